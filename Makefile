@@ -1,0 +1,42 @@
+# The two commands of the README: `make demo` and `make test`. Both install on first use.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+OUT ?= demo-run
+
+.PHONY: help install demo check test test-full bench clean
+
+help:            ## show this list
+	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/'
+
+install: $(STAMP)  ## make .venv and install everything (a second call is instant)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Sottovoce needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[learn,report,dev]'
+	@touch $@
+
+demo: install    ## train privately on the bundled digits; report in demo-run/report.html
+	$(BIN)/sottovoce demo --out $(OUT)
+
+check: install   ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test: check      ## check, then every test, with warnings as errors
+	$(BIN)/python -m pytest -n 2 -m 'not slow'
+
+test-full: check ## the above and what is slow
+	$(BIN)/python -m pytest -n 2
+
+bench: install   ## benchmarks: they report, they never fail on speed
+	$(BIN)/python benchmarks/bench.py
+
+clean:           ## remove what the other targets made
+	rm -rf $(VENV) demo-run .mypy_cache .ruff_cache .pytest_cache .hypothesis

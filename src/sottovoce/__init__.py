@@ -1,0 +1,59 @@
+"""Sottovoce: federated learning and analytics in a whisper.
+
+Clients send a few bits instead of float32 updates, and those bits are differentially private.
+The names below are loaded on first use, so importing the package stays cheap.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from sottovoce.adjacency import Adjacency as Adjacency
+    from sottovoce.domains import Box as Box
+    from sottovoce.domains import L1Ball as L1Ball
+    from sottovoce.domains import L2Ball as L2Ball
+    from sottovoce.errors import SottovoceError as SottovoceError
+    from sottovoce.ledger.ledger import Budget as Budget
+    from sottovoce.ledger.ledger import Ledger as Ledger
+    from sottovoce.mechanisms.gauss_hermite import GaussHermite as GaussHermite
+    from sottovoce.mechanisms.gaussian import Gaussian as Gaussian
+    from sottovoce.mechanisms.no_privacy import NoPrivacy as NoPrivacy
+    from sottovoce.privacy.accounting import privacy_spent as privacy_spent
+    from sottovoce.privacy.events import Composed as Composed
+    from sottovoce.privacy.events import Repeated as Repeated
+    from sottovoce.randomness import SeededRandomness as SeededRandomness
+    from sottovoce.randomness import SystemRandomness as SystemRandomness
+
+_HOMES = {
+    "Adjacency": "adjacency",
+    "Box": "domains",
+    "L1Ball": "domains",
+    "L2Ball": "domains",
+    "SottovoceError": "errors",
+    "Budget": "ledger.ledger",
+    "Ledger": "ledger.ledger",
+    "GaussHermite": "mechanisms.gauss_hermite",
+    "Gaussian": "mechanisms.gaussian",
+    "NoPrivacy": "mechanisms.no_privacy",
+    "privacy_spent": "privacy.accounting",
+    "Composed": "privacy.events",
+    "Repeated": "privacy.events",
+    "SeededRandomness": "randomness",
+    "SystemRandomness": "randomness",
+}
+
+__all__ = ["__version__", *sorted(_HOMES)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sottovoce' has no attribute '{name}'")
+    value = getattr(importlib.import_module(f"sottovoce.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,23 @@
+"""What 'neighbouring' means. Every event and every result names its adjacency."""
+
+from enum import StrEnum
+
+from sottovoce.errors import UnknownNameError
+
+
+class Adjacency(StrEnum):
+    """Which change of the protected data the guarantee hides.
+
+    ZERO_OUT     one contribution is replaced by the zero vector; counts do not change.
+    REPLACE_ONE  one contribution is replaced by any other; counts do not change.
+    """
+
+    ZERO_OUT = "zero-out"
+    REPLACE_ONE = "replace-one"
+
+    @classmethod
+    def parse(cls, name: str) -> "Adjacency":
+        try:
+            return cls(name.replace("_", "-"))
+        except ValueError:
+            raise UnknownNameError.among("adjacency", name, list(cls)) from None

@@ -1,0 +1,36 @@
+"""What an algorithm is: state in, state out."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from sottovoce.domains import L2Ball, Vector
+from sottovoce.learning.task import ClientData, Task
+
+State = Mapping[str, Vector]
+Uplinks = tuple[Vector, ...]  # every vector that will leave a client in a round
+
+
+class Algorithm(Protocol):
+    """A federated algorithm on flat model vectors."""
+
+    def domain(self, dimension: int, client: ClientData) -> L2Ball:
+        """Where a client's uplinks live, and so what one neighbour can change."""
+        ...
+
+    def weight(self, client: ClientData) -> float:
+        """The client's public weight in the mean."""
+        ...
+
+    def initialise(self, model: Vector) -> State: ...
+
+    def client_steps(
+        self, task: Task, model: Vector, clients: Sequence[ClientData]
+    ) -> Iterator[tuple[ClientData, Uplinks]]:
+        """Each client's uplinks, as they become ready."""
+        ...
+
+    def server_step(
+        self, model: Vector, combined: Sequence[Vector], state: State
+    ) -> tuple[Vector, State]:
+        """The next model from the mean of each uplink."""
+        ...

@@ -1,0 +1,1 @@
+"""Typed specs from TOML (the only importer of pydantic)."""

@@ -1,0 +1,94 @@
+"""Read a spec from TOML, with overrides, and say in one line what is wrong with it."""
+
+import tomllib
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from sottovoce.config.spec import RunSpec
+from sottovoce.errors import ConfigError, UnknownNameError
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
+    """The spec in a TOML file, after `key.path=value` overrides."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the spec {path}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    for override in overrides:
+        _override(table, override)
+    return parse(table, str(path))
+
+
+def parse(table: Mapping[str, Any], source: str = "spec") -> RunSpec:
+    """The spec that plain data describes."""
+    try:
+        return RunSpec.model_validate(dict(table))
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {_sentence(error.errors()[0])}") from None
+
+
+def parse_value(text: str) -> Any:
+    """A TOML value; bare words are strings."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def parse_assignment(text: str, option: str) -> tuple[str, Any]:
+    """`key=value` as a pair."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip() or not value.strip():
+        raise ConfigError(f"{option} wants key=value, got '{text}'")
+    return key.strip(), parse_value(value.strip())
+
+
+def _override(table: dict[str, Any], text: str) -> None:
+    key, value = parse_assignment(text, "--set")
+    *parents, last = key.split(".")
+    for parent in parents:
+        table = table.setdefault(parent, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"--set {text}: '{parent}' is a value, not a table")
+    table[last] = value
+
+
+def _sentence(error: ErrorDetails) -> str:
+    """One validation error as one line: where, what rule, what value."""
+    location = [str(part) for part in error["loc"]]
+    where = ".".join(location)
+    if error["type"] == "extra_forbidden":
+        *parents, key = location
+        unknown = UnknownNameError.among("key", key, _keys_at(parents))
+        return f"{unknown} (in [{'.'.join(parents)}])" if parents else str(unknown)
+    if error["type"] == "missing":
+        return f"'{where}' is missing"
+    return f"'{where}': {error['msg'].lower()}, got {error['input']!r}"
+
+
+def _keys_at(location: Sequence[str]) -> list[str]:
+    """The keys that may stand at `location`; the tag of a discriminated choice is a step too."""
+    sections: list[type[BaseModel]] = [RunSpec]
+    for step in location:
+        named = [s.model_fields[step].annotation for s in sections if step in s.model_fields]
+        if named:
+            sections = [section for annotation in named for section in _sections_in(annotation)]
+        else:
+            sections = [s for s in sections if step in _tags(s)]
+    return [key for section in sections for key in section.model_fields]
+
+
+def _tags(section: type[BaseModel]) -> tuple[str, ...]:
+    return typing.get_args(section.model_fields["kind"].annotation)
+
+
+def _sections_in(annotation: Any) -> list[type[BaseModel]]:
+    options = typing.get_args(annotation) or (annotation,)
+    return [o for o in options if isinstance(o, type) and issubclass(o, BaseModel)]

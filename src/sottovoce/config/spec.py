@@ -1,0 +1,117 @@
+"""The spec of a run: what a TOML file may say. Unknown keys are refused with the nearest name."""
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sottovoce.adjacency import Adjacency
+from sottovoce.parameters import MAX_EPSILON
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """A table of the spec: frozen, and closed to keys it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class IidSpec(Section):
+    kind: Literal["iid"]
+
+
+class DirichletSpec(Section):
+    kind: Literal["dirichlet"]
+    alpha: Positive
+
+
+class DataSpec(Section):
+    dataset: str
+    clients: Annotated[int, Field(ge=1)]
+    partition: Annotated[IidSpec | DirichletSpec, Field(discriminator="kind")] = IidSpec(kind="iid")
+
+
+class LinearSpec(Section):
+    kind: Literal["linear"]
+
+
+class MlpSpec(Section):
+    kind: Literal["mlp"]
+    hidden_units: Annotated[int, Field(ge=1)]
+
+
+class EveryoneSpec(Section):
+    kind: Literal["everyone"]
+
+
+class PoissonSpec(Section):
+    kind: Literal["poisson"]
+    rate: Annotated[float, Field(gt=0, le=1)]
+
+
+class FixedSizeSpec(Section):
+    kind: Literal["fixed_size"]
+    size: Annotated[int, Field(ge=1)]
+
+
+class FedAvgSpec(Section):
+    kind: Literal["fedavg"]
+    server_learning_rate: Positive
+    server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    local_steps: Annotated[int, Field(ge=1)] = 1
+    local_learning_rate: Positive | None = None
+
+
+class PrivacySpec(Section):
+    """What is protected (level, adjacency), the clip, and the budget of each client.
+
+    With `epsilon` the mechanism's free parameter is calibrated so that all rounds together stay
+    within it, unless the mechanism gives that parameter itself; either way it is the client's
+    budget, which the ledger enforces.
+    """
+
+    level: Literal["sample", "client"]
+    adjacency: Annotated[Adjacency, Field(strict=False)] = Adjacency.ZERO_OUT
+    clip_norm: Positive
+    epsilon: Annotated[float, Field(gt=0, le=MAX_EPSILON)] | None = None
+    delta: Annotated[float, Field(gt=0, lt=1)]
+
+
+class MechanismSpec(Section):
+    """A registered mechanism; its own parameters stand beside `kind`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    kind: str
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class RunSpec(Section):
+    """One federated run."""
+
+    name: str
+    seed: Annotated[int, Field(ge=0, lt=2**128)]
+    rounds: Annotated[int, Field(ge=1, lt=2**32)]
+    randomness: Literal["seeded", "system"] = "seeded"
+    checkpoint_every: Annotated[int, Field(ge=1)] = 10
+    data: DataSpec
+    model: Annotated[LinearSpec | MlpSpec, Field(discriminator="kind")]
+    algorithm: FedAvgSpec
+    privacy: PrivacySpec
+    mechanism: MechanismSpec
+    sampling: Annotated[
+        EveryoneSpec | PoissonSpec | FixedSizeSpec, Field(discriminator="kind")
+    ] = EveryoneSpec(kind="everyone")
+
+    def plain(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
+
+    @property
+    def hash(self) -> str:
+        """Sixteen hex digits that stand for the spec."""
+        text = json.dumps(self.plain(), sort_keys=True, separators=(",", ":"))
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

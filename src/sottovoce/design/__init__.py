@@ -1,0 +1,1 @@
+"""Mechanism design: alphabets and base measures, each with a certificate."""

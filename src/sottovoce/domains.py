@@ -1,0 +1,178 @@
+"""Domains: where a mechanism's inputs live, and so how far neighbours can lie apart.
+
+A domain carries the dimension and the clip; sensitivity follows from it and is never typed in.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sottovoce import parameters
+from sottovoce.adjacency import Adjacency
+from sottovoce.errors import DomainError, ParameterError
+
+Vector = NDArray[np.float64]
+
+MAX_DIMENSION = 2**34
+# Projection stops this fraction short of the boundary, which pays for every rounding that happens
+# between the projection and the sampler (division by sigma, sums over records in float64).
+ROUNDING_HEADROOM = 2.0**-20
+
+
+class Domain(Protocol):
+    """A set of vectors with a norm in which neighbours are compared."""
+
+    @property
+    def dimension(self) -> int: ...
+
+    def check(self, values: ArrayLike) -> Vector:
+        """`values` as float64 if they lie in the domain, else DomainError."""
+        ...
+
+    def project(self, values: ArrayLike) -> Vector:
+        """The visible step that brings finite `values` into the domain."""
+        ...
+
+    def sensitivity(self, adjacency: Adjacency) -> float:
+        """Largest distance, in the domain's norm, between neighbouring inputs."""
+        ...
+
+
+def finite_vector(values: ArrayLike, dimension: int) -> Vector:
+    """`values` as a float64 vector of the given dimension without NaN or infinity."""
+    vector = np.asarray(values, dtype=np.float64)
+    if vector.shape != (dimension,):
+        raise DomainError(
+            f"expected a vector of dimension {dimension}, got shape {vector.shape}; "
+            "flatten the update first"
+        )
+    if not np.isfinite(vector).all():
+        where = int(np.flatnonzero(~np.isfinite(vector))[0])
+        raise DomainError(
+            f"coordinate {where} is {vector[where]}; every coordinate must be finite "
+            "(a diverged model: lower the learning rate)"
+        )
+    return vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ball:
+    """Vectors of norm at most `radius` that are the mean of `records` such vectors.
+
+    records = 1     the vector itself is what is protected (client level).
+    records = n     the vector is the mean of n contributions, each of norm at most `radius`, and
+                    neighbours differ in one of them (sample level); n is public and the same for
+                    both neighbours.
+
+    Sensitivity: radius/records zero-out, 2 radius/records replace-one.
+    """
+
+    dimension: int
+    radius: float
+    records: int = 1
+
+    def __post_init__(self) -> None:
+        parameters.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
+        parameters.positive("radius (the clip norm)", self.radius)
+        parameters.integer(
+            "records", self.records, low=1, high=2**31, remedy="an empty client cannot take part"
+        )
+
+    def norm(self, values: Vector) -> float:
+        raise NotImplementedError
+
+    def check(self, values: ArrayLike) -> Vector:
+        vector = finite_vector(values, self.dimension)
+        norm = self.norm(vector)
+        if norm > self.radius:
+            raise DomainError(
+                f"norm {norm:.6g} exceeds the radius {self.radius:.6g}; call project() first"
+            )
+        return vector
+
+    def sensitivity(self, adjacency: Adjacency) -> float:
+        shift = self.radius / self.records
+        return shift if adjacency is Adjacency.ZERO_OUT else 2.0 * shift
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class L2Ball(_Ball):
+    """The Euclidean ball; projection scales, so the direction is kept."""
+
+    def norm(self, values: Vector) -> float:
+        # Scaled first so that squares neither overflow nor vanish.
+        largest = float(np.max(np.abs(values)))
+        if largest == 0.0 or not math.isfinite(largest):
+            return largest
+        return largest * float(np.linalg.norm(values / largest))
+
+    def project(self, values: ArrayLike) -> Vector:
+        vector = finite_vector(values, self.dimension)
+        norm = self.norm(vector)
+        limit = self.radius * (1.0 - ROUNDING_HEADROOM)
+        if norm <= limit:
+            return vector
+        largest = float(np.max(np.abs(vector)))
+        unit = vector / largest
+        return unit * (limit / float(np.linalg.norm(unit)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class L1Ball(_Ball):
+    """The cross-polytope; projection is the Euclidean one (Duchi et al. 2008)."""
+
+    def norm(self, values: Vector) -> float:
+        return float(np.sum(np.abs(values)))
+
+    def project(self, values: ArrayLike) -> Vector:
+        vector = finite_vector(values, self.dimension)
+        limit = self.radius * (1.0 - ROUNDING_HEADROOM)
+        if self.norm(vector) <= limit:
+            return vector
+        magnitudes = np.sort(np.abs(vector))[::-1]
+        excess = np.cumsum(magnitudes) - limit
+        counts = np.arange(1, self.dimension + 1)
+        last = int(np.flatnonzero(magnitudes * counts > excess)[-1])
+        threshold = excess[last] / counts[last]
+        shrunk = np.sign(vector) * np.maximum(np.abs(vector) - threshold, 0.0)
+        # The soft threshold meets the limit up to rounding; the rescaling settles the last bits.
+        return shrunk * min(1.0, limit / self.norm(shrunk))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """Vectors with every coordinate in [lower, upper], compared in the maximum norm."""
+
+    dimension: int
+    lower: float
+    upper: float
+
+    def __post_init__(self) -> None:
+        parameters.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
+        parameters.finite("lower", self.lower)
+        parameters.finite("upper", self.upper)
+        if not self.lower < self.upper:
+            raise ParameterError(f"lower must be below upper, got [{self.lower}, {self.upper}]")
+
+    def check(self, values: ArrayLike) -> Vector:
+        vector = finite_vector(values, self.dimension)
+        outside = np.flatnonzero((vector < self.lower) | (vector > self.upper))
+        if outside.size:
+            raise DomainError(
+                f"coordinate {int(outside[0])} is {vector[outside[0]]:.6g}, outside "
+                f"[{self.lower:g}, {self.upper:g}]; call project() first"
+            )
+        return vector
+
+    def project(self, values: ArrayLike) -> Vector:
+        return np.clip(finite_vector(values, self.dimension), self.lower, self.upper)
+
+    def sensitivity(self, adjacency: Adjacency) -> float:
+        """Zero-out compares with the point of the box nearest to 0, replace-one with any."""
+        if adjacency is Adjacency.REPLACE_ONE:
+            return self.upper - self.lower
+        origin = min(max(0.0, self.lower), self.upper)
+        return max(self.upper - origin, origin - self.lower)

@@ -1,0 +1,94 @@
+"""Everything Sottovoce raises on purpose.
+
+    SottovoceError
+    +-- ParameterError           a parameter breaks its rule
+    +-- UnknownNameError         no mechanism, dataset, key ... of that name
+    +-- DomainError              an input lies outside its declared domain (NaN, norm, dimension)
+    +-- RandomnessError          a keystream asked to serve twice
+    +-- PrivacyError
+    |   +-- AdjacencyMismatchError   events of two adjacencies in one composition
+    |   +-- UnsupportedEventError    an accountant that has no sound bound for an event
+    |   +-- BudgetExhaustedError     a charge that would exceed a client's budget
+    +-- WireError                a message that is not exactly what was announced
+    +-- LedgerError              the ledger cannot be read, written or trusted
+    +-- ConfigError              a spec that cannot be run
+    +-- OutputError              a run folder that cannot be read or written
+    +-- MissingExtraError        an optional dependency is not installed
+
+Each is a user's mistake or a state of the world, so the command line prints it in one line and
+exits 2. A bug in Sottovoce is an AssertionError or whatever Python raises.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class SottovoceError(Exception):
+    """Base of every error raised on purpose."""
+
+
+class ParameterError(SottovoceError, ValueError):
+    """A parameter breaks its rule; the message names value, rule and remedy."""
+
+
+class UnknownNameError(SottovoceError, KeyError):
+    """A name that is not among the known ones; the message offers the nearest."""
+
+    def __str__(self) -> str:  # KeyError would print the repr
+        return str(self.args[0])
+
+    @classmethod
+    def among(cls, what: str, name: str, known: Iterable[str]) -> "UnknownNameError":
+        """The error for `name`, with the nearest valid name and the whole list."""
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        return cls(f"unknown {what} '{name}'; {hint}valid names: {', '.join(names) or 'none'}")
+
+
+class DomainError(SottovoceError, ValueError):
+    """An input outside the declared domain."""
+
+
+class RandomnessError(SottovoceError):
+    """A keystream would serve a second input."""
+
+
+class PrivacyError(SottovoceError):
+    """Base of the errors about privacy events and budgets."""
+
+
+class AdjacencyMismatchError(PrivacyError):
+    """Events under different adjacencies cannot be composed."""
+
+
+class UnsupportedEventError(PrivacyError):
+    """The accountant has no sound bound for this event."""
+
+
+class BudgetExhaustedError(PrivacyError):
+    """The charge would exceed the client's budget, so nothing is sent."""
+
+
+class WireError(SottovoceError, ValueError):
+    """A malformed, damaged or unexpected message."""
+
+
+class LedgerError(SottovoceError):
+    """The ledger cannot be read, written or trusted."""
+
+
+class ConfigError(SottovoceError, ValueError):
+    """A spec that cannot be run."""
+
+
+class OutputError(SottovoceError):
+    """A folder or file that cannot be read or written."""
+
+
+class MissingExtraError(SottovoceError):
+    """An optional dependency is not installed."""
+
+    @classmethod
+    def named(cls, package: str, extra: str) -> "MissingExtraError":
+        return cls(f"this needs {package}: pip install 'sottovoce[{extra}]'")

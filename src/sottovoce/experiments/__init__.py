@@ -1,0 +1,1 @@
+"""Run specs: build, run, resume, compare."""

@@ -1,0 +1,196 @@
+"""From a spec to the parts of a run: data, model, algorithm, calibrated mechanisms."""
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from sottovoce.adjacency import Adjacency
+from sottovoce.algorithms.fedavg import FedAvg, LocalSgd, LocalWork, SampleClippedGradient
+from sottovoce.config.spec import (
+    DirichletSpec,
+    EveryoneSpec,
+    FixedSizeSpec,
+    IidSpec,
+    LinearSpec,
+    MechanismSpec,
+    MlpSpec,
+    PoissonSpec,
+    RunSpec,
+)
+from sottovoce.errors import ConfigError
+from sottovoce.ledger.ledger import Budget
+from sottovoce.learning import datasets, partitioners
+from sottovoce.learning.extra import require
+from sottovoce.learning.partitioners import DirichletByLabel, Iid, Partition
+from sottovoce.mechanisms import registry
+from sottovoce.privacy.events import NonPrivate
+from sottovoce.randomness import SeededRandomness
+from sottovoce.rounds.plan import ClientPlan
+from sottovoce.simulation.cohorts import ClientSampling, Everyone, FixedSize, Poisson
+
+torch = require("torch")
+
+from sottovoce.learning import models  # noqa: E402  (after torch is known to be there)
+from sottovoce.learning.task import ClientData, Task  # noqa: E402
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """Everything that a spec says, as objects; `spec` is the resolved one."""
+
+    spec: RunSpec
+    task: Task
+    clients: tuple[ClientData, ...]
+    parts: tuple[ClientPlan, ...]
+    algorithm: FedAvg
+    sampling: ClientSampling
+    budget: Budget | None
+
+
+def assemble(spec: RunSpec) -> Assembly:
+    """Build a run. Nothing is written and nothing is charged."""
+    schedule = SeededRandomness(spec.seed)
+    data = datasets.load(spec.data.dataset, schedule.generator("test split"))
+    shares = partitioners.split(
+        _partition(spec), data.train_labels, spec.data.clients, schedule.generator("partition")
+    )
+    clients = tuple(
+        ClientData(
+            name=f"client-{number:04d}",
+            features=torch.from_numpy(data.train_features[share]),
+            labels=torch.from_numpy(data.train_labels[share]),
+        )
+        for number, share in enumerate(shares)
+    )
+    model = _model(spec)
+    module = models.build(model, data.train_features.shape[1], data.num_classes)
+    models.initialise(model, module, schedule.generator("initial model"))
+    task = Task(
+        module, torch.from_numpy(data.test_features), torch.from_numpy(data.test_labels)
+    )
+    algorithm = FedAvg(
+        local_work=_local_work(spec),
+        server_learning_rate=spec.algorithm.server_learning_rate,
+        server_momentum=spec.algorithm.server_momentum,
+    )
+    resolved = _with_resolved_mechanism(spec, algorithm, task.dimension, clients)
+    registration = registry.find(resolved.mechanism.kind)
+    parts = tuple(
+        ClientPlan(
+            client=client.name,
+            mechanism=registration.build(
+                algorithm.domain(task.dimension, client), resolved.mechanism.parameters
+            ),
+            weight=algorithm.weight(client),
+        )
+        for client in clients
+    )
+    return Assembly(
+        spec=resolved,
+        task=task,
+        clients=clients,
+        parts=parts,
+        algorithm=algorithm,
+        sampling=_sampling(spec),
+        budget=_budget(resolved, parts[0]),
+    )
+
+
+def _with_resolved_mechanism(
+    spec: RunSpec, algorithm: FedAvg, dimension: int, clients: tuple[ClientData, ...]
+) -> RunSpec:
+    """The spec with calibrated and automatic parameters filled in.
+
+    The client with the most records has the least noise beside its clip, so 'auto' looks at it.
+    """
+    registration = registry.find(spec.mechanism.kind)
+    given = spec.mechanism.parameters
+    registration.check_names(given)
+    domain = algorithm.domain(dimension, max(clients, key=lambda client: client.num_samples))
+    if registration.knob and registration.knob.parameter not in given:
+        if spec.privacy.epsilon is None:
+            raise ConfigError(
+                f"mechanism '{spec.mechanism.kind}' needs '{registration.knob.parameter}', or "
+                "'privacy.epsilon' to calibrate it"
+            )
+        given = registration.calibrated(
+            domain,
+            given,
+            rounds=spec.rounds,
+            epsilon=spec.privacy.epsilon,
+            delta=spec.privacy.delta,
+            adjacency=Adjacency(spec.privacy.adjacency),
+        )
+    else:
+        given = registration.resolve(domain, given)
+    mechanism = MechanismSpec.model_validate({"kind": spec.mechanism.kind, **given})
+    return spec.model_copy(update={"mechanism": mechanism})
+
+
+def _budget(spec: RunSpec, part: ClientPlan) -> Budget | None:
+    if isinstance(part.mechanism.privacy(spec.privacy.adjacency), NonPrivate):
+        if spec.privacy.epsilon is not None:
+            raise ConfigError(
+                f"mechanism '{spec.mechanism.kind}' gives no privacy, so it cannot keep "
+                f"'privacy.epsilon' = {spec.privacy.epsilon:g}; remove one of the two"
+            )
+        return None
+    if spec.privacy.epsilon is None:
+        return None
+    return Budget(
+        epsilon=spec.privacy.epsilon, delta=spec.privacy.delta, adjacency=spec.privacy.adjacency
+    )
+
+
+def _local_work(spec: RunSpec) -> LocalWork:
+    algorithm, clip_norm = spec.algorithm, spec.privacy.clip_norm
+    if spec.privacy.level == "sample":
+        if algorithm.local_steps != 1 or algorithm.local_learning_rate is not None:
+            raise ConfigError(
+                "sample-level privacy takes one clipped full-batch step a round: drop "
+                "'algorithm.local_steps' and 'algorithm.local_learning_rate', or set "
+                "privacy.level = 'client'"
+            )
+        return SampleClippedGradient(clip_norm=clip_norm)
+    if algorithm.local_learning_rate is None:
+        raise ConfigError("client-level privacy needs 'algorithm.local_learning_rate'")
+    return LocalSgd(
+        clip_norm=clip_norm,
+        steps=algorithm.local_steps,
+        learning_rate=algorithm.local_learning_rate,
+    )
+
+
+def _partition(spec: RunSpec) -> Partition:
+    match spec.data.partition:
+        case IidSpec():
+            return Iid()
+        case DirichletSpec(alpha=alpha):
+            return DirichletByLabel(alpha=alpha)
+        case _:
+            assert_never(spec.data.partition)
+
+
+def _model(spec: RunSpec) -> models.Model:
+    match spec.model:
+        case LinearSpec():
+            return models.Linear()
+        case MlpSpec(hidden_units=hidden_units):
+            return models.Mlp(hidden_units=hidden_units)
+        case _:
+            assert_never(spec.model)
+
+
+def _sampling(spec: RunSpec) -> ClientSampling:
+    match spec.sampling:
+        case EveryoneSpec():
+            return Everyone()
+        case PoissonSpec(rate=rate):
+            return Poisson(rate=rate)
+        case FixedSizeSpec(size=size):
+            if size > spec.data.clients:
+                raise ConfigError(
+                    f"sampling.size {size} exceeds data.clients {spec.data.clients}"
+                )
+            return FixedSize(size=size)
+        case _:
+            assert_never(spec.sampling)

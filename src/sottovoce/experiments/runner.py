@@ -1,0 +1,192 @@
+"""Run a spec into a folder, or go on where it stopped."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, assert_never
+
+from sottovoce import __version__
+from sottovoce.adjacency import Adjacency
+from sottovoce.config.loading import parse
+from sottovoce.config.spec import RunSpec
+from sottovoce.errors import ConfigError, OutputError
+from sottovoce.experiments.assembly import Assembly, assemble
+from sottovoce.experiments.files import finite_or_none
+from sottovoce.experiments.run_folder import RunFolder
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.randomness import Randomness, SeededRandomness, SystemRandomness
+from sottovoce.simulation.engine import Progress, RoundRecord, Simulation
+
+Metrics = dict[str, Any]
+OnRound = Callable[[Metrics], None]
+
+
+def run(
+    spec: RunSpec, folder: Path, *, resume: bool = False, on_round: OnRound | None = None
+) -> dict[str, Any]:
+    """Run `spec` to its end in `folder` and return the result.
+
+    With `resume` a run that was interrupted continues from its last checkpoint: seeded runs bit for
+    bit, and rounds already charged send their stored messages again, at no further charge.
+    """
+    assembly = assemble(spec)
+    run_folder = RunFolder(folder)
+    if resume:
+        _check_same_spec(run_folder, assembly.spec)
+    else:
+        run_folder.create(_header(assembly))
+    with run_folder.ledger() as ledger:
+        _set_budgets(ledger, assembly)
+        simulation = _simulation(assembly, ledger)
+        progress = run_folder.load_checkpoint() or simulation.start()
+        run_folder.keep_metrics_up_to(progress.rounds_done)
+        while progress.rounds_done < assembly.spec.rounds:
+            progress, record = simulation.step(progress)
+            row = _metrics(assembly, ledger, progress, record)
+            run_folder.append_metrics(row)
+            if on_round:
+                on_round(row)
+            finished = progress.rounds_done == assembly.spec.rounds
+            if finished or progress.rounds_done % assembly.spec.checkpoint_every == 0:
+                run_folder.save_checkpoint(progress)
+                ledger.discard_messages(simulation.run, before_round=progress.rounds_done + 1)
+        result = _result(assembly, ledger, run_folder)
+    run_folder.save_result(result)
+    return result
+
+
+def resume_spec(folder: Path) -> RunSpec:
+    """The spec a run folder was made from."""
+    return parse(RunFolder(folder).header()["spec"], str(folder / "run.json"))
+
+
+def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
+    if not run_folder.exists:
+        raise OutputError(f"nothing to resume: {run_folder.path} is not a run folder")
+    found = run_folder.header()["spec_hash"]
+    if found != spec.hash:
+        raise ConfigError(
+            f"{run_folder.path} was made from another spec (hash {found}, this one {spec.hash}); "
+            "resume with the same spec, or choose another --out"
+        )
+
+
+def _simulation(assembly: Assembly, ledger: Ledger) -> Simulation:
+    schedule = SeededRandomness(assembly.spec.seed)
+    randomness: Randomness = (
+        schedule if assembly.spec.randomness == "seeded" else SystemRandomness()
+    )
+    return Simulation(
+        run=assembly.spec.hash,
+        task=assembly.task,
+        clients=assembly.clients,
+        parts=assembly.parts,
+        algorithm=assembly.algorithm,
+        adjacency=assembly.spec.privacy.adjacency,
+        sampling=assembly.sampling,
+        schedule=schedule,
+        randomness=randomness,
+        ledger=ledger,
+    )
+
+
+def _set_budgets(ledger: Ledger, assembly: Assembly) -> None:
+    if assembly.budget is None:
+        return
+    with ledger.transaction():
+        for client in assembly.clients:
+            ledger.set_budget(client.name, assembly.budget)
+
+
+def _header(assembly: Assembly) -> dict[str, Any]:
+    spec = assembly.spec
+    mechanism = assembly.parts[0].mechanism
+    return {
+        "sottovoce": __version__,
+        "spec": spec.plain(),
+        "spec_hash": spec.hash,
+        "randomness": spec.randomness,
+        "sampling_grade": mechanism.sampling,
+        "dimension": assembly.task.dimension,
+        "bits_per_coordinate": mechanism.code_format().bits,
+        "clients": [
+            {
+                "client": part.client,
+                "weight": part.weight,
+                "noise_stddev": getattr(part.mechanism, "noise_stddev", None),
+            }
+            for part in assembly.parts
+        ],
+        "guarantee": guarantee(spec),
+    }
+
+
+def guarantee(spec: RunSpec) -> str:
+    """What is protected, in a sentence."""
+    sample = spec.privacy.level == "sample"
+    unit = "one training sample" if sample else "one client's whole update"
+    match spec.privacy.adjacency:
+        case Adjacency.ZERO_OUT:
+            change = f"whether {unit} contributed or a zero stood in its place"
+        case Adjacency.REPLACE_ONE:
+            change = f"{unit}, even against any other in its place"
+        case _:
+            assert_never(spec.privacy.adjacency)
+    public = "; the number of samples of each client is public" if sample else ""
+    return f"{spec.privacy.level}-level local privacy: the messages hide {change}{public}"
+
+
+def _metrics(
+    assembly: Assembly, ledger: Ledger, progress: Progress, record: RoundRecord
+) -> Metrics:
+    evaluation = assembly.task.evaluate(progress.model)
+    if not math.isfinite(evaluation.loss):
+        raise ConfigError(
+            f"the model diverged in round {record.round} (test loss {evaluation.loss}); "
+            "lower algorithm.server_learning_rate"
+        )
+    spent = ledger.largest_spent(assembly.spec.privacy.delta)
+    return {
+        **dataclasses.asdict(record),
+        "accuracy": evaluation.accuracy,
+        "loss": evaluation.loss,
+        "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
+    }
+
+
+def _result(assembly: Assembly, ledger: Ledger, run_folder: RunFolder) -> dict[str, Any]:
+    spec, rows = assembly.spec, run_folder.metrics()
+    spent = ledger.largest_spent(spec.privacy.delta)
+    asked = sum(row["clients_asked"] for row in rows)
+    received = sum(row["clients_received"] for row in rows)
+
+    def per_client(direction: str, kind: str, count: int) -> float | None:
+        total = sum(row[f"{kind}_bytes_{direction}"] for row in rows)
+        return total / count if count else None
+
+    mechanism = assembly.parts[0].mechanism
+    return {
+        "name": spec.name,
+        "mechanism": {"kind": spec.mechanism.kind, **spec.mechanism.parameters},
+        "accuracy": rows[-1]["accuracy"],
+        "loss": rows[-1]["loss"],
+        "rounds": len(rows),
+        "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
+        "delta": spec.privacy.delta,
+        "private": spent is None or math.isfinite(spent.epsilon),
+        "accountant": spent.accountant if spent else None,
+        "adjacency": str(spec.privacy.adjacency),
+        "level": spec.privacy.level,
+        "guarantee": guarantee(spec),
+        "randomness": spec.randomness,
+        "sampling_grade": mechanism.sampling,
+        "bits_per_coordinate": mechanism.code_format().bits,
+        "dimension": assembly.task.dimension,
+        "payload_bytes_up_per_message": per_client("up", "payload", received),
+        "total_bytes_up_per_message": per_client("up", "total", received),
+        "payload_bytes_down_per_message": per_client("down", "payload", asked),
+        "total_bytes_down_per_message": per_client("down", "total", asked),
+        "clients_out_of_budget": rows[-1]["clients_out_of_budget"],
+        "spec_hash": spec.hash,
+    }

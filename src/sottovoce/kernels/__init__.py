@@ -1,0 +1,1 @@
+"""Samplers. The numpy reference defines the codes; faster kernels must give the same bits."""

@@ -1,0 +1,1 @@
+"""Learning on torch: data, models, partitions, local training. Needs the extra `learn`."""

@@ -1,0 +1,1 @@
+"""The privacy ledger: what each client has spent."""

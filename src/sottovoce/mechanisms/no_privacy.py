@@ -1,0 +1,43 @@
+"""The baseline: float32 values, no guarantee."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sottovoce.adjacency import Adjacency
+from sottovoce.domains import L2Ball, Vector
+from sottovoce.mechanisms.mechanism import Codes, Float32Codes, PointLaw, Sampling
+from sottovoce.mechanisms.registry import register
+from sottovoce.privacy.events import NonPrivate
+from sottovoce.randomness import Keystream
+
+
+@register(
+    "no_privacy",
+    summary="float32 values as they are: the baseline, with no guarantee",
+    examples=[{}],
+    example_domain=L2Ball(dimension=8, radius=1.0),
+)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoPrivacy:
+    """Sends the clipped values. Its epsilon is infinite, and every result says so."""
+
+    input_domain: L2Ball
+    sampling: ClassVar[Sampling] = "none"
+
+    def code_format(self) -> Float32Codes:
+        return Float32Codes()
+
+    def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.float32]:
+        return self.input_domain.check(values).astype(np.float32)
+
+    def decode(self, codes: Codes) -> Vector:
+        return codes.astype(np.float64)
+
+    def law(self, values: ArrayLike) -> PointLaw:
+        return PointLaw(centre=self.input_domain.check(values))
+
+    def privacy(self, adjacency: Adjacency) -> NonPrivate:
+        return NonPrivate(adjacency=adjacency)

@@ -1,0 +1,198 @@
+"""The register of mechanisms: one decorator, found by walking the package and entry points.
+
+    @register("foo", summary="...", examples=[{"noise_multiplier": 1.0}], ...)
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Foo: ...
+
+Drop the file into `mechanisms/`, or name its module under the entry point group
+`sottovoce.mechanisms`; nothing else changes. The examples feed the contract tests, the docs and
+`sottovoce mechanism show`.
+"""
+
+import dataclasses
+import hashlib
+import importlib
+import json
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, TypeVar
+
+import sottovoce.mechanisms
+from sottovoce.adjacency import Adjacency
+from sottovoce.domains import Domain
+from sottovoce.errors import ParameterError, UnknownNameError
+from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.privacy.calibration import Direction, calibrate
+from sottovoce.privacy.events import Repeated
+
+ENTRY_POINT_GROUP = "sottovoce.mechanisms"
+
+Parameters = Mapping[str, Any]
+M = TypeVar("M", bound=type)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """The parameter that calibration turns, and the way in which it is more private."""
+
+    parameter: str
+    more_private: Direction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """One registered mechanism."""
+
+    kind: str
+    factory: Callable[..., Mechanism]
+    summary: str
+    examples: tuple[Parameters, ...]
+    example_domain: Domain
+    knob: Knob | None
+    automatic: Mapping[str, Callable[[Domain, Parameters], Any]]
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """Name and type of every parameter but the domain."""
+        fields = dataclasses.fields(self.factory)  # type: ignore[arg-type]
+        return {
+            f.name: getattr(f.type, "__name__", str(f.type))
+            for f in fields
+            if f.name != "input_domain"
+        }
+
+    def check_names(self, given: Parameters) -> None:
+        for name in given:
+            if name not in self.parameters:
+                raise UnknownNameError.among(f"parameter of '{self.kind}'", name, self.parameters)
+
+    def build(self, domain: Domain, given: Parameters) -> Mechanism:
+        """The mechanism on `domain`; 'auto' is resolved, a missing parameter is an error."""
+        self.check_names(given)
+        missing = sorted(set(self.parameters) - set(given))
+        if missing:
+            raise ParameterError(
+                f"mechanism '{self.kind}' needs {', '.join(missing)}; "
+                f"for example {dict(self.examples[0])}"
+            )
+        return self.factory(input_domain=domain, **self.resolve(domain, given))
+
+    def resolve(self, domain: Domain, given: Parameters) -> dict[str, Any]:
+        """`given` with every 'auto' replaced by the mechanism's own choice."""
+        resolved = dict(given)
+        for name, value in given.items():
+            if value == "auto":
+                if name not in self.automatic:
+                    choices = ", ".join(self.automatic) or "none"
+                    raise ParameterError(
+                        f"parameter '{name}' of '{self.kind}' cannot be 'auto' "
+                        f"(those that can: {choices}); give a value"
+                    )
+                resolved[name] = self.automatic[name](domain, given)
+        return resolved
+
+    def calibrated(
+        self,
+        domain: Domain,
+        given: Parameters,
+        *,
+        rounds: int,
+        epsilon: float,
+        delta: float,
+        adjacency: Adjacency,
+    ) -> dict[str, Any]:
+        """`given` plus the knob's value that spends at most `epsilon` over `rounds` releases."""
+        if self.knob is None:
+            raise ParameterError(
+                f"mechanism '{self.kind}' has no parameter to calibrate; "
+                "choose one that 'sottovoce mechanism list' shows with a knob"
+            )
+        knob = self.knob
+        if knob.parameter in given:
+            raise ParameterError(
+                f"'{knob.parameter}' is what calibration finds; leave it out or drop the target"
+            )
+
+        def event_at(value: float) -> Repeated:
+            mechanism = self.build(domain, {**given, knob.parameter: value})
+            return Repeated(event=mechanism.privacy(adjacency), count=rounds)
+
+        value = calibrate(event_at, epsilon=epsilon, delta=delta, more_private=knob.more_private)
+        return self.resolve(domain, {**given, knob.parameter: value})
+
+
+_REGISTER: dict[str, Registration] = {}
+
+
+def register(
+    kind: str,
+    *,
+    summary: str,
+    examples: Sequence[Parameters],
+    example_domain: Domain,
+    knob: Knob | None = None,
+    automatic: Mapping[str, Callable[[Domain, Parameters], Any]] | None = None,
+) -> Callable[[M], M]:
+    """Class decorator that enters a frozen dataclass into the register."""
+
+    def enter(mechanism: M) -> M:
+        if kind in _REGISTER and _REGISTER[kind].factory.__qualname__ != mechanism.__qualname__:
+            raise ParameterError(f"two mechanisms claim the name '{kind}'; rename one")
+        _REGISTER[kind] = Registration(
+            kind=kind,
+            factory=mechanism,
+            summary=summary,
+            examples=tuple(examples),
+            example_domain=example_domain,
+            knob=knob,
+            automatic=automatic or {},
+        )
+        return mechanism
+
+    return enter
+
+
+@cache
+def _discover() -> None:
+    for module in pkgutil.iter_modules(sottovoce.mechanisms.__path__):
+        importlib.import_module(f"sottovoce.mechanisms.{module.name}")
+    for entry_point in entry_points(group=ENTRY_POINT_GROUP):
+        entry_point.load()
+
+
+def registrations() -> tuple[Registration, ...]:
+    """Every registered mechanism, by name."""
+    _discover()
+    return tuple(_REGISTER[kind] for kind in sorted(_REGISTER))
+
+
+def find(kind: str) -> Registration:
+    """The mechanism called `kind`, or an error that names the nearest."""
+    _discover()
+    if kind not in _REGISTER:
+        raise UnknownNameError.among("mechanism", kind, _REGISTER)
+    return _REGISTER[kind]
+
+
+def kind_of(mechanism: Mechanism) -> str:
+    """The registered name of a mechanism."""
+    for registration in registrations():
+        if type(mechanism) is registration.factory:
+            return registration.kind
+    raise UnknownNameError.among("mechanism class", type(mechanism).__name__, _REGISTER)
+
+
+def public_parameters(mechanism: Mechanism) -> dict[str, Any]:
+    """Everything that server and client must agree on, as plain data."""
+    plain = dataclasses.asdict(mechanism)  # type: ignore[call-overload]
+    domain = {"shape": type(mechanism.input_domain).__name__, **plain.pop("input_domain")}
+    return {"kind": kind_of(mechanism), "domain": domain, "parameters": plain}
+
+
+def parameter_hash(mechanism: Mechanism) -> bytes:
+    """Sixteen bytes that stand for the public parameters on the wire."""
+    text = json.dumps(public_parameters(mechanism), sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

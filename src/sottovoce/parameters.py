@@ -1,0 +1,87 @@
+"""Rules that parameters obey, stated once. Each returns the value it accepted."""
+
+import math
+import operator
+from typing import SupportsIndex
+
+from sottovoce.errors import ParameterError
+
+MAX_EPSILON = 1000.0
+
+
+def _as_number(name: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ParameterError(f"{name} must be a number, got {value!r}")
+    return float(value)
+
+
+def positive(name: str, value: float, *, at_most: float = 1e12, remedy: str = "") -> float:
+    """A finite number above 0 and at most `at_most`."""
+    number = _as_number(name, value)
+    if not 0.0 < number <= at_most:  # also refuses NaN
+        tail = f"; {remedy}" if remedy else ""
+        raise ParameterError(
+            f"{name} must be a finite number above 0 and at most {at_most:g}, got {value!r}{tail}"
+        )
+    return number
+
+
+def epsilon(value: float, name: str = "epsilon") -> float:
+    """An epsilon that means something: above 0, at most 1000."""
+    return positive(
+        name,
+        value,
+        at_most=MAX_EPSILON,
+        remedy="use the mechanism 'no_privacy' to run without a guarantee",
+    )
+
+
+def delta(value: float, name: str = "delta") -> float:
+    """A delta strictly between 0 and 1."""
+    number = _as_number(name, value)
+    if not 0.0 < number < 1.0:
+        raise ParameterError(
+            f"{name} must lie strictly between 0 and 1, got {value!r}; "
+            "choose well below one over the number of people, such as 1e-5"
+        )
+    return number
+
+
+def noise_multiplier(value: float) -> float:
+    """Noise standard deviation / clip norm: from 1e-6 (next to nothing) to 1e12."""
+    number = _as_number("noise_multiplier", value)
+    if not 1e-6 <= number <= 1e12:
+        raise ParameterError(
+            f"noise_multiplier must lie between 1e-6 and 1e12, got {value!r}; "
+            "use the mechanism 'no_privacy' to run without noise"
+        )
+    return number
+
+
+def fraction(name: str, value: float) -> float:
+    """A number in (0, 1]."""
+    return positive(name, value, at_most=1.0)
+
+
+def integer(name: str, value: SupportsIndex, *, low: int, high: int, remedy: str = "") -> int:
+    """An integer between `low` and `high`, both included."""
+    tail = f"; {remedy}" if remedy else ""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ParameterError(
+            f"{name} must be an integer from {low} to {high}, got {value!r}{tail}"
+        ) from None
+    if isinstance(value, bool) or not low <= number <= high:
+        raise ParameterError(
+            f"{name} must be an integer from {low} to {high}, got {value!r}{tail}"
+        )
+    return number
+
+
+def finite(name: str, value: float) -> float:
+    """A finite number."""
+    number = _as_number(name, value)
+    if not math.isfinite(number):
+        raise ParameterError(f"{name} must be finite, got {value!r}")
+    return number

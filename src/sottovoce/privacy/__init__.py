@@ -1,0 +1,1 @@
+"""Privacy as data: events, exact divergences, accountants, calibration (numpy float64 only)."""

@@ -1,0 +1,51 @@
+"""The smallest sound bound, and the name of the accountant that gave it."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sottovoce import parameters
+from sottovoce.adjacency import Adjacency
+from sottovoce.errors import UnsupportedEventError
+from sottovoce.privacy.accountant import Accountant
+from sottovoce.privacy.events import PrivacyEvent
+from sottovoce.privacy.gaussian import GaussianAccountant
+from sottovoce.privacy.renyi import RenyiAccountant
+from sottovoce.privacy.zcdp import ZcdpAccountant
+
+ACCOUNTANTS: tuple[Accountant, ...] = (GaussianAccountant(), RenyiAccountant(), ZcdpAccountant())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivacySpent:
+    """(epsilon, delta) under an adjacency, by the accountant that gave the smallest epsilon."""
+
+    epsilon: float
+    delta: float
+    adjacency: Adjacency
+    accountant: str
+    bounds: tuple[tuple[str, float], ...]
+
+
+@lru_cache(maxsize=4096)
+def privacy_spent(event: PrivacyEvent, delta: float) -> PrivacySpent:
+    """The smallest epsilon among the accountants that have a sound bound for the event."""
+    parameters.delta(delta)
+    bounds: list[tuple[str, float]] = []
+    for accountant in ACCOUNTANTS:
+        try:
+            bounds.append((accountant.name, accountant.epsilon(event, delta)))
+        except UnsupportedEventError:
+            continue
+    name, epsilon = min(bounds, key=lambda bound: bound[1])
+    return PrivacySpent(
+        epsilon=epsilon,
+        delta=delta,
+        adjacency=event.adjacency,
+        accountant=name,
+        bounds=tuple(bounds),
+    )
+
+
+def epsilon(event: PrivacyEvent, delta: float) -> float:
+    """The smallest sound epsilon of the event at `delta`."""
+    return privacy_spent(event, delta).epsilon

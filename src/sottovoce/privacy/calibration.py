@@ -1,0 +1,48 @@
+"""Find the parameter that just meets a budget, from the private side."""
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+from sottovoce import parameters
+from sottovoce.errors import ParameterError
+from sottovoce.privacy import accounting
+from sottovoce.privacy.events import PrivacyEvent
+
+Direction = Literal["larger", "smaller"]
+
+_LOWEST, _HIGHEST = 1e-4, 1e8
+_RELATIVE_TOLERANCE = 1e-7
+
+
+def calibrate(
+    event_at: Callable[[float], PrivacyEvent],
+    *,
+    epsilon: float,
+    delta: float,
+    more_private: Direction,
+) -> float:
+    """The least private parameter whose event still has at most `epsilon` at `delta`.
+
+    `event_at` must grow more private as its parameter grows larger (or smaller, as `more_private`
+    says). The result itself is checked to meet the budget: it is the safe end of a bisection.
+    """
+    parameters.epsilon(epsilon)
+    parameters.delta(delta)
+
+    def meets(log_parameter: float) -> bool:
+        return accounting.epsilon(event_at(math.exp(log_parameter)), delta) <= epsilon
+
+    ends = math.log(_LOWEST), math.log(_HIGHEST)
+    loose, safe = ends if more_private == "larger" else ends[::-1]
+    if not meets(safe):
+        raise ParameterError(
+            f"no parameter up to {math.exp(safe):g} reaches epsilon {epsilon:g} at delta "
+            f"{delta:g}; ask for a larger epsilon or fewer rounds"
+        )
+    if meets(loose):
+        return math.exp(loose)
+    while abs(safe - loose) > _RELATIVE_TOLERANCE:
+        middle = (safe + loose) / 2.0
+        safe, loose = (middle, loose) if meets(middle) else (safe, middle)
+    return math.exp(safe)

@@ -1,0 +1,73 @@
+"""From Renyi divergences to (epsilon, delta).
+
+At every order a > 1,
+
+    epsilon = D_a + log((a - 1)/a) - (log delta + log a)/(a - 1)
+
+is sound, so the least over any set of orders is; the set only decides how tight it is.
+
+Reference: Canonne, Kamath and Steinke 2020, proposition 12 (Balle et al. 2020, theorem 21).
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+RenyiFunction = Callable[[float], float]
+
+_GRID = np.geomspace(1e-4, 1e9, 131)  # values of a - 1
+_GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
+
+
+def epsilon_at_order(divergence: float, order: float, delta: float) -> float:
+    """The epsilon that one order gives; infinity where the divergence is."""
+    if not math.isfinite(divergence):
+        return math.inf
+    excess = order - 1.0
+    # log(1 - 1/order) is log1p(-1/order): exact for large orders too.
+    return divergence + math.log1p(-1.0 / order) - (math.log(delta) + math.log(order)) / excess
+
+
+def log_delta_at_order(divergence: float, order: float, epsilon: float) -> float:
+    """The logarithm of the delta that one order gives."""
+    if not math.isfinite(divergence):
+        return math.inf
+    excess = order - 1.0
+    return excess * (divergence - epsilon + math.log1p(-1.0 / order)) - math.log(order)
+
+
+def epsilon_from_renyi(renyi: RenyiFunction, delta: float) -> float:
+    """The least epsilon over a dense, refined set of real orders, never below 0."""
+    return max(0.0, _minimum(lambda order: epsilon_at_order(renyi(order), order, delta)))
+
+
+def delta_from_renyi(renyi: RenyiFunction, epsilon: float) -> float:
+    """The least delta over a dense, refined set of real orders, never above 1."""
+    log_delta = _minimum(lambda order: log_delta_at_order(renyi(order), order, epsilon))
+    return math.exp(min(0.0, log_delta))
+
+
+def _minimum(bound: Callable[[float], float]) -> float:
+    """Least value of `bound` over orders: a grid, then golden section around its best point."""
+    values = [_value(bound, 1.0 + float(excess)) for excess in _GRID]
+    best = int(np.argmin(values))
+    left = math.log(_GRID[max(0, best - 1)])
+    right = math.log(_GRID[min(len(_GRID) - 1, best + 1)])
+    least = values[best]
+    for _ in range(48):
+        low, high = right - _GOLDEN * (right - left), left + _GOLDEN * (right - left)
+        at_low = _value(bound, 1.0 + math.exp(low))
+        at_high = _value(bound, 1.0 + math.exp(high))
+        least = min(least, at_low, at_high)
+        left, right = (left, high) if at_low < at_high else (low, right)
+    return least
+
+
+def _value(bound: Callable[[float], float], order: float) -> float:
+    """A numerical failure is infinity: it can only make the reported epsilon larger."""
+    try:
+        value = bound(order)
+    except (OverflowError, ValueError, FloatingPointError):
+        return math.inf
+    return math.inf if math.isnan(value) else value

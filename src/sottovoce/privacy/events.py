@@ -1,0 +1,208 @@
+"""Privacy events: the closed set of shapes onto which every mechanism lowers itself.
+
+Mechanisms are open, events are closed: a new mechanism is one file because it reuses one of these,
+and a new accountant is one file because it handles all of them (`match` ending in `assert_never`).
+Each event carries its adjacency; events of different adjacencies do not compose.
+
+Events are plain immutable data. The ledger stores them, never epsilons: epsilon is recomputed.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sottovoce import parameters
+from sottovoce.adjacency import Adjacency
+from sottovoce.errors import AdjacencyMismatchError, LedgerError, ParameterError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NonPrivate:
+    """A release with no guarantee."""
+
+    adjacency: Adjacency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussianNoise:
+    """Gaussian noise whose neighbours lie `mu` standard deviations apart (mu-GDP, exactly)."""
+
+    mu: float
+    adjacency: Adjacency
+
+    def __post_init__(self) -> None:
+        parameters.positive("mu", self.mu)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZeroConcentrated:
+    """D_a <= rho a for every order a > 1, in both directions (Bun and Steinke 2016)."""
+
+    rho: float
+    adjacency: Adjacency
+
+    def __post_init__(self) -> None:
+        parameters.positive("rho", self.rho)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PureDp:
+    """The likelihood ratio of neighbours is at most e^epsilon."""
+
+    epsilon: float
+    adjacency: Adjacency
+
+    def __post_init__(self) -> None:
+        parameters.positive("epsilon", self.epsilon)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinitePair:
+    """One dominating pair of pmfs over the same outcomes; both directions are accounted."""
+
+    first: tuple[float, ...]
+    second: tuple[float, ...]
+    adjacency: Adjacency
+
+    def __post_init__(self) -> None:
+        if len(self.first) != len(self.second) or not self.first:
+            raise ParameterError("a pair of pmfs needs two of the same, positive length")
+        for pmf in (self.first, self.second):
+            if any(not 0.0 <= p <= 1.0 for p in pmf) or abs(math.fsum(pmf) - 1.0) > 1e-9:
+                raise ParameterError("each pmf must hold probabilities that sum to 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenyiCurve:
+    """Bounds D_a <= divergences[i] at a = orders[i], in both directions.
+
+    Between two orders the next larger one is used, for D_a grows with a; beyond the last the curve
+    says nothing.
+    """
+
+    orders: tuple[float, ...]
+    divergences: tuple[float, ...]
+    adjacency: Adjacency
+
+    def __post_init__(self) -> None:
+        if len(self.orders) != len(self.divergences) or not self.orders:
+            raise ParameterError("a Renyi curve needs as many divergences as orders, at least one")
+        if self.orders[0] <= 1.0 or any(
+            a >= b for a, b in zip(self.orders, self.orders[1:], strict=False)
+        ):
+            raise ParameterError("orders must increase and lie above 1")
+        if any(not d >= 0.0 for d in self.divergences):
+            raise ParameterError("divergences must be at least 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeated:
+    """The same event `count` times, adaptively."""
+
+    event: "PrivacyEvent"
+    count: int
+
+    def __post_init__(self) -> None:
+        parameters.integer("count", self.count, low=1, high=2**53)
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return self.event.adjacency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composed:
+    """Several events one after another, adaptively."""
+
+    events: tuple["PrivacyEvent", ...]
+
+    def __post_init__(self) -> None:
+        if not self.events:
+            raise ParameterError("a composition needs at least one event")
+        found = sorted({event.adjacency for event in self.events})
+        if len(found) > 1:
+            raise AdjacencyMismatchError(
+                f"cannot compose events under {' and '.join(found)}; "
+                "ask every mechanism for its event under one adjacency"
+            )
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return self.events[0].adjacency
+
+
+BasicEvent = NonPrivate | GaussianNoise | ZeroConcentrated | PureDp | FinitePair | RenyiCurve
+PrivacyEvent = BasicEvent | Repeated | Composed
+
+_SHAPES: dict[str, type[PrivacyEvent]] = {
+    shape.__name__: shape
+    for shape in (
+        NonPrivate,
+        GaussianNoise,
+        ZeroConcentrated,
+        PureDp,
+        FinitePair,
+        RenyiCurve,
+        Repeated,
+        Composed,
+    )
+}
+
+
+def multiset(events: Iterable[tuple[PrivacyEvent, int]]) -> PrivacyEvent:
+    """The composition of each event as often as its count says."""
+    parts = tuple(Repeated(event=event, count=count) for event, count in events)
+    return parts[0] if len(parts) == 1 else Composed(events=parts)
+
+
+def basic_counts(event: PrivacyEvent) -> dict[BasicEvent, int]:
+    """How often each basic event occurs in a composition."""
+    counts: dict[BasicEvent, int] = {}
+    pending: list[tuple[PrivacyEvent, int]] = [(event, 1)]
+    while pending:
+        current, times = pending.pop()
+        match current:
+            case Repeated():
+                pending.append((current.event, times * current.count))
+            case Composed():
+                pending.extend((part, times) for part in current.events)
+            case _:
+                counts[current] = counts.get(current, 0) + times
+    return counts
+
+
+def to_json(event: PrivacyEvent) -> str:
+    """Canonical JSON: equal events give equal text, and floats survive exactly."""
+
+    def plain(value: Any) -> Any:
+        if dataclasses.is_dataclass(value):
+            fields = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+            return {"shape": type(value).__name__, **fields}
+        return [plain(item) for item in value] if isinstance(value, tuple) else value
+
+    return json.dumps(plain(event), sort_keys=True, separators=(",", ":"))
+
+
+def from_json(text: str) -> PrivacyEvent:
+    """The inverse of `to_json`; anything else is a LedgerError."""
+
+    def build(value: Any) -> Any:
+        if isinstance(value, list):
+            return tuple(build(item) for item in value)
+        if not isinstance(value, dict):
+            return value
+        fields = {name: build(item) for name, item in value.items() if name != "shape"}
+        if "adjacency" in fields:
+            fields["adjacency"] = Adjacency(fields["adjacency"])
+        return _SHAPES[value["shape"]](**fields)
+
+    try:
+        event = build(json.loads(text))
+    except (ValueError, KeyError, TypeError) as error:
+        raise LedgerError(f"not a privacy event: {text[:80]!r} ({error})") from None
+    if not isinstance(event, tuple(_SHAPES.values())):
+        raise LedgerError(f"not a privacy event: {text[:80]!r}")
+    return event

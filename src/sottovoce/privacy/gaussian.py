@@ -1,0 +1,53 @@
+"""The Gaussian accountant: exact for compositions of Gaussian noise.
+
+n releases at mu_1 ... mu_n are together one release at sqrt(sum mu_i^2).
+
+Reference: Dong, Roth and Su 2022, corollary 3.3; Balle and Wang 2018, theorem 8.
+"""
+
+import math
+
+from sottovoce.errors import UnsupportedEventError
+from sottovoce.parameters import MAX_EPSILON
+from sottovoce.privacy.divergences import gaussian_delta
+from sottovoce.privacy.events import GaussianNoise, PrivacyEvent, basic_counts
+
+_LARGEST_EPSILON = 1e3 * MAX_EPSILON
+
+
+def total_mu(event: PrivacyEvent) -> float:
+    """The mu of a composition that holds nothing but Gaussian noise."""
+    squares = []
+    for part, count in basic_counts(event).items():
+        if not isinstance(part, GaussianNoise):
+            raise UnsupportedEventError(
+                f"the gaussian accountant is exact for GaussianNoise only, got "
+                f"{type(part).__name__}; use renyi"
+            )
+        squares.append(count * part.mu**2)
+    return math.sqrt(math.fsum(squares))
+
+
+class GaussianAccountant:
+    """The exact trade-off of Gaussian noise."""
+
+    name = "gaussian"
+
+    def delta(self, event: PrivacyEvent, epsilon: float) -> float:
+        return gaussian_delta(total_mu(event), epsilon)
+
+    def epsilon(self, event: PrivacyEvent, delta: float) -> float:
+        mu = total_mu(event)
+        if gaussian_delta(mu, 0.0) <= delta:
+            return 0.0
+        low, high = 0.0, 1.0
+        while gaussian_delta(mu, high) > delta:
+            low, high = high, 2.0 * high
+            if high > _LARGEST_EPSILON:
+                return math.inf
+        while high - low > 1e-12 * high:
+            middle = (low + high) / 2.0
+            if middle in (low, high):
+                break
+            low, high = (middle, high) if gaussian_delta(mu, middle) > delta else (low, middle)
+        return high * (1.0 + 1e-9)  # above the rounding of log_ndtr, on the safe side

@@ -1,0 +1,124 @@
+"""ChaCha20 keystreams: the only source of randomness a mechanism ever sees.
+
+A keystream serves one input. Two sources hand them out: SystemRandomness, whose keys come from the
+operating system and are forgotten (deployment), and SeededRandomness, whose keys are derived from a
+seed and a label, so that a simulation can be repeated. A run records which of the two it used.
+
+Layout (fixed, so that every kernel gives the same codes from the same key): coordinate i reads the
+little-endian 64-bit word i of the stream with nonce 0; where those 64 bits do not decide its code,
+it reads on in the stream with nonce i + 1.
+"""
+
+import hashlib
+import os
+from typing import Literal, Protocol
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from numpy.typing import NDArray
+
+from sottovoce import parameters
+from sottovoce.errors import ParameterError, RandomnessError
+
+Grade = Literal["system", "seeded"]
+
+_KEY_BYTES = 32
+_CHUNK_BYTES = 1 << 16
+# The 32-bit block counter of ChaCha20 ends here.
+_MAX_STREAM_BYTES = 64 * 2**32
+_MAIN, _COMMITMENT = 0, 2**96 - 1
+
+
+class Keystream:
+    """One ChaCha20 keystream; `words` may be taken once."""
+
+    __slots__ = ("_key", "_spent")
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) != _KEY_BYTES:
+            raise ParameterError(f"a ChaCha20 key has {_KEY_BYTES} bytes, got {len(key)}")
+        self._key = key
+        self._spent = False
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        """The first `count` 64-bit words; a second call is refused."""
+        if self._spent:
+            raise RandomnessError(
+                "this keystream has served an input already; take a fresh one with stream()"
+            )
+        self._spent = True
+        parameters.integer("count", count, low=0, high=_MAX_STREAM_BYTES // 8)
+        return np.frombuffer(self._bytes(_MAIN, 8 * count), dtype="<u8").astype(
+            np.uint64, copy=False
+        )
+
+    def extension(self, coordinate: int, num_bytes: int) -> bytes:
+        """Further bytes for one coordinate that its 64 bits left undecided."""
+        return bytes(self._bytes(coordinate + 1, num_bytes))
+
+    def commitment(self, data: bytes) -> bytes:
+        """A keyed digest of the input this stream is for; tells nothing without the key."""
+        key = bytes(self._bytes(_COMMITMENT, 64))
+        return hashlib.blake2b(data, key=key, digest_size=16).digest()
+
+    def _bytes(self, nonce: int, count: int) -> bytearray:
+        counter_and_nonce = (0).to_bytes(4, "little") + nonce.to_bytes(12, "little")
+        cipher = Cipher(ChaCha20(self._key, counter_and_nonce), mode=None).encryptor()
+        stream = bytearray(count)
+        view = memoryview(stream)
+        zeros = bytes(min(count, _CHUNK_BYTES))
+        for start in range(0, count, _CHUNK_BYTES):
+            size = min(_CHUNK_BYTES, count - start)
+            cipher.update_into(zeros[:size], view[start : start + size])
+        return stream
+
+
+class Randomness(Protocol):
+    """A source of keystreams."""
+
+    @property
+    def grade(self) -> Grade: ...
+
+    def stream(self, *label: str | int) -> Keystream:
+        """A keystream for the one input that `label` names."""
+        ...
+
+
+class SystemRandomness:
+    """Fresh keys from the operating system: for deployment. Labels are not needed."""
+
+    grade: Grade = "system"
+
+    def stream(self, *label: str | int) -> Keystream:
+        return Keystream(os.urandom(_KEY_BYTES))
+
+
+class SeededRandomness:
+    """Keys derived from a seed and a label: for simulation and tests, by explicit choice.
+
+    key(label) = BLAKE2b-256(length-prefixed label parts, key = seed)
+    """
+
+    grade: Grade = "seeded"
+    __slots__ = ("_root",)
+
+    def __init__(self, seed: int) -> None:
+        parameters.integer("seed", seed, low=0, high=2**128 - 1)
+        self._root = int(seed).to_bytes(16, "little")
+
+    def stream(self, *label: str | int) -> Keystream:
+        return Keystream(self._derive("keystream", *label))
+
+    def generator(self, *label: str | int) -> np.random.Generator:
+        """A numpy generator for what needs no secrecy: partitions, initial weights, cohorts."""
+        seed = int.from_bytes(self._derive("generator", *label), "little")
+        return np.random.Generator(np.random.PCG64(seed))
+
+    def _derive(self, *label: str | int) -> bytes:
+        digest = hashlib.blake2b(key=self._root, digest_size=_KEY_BYTES)
+        for part in label:
+            # The type is part of the label: 1 and "1" are different clients.
+            encoded = f"{type(part).__name__}:{part}".encode()
+            digest.update(len(encoded).to_bytes(4, "little") + encoded)
+        return digest.digest()

@@ -1,0 +1,1 @@
+"""The only code that runs a round: simulator and deployment both call it."""

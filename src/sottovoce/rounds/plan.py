@@ -1,0 +1,51 @@
+"""The plan of a round: public, frozen, and enough for either side to know every message."""
+
+from dataclasses import dataclass
+
+from sottovoce import parameters
+from sottovoce.adjacency import Adjacency
+from sottovoce.errors import ParameterError
+from sottovoce.ledger.ledger import Release
+from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.registry import parameter_hash
+from sottovoce.wire.message import Envelope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientPlan:
+    """One client's part: its mechanism (which carries its sigma) and its public weight."""
+
+    client: str
+    mechanism: Mechanism
+    weight: float
+
+    def __post_init__(self) -> None:
+        parameters.positive("weight", self.weight)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundPlan:
+    """Who is asked in a round, under which adjacency."""
+
+    run: str
+    round: int
+    adjacency: Adjacency
+    clients: tuple[ClientPlan, ...]
+
+    def __post_init__(self) -> None:
+        names = [part.client for part in self.clients]
+        if len(set(names)) != len(names):
+            raise ParameterError("a client is named twice in the plan of one round")
+
+    def release(self, client: str, uplink: int) -> Release:
+        return Release(run=self.run, client=client, round=self.round, uplink=uplink)
+
+    def envelope(self, part: ClientPlan, uplink: int) -> Envelope:
+        """What the server expects of this client, from its own knowledge alone."""
+        return Envelope(
+            parameter_hash=parameter_hash(part.mechanism),
+            round=self.round,
+            uplink=uplink,
+            dimension=part.mechanism.input_domain.dimension,
+            code_format=part.mechanism.code_format(),
+        )

@@ -1,0 +1,127 @@
+"""Rounds in one process. Training is vectorised; every message is really charged, sealed and opened."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sottovoce.adjacency import Adjacency
+from sottovoce.algorithms.algorithm import Algorithm, State
+from sottovoce.domains import Vector
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.learning.task import ClientData, Task
+from sottovoce.randomness import Randomness, SeededRandomness
+from sottovoce.rounds.client import Refused, Request, privatise
+from sottovoce.rounds.plan import ClientPlan, RoundPlan
+from sottovoce.rounds.server import RoundServer
+from sottovoce.simulation.cohorts import ClientSampling, draw
+from sottovoce.wire.message import HEADER_BYTES
+
+# Clients whose updates are held in memory at once, and who share two commits of the ledger.
+_CLIENTS_TOGETHER = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Everything that changes from round to round."""
+
+    rounds_done: int
+    model: Vector
+    algorithm_state: State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRecord:
+    """What a round sent, in clients and in bytes (payload: codes alone; total: with headers)."""
+
+    round: int
+    clients_asked: int
+    clients_received: int
+    clients_out_of_budget: int
+    payload_bytes_up: int
+    total_bytes_up: int
+    payload_bytes_down: int
+    total_bytes_down: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """A federated run on one machine: public plan, clients' data, and where randomness comes from.
+
+    `schedule` draws cohorts and is always seeded; `randomness` feeds the mechanisms.
+    """
+
+    run: str
+    task: Task
+    clients: tuple[ClientData, ...]
+    parts: tuple[ClientPlan, ...]
+    algorithm: Algorithm
+    adjacency: Adjacency
+    sampling: ClientSampling
+    schedule: SeededRandomness
+    randomness: Randomness
+    ledger: Ledger
+
+    def start(self) -> Progress:
+        model = self.task.initial_model()
+        state = self.algorithm.initialise(model)
+        return Progress(rounds_done=0, model=model, algorithm_state=state)
+
+    def step(self, progress: Progress) -> tuple[Progress, RoundRecord]:
+        """One round."""
+        number = progress.rounds_done + 1  # rounds are counted from 1
+        cohort = draw(
+            self.sampling, len(self.clients), self.schedule.generator("cohort", number)
+        )
+        plan = RoundPlan(
+            run=self.run,
+            round=number,
+            adjacency=self.adjacency,
+            clients=tuple(self.parts[i] for i in cohort),
+        )
+        servers, refused = self._collect(plan, [self.clients[i] for i in cohort], progress.model)
+        combined = [mean for server in servers if (mean := server.result()) is not None]
+        model, state = progress.model, progress.algorithm_state
+        if combined:  # nobody answered: the model stays as it is
+            model, state = self.algorithm.server_step(model, combined, state)
+        payload_down = 4 * self.task.dimension * len(cohort)
+        record = RoundRecord(
+            round=number,
+            clients_asked=len(cohort),
+            clients_received=servers[0].received if servers else 0,
+            clients_out_of_budget=refused,
+            payload_bytes_up=sum(server.payload_bytes for server in servers),
+            total_bytes_up=sum(server.total_bytes for server in servers),
+            payload_bytes_down=payload_down,
+            total_bytes_down=payload_down + HEADER_BYTES * len(cohort),
+        )
+        return Progress(rounds_done=number, model=model, algorithm_state=state), record
+
+    def _collect(
+        self, plan: RoundPlan, clients: Sequence[ClientData], model: Vector
+    ) -> tuple[list[RoundServer], int]:
+        """Train, privatise and accumulate, a few clients at a time; servers, one per uplink."""
+        servers: list[RoundServer] = []
+        refused: set[str] = set()
+        parts = {part.client: part for part in plan.clients}
+        for group in _batched(clients, _CLIENTS_TOGETHER):
+            requests = [
+                Request(part=parts[client.name], uplink=uplink, values=values)
+                for client, uplinks in self.algorithm.client_steps(self.task, model, group)
+                for uplink, values in enumerate(uplinks)
+            ]
+            for outcome in privatise(plan, requests, self.ledger, self.randomness):
+                if isinstance(outcome, Refused):
+                    refused.add(outcome.part.client)
+                    continue
+                while len(servers) <= outcome.uplink:
+                    servers.append(
+                        RoundServer(plan, dimension=self.task.dimension, uplink=len(servers))
+                    )
+                servers[outcome.uplink].receive(outcome.part.client, outcome.message)
+        return servers, len(refused)
+
+
+def _batched(items: Sequence[ClientData], size: int) -> Iterator[list[ClientData]]:
+    iterator = iter(items)
+    while group := list(itertools.islice(iterator, size)):
+        yield group

@@ -1,0 +1,1 @@
+"""What leaves a client: really packed codes under a versioned header."""

@@ -1,0 +1,144 @@
+"""The message format: a 44-byte header, then the packed codes.
+
+    offset  size  field
+         0     4  magic 'STVC'
+         4     1  version, 1
+         5     1  bits per coordinate (1 to 8 packed codes, 32 float32)
+         6     1  uplink: which of the round's vectors
+         7     1  reserved, 0
+         8     4  round
+        12     8  dimension
+        20    16  hash of the public parameters
+        36     8  BLAKE2b-64 of everything else
+
+Integers are little-endian. *Payload* is the packed codes, *total* adds the header.
+The checksum detects damage, not forgery: the transport authenticates clients.
+"""
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from typing import assert_never
+
+import numpy as np
+
+from sottovoce import parameters
+from sottovoce.errors import WireError
+from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Float32Codes, LevelCodes
+from sottovoce.wire import packing
+
+MAGIC = b"STVC"
+VERSION = 1
+_FIELDS = struct.Struct("<4sBBBBIQ16s")
+_CHECKSUM_BYTES = 8
+HEADER_BYTES = _FIELDS.size + _CHECKSUM_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """What both sides know before a message arrives; the server never reads it from the client."""
+
+    parameter_hash: bytes
+    round: int
+    uplink: int
+    dimension: int
+    code_format: CodeFormat
+
+    def __post_init__(self) -> None:
+        parameters.integer("round", self.round, low=0, high=2**32 - 1)
+        parameters.integer("uplink", self.uplink, low=0, high=255)
+        if len(self.parameter_hash) != 16:
+            raise WireError(f"a parameter hash has 16 bytes, got {len(self.parameter_hash)}")
+
+    @property
+    def payload_bytes(self) -> int:
+        return packing.packed_size(self.dimension, self.code_format.bits)
+
+    @property
+    def total_bytes(self) -> int:
+        return HEADER_BYTES + self.payload_bytes
+
+
+def seal(codes: Codes, envelope: Envelope) -> bytes:
+    """The message: the only thing that leaves a client."""
+    if codes.shape != (envelope.dimension,):
+        raise WireError(f"expected {envelope.dimension} codes, got shape {codes.shape}")
+    payload = _to_payload(codes, envelope.code_format)
+    fields = _header_fields(envelope)
+    return fields + _checksum(fields, payload) + payload
+
+
+def open_sealed(message: bytes, envelope: Envelope) -> Codes:
+    """The codes of a message that is exactly what `envelope` announces, else WireError."""
+    if len(message) < HEADER_BYTES:
+        raise WireError(f"message has {len(message)} bytes, the header alone takes {HEADER_BYTES}")
+    fields, payload = message[: _FIELDS.size], memoryview(message)[HEADER_BYTES:]
+    magic, version, bits, uplink, reserved, round_number, dimension, digest = _FIELDS.unpack(fields)
+    if magic != MAGIC:
+        raise WireError(f"not a Sottovoce message: it starts with {magic!r}")
+    if version != VERSION:
+        raise WireError(f"message version {version}; this side reads version {VERSION}")
+    if message[_FIELDS.size : HEADER_BYTES] != _checksum(fields, payload):
+        raise WireError("checksum mismatch: the message was damaged or cut; ask for it again")
+    _expect("reserved byte", reserved, 0)
+    _expect("round", round_number, envelope.round)
+    _expect("uplink", uplink, envelope.uplink)
+    _expect("dimension", dimension, envelope.dimension)
+    _expect("bits per coordinate", bits, envelope.code_format.bits)
+    _expect("hash of the public parameters", digest.hex(), envelope.parameter_hash.hex())
+    _expect("payload length", len(payload), envelope.payload_bytes)
+    return _from_payload(payload, envelope)
+
+
+def _expect(what: str, found: int | str, expected: int | str) -> None:
+    if found != expected:
+        raise WireError(f"message has {what} {found}, expected {expected}")
+
+
+def _header_fields(envelope: Envelope) -> bytes:
+    return _FIELDS.pack(
+        MAGIC,
+        VERSION,
+        envelope.code_format.bits,
+        envelope.uplink,
+        0,
+        envelope.round,
+        envelope.dimension,
+        envelope.parameter_hash,
+    )
+
+
+def _checksum(fields: bytes, payload: bytes | memoryview) -> bytes:
+    digest = hashlib.blake2b(fields, digest_size=_CHECKSUM_BYTES)
+    digest.update(payload)
+    return digest.digest()
+
+
+def _to_payload(codes: Codes, code_format: CodeFormat) -> bytes:
+    match code_format:
+        case LevelCodes():
+            if codes.dtype != np.uint8 or (codes.size and int(codes.max()) >= code_format.levels):
+                raise WireError(f"codes must be uint8 below {code_format.levels}")
+            return packing.pack(codes.astype(np.uint8, copy=False), code_format.bits)
+        case Float32Codes():
+            if codes.dtype != np.float32 or not np.isfinite(codes).all():
+                raise WireError("codes must be finite float32 numbers")
+            return codes.astype("<f4", copy=False).tobytes()
+        case _:
+            assert_never(code_format)
+
+
+def _from_payload(payload: memoryview, envelope: Envelope) -> Codes:
+    match envelope.code_format:
+        case LevelCodes(levels=levels):
+            codes = packing.unpack(payload, envelope.dimension, envelope.code_format.bits)
+            if int(codes.max()) >= levels:
+                raise WireError(f"code {int(codes.max())} is not below the {levels} levels")
+            return codes
+        case Float32Codes():
+            values = np.frombuffer(payload, dtype="<f4").astype(np.float32, copy=False)
+            if not np.isfinite(values).all():
+                raise WireError("payload holds a NaN or infinite value")
+            return values
+        case _:
+            assert_never(envelope.code_format)
