@@ -139,7 +139,7 @@ class L1Ball(_Ball):
         threshold = excess[last] / counts[last]
         shrunk = np.sign(vector) * np.maximum(np.abs(vector) - threshold, 0.0)
         # The soft threshold meets the limit up to rounding; the rescaling settles the last bits.
-        return shrunk * min(1.0, limit / self.norm(shrunk))
+        return np.asarray(shrunk * min(1.0, limit / self.norm(shrunk)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

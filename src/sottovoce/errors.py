@@ -13,7 +13,6 @@
     +-- LedgerError              the ledger cannot be read, written or trusted
     +-- ConfigError              a spec that cannot be run
     +-- OutputError              a run folder that cannot be read or written
-    +-- MissingExtraError        an optional dependency is not installed
 
 Each is a user's mistake or a state of the world, so the command line prints it in one line and
 exits 2. A bug in Sottovoce is an AssertionError or whatever Python raises.
@@ -84,11 +83,3 @@ class ConfigError(SottovoceError, ValueError):
 
 class OutputError(SottovoceError):
     """A folder or file that cannot be read or written."""
-
-
-class MissingExtraError(SottovoceError):
-    """An optional dependency is not installed."""
-
-    @classmethod
-    def named(cls, package: str, extra: str) -> "MissingExtraError":
-        return cls(f"this needs {package}: pip install 'sottovoce[{extra}]'")

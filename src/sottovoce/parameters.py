@@ -73,9 +73,7 @@ def integer(name: str, value: SupportsIndex, *, low: int, high: int, remedy: str
             f"{name} must be an integer from {low} to {high}, got {value!r}{tail}"
         ) from None
     if isinstance(value, bool) or not low <= number <= high:
-        raise ParameterError(
-            f"{name} must be an integer from {low} to {high}, got {value!r}{tail}"
-        )
+        raise ParameterError(f"{name} must be an integer from {low} to {high}, got {value!r}{tail}")
     return number
 
 

@@ -16,14 +16,23 @@ from sottovoce.errors import ConfigError, UnknownNameError
 def load(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     """The spec in a TOML file, after `key.path=value` overrides."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot read the spec {path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text") from None
+    table = parse_text(text, str(path))
     for override in overrides:
         _override(table, override)
     return parse(table, str(path))
+
+
+def parse_text(text: str, source: str) -> dict[str, Any]:
+    """The table that a TOML text holds."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source} is not valid TOML: {error}") from None
 
 
 def parse(table: Mapping[str, Any], source: str = "spec") -> RunSpec:

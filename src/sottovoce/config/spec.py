@@ -103,9 +103,9 @@ class RunSpec(Section):
     algorithm: FedAvgSpec
     privacy: PrivacySpec
     mechanism: MechanismSpec
-    sampling: Annotated[
-        EveryoneSpec | PoissonSpec | FixedSizeSpec, Field(discriminator="kind")
-    ] = EveryoneSpec(kind="everyone")
+    sampling: Annotated[EveryoneSpec | PoissonSpec | FixedSizeSpec, Field(discriminator="kind")] = (
+        EveryoneSpec(kind="everyone")
+    )
 
     def plain(self) -> dict[str, Any]:
         return self.model_dump(mode="json")

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import assert_never
 
+import torch
+
 from sottovoce.adjacency import Adjacency
 from sottovoce.algorithms.fedavg import FedAvg, LocalSgd, LocalWork, SampleClippedGradient
 from sottovoce.config.spec import (
@@ -17,20 +19,15 @@ from sottovoce.config.spec import (
     RunSpec,
 )
 from sottovoce.errors import ConfigError
-from sottovoce.ledger.ledger import Budget
-from sottovoce.learning import datasets, partitioners
-from sottovoce.learning.extra import require
+from sottovoce.learning import datasets, models, partitioners
 from sottovoce.learning.partitioners import DirichletByLabel, Iid, Partition
+from sottovoce.learning.task import ClientData, Task
+from sottovoce.ledger.ledger import Budget
 from sottovoce.mechanisms import registry
 from sottovoce.privacy.events import NonPrivate
 from sottovoce.randomness import SeededRandomness
 from sottovoce.rounds.plan import ClientPlan
 from sottovoce.simulation.cohorts import ClientSampling, Everyone, FixedSize, Poisson
-
-torch = require("torch")
-
-from sottovoce.learning import models  # noqa: E402  (after torch is known to be there)
-from sottovoce.learning.task import ClientData, Task  # noqa: E402
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +61,7 @@ def assemble(spec: RunSpec) -> Assembly:
     model = _model(spec)
     module = models.build(model, data.train_features.shape[1], data.num_classes)
     models.initialise(model, module, schedule.generator("initial model"))
-    task = Task(
-        module, torch.from_numpy(data.test_features), torch.from_numpy(data.test_labels)
-    )
+    task = Task(module, torch.from_numpy(data.test_features), torch.from_numpy(data.test_labels))
     algorithm = FedAvg(
         local_work=_local_work(spec),
         server_learning_rate=spec.algorithm.server_learning_rate,
@@ -188,9 +183,7 @@ def _sampling(spec: RunSpec) -> ClientSampling:
             return Poisson(rate=rate)
         case FixedSizeSpec(size=size):
             if size > spec.data.clients:
-                raise ConfigError(
-                    f"sampling.size {size} exceeds data.clients {spec.data.clients}"
-                )
+                raise ConfigError(f"sampling.size {size} exceeds data.clients {spec.data.clients}")
             return FixedSize(size=size)
         case _:
             assert_never(spec.sampling)

@@ -1,10 +1,10 @@
 """The folder of a run: resolved spec and its hash, metrics, checkpoints, ledger, result.
 
-    run.json         resolved spec, its hash, version, randomness, what is guaranteed
-    metrics.jsonl    one line a round
-    checkpoint.npz   model and algorithm state after the last checkpoint
-    ledger.sqlite    every charge
-    result.json      the last line of the story, once the run is finished
+run.json         resolved spec, its hash, version, randomness, what is guaranteed
+metrics.jsonl    one line a round
+checkpoint.npz   model and algorithm state after the last checkpoint
+ledger.sqlite    every charge
+result.json      the last line of the story, once the run is finished
 """
 
 import io
@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce import files
 from sottovoce.errors import OutputError
-from sottovoce.experiments import files
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.simulation.engine import Progress
 

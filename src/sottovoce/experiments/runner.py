@@ -8,12 +8,11 @@ from typing import Any, assert_never
 
 from sottovoce import __version__
 from sottovoce.adjacency import Adjacency
-from sottovoce.config.loading import parse
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError, OutputError
 from sottovoce.experiments.assembly import Assembly, assemble
-from sottovoce.experiments.files import finite_or_none
 from sottovoce.experiments.run_folder import RunFolder
+from sottovoce.files import finite_or_none
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.randomness import Randomness, SeededRandomness, SystemRandomness
 from sottovoce.simulation.engine import Progress, RoundRecord, Simulation
@@ -54,11 +53,6 @@ def run(
         result = _result(assembly, ledger, run_folder)
     run_folder.save_result(result)
     return result
-
-
-def resume_spec(folder: Path) -> RunSpec:
-    """The spec a run folder was made from."""
-    return parse(RunFolder(folder).header()["spec"], str(folder / "run.json"))
 
 
 def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
@@ -108,8 +102,8 @@ def _header(assembly: Assembly) -> dict[str, Any]:
         "spec_hash": spec.hash,
         "randomness": spec.randomness,
         "sampling_grade": mechanism.sampling,
-        "dimension": assembly.task.dimension,
         "bits_per_coordinate": mechanism.code_format().bits,
+        "layout": [[name, shape] for name, shape in assembly.task.layout.items()],
         "clients": [
             {
                 "client": part.client,

@@ -1,4 +1,4 @@
-"""Datasets as plain arrays. Features are scaled by public constants, never by private statistics."""
+"""Datasets as plain arrays, scaled by public constants, never by private statistics."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.errors import UnknownNameError
-from sottovoce.learning.extra import require
 
 TEST_FRACTION = 0.2
 
@@ -26,7 +25,9 @@ class Dataset:
 
 def digits(generator: np.random.Generator) -> Dataset:
     """scikit-learn's bundled 8x8 digits, pixels 0..16 mapped to [-1/2, 1/2]; a fifth held out."""
-    bundle = require("sklearn.datasets").load_digits()
+    from sklearn.datasets import load_digits  # slow to import, and only this loader needs it
+
+    bundle = load_digits()
     features = (bundle.data / 16.0 - 0.5).astype(np.float32)
     labels = bundle.target.astype(np.int64)
     order = generator.permutation(len(labels))
@@ -46,7 +47,7 @@ LOADERS: dict[str, Callable[[np.random.Generator], Dataset]] = {"digits": digits
 
 
 def load(name: str, generator: np.random.Generator) -> Dataset:
-    """The dataset called `name`; `generator` draws the test split where there is no official one."""
+    """The dataset called `name`; `generator` draws the test split if there is no official one."""
     if name not in LOADERS:
         raise UnknownNameError.among("dataset", name, LOADERS)
     return LOADERS[name](generator)

@@ -6,7 +6,6 @@ Models travel as flat float64 vectors; inside, torch works in the module's own p
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
@@ -61,9 +60,10 @@ class Task:
         flat = torch.cat([p.detach().reshape(-1) for p in self._module.parameters()])
         return flat.to(torch.float64).numpy().copy()
 
-    def named_arrays(self, model: Vector) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
-        """The model's float32 tensors by name, for export."""
-        return {name: t.numpy().copy() for name, t in self._unflatten(self._tensor(model)).items()}
+    @property
+    def layout(self) -> dict[str, tuple[int, ...]]:
+        """Name and shape of every tensor, in the order of the flat vector."""
+        return {name: tuple(shape) for name, shape in self._shapes.items()}
 
     def evaluate(self, model: Vector) -> Evaluation:
         with torch.no_grad():
@@ -75,7 +75,7 @@ class Task:
     def sample_gradients(
         self, model: Vector, clients: Sequence[ClientData]
     ) -> Iterator[tuple[int, Tensor]]:
-        """(client's position, per-sample gradients as rows) in bounded chunks, all clients at once."""
+        """(client's position, per-sample gradients as rows), all clients at once, in chunks."""
 
         def sample_loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
             return cross_entropy(self._logits(parameters, x[None]), y[None])

@@ -1,4 +1,4 @@
-"""Charges per client in SQLite: made before encoding, never refunded, durable before anything leaves.
+"""Charges per client in SQLite: before encoding, never refunded, durable before anything leaves.
 
 The ledger stores events, never epsilons; epsilon is recomputed from them by today's accountants.
 A charge is keyed (run, client, round, uplink, attempt). The sealed message is stored beside it, so

@@ -1,4 +1,4 @@
-"""The Gauss-Hermite mechanism: the Gaussian's privacy in a few bits a coordinate, one if you like."""
+"""The Gauss-Hermite mechanism: the Gaussian's privacy in a few bits a coordinate, even in one."""
 
 import math
 from dataclasses import dataclass

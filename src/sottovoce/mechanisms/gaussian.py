@@ -55,7 +55,7 @@ class Gaussian:
         # 53 random bits, centred in their cell so that neither 0 nor 1 occurs.
         uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
         noisy = vector + self.noise_stddev * ndtri(uniform)
-        return noisy.astype(np.float32)
+        return np.asarray(noisy, dtype=np.float32)
 
     def decode(self, codes: Codes) -> Vector:
         return codes.astype(np.float64)

@@ -187,9 +187,22 @@ def kind_of(mechanism: Mechanism) -> str:
 
 def public_parameters(mechanism: Mechanism) -> dict[str, Any]:
     """Everything that server and client must agree on, as plain data."""
-    plain = dataclasses.asdict(mechanism)  # type: ignore[call-overload]
-    domain = {"shape": type(mechanism.input_domain).__name__, **plain.pop("input_domain")}
-    return {"kind": kind_of(mechanism), "domain": domain, "parameters": plain}
+    fields = _plain_fields(mechanism)
+    domain = fields.pop("input_domain")
+    return {"kind": kind_of(mechanism), "domain": domain, "parameters": fields}
+
+
+def _plain_fields(value: Any) -> dict[str, Any]:
+    """A dataclass as plain data; a whole number in a float field is a float, whoever typed it."""
+    plain: dict[str, Any] = {}
+    for field in dataclasses.fields(value):
+        item = getattr(value, field.name)
+        if dataclasses.is_dataclass(item):
+            item = {"shape": type(item).__name__, **_plain_fields(item)}
+        elif field.type in (float, "float"):
+            item = float(item)
+        plain[field.name] = item
+    return plain
 
 
 def parameter_hash(mechanism: Mechanism) -> bytes:

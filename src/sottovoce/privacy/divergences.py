@@ -36,7 +36,9 @@ def finite_hockey_stick(first: ArrayLike, second: ArrayLike, epsilon: float) -> 
     """The least delta at `epsilon` for this ordered pair: sum max(0, p - e^eps q)."""
     p, q = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     # exp can overflow where q is 0; the product is then 0, not NaN.
-    scaled = np.where(q > 0.0, np.exp(np.minimum(epsilon + np.log(np.maximum(q, 1e-320)), 709.0)), 0)
+    scaled = np.where(
+        q > 0.0, np.exp(np.minimum(epsilon + np.log(np.maximum(q, 1e-320)), 709.0)), 0
+    )
     return math.fsum(np.maximum(0.0, p - scaled))
 
 

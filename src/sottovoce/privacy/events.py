@@ -203,6 +203,6 @@ def from_json(text: str) -> PrivacyEvent:
         event = build(json.loads(text))
     except (ValueError, KeyError, TypeError) as error:
         raise LedgerError(f"not a privacy event: {text[:80]!r} ({error})") from None
-    if not isinstance(event, tuple(_SHAPES.values())):
+    if not isinstance(event, PrivacyEvent):
         raise LedgerError(f"not a privacy event: {text[:80]!r}")
     return event

@@ -24,9 +24,7 @@ def renyi_divergence(event: PrivacyEvent, order: float) -> float:
 
     Reference: Mironov 2017, proposition 1 (adaptive composition).
     """
-    return math.fsum(
-        count * _basic(event, order) for event, count in basic_counts(event).items()
-    )
+    return math.fsum(count * _basic(event, order) for event, count in basic_counts(event).items())
 
 
 def _basic(event: BasicEvent, order: float) -> float:

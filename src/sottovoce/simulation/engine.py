@@ -1,4 +1,4 @@
-"""Rounds in one process. Training is vectorised; every message is really charged, sealed and opened."""
+"""Rounds in one process: training is vectorised, each message really charged, sealed, opened."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from sottovoce.adjacency import Adjacency
 from sottovoce.algorithms.algorithm import Algorithm, State
 from sottovoce.domains import Vector
-from sottovoce.ledger.ledger import Ledger
 from sottovoce.learning.task import ClientData, Task
+from sottovoce.ledger.ledger import Ledger
 from sottovoce.randomness import Randomness, SeededRandomness
 from sottovoce.rounds.client import Refused, Request, privatise
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
@@ -69,9 +69,7 @@ class Simulation:
     def step(self, progress: Progress) -> tuple[Progress, RoundRecord]:
         """One round."""
         number = progress.rounds_done + 1  # rounds are counted from 1
-        cohort = draw(
-            self.sampling, len(self.clients), self.schedule.generator("cohort", number)
-        )
+        cohort = draw(self.sampling, len(self.clients), self.schedule.generator("cohort", number))
         plan = RoundPlan(
             run=self.run,
             round=number,

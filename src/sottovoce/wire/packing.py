@@ -1,4 +1,4 @@
-"""Pack codes of 1 to 8 bits without gaps: code i takes bits i*b ... i*b + b - 1, lowest bit first."""
+"""Packed codes of 1 to 8 bits, no gaps: code i takes bits i*b ... i*b + b - 1, lowest first."""
 
 import numpy as np
 from numpy.typing import NDArray

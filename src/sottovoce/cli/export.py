@@ -1,0 +1,23 @@
+"""`sottovoce export`: the trained model for others to load."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sottovoce.cli.output import Json, print_fields, print_json
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    model: Annotated[Path, typer.Argument(help="The file to write, such as model.safetensors.")],
+    as_json: Json = False,
+) -> None:
+    """Write a run's model as safetensors, with its guarantee in the metadata."""
+    from sottovoce.experiments.export import export_model
+
+    written = export_model(run, model)
+    if as_json:
+        print_json(written)
+    else:
+        print_fields(written)

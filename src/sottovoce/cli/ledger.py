@@ -1,0 +1,134 @@
+"""`sottovoce ledger`: who has spent what."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sottovoce.cli.output import Json, print_json, print_table, show
+
+if TYPE_CHECKING:
+    from sottovoce.ledger.ledger import Ledger
+
+app = typer.Typer(help="Read and check a privacy ledger.", no_args_is_help=True)
+
+Where = Annotated[Path, typer.Argument(help="A run folder or a ledger file.")]
+Client = Annotated[str | None, typer.Option(help="Only this client.")]
+
+
+def _open(path: Path) -> "Ledger":
+    from sottovoce.experiments.run_folder import LEDGER_NAME
+    from sottovoce.ledger.ledger import Ledger
+
+    return Ledger(path / LEDGER_NAME if path.is_dir() else path, must_exist=True)
+
+
+def _clients(ledger: "Ledger", client: str | None) -> list[str]:
+    from sottovoce.errors import UnknownNameError
+
+    known = ledger.clients()
+    if client is not None and client not in known:
+        raise UnknownNameError.among("client", client, known)
+    return known if client is None else [client]
+
+
+def _delta(path: Path, delta: float | None) -> float | None:
+    """The delta asked for, or the one that the run's spec states."""
+    from sottovoce import parameters
+    from sottovoce.experiments.run_folder import RunFolder
+
+    if delta is not None:
+        return parameters.delta(delta)
+    folder = RunFolder(path)
+    return float(folder.header()["spec"]["privacy"]["delta"]) if folder.exists else None
+
+
+@app.command("show")
+def show_(
+    path: Where,
+    client: Client = None,
+    delta: Annotated[
+        float | None, typer.Option(help="Account at this delta, not at the budget's.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """What every client has spent, and what is left."""
+    from sottovoce.errors import ParameterError
+
+    default = _delta(path, delta)
+    rows = []
+    with _open(path) as ledger:
+        for name in _clients(ledger, client):
+            budget = ledger.budget(name)
+            at = default if default is not None else budget.delta if budget else None
+            if at is None:
+                raise ParameterError(
+                    f"client '{name}' has no budget to take delta from; give --delta"
+                )
+            rows.append(_row(ledger, name, at))
+    if as_json:
+        print_json(rows)
+        return
+    columns = ["client", "charges", "epsilon", "budget", "delta", "adjacency", "accountant"]
+    print_table(columns, [[show(row[column]) for column in columns] for row in rows])
+
+
+def _row(ledger: "Ledger", client: str, delta: float) -> dict[str, Any]:
+    import math
+
+    budget, spent = ledger.budget(client), ledger.spent(client, delta)
+    epsilon = spent.epsilon if spent else 0.0
+    private = math.isfinite(epsilon)
+    return {
+        "client": client,
+        "charges": sum(count for _, count in ledger.history(client)),
+        "epsilon": epsilon if private else None,
+        "private": private,
+        "delta": delta,
+        "adjacency": str(spent.adjacency) if spent else None,
+        "accountant": spent.accountant if spent else None,
+        "budget": budget.epsilon if budget else None,
+        "budget_delta": budget.delta if budget else None,
+    }
+
+
+@app.command()
+def export(
+    path: Where,
+    client: Client = None,
+    out: Annotated[Path | None, typer.Option(help="Write here instead of to stdout.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Every charge with its event, as JSON lines (with --json, as one array)."""
+    from sottovoce.files import write_atomic
+
+    with _open(path) as ledger:
+        _clients(ledger, client)
+        rows = list(ledger.rows(client))
+    text = json.dumps(rows, indent=2) if as_json else "\n".join(json.dumps(row) for row in rows)
+    if out is None:
+        typer.echo(text)
+    else:
+        write_atomic(out, f"{text}\n".encode())
+
+
+@app.command()
+def verify(path: Where, client: Client = None, as_json: Json = False) -> None:
+    """Check the ledger's integrity, its chain of rows and everyone's budget; exit 1 if it fails."""
+    with _open(path) as ledger:
+        clients = _clients(ledger, client)
+        problems = ledger.verify()
+        charges = sum(1 for _ in ledger.rows(client))
+    if client is not None:
+        problems = [
+            problem for problem in problems if "client '" not in problem or client in problem
+        ]
+    if as_json:
+        print_json(
+            {"ok": not problems, "charges": charges, "clients": len(clients), "problems": problems}
+        )
+    else:
+        typer.echo("\n".join(problems) or f"ok: {charges} charges of {len(clients)} clients")
+    if problems:
+        raise typer.Exit(1)

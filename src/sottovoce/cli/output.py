@@ -1,0 +1,87 @@
+"""How commands speak: a table or JSON on stdout, progress on stderr, quiet when nobody watches."""
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
+    """A table; numbers stand right, words left. Wide enough for every cell when piped."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD)
+    for index, column in enumerate(columns):
+        numeric = all(row[index][:1] in "0123456789-+.<" for row in rows)
+        table.add_column(column, justify="right" if numeric and rows else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=max(console.width, 160))
+    console.print(table)
+
+
+def print_fields(fields: Mapping[str, object]) -> None:
+    """Names and values, one a line."""
+    width = max(len(name) for name in fields)
+    for name, value in fields.items():
+        typer.echo(f"{name:<{width}}  {show(value)}")
+
+
+def show(value: object) -> str:
+    """A value for people."""
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        return "infinite" if math.isinf(value) else f"{value:.6g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={show(item)}" for key, item in value.items())
+    return str(value)
+
+
+class Bars:
+    """Progress bars on stderr, one a task; does nothing where stderr is no terminal."""
+
+    def __init__(self, progress: Any) -> None:
+        self._progress = progress
+        self._tasks: dict[str, Any] = {}
+
+    def advance(self, name: str, total: int, note: str) -> None:
+        if self._progress is None:
+            return
+        if name not in self._tasks:
+            self._tasks[name] = self._progress.add_task(name, total=total, note="")
+        self._progress.update(self._tasks[name], advance=1, note=note)
+
+
+@contextlib.contextmanager
+def progress_bars() -> Iterator[Bars]:
+    """Bars that disappear into a plain last state when the work is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield Bars(None)
+        return
+    columns = (
+        TextColumn("{task.description:<20}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=console) as progress:
+        yield Bars(progress)

@@ -1,0 +1,42 @@
+"""`sottovoce run`: one spec, one folder."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sottovoce.cli.output import Json, print_fields, print_json, progress_bars
+
+
+def run(
+    spec: Annotated[Path, typer.Argument(help="A TOML file; see examples/.")],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a key, as a.b=c; repeatable.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder [runs/NAME].")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train as a spec says; results, ledger and checkpoints go into a run folder."""
+    from sottovoce.config.loading import load
+    from sottovoce.experiments.runner import run as run_spec
+
+    loaded = load(spec, set_ or [])
+    folder = out or Path("runs") / loaded.name
+    with progress_bars() as bars:
+
+        def on_round(row: dict[str, Any]) -> None:
+            bars.advance(loaded.name, loaded.rounds, round_note(row))
+
+        result = run_spec(loaded, folder, resume=resume, on_round=on_round)
+    if as_json:
+        print_json({**result, "folder": str(folder)})
+        return
+    shown = {**result, "epsilon": result["epsilon"] if result["private"] else float("inf")}
+    print_fields({**shown, "folder": folder})
+
+
+def round_note(row: dict[str, Any]) -> str:
+    """What a progress bar says after a round."""
+    epsilon = "no privacy" if row["epsilon"] is None else f"epsilon {row['epsilon']:.2f}"
+    return f"accuracy {row['accuracy']:.3f}  {epsilon}"

@@ -1,0 +1,39 @@
+"""The trained model as a safetensors file, with its guarantee in the metadata."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from sottovoce import files
+from sottovoce.errors import OutputError
+from sottovoce.experiments.run_folder import RunFolder
+
+
+def export_model(folder: Path, destination: Path) -> dict[str, object]:
+    """Write the model of the newest checkpoint; returns what was written."""
+    from safetensors.numpy import save
+
+    run_folder = RunFolder(folder)
+    header, progress = run_folder.header(), run_folder.load_checkpoint()
+    if progress is None:
+        raise OutputError(f"{folder} has no checkpoint yet; let the run reach its first one")
+    delta = header["spec"]["privacy"]["delta"]
+    with run_folder.ledger(must_exist=True) as ledger:
+        spent = ledger.largest_spent(delta)
+    tensors, start = {}, 0
+    for name, shape in header["layout"]:
+        size = math.prod(shape)
+        flat = progress.model[start : start + size]
+        tensors[name] = np.ascontiguousarray(flat.reshape(shape).astype(np.float32))
+        start += size
+    metadata = {
+        "spec_hash": header["spec_hash"],
+        "rounds": str(progress.rounds_done),
+        "epsilon": f"{spent.epsilon:.6g}" if spent else "0",
+        "delta": f"{delta:g}",
+        "adjacency": header["spec"]["privacy"]["adjacency"],
+        "guarantee": header["guarantee"],
+    }
+    files.write_atomic(destination, save(tensors, metadata=metadata))
+    return {"file": str(destination), "tensors": len(tensors), "parameters": start, **metadata}

@@ -1,0 +1,1 @@
+"""Pages for people: figures and HTML, self-contained. Needs the extra `report`."""
