@@ -40,7 +40,9 @@ def parse(table: Mapping[str, Any], source: str = "spec") -> RunSpec:
     try:
         return RunSpec.model_validate(dict(table))
     except ValidationError as error:
-        raise ConfigError(f"{source}: {_sentence(error.errors()[0])}") from None
+        # A misspelt key is the cause of a missing one, so it is named first.
+        causes = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
+        raise ConfigError(f"{source}: {_sentence(causes[0])}") from None
 
 
 def parse_value(text: str) -> Any:

@@ -140,7 +140,10 @@ def _metrics(
             f"the model diverged in round {record.round} (test loss {evaluation.loss}); "
             "lower algorithm.server_learning_rate"
         )
-    spent = ledger.largest_spent(assembly.spec.privacy.delta)
+    # A resumed run finds charges of rounds that it is about to repeat: they are not yet spent here.
+    spent = ledger.largest_spent(
+        assembly.spec.privacy.delta, run=assembly.spec.hash, through_round=record.round
+    )
     return {
         **dataclasses.asdict(record),
         "accuracy": evaluation.accuracy,

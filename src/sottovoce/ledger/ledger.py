@@ -228,12 +228,20 @@ class Ledger:
         history = self.history(client)
         return privacy_spent(events.multiset(history), delta) if history else None
 
-    def largest_spent(self, delta: float) -> PrivacySpent | None:
-        """What the client that has spent most has spent; None if nobody has."""
+    def largest_spent(
+        self, delta: float, *, run: str | None = None, through_round: int | None = None
+    ) -> PrivacySpent | None:
+        """What the client that has spent most has spent; None if nobody has.
+
+        With `run` and `through_round`, later rounds of that run do not count yet.
+        """
         with self._explained("read"):
             rows = self._db.execute(
                 "SELECT client, json, COUNT(*) FROM charges "
-                "JOIN events ON events.id = charges.event GROUP BY client, event ORDER BY event"
+                "JOIN events ON events.id = charges.event "
+                "WHERE ?1 IS NULL OR run != ?1 OR round <= ?2 "
+                "GROUP BY client, event ORDER BY event",
+                (run, through_round),
             ).fetchall()
         histories: dict[str, list[tuple[str, int]]] = {}
         for client, text, count in rows:

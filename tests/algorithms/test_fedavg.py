@@ -1,0 +1,113 @@
+"""The sensitivity that the privacy rests on is measured here, not assumed."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sottovoce.adjacency import Adjacency
+from sottovoce.algorithms.fedavg import FedAvg, LocalSgd, SampleClippedGradient
+from sottovoce.domains import Vector
+from sottovoce.errors import ParameterError
+from sottovoce.learning import models
+from sottovoce.learning.task import ClientData, Task
+
+CLIP_NORM = 0.7
+
+
+def make_task() -> Task:
+    module = models.build(models.Linear(), 5, 3)
+    models.initialise(models.Linear(), module, np.random.default_rng(0))
+    return Task(module, torch.zeros(1, 5), torch.zeros(1, dtype=torch.int64))
+
+
+def client(features: torch.Tensor, labels: torch.Tensor, name: str = "a") -> ClientData:
+    return ClientData(name=name, features=features, labels=labels)
+
+
+def data(seed: int, size: int, scale: float = 1.0) -> ClientData:
+    generator = torch.Generator().manual_seed(seed)
+    return client(
+        scale * torch.randn(size, 5, generator=generator),
+        torch.randint(0, 3, (size,), generator=generator),
+    )
+
+
+def sample_level_update(model: Vector, one: ClientData) -> Vector:
+    work = SampleClippedGradient(clip_norm=CLIP_NORM)
+    ((_, update),) = list(work.updates(make_task(), model, [one]))
+    return update
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 10**6), size=st.integers(1, 40), scale=st.sampled_from([0.01, 1.0, 1e6]))
+def test_replacing_one_sample_moves_the_update_by_at_most_the_sensitivity(
+    seed: int, size: int, scale: float
+) -> None:
+    model = np.random.default_rng(seed).normal(size=make_task().dimension)
+    before, other = data(seed, size, scale), data(seed + 1, size, scale)
+    changed = client(before.features.clone(), before.labels.clone())
+    changed.features[0], changed.labels[0] = other.features[0], other.labels[0]
+    algorithm = FedAvg(
+        local_work=SampleClippedGradient(clip_norm=CLIP_NORM),
+        server_learning_rate=1.0,
+        server_momentum=0.0,
+    )
+    domain = algorithm.domain(make_task().dimension, before)
+    first, second = sample_level_update(model, before), sample_level_update(model, changed)
+    moved = np.linalg.norm(first - second)
+    assert moved <= domain.sensitivity(Adjacency.REPLACE_ONE)
+    domain.check(first)
+
+
+def test_zeroing_one_sample_moves_the_update_by_at_most_the_zero_out_sensitivity() -> None:
+    model = np.random.default_rng(1).normal(size=make_task().dimension)
+    both = data(1, 2, scale=100.0)
+    alone = [client(both.features[i : i + 1], both.labels[i : i + 1]) for i in (0, 1)]
+    contributions = [sample_level_update(model, one) for one in alone]
+    np.testing.assert_allclose(sample_level_update(model, both), sum(contributions) / 2)
+    # Large gradients: the bound is attained, so it is not loose either.
+    assert np.linalg.norm(contributions[0]) == pytest.approx(CLIP_NORM, rel=1e-5)
+
+
+def test_clients_trained_together_get_what_they_get_alone() -> None:
+    model = np.random.default_rng(2).normal(size=make_task().dimension)
+    group = [data(5, 4), data(6, 1), data(7, 9)]
+    work = SampleClippedGradient(clip_norm=CLIP_NORM)
+    together = [update for _, update in work.updates(make_task(), model, group)]
+    for one, update in zip(group, together, strict=True):
+        np.testing.assert_allclose(sample_level_update(model, one), update, atol=1e-9)
+
+
+def test_client_level_domain_and_weight_ignore_the_private_sample_count() -> None:
+    algorithm = FedAvg(
+        local_work=LocalSgd(clip_norm=CLIP_NORM, steps=2, learning_rate=0.1),
+        server_learning_rate=1.0,
+        server_momentum=0.0,
+    )
+    for size in (1, 30):
+        assert algorithm.domain(18, data(0, size)).records == 1
+        assert algorithm.weight(data(0, size)) == 1.0
+
+
+def test_server_step_is_momentum_as_documented() -> None:
+    algorithm = FedAvg(
+        local_work=SampleClippedGradient(clip_norm=1.0),
+        server_learning_rate=2.0,
+        server_momentum=0.5,
+    )
+    model = np.zeros(2)
+    state = algorithm.initialise(model)
+    for expected in ([2.0, 0.0], [5.0, 0.0]):
+        model, state = algorithm.server_step(model, [np.array([1.0, 0.0])], state)
+        np.testing.assert_allclose(model, expected)
+
+
+def test_momentum_of_one_is_refused() -> None:
+    with pytest.raises(ParameterError, match=r"\[0, 1\)"):
+        FedAvg(
+            local_work=SampleClippedGradient(clip_norm=1.0),
+            server_learning_rate=1.0,
+            server_momentum=1.0,
+        )

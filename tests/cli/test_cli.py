@@ -1,0 +1,231 @@
+"""The command line, driven as a user drives it: arguments in, text and exit code out."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specs import small_table
+
+from sottovoce.cli.main import main
+
+SPEND = "privacy spend --mechanism gaussian --param noise_multiplier=10 --rounds 100 --delta 1e-5"
+
+
+class Result:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self) -> Any:
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    def call(*arguments: object) -> Result:
+        words = [str(a) for a in arguments]
+        monkeypatch.setattr(sys, "argv", ["sottovoce", *words])
+        with pytest.raises(SystemExit) as exit_:
+            main()  # always ends the process, as click's standalone mode does
+        captured = capsys.readouterr()
+        return Result(int(exit_.value.code or 0), captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    lines = []
+    for key, value in small_table().items():
+        if isinstance(value, dict):
+            lines.append(f"[{key}]")
+            lines += [f"{k} = {json.dumps(v)}" for k, v in value.items()]
+        else:
+            lines.append(f"{key} = {json.dumps(value)}")
+    path = tmp_path / "spec.toml"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_spend_gives_the_exact_gaussian_value_of_the_maths_page(cli: Any) -> None:
+    """Gaussian, sigma = 10, T = 100, delta = 1e-5: exact 4.37718 (maths/accounting.md)."""
+    result = cli(*SPEND.split(), "--json").json
+    assert result["epsilon"] == pytest.approx(4.37718, abs=1e-5)
+    assert result["adjacency"] == "zero-out"
+    assert result["accountant"] == "gaussian"
+
+
+def test_spend_under_replace_one_equals_half_the_noise_under_zero_out(cli: Any) -> None:
+    replace = cli(*SPEND.split(), "--adjacency", "replace-one", "--json").json
+    halved = cli(*SPEND.replace("=10", "=5").split(), "--json").json
+    assert replace["epsilon"] == pytest.approx(halved["epsilon"])
+    assert replace["adjacency"] == "replace-one"
+
+
+def test_spend_prints_fields_for_people_and_warns_of_float_noise(cli: Any) -> None:
+    result = cli(*SPEND.split())
+    assert "epsilon" in result.out
+    assert "simulation only" in result.out
+
+
+def test_no_privacy_has_an_infinite_epsilon(cli: Any) -> None:
+    words = "privacy spend --mechanism no_privacy --delta 1e-5"
+    assert cli(*f"{words} --json".split()).json["epsilon"] is None
+    assert "infinite" in cli(*words.split()).out
+
+
+def test_calibrate_finds_parameters_that_spend_then_confirms(cli: Any) -> None:
+    common = "--mechanism gauss_hermite --param levels=2 --delta 1e-6 --rounds 20 --json"
+    shape = "--dimension 1000 --clip-norm 0.5"
+    found = cli(*f"privacy calibrate {common} {shape} --epsilon 3".split()).json
+    noise = found["parameters"]["noise_multiplier"]
+    given = f"--param noise_multiplier={noise!r}"
+    spent = cli(*f"privacy spend {common} {shape} {given}".split()).json
+    assert 2.999 < spent["epsilon"] <= 3.0
+    assert found["noise_stddev"] == pytest.approx(0.5 * noise)
+
+
+def test_mechanisms_are_listed_with_kind_parameters_and_example(cli: Any) -> None:
+    rows = {row["kind"]: row for row in cli("mechanism", "list", "--json").json}
+    assert set(rows) >= {"no_privacy", "gaussian", "gauss_hermite"}
+    assert set(rows["gauss_hermite"]["parameters"]) == {"levels", "noise_multiplier"}
+    assert rows["gauss_hermite"]["example"]["levels"] == 2
+    assert "gauss_hermite" in cli("mechanism", "list").out
+    assert "Gauss-Hermite nodes" in cli("mechanism", "show", "gauss_hermite").out
+    assert cli("mechanism", "show", "gaussian", "--json").json["kind"] == "gaussian"
+
+
+BAD_CALLS = [
+    ("privacy spend --mechanism gausian --delta 1e-5", "did you mean 'gaussian'"),
+    (SPEND.replace("1e-5", "0"), "strictly between 0 and 1"),
+    (SPEND.replace("1e-5", "1e9"), "strictly between 0 and 1"),
+    (SPEND.replace("1e-5", "nan"), "strictly between 0 and 1"),
+    (SPEND.replace("=10", "=0"), "noise_multiplier must lie between"),
+    (SPEND.replace("=10", "=nan"), "noise_multiplier must lie between"),
+    (SPEND.replace("=10", "=-3"), "noise_multiplier must lie between"),
+    (SPEND.replace("=10", "=many"), "must be a number, got 'many'"),
+    (SPEND.replace("--rounds 100", "--rounds 0"), "rounds must be an integer from 1"),
+    (SPEND.replace("noise_multiplier=10", "noise=1"), "unknown parameter of 'gaussian' 'noise'"),
+    (SPEND.replace("--param noise_multiplier=10", ""), "needs noise_multiplier"),
+    (SPEND.replace("noise_multiplier=10", "noise_multiplier"), "--param wants key=value"),
+    (SPEND + " --adjacency add-remove", "valid names: replace-one, zero-out"),
+    (SPEND + " --dimension 0", "dimension must be an integer from 1"),
+    (SPEND + " --clip-norm 0", "clip norm"),
+    ("privacy spend --mechanism gauss_hermite --param levels=0 --param noise_multiplier=1 "
+     "--delta 1e-5", "levels must be an integer from 2 to 256, got 0"),
+    ("privacy spend --mechanism gauss_hermite --param levels=18446744073709551616 --param "
+     "noise_multiplier=1 --delta 1e-5", "levels must be an integer from 2 to 256"),
+    ("privacy calibrate --mechanism gaussian --epsilon 0 --delta 1e-5", "epsilon must be"),
+    ("privacy calibrate --mechanism gaussian --epsilon -1 --delta 1e-5", "epsilon must be"),
+    ("privacy calibrate --mechanism gaussian --epsilon nan --delta 1e-5", "epsilon must be"),
+    ("privacy calibrate --mechanism gaussian --epsilon 1e9 --delta 1e-5", "at most 1000"),
+    ("privacy calibrate --mechanism no_privacy --epsilon 1 --delta 1e-5", "no parameter to"),
+    ("privacy calibrate --mechanism gaussian --param noise_multiplier=1 --epsilon 1 --delta 1e-5",
+     "is what calibration finds"),
+    ("mechanism show nothing", "unknown mechanism 'nothing'"),
+    ("run nowhere.toml", "cannot read the spec nowhere.toml"),
+    ("ledger show nowhere", "no ledger at nowhere"),
+    ("export nowhere model.safetensors", "not a run folder"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "message"), BAD_CALLS)
+def test_a_users_mistake_is_one_line_and_exit_two(cli: Any, line: str, message: str) -> None:
+    result = cli(*line.split())
+    assert result.code == 2
+    assert message in result.err
+    assert result.err.count("\n") == 1
+    assert result.out == ""
+
+
+def test_debug_shows_the_traceback_wherever_it_stands() -> None:
+    for line in ("--debug mechanism show nothing", "mechanism show nothing --debug"):
+        shown = subprocess.run(
+            [sys.executable, "-m", "sottovoce.cli.main", *line.split()],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "Traceback" in shown.stderr
+        assert shown.returncode != 0
+
+
+def test_run_ledger_and_export_work_together(cli: Any, spec: Path, tmp_path: Path) -> None:
+    run_folder = tmp_path / "run"
+    result = cli("run", spec, "--out", run_folder, "--set", "rounds=3", "--json").json
+    assert result["rounds"] == 3
+
+    rows = cli("ledger", "show", run_folder, "--json").json
+    assert len(rows) == 4
+    assert all(row["charges"] == 3 and 3.99 < row["epsilon"] <= row["budget"] for row in rows)
+    one = cli("ledger", "show", run_folder, "--client", "client-0001", "--json").json
+    assert [row["client"] for row in one] == ["client-0001"]
+    assert "client-0001" in cli("ledger", "show", run_folder).out
+    assert "did you mean" in cli("ledger", "show", run_folder, "--client", "client-1").err
+
+    lines = cli("ledger", "export", run_folder, "--client", "client-0002").out.splitlines()
+    assert [json.loads(line)["round"] for line in lines] == [1, 2, 3]
+    assert len(cli("ledger", "export", run_folder, "--json").json) == 12
+    cli("ledger", "export", run_folder, "--out", tmp_path / "ledger.jsonl")
+    assert len((tmp_path / "ledger.jsonl").read_text().splitlines()) == 12
+
+    assert cli("ledger", "verify", run_folder, "--json").json["ok"] is True
+    written = cli("export", run_folder, tmp_path / "m.safetensors", "--json").json
+    assert written["parameters"] == 650
+
+    from safetensors import safe_open
+
+    with safe_open(tmp_path / "m.safetensors", framework="numpy") as tensors:
+        assert set(tensors.keys()) == {"weight", "bias"}
+        assert tensors.metadata()["adjacency"] == "zero-out"
+
+
+def test_verify_notices_a_doctored_ledger_and_exits_one(
+    cli: Any, spec: Path, tmp_path: Path
+) -> None:
+    cli("run", spec, "--out", tmp_path / "run", "--set", "rounds=2")
+    with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
+        db.execute("DELETE FROM messages")
+        db.execute("DELETE FROM charges WHERE id = 3")
+    db.close()
+    result = cli("ledger", "verify", tmp_path / "run", "--json")
+    assert result.code == 1
+    assert json.loads(result.out)["ok"] is False
+
+
+def test_run_refuses_a_used_folder_and_resumes_it(cli: Any, spec: Path, tmp_path: Path) -> None:
+    first = cli("run", spec, "--out", tmp_path / "run", "--json").json
+    again = cli("run", spec, "--out", tmp_path / "run")
+    assert again.code == 2
+    assert "--resume" in again.err
+    resumed = cli("run", spec, "--out", tmp_path / "run", "--resume", "--json").json
+    assert resumed == first
+
+
+def test_run_prints_fields_for_people(cli: Any, spec: Path, tmp_path: Path) -> None:
+    out = cli("run", spec, "--out", tmp_path / "run").out
+    for word in ("accuracy", "epsilon", "adjacency", "zero-out", "guarantee", "seeded"):
+        assert word in out
+
+
+def test_version_and_help_are_there(cli: Any) -> None:
+    from sottovoce import __version__
+
+    assert __version__ in cli("--version").out
+    for line in ("--help", "run --help", "privacy --help", "ledger show --help", "demo --help"):
+        assert cli(*line.split()).code == 0
+
+
+def test_a_missing_extra_is_named(cli: Any, spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # import torch now fails as if absent
+    for name in [m for m in sys.modules if m.startswith("sottovoce.")]:
+        if name.split(".")[1] in ("learning", "algorithms", "simulation", "experiments"):
+            monkeypatch.delitem(sys.modules, name)
+    result = cli("run", spec)
+    assert result.code == 2
+    assert "pip install 'sottovoce[learn]'" in result.err

@@ -1,0 +1,338 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from specs import small_spec, small_table
+
+from sottovoce.algorithms.fedavg import SampleClippedGradient
+from sottovoce.domains import Vector
+from sottovoce.errors import ConfigError, DomainError, OutputError, ParameterError, UnknownNameError
+from sottovoce.experiments.run_folder import RunFolder
+from sottovoce.experiments.runner import run
+from sottovoce.learning.task import ClientData, Task
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.mechanisms.gauss_hermite import GaussHermite
+
+CLIENT_LEVEL: dict[str, Any] = {
+    "privacy": {"level": "client", "clip_norm": 0.5, "epsilon": 8.0, "delta": 1e-5},
+    "algorithm": {
+        "kind": "fedavg",
+        "server_learning_rate": 1.0,
+        "local_steps": 3,
+        "local_learning_rate": 0.5,
+    },
+}
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_a_run_leaves_spec_hash_metrics_checkpoint_ledger_and_result(tmp_path: Path) -> None:
+    result = run(small_spec(), tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    header = folder.header()
+    assert header["spec_hash"] == result["spec_hash"]
+    assert header["spec"]["mechanism"]["noise_multiplier"] > 0  # the resolved spec, calibrated
+    assert len(folder.metrics()) == 6
+    assert folder.result() == result
+    assert 3.99 < result["epsilon"] <= 4.0
+    assert result["adjacency"] == "zero-out"
+    assert result["level"] == "sample"
+    assert result["randomness"] == "seeded"
+    with folder.ledger(must_exist=True) as ledger:
+        assert ledger.verify() == []
+        assert len(list(ledger.rows())) == 6 * 4
+
+
+def test_bytes_are_those_of_the_packed_codes_and_their_header(tmp_path: Path) -> None:
+    result = run(small_spec(), tmp_path / "run")
+    assert result["payload_bytes_up_per_message"] == -(-650 // 8)
+    assert result["total_bytes_up_per_message"] == -(-650 // 8) + 44
+    assert result["payload_bytes_down_per_message"] == 4 * 650
+
+
+def test_the_same_spec_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
+    run(small_spec(), tmp_path / "a")
+    run(small_spec(), tmp_path / "b")
+    run(small_spec(seed=4), tmp_path / "c")
+    a, b, c = (RunFolder(tmp_path / name).load_checkpoint() for name in "abc")
+    assert a is not None
+    assert b is not None
+    assert c is not None
+    np.testing.assert_array_equal(a.model, b.model)
+    assert not np.array_equal(a.model, c.model)
+
+
+@pytest.mark.parametrize("stop_after", [1, 2, 3, 5])
+def test_resume_continues_bit_for_bit_and_charges_nothing_twice(
+    tmp_path: Path, stop_after: int
+) -> None:
+    run(small_spec(), tmp_path / "whole")
+
+    def stop(row: dict[str, Any]) -> None:
+        if row["round"] == stop_after:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        run(small_spec(), tmp_path / "cut", on_round=stop)
+    run(small_spec(), tmp_path / "cut", resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+def assert_same(first: Path, second: Path) -> None:
+    for name in ("checkpoint.npz", "metrics.jsonl", "result.json", "run.json"):
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
+    with Ledger(first / "ledger.sqlite") as one, Ledger(second / "ledger.sqlite") as two:
+        keys = [
+            [{k: row[k] for k in ("client", "round", "attempt", "event")} for row in ledger.rows()]
+            for ledger in (one, two)
+        ]
+        assert keys[0] == keys[1]
+        assert two.verify() == []
+
+
+def test_kill_nine_at_any_point_loses_nothing_and_hides_no_charge(tmp_path: Path) -> None:
+    """A real process, really killed, again and again, then resumed to the end."""
+    run(small_spec(rounds=30), tmp_path / "whole")
+    program = (
+        "import sys; from pathlib import Path; from specs import small_spec\n"
+        "from sottovoce.experiments.runner import run\n"
+        "folder = Path(sys.argv[1])\n"
+        "print('ready', flush=True)\n"
+        "run(small_spec(rounds=30), folder, resume=(folder / 'run.json').exists())\n"
+        "print('done', flush=True)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    generator = np.random.default_rng(0)
+    killed = 0
+    for attempt in range(40):
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path / "cut")],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        if attempt < 8:
+            time.sleep(generator.uniform(0.0, 0.6))
+            process.send_signal(signal.SIGKILL)
+        finished = process.stdout.readline() == "done\n"
+        process.stdout.close()
+        process.wait()
+        if finished:
+            break
+        killed += 1
+    assert finished
+    assert killed > 0
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_system_randomness_runs_resume_without_charging_finished_messages_again(
+    tmp_path: Path,
+) -> None:
+    spec = small_spec(randomness="system")
+
+    def stop(row: dict[str, Any]) -> None:
+        if row["round"] == 3:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        run(spec, tmp_path / "run", on_round=stop)
+    result = run(spec, tmp_path / "run", resume=True)
+    assert result["randomness"] == "system"
+    assert result["epsilon"] <= 4.0
+    with Ledger(tmp_path / "run" / "ledger.sqlite") as ledger:
+        assert len(list(ledger.rows())) == 6 * 4
+
+
+def test_clients_run_out_of_budget_and_then_send_nothing(tmp_path: Path) -> None:
+    # One round at this noise costs about 2.2; two stay below 4, three do not.
+    spec = small_spec(mechanism={"kind": "gauss_hermite", "levels": 2, "noise_multiplier": 2.0})
+    result = run(spec, tmp_path / "run")
+    rows = RunFolder(tmp_path / "run").metrics()
+    sent = [row["clients_received"] for row in rows]
+    assert sent[0] == 4
+    assert sent[-1] == 0
+    assert rows[-1]["clients_out_of_budget"] == 4
+    assert rows[-1]["payload_bytes_up"] == 0
+    assert result["epsilon"] <= 4.0
+    assert rows[-1]["accuracy"] == rows[-2]["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "private"),
+    [
+        ({"kind": "gaussian"}, True),
+        ({"kind": "gauss_hermite", "levels": "auto"}, True),
+        ({"kind": "gauss_hermite", "levels": 5}, True),
+    ],
+)
+@pytest.mark.parametrize("model", [{"kind": "linear"}, {"kind": "mlp", "hidden_units": 8}])
+def test_client_level_training_runs_with_every_mechanism_and_model(
+    tmp_path: Path, mechanism: dict[str, Any], private: bool, model: dict[str, Any]
+) -> None:
+    spec = small_spec(**CLIENT_LEVEL, mechanism=mechanism, model=model, rounds=2)
+    result = run(spec, tmp_path / "run")
+    assert result["private"] is private
+    assert result["level"] == "client"
+    assert "client" in result["guarantee"]
+
+
+def test_without_privacy_a_run_says_so_and_learns(tmp_path: Path) -> None:
+    table = small_table(mechanism={"kind": "no_privacy"}, rounds=20)
+    del table["privacy"]["epsilon"]
+    result = run(small_spec(**table), tmp_path / "run")
+    assert result["epsilon"] is None
+    assert result["private"] is False
+    assert result["accuracy"] > 0.8
+
+
+@pytest.mark.parametrize(
+    "sampling", [{"kind": "poisson", "rate": 0.3}, {"kind": "fixed_size", "size": 2}]
+)
+def test_client_sampling_charges_those_who_were_asked_and_no_one_else(
+    tmp_path: Path, sampling: dict[str, Any]
+) -> None:
+    result = run(small_spec(sampling=sampling, rounds=8), tmp_path / "run")
+    rows = RunFolder(tmp_path / "run").metrics()
+    with Ledger(tmp_path / "run" / "ledger.sqlite") as ledger:
+        assert len(list(ledger.rows())) == sum(row["clients_asked"] for row in rows)
+    assert result["epsilon"] <= 4.0
+    if sampling["kind"] == "fixed_size":
+        assert {row["clients_asked"] for row in rows} == {2}
+
+
+def test_the_dirichlet_partition_carries_each_clients_own_sigma(tmp_path: Path) -> None:
+    data = {"dataset": "digits", "clients": 4, "partition": {"kind": "dirichlet", "alpha": 1.0}}
+    run(small_spec(data=data, rounds=1), tmp_path / "run")
+    header = RunFolder(tmp_path / "run").header()
+    sigma_times_count = {c["noise_stddev"] * c["weight"] for c in header["clients"]}
+    assert len({c["weight"] for c in header["clients"]}) > 1
+    assert max(sigma_times_count) == pytest.approx(min(sigma_times_count))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_diverged_update_stops_the_run_with_a_remedy_and_charges_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: float
+) -> None:
+    def diverged(work: object, task: Task, model: Vector, clients: list[ClientData]) -> Any:
+        for client in clients:
+            yield client, np.full(task.dimension, bad)
+
+    monkeypatch.setattr(SampleClippedGradient, "updates", diverged)
+    with pytest.raises(DomainError, match=r"client-0000.*round 1.*lower the learning rate"):
+        run(small_spec(), tmp_path / "run")
+    with Ledger(tmp_path / "run" / "ledger.sqlite") as ledger:
+        assert list(ledger.rows()) == []
+
+
+def test_a_crash_while_encoding_costs_a_charge_but_hides_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: object) -> None:
+        raise Interrupted
+
+    spec = small_spec(randomness="system")
+    monkeypatch.setattr(GaussHermite, "encode", crash)
+    with pytest.raises(Interrupted):
+        run(spec, tmp_path / "run")
+    monkeypatch.undo()
+    with Ledger(tmp_path / "run" / "ledger.sqlite") as ledger:
+        assert len(list(ledger.rows())) == 4
+    result = run(spec, tmp_path / "run", resume=True)
+    assert result["epsilon"] <= 4.0
+    assert result["clients_out_of_budget"] == 4  # the lost charge is missing at the end
+
+
+def test_resume_refuses_another_spec_and_an_empty_folder(tmp_path: Path) -> None:
+    run(small_spec(), tmp_path / "run")
+    with pytest.raises(ConfigError, match="another spec"):
+        run(small_spec(seed=9), tmp_path / "run", resume=True)
+    with pytest.raises(OutputError, match="nothing to resume"):
+        run(small_spec(), tmp_path / "nowhere", resume=True)
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "precious.txt").write_text("mine")
+    with pytest.raises(OutputError, match="not empty"):
+        run(small_spec(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
+
+
+def test_an_output_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot create"):
+        run(small_spec(), tmp_path / "file" / "run")
+
+
+def test_a_full_disk_is_one_clear_error_and_resume_goes_on_afterwards(tmp_path: Path) -> None:
+    """A real limit on file size, so that real writes fail in the middle of the run."""
+    program = (
+        "import sys, signal, resource; from pathlib import Path; from specs import small_spec\n"
+        "from sottovoce.experiments.runner import run\n"
+        "from sottovoce.errors import SottovoceError\n"
+        "def limit(row):\n"
+        "    if row['round'] == 3:\n"
+        "        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "try:\n"
+        "    run(small_spec(), Path(sys.argv[1]), on_round=limit)\n"
+        "except SottovoceError as error:\n"
+        "    print(type(error).__name__, error)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    finished = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "cut")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
+    assert finished.stdout.startswith(("LedgerError", "OutputError")), finished
+    assert "space" in finished.stdout
+    run(small_spec(), tmp_path / "cut", resume=True)
+    run(small_spec(), tmp_path / "whole")
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"mechanism": {"kind": "gausian"}}, UnknownNameError, "did you mean 'gaussian'"),
+        ({"mechanism": {"kind": "gaussian", "sigma": 1.0}}, UnknownNameError, "'sigma'"),
+        ({"mechanism": {"kind": "no_privacy"}}, ConfigError, "gives no privacy"),
+        ({"data": {"dataset": "digits", "clients": 5000}}, ParameterError, "5000"),
+        (
+            {"data": {"dataset": "digits", "clients": 90,
+                      "partition": {"kind": "dirichlet", "alpha": 0.01}}},
+            ParameterError,
+            "got no samples",
+        ),
+        ({"sampling": {"kind": "fixed_size", "size": 9}}, ConfigError, "exceeds data.clients 4"),
+        (
+            {"algorithm": {"kind": "fedavg", "server_learning_rate": 1.0, "local_steps": 2}},
+            ConfigError,
+            "sample-level",
+        ),
+        ({"privacy": CLIENT_LEVEL["privacy"]}, ConfigError, "local_learning_rate"),
+        (
+            {"privacy": {"level": "sample", "clip_norm": 1.0, "delta": 1e-5}},
+            ConfigError,
+            "privacy.epsilon",
+        ),
+    ],
+)  # fmt: skip
+def test_a_spec_that_cannot_run_is_refused_before_anything_is_written(
+    tmp_path: Path, changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        run(small_spec(**changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

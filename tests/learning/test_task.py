@@ -1,0 +1,79 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from sottovoce.errors import ParameterError
+from sottovoce.learning import models, task
+from sottovoce.learning.task import ClientData, Task
+
+
+def clients(sizes: list[int]) -> list[ClientData]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        ClientData(
+            name=str(n),
+            features=torch.randn(size, 6, generator=generator),
+            labels=torch.randint(0, 3, (size,), generator=generator),
+        )
+        for n, size in enumerate(sizes)
+    ]
+
+
+def make_task() -> tuple[Task, nn.Module]:
+    model = models.Mlp(hidden_units=4)
+    module = models.build(model, 6, 3)
+    models.initialise(model, module, np.random.default_rng(0))
+    return Task(module, torch.zeros(2, 6), torch.zeros(2, dtype=torch.int64)), module
+
+
+def plain_gradient(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    module.zero_grad()
+    cross_entropy(module(x), y).backward()  # type: ignore[no-untyped-call]
+    return torch.cat([p.grad.reshape(-1) for p in module.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("most", [1, 50, 10**6])
+def test_sample_gradients_equal_plain_autograd_whatever_the_chunks(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "MAX_GRADIENT_ELEMENTS", most)
+    made, module = make_task()
+    group = clients([3, 1, 5])
+    found: dict[int, list[torch.Tensor]] = {}
+    for position, rows in made.sample_gradients(made.initial_model(), group):
+        found.setdefault(position, []).extend(rows)
+    for position, client in enumerate(group):
+        assert len(found[position]) == client.num_samples
+        for row, x, y in zip(found[position], client.features, client.labels, strict=True):
+            torch.testing.assert_close(row, plain_gradient(module, x[None], y[None]))
+
+
+@pytest.mark.parametrize("most", [1, 10**6])
+def test_local_models_equal_plain_full_batch_descent(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "MAX_GRADIENT_ELEMENTS", most)
+    made, module = make_task()
+    start = made.initial_model()
+    group = clients([3, 1, 5])
+    for position, row in made.local_models(start, group, steps=4, learning_rate=0.3):
+        flat = torch.as_tensor(start, dtype=torch.float32)
+        for _ in range(4):
+            torch.nn.utils.vector_to_parameters(flat, module.parameters())
+            gradient = plain_gradient(module, group[position].features, group[position].labels)
+            flat = flat - 0.3 * gradient
+        torch.testing.assert_close(row, flat)
+
+
+def test_batch_normalisation_is_refused_because_its_buffers_leave_unprivatised() -> None:
+    module = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
+    with pytest.raises(ParameterError, match="group normalisation"):
+        Task(module, torch.zeros(2, 6), torch.zeros(2, dtype=torch.int64))
+
+
+def test_the_layout_covers_the_flat_vector() -> None:
+    made, _ = make_task()
+    assert sum(int(np.prod(shape)) for shape in made.layout.values()) == made.dimension
+    assert made.initial_model().shape == (made.dimension,)

@@ -1,0 +1,287 @@
+"""Real kill -9: whatever left is in the ledger, and nothing left twice for one charge.
+
+Run as a script, this file is the client process that gets killed. It privatises round after round
+and appends each message to an outbox, which stands for the network: what is in it has been seen.
+"""
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import ArrayLike, NDArray
+
+import sottovoce
+from sottovoce.adjacency import Adjacency
+from sottovoce.domains import L2Ball
+from sottovoce.ledger.ledger import Budget, Ledger
+from sottovoce.mechanisms.gauss_hermite import GaussHermite
+from sottovoce.privacy.accounting import privacy_spent
+from sottovoce.privacy.events import Repeated
+from sottovoce.randomness import Keystream, Randomness, SeededRandomness, SystemRandomness
+from sottovoce.rounds.client import Refused, Request, privatise
+from sottovoce.rounds.plan import ClientPlan, RoundPlan
+
+CLIENTS = ("ada", "bob", "carl")
+ROUNDS = 150
+KILLS = 15
+# A client that is to be killed waits for it after this many rounds: KILLS lives never finish.
+ROUNDS_PER_LIFE = 8
+DIMENSION = 24
+MECHANISM = GaussHermite(
+    input_domain=L2Ball(dimension=DIMENSION, radius=1.0), levels=4, noise_multiplier=3.0
+)
+EVENT = MECHANISM.privacy(Adjacency.ZERO_OUT)
+DELTA = 1e-6
+# Room for every round and not one charge more, so a charge lost in a crash costs a round.
+BUDGET = Budget(
+    epsilon=privacy_spent(Repeated(event=EVENT, count=ROUNDS), DELTA).epsilon,
+    delta=DELTA,
+    adjacency=Adjacency.ZERO_OUT,
+)
+
+Key = tuple[str, int]
+
+
+# -- the client process --------------------------------------------------------------------
+
+
+def read_outbox(outbox: Path) -> list[dict[str, Any]]:
+    """Every record that was written whole."""
+    records = []
+    for line in outbox.read_bytes().split(b"\n") if outbox.exists() else []:
+        try:
+            records.append(json.loads(line))
+        except ValueError:  # an empty line, or one that a kill cut off
+            continue
+    return records
+
+
+def append(outbox: int, record: dict[str, Any]) -> None:
+    os.write(outbox, b"\n" + json.dumps(record).encode() + b"\n")
+    os.fsync(outbox)
+
+
+def update_of(client: str, round_number: int) -> NDArray[np.float64]:
+    """The same after a restart, as training from a checkpoint would be."""
+    return np.random.default_rng([CLIENTS.index(client), round_number]).normal(0.0, 0.3, DIMENSION)
+
+
+def send_rounds(folder: Path, randomness: Randomness, last: int) -> None:
+    """Send `last` more rounds at most."""
+    parts = tuple(ClientPlan(client=name, mechanism=MECHANISM, weight=1.0) for name in CLIENTS)
+    sent = read_outbox(folder / "outbox")
+    # The last round may be incomplete, so it is done again: its messages must be the stored ones.
+    first = max((record["round"] for record in sent), default=1)
+    outbox = os.open(folder / "outbox", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    with Ledger(folder / "ledger.db") as ledger:
+        print("ready", flush=True)
+        for round_number in range(first, min(first + last, ROUNDS + 1)):
+            plan = RoundPlan(
+                run="run", round=round_number, adjacency=Adjacency.ZERO_OUT, clients=parts
+            )
+            requests = [
+                Request(part=part, uplink=0, values=update_of(part.client, round_number))
+                for part in parts
+            ]
+            for outcome in privatise(plan, requests, ledger, randomness):
+                message = None if isinstance(outcome, Refused) else outcome.message.hex()
+                append(
+                    outbox,
+                    {"client": outcome.part.client, "round": round_number, "message": message},
+                )
+
+
+def pause_while_encoding() -> None:
+    """Tell the parent that charges are made and codes are not, and give it time to kill."""
+    encode = GaussHermite.encode
+
+    def slow_encode(
+        self: GaussHermite, values: ArrayLike, keystream: Keystream
+    ) -> NDArray[np.uint8]:
+        print("encoding", flush=True)
+        time.sleep(30.0)
+        return encode(self, values, keystream)
+
+    GaussHermite.encode = slow_encode  # type: ignore[method-assign]
+
+
+def main(folder: str, grade: str, life: str) -> None:
+    if life == "pausing":
+        pause_while_encoding()
+    randomness: Randomness = SeededRandomness(1) if grade == "seeded" else SystemRandomness()
+    send_rounds(Path(folder), randomness, ROUNDS if life == "whole" else ROUNDS_PER_LIFE)
+    if life != "whole":
+        time.sleep(60.0)
+
+
+# -- the parent ----------------------------------------------------------------------------
+
+
+def start(folder: Path, grade: str, life: str) -> "subprocess.Popen[str]":
+    source = str(Path(sottovoce.__file__).parents[1])
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", __file__, str(folder), grade, life],
+        env={**os.environ, "PYTHONPATH": source},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def kill(process: "subprocess.Popen[str]") -> None:
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+
+
+def prepare(folder: Path) -> Path:
+    folder.mkdir()
+    with Ledger(folder / "ledger.db") as ledger:
+        for client in CLIENTS:
+            ledger.set_budget(client, BUDGET)
+    return folder
+
+
+def run_to_the_end(folder: Path, grade: str) -> None:
+    process = start(folder, grade, "whole")
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def run_under_fire(folder: Path, grade: str) -> None:
+    """Kill the client again and again over the same ledger, then let it finish."""
+    moments = random.Random(grade)
+    for number in range(KILLS):
+        if number % 3 == 0:  # between the charge and the message, for certain
+            process = start(folder, grade, "pausing")
+            assert process.stdout is not None
+            assert process.stdout.readline() == "encoding\n"
+        else:  # wherever it happens to be
+            process = start(folder, grade, "short")
+            time.sleep(moments.uniform(0.0, 0.1))
+        kill(process)
+        with Ledger(folder / "ledger.db", must_exist=True) as ledger:
+            assert ledger.verify() == []
+    run_to_the_end(folder, grade)
+
+
+def messages_out(folder: Path) -> dict[Key, set[bytes]]:
+    """The distinct messages that left, of every release."""
+    found: dict[Key, set[bytes]] = defaultdict(set)
+    for record in read_outbox(folder / "outbox"):
+        if record["message"] is not None:
+            found[record["client"], record["round"]].add(bytes.fromhex(record["message"]))
+    return dict(found)
+
+
+def messages_stored(folder: Path) -> dict[Key, set[bytes]]:
+    found: dict[Key, set[bytes]] = defaultdict(set)
+    database = sqlite3.connect(folder / "ledger.db")
+    for client, round_number, message in database.execute(
+        "SELECT client, round, message FROM charges JOIN messages ON charge = charges.id"
+    ):
+        found[client, round_number].add(message)
+    database.close()
+    return dict(found)
+
+
+def attempts_charged(folder: Path) -> dict[Key, int]:
+    found: dict[Key, int] = defaultdict(int)
+    with Ledger(folder / "ledger.db", must_exist=True) as ledger:
+        for row in ledger.rows():
+            found[str(row["client"]), int(str(row["round"]))] += 1
+    return dict(found)
+
+
+@pytest.fixture(scope="module")
+def system_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = prepare(tmp_path_factory.mktemp("kill") / "system")
+    run_under_fire(folder, "system")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def seeded_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = prepare(tmp_path_factory.mktemp("kill") / "seeded")
+    run_under_fire(folder, "seeded")
+    return folder
+
+
+@pytest.fixture(params=["system", "seeded"])
+def killed_run(request: pytest.FixtureRequest) -> Path:
+    folder: Path = request.getfixturevalue(f"{request.param}_run")
+    return folder
+
+
+def test_the_ledger_verifies_after_every_kill_and_at_the_end(killed_run: Path) -> None:
+    # The kills in between are checked while they happen, in run_under_fire.
+    with Ledger(killed_run / "ledger.db", must_exist=True) as ledger:
+        assert ledger.verify() == []
+        assert ledger.clients() == sorted(CLIENTS)
+
+
+def test_every_message_that_left_has_its_charge_and_is_stored(killed_run: Path) -> None:
+    out, charged, stored = (
+        messages_out(killed_run),
+        attempts_charged(killed_run),
+        messages_stored(killed_run),
+    )
+    assert out
+    for key, messages in out.items():
+        assert len(messages) <= charged.get(key, 0)
+        assert messages <= stored[key]
+
+
+def test_a_release_never_has_two_different_messages_out(killed_run: Path) -> None:
+    assert {len(messages) for messages in messages_out(killed_run).values()} == {1}
+
+
+def test_no_client_is_beyond_its_budget(killed_run: Path) -> None:
+    with Ledger(killed_run / "ledger.db", must_exist=True) as ledger:
+        for client in CLIENTS:
+            assert sum(count for _, count in ledger.history(client)) <= ROUNDS
+            spent = ledger.spent(client, DELTA)
+            assert spent is not None
+            assert spent.epsilon <= BUDGET.epsilon
+
+
+def test_with_system_randomness_a_charge_lost_in_a_crash_is_never_refunded(
+    system_run: Path,
+) -> None:
+    charged, out = attempts_charged(system_run), messages_out(system_run)
+    lost = sum(charged.values()) - len(out)
+    # Every third kill came between the charges and the messages of a whole cohort.
+    assert lost >= len(CLIENTS) * KILLS // 3
+    # The budget holds ROUNDS charges, so each lost one is a message that never left.
+    assert sum(charged.values()) == ROUNDS * len(CLIENTS)
+    assert len(out) == ROUNDS * len(CLIENTS) - lost
+
+
+def test_with_seeded_randomness_the_messages_are_those_of_an_uninterrupted_run(
+    seeded_run: Path, tmp_path: Path
+) -> None:
+    calm = prepare(tmp_path / "calm")
+    run_to_the_end(calm, "seeded")
+    assert messages_out(seeded_run) == messages_out(calm)
+    assert len(messages_out(calm)) == ROUNDS * len(CLIENTS)
+
+
+def test_with_seeded_randomness_a_crash_costs_no_charge(seeded_run: Path) -> None:
+    expected = {(client, n): 1 for client in CLIENTS for n in range(1, ROUNDS + 1)}
+    assert attempts_charged(seeded_run) == expected
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

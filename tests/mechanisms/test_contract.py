@@ -1,0 +1,205 @@
+"""The contract, over the whole register: a new mechanism is tested by being there."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from contract import (
+    check_codes_and_wire,
+    check_privacy_covers_the_divergence,
+    check_samples_follow_the_law,
+    inputs,
+)
+from numpy.typing import ArrayLike, NDArray
+
+from sottovoce.adjacency import Adjacency
+from sottovoce.domains import L2Ball
+from sottovoce.errors import DomainError, ParameterError, RandomnessError, UnknownNameError
+from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.gauss_hermite import GaussHermite
+from sottovoce.mechanisms.gaussian import Gaussian
+from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.registry import Registration, parameter_hash
+from sottovoce.privacy.accounting import epsilon
+from sottovoce.privacy.events import Repeated
+from sottovoce.randomness import Keystream, SeededRandomness
+
+CASES = [
+    pytest.param(registration, example, id=f"{registration.kind}-{number}")
+    for registration in registry.registrations()
+    for number, example in enumerate(registration.examples)
+]
+every_mechanism = pytest.mark.parametrize(("registration", "example"), CASES)
+
+
+def example_domain(registration: Registration) -> L2Ball:
+    domain = registration.example_domain
+    assert isinstance(domain, L2Ball)
+    return domain
+
+
+def build(registration: Registration, example: Any, **changes: int) -> tuple[Mechanism, L2Ball]:
+    domain = dataclasses.replace(example_domain(registration), **changes)
+    return registration.build(domain, example), domain
+
+
+@every_mechanism
+@pytest.mark.parametrize("records", [1, 5])
+def test_samples_follow_the_declared_law(
+    registration: Registration, example: Any, records: int
+) -> None:
+    mechanism, domain = build(registration, example, records=records)
+    for values in inputs(domain, np.random.default_rng(1)):
+        check_samples_follow_the_law(mechanism, values, num_samples=1500)
+
+
+@every_mechanism
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+@pytest.mark.parametrize(("dimension", "records"), [(1, 1), (3, 1), (3, 4), (8, 1), (8, 20)])
+def test_claimed_privacy_covers_the_exact_divergence(
+    registration: Registration, example: Any, adjacency: Adjacency, dimension: int, records: int
+) -> None:
+    mechanism, domain = build(registration, example, dimension=dimension, records=records)
+    check_privacy_covers_the_divergence(mechanism, domain, adjacency)
+
+
+@every_mechanism
+@pytest.mark.parametrize("dimension", [1, 7, 8, 1001])
+def test_codes_fit_their_format_and_survive_the_wire(
+    registration: Registration, example: Any, dimension: int
+) -> None:
+    mechanism, domain = build(registration, example, dimension=dimension)
+    for values in inputs(domain, np.random.default_rng(2)):
+        check_codes_and_wire(mechanism, values)
+
+
+@every_mechanism
+def test_the_same_key_gives_the_same_codes_and_no_key_serves_twice(
+    registration: Registration, example: Any
+) -> None:
+    mechanism, domain = build(registration, example)
+    values = domain.project(np.arange(domain.dimension, dtype=np.float64))
+    streams = [SeededRandomness(9).stream("a") for _ in range(2)]
+    first, second = (mechanism.encode(values, stream) for stream in streams)
+    np.testing.assert_array_equal(first, second)
+    if mechanism.sampling != "none":
+        with pytest.raises(RandomnessError, match="fresh"):
+            mechanism.encode(values, streams[0])
+
+
+@every_mechanism
+def test_a_mechanism_is_immutable_and_leaves_its_input_alone(
+    registration: Registration, example: Any
+) -> None:
+    mechanism, domain = build(registration, example)
+    for field in dataclasses.fields(mechanism):  # type: ignore[arg-type]
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(mechanism, field.name, None)
+    hash(mechanism)
+    values = domain.project(np.ones(domain.dimension))
+    values.flags.writeable = False
+    codes = mechanism.encode(values, SeededRandomness(1).stream())
+    codes.flags.writeable = False
+    mechanism.decode(codes)
+
+
+@every_mechanism
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda v: np.full_like(v, np.nan), "finite"),
+        (lambda v: np.full_like(v, np.inf), "finite"),
+        (lambda v: v[:-1], "dimension 8"),
+        (lambda v: v[None, :], "dimension 8"),
+        (lambda v: v + 10.0, "project"),
+    ],
+)
+def test_bad_input_is_refused_and_never_clamped(
+    registration: Registration, example: Any, change: Any, reason: str
+) -> None:
+    mechanism, domain = build(registration, example)
+    keystream = SeededRandomness(1).stream()
+    with pytest.raises(DomainError, match=reason):
+        mechanism.encode(change(np.zeros(domain.dimension)), keystream)
+
+
+@every_mechanism
+def test_the_parameter_hash_tells_every_public_parameter_apart(
+    registration: Registration, example: Any
+) -> None:
+    mechanism, _ = build(registration, example)
+    same, _ = build(registration, example)
+    assert parameter_hash(mechanism) == parameter_hash(same)
+    for changes in ({"dimension": 9}, {"records": 2}):
+        assert parameter_hash(build(registration, example, **changes)[0]) != parameter_hash(same)
+    for name, value in example.items():
+        changed, _ = build(registration, {**example, name: value + 1})
+        assert parameter_hash(changed) != parameter_hash(same)
+
+
+@every_mechanism
+def test_calibration_lands_just_inside_the_budget(registration: Registration, example: Any) -> None:
+    if registration.knob is None:
+        return
+    given = {k: v for k, v in example.items() if k != registration.knob.parameter}
+    domain = registration.example_domain
+    found = registration.calibrated(
+        domain, given, rounds=10, epsilon=2.0, delta=1e-6, adjacency=Adjacency.REPLACE_ONE
+    )
+    event = registration.build(domain, found).privacy(Adjacency.REPLACE_ONE)
+    assert 1.999 < epsilon(Repeated(event=event, count=10), 1e-6) <= 2.0
+
+
+@every_mechanism
+def test_parameters_have_no_defaults_and_unknown_ones_are_named(
+    registration: Registration, example: Any
+) -> None:
+    domain = registration.example_domain
+    for name in example:
+        with pytest.raises(ParameterError, match=name):
+            registration.build(domain, {k: v for k, v in example.items() if k != name})
+    with pytest.raises(UnknownNameError, match="noise_multiplyer"):
+        registration.build(domain, {**example, "noise_multiplyer": 1.0})
+
+
+# The contract itself must be able to fail.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HalfNoise(Gaussian):
+    """A planted bug: claims the noise it was given, adds and declares half of it."""
+
+    @property
+    def noise_stddev(self) -> float:
+        return 0.5 * self.noise_multiplier * self.input_domain.radius
+
+    def privacy(self, adjacency: Adjacency) -> Any:
+        honest = Gaussian(input_domain=self.input_domain, noise_multiplier=self.noise_multiplier)
+        return honest.privacy(adjacency)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BiasedSampler(GaussHermite):
+    """A planted bug: one code in fifty is forced up."""
+
+    def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
+        codes = GaussHermite.encode(self, values, keystream)
+        force = keystream.extension(0, len(codes))
+        forced = np.frombuffer(force, dtype=np.uint8) < 5
+        return np.where(forced, self.levels - 1, codes).astype(np.uint8)
+
+
+def test_a_planted_halving_of_the_noise_is_caught() -> None:
+    domain = L2Ball(dimension=3, radius=1.0)
+    mechanism = HalfNoise(input_domain=domain, noise_multiplier=2.0)
+    with pytest.raises(AssertionError):
+        check_privacy_covers_the_divergence(mechanism, domain, Adjacency.ZERO_OUT)
+
+
+def test_a_planted_bias_of_the_sampler_is_caught() -> None:
+    domain = L2Ball(dimension=3, radius=1.0)
+    mechanism = BiasedSampler(input_domain=domain, levels=4, noise_multiplier=2.0)
+    with pytest.raises(AssertionError):
+        check_samples_follow_the_law(mechanism, np.zeros(3), num_samples=20000)
