@@ -57,3 +57,9 @@ def test_every_command_in_the_readme_exists() -> None:
     named = set(re.findall(r"^\.?[\w/]*sottovoce (\w+)", (ROOT / "README.md").read_text(), re.M))
     assert named
     assert named <= known
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
+def test_every_python_example_runs(path: Path) -> None:
+    shown = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True)
+    assert "epsilon" in shown.stdout

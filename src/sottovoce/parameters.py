@@ -48,11 +48,11 @@ def delta(value: float, name: str = "delta") -> float:
 
 
 def noise_multiplier(value: float) -> float:
-    """Noise standard deviation / clip norm: from 1e-6 (next to nothing) to 1e12."""
+    """Noise standard deviation / clip norm: from 1e-5 (next to nothing) to 1e12."""
     number = _as_number("noise_multiplier", value)
-    if not 1e-6 <= number <= 1e12:
+    if not 1e-5 <= number <= 1e12:
         raise ParameterError(
-            f"noise_multiplier must lie between 1e-6 and 1e12, got {value!r}; "
+            f"noise_multiplier must lie between 1e-5 and 1e12, got {value!r}; "
             "use the mechanism 'no_privacy' to run without noise"
         )
     return number

@@ -25,17 +25,20 @@ def linear(rho: float) -> Callable[[float], float]:
 
 
 def least_epsilon_of_zcdp(rho: float, delta: float) -> float:
-    """The formula's least value over all real orders, by Newton's method in mpmath."""
+    """The formula's least value over all real orders a = 1 + t, in mpmath.
+
+    Its derivative is rho + (log delta + log(1 + t))/t^2, so the minimum is the one root of
+    rho t^2 + log(1 + t) = log(1/delta).
+    """
     with mpmath.workdps(40):
-        r, log_delta = mpmath.mpf(rho), mpmath.log(mpmath.mpf(delta))
-
-        def bound(excess: mpmath.mpf) -> mpmath.mpf:
-            a = 1 + excess
-            return r * a + mpmath.log(excess / a) - (log_delta + mpmath.log(a)) / excess
-
-        guess = mpmath.sqrt(-log_delta / r)
-        best = mpmath.findroot(lambda t: mpmath.diff(bound, mpmath.exp(t)), mpmath.log(guess))
-        return float(bound(mpmath.exp(best)))
+        r, log_inverse = mpmath.mpf(rho), -mpmath.log(mpmath.mpf(delta))
+        low, high = mpmath.mpf(0), mpmath.sqrt(log_inverse / r)
+        for _ in range(120):
+            middle = (low + high) / 2
+            beyond = r * middle**2 + mpmath.log1p(middle) > log_inverse
+            low, high = (low, middle) if beyond else (middle, high)
+        a = 1 + high
+        return float(r * a + mpmath.log(high / a) + (log_inverse - mpmath.log(a)) / high)
 
 
 @pytest.mark.parametrize(

@@ -57,10 +57,13 @@ class Bars:
     def __init__(self, progress: Any) -> None:
         self._progress = progress
         self._tasks: dict[str, Any] = {}
+        if progress is not None:
+            self._waiting = progress.add_task("preparing", total=None, note="")
 
     def advance(self, name: str, total: int, note: str) -> None:
         if self._progress is None:
             return
+        self._progress.update(self._waiting, visible=False)
         if name not in self._tasks:
             self._tasks[name] = self._progress.add_task(name, total=total, note="")
         self._progress.update(self._tasks[name], advance=1, note=note)

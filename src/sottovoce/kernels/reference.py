@@ -6,15 +6,18 @@ is made again in arbitrary precision with as many further random bits as it take
 law is the declared law itself, for every tilt however large, and no rounding term enters the
 accounting.
 
-The error of float64: a logit log w_j + y_j z carries at most (|log w_j| + 2 |y_j z|) 2^-52, hence
-a cumulative probability at most twice the largest of those, plus B + 2 roundings of the sums. The
-margin below is four times that, and includes the 2^-53 by which the uniform number is truncated.
+The error of float64: with Y = max |y_j|, the exponent y_j z - |z| Y carries at most 2 |z| Y 2^-52,
+so a mass w_j exp(...) and each sum of B of them carry at most (2 |z| Y + B/2 + 2) 2^-52 of
+themselves, and a cumulative probability at most twice that. The margin is four times the mass's,
+which leaves room for the 2^-53 by which the uniform number is truncated. No mass that matters
+vanishes: the node at the tilted end has exponent 0.
 
 Time: a coordinate is undecided with probability about 2 B margin (1e-12), whatever its value, so
 the slow path tells nothing.
 """
 
 import decimal
+import itertools
 from decimal import Decimal
 
 import numpy as np
@@ -37,25 +40,37 @@ def sample_exponential_family(
     codes = np.empty(len(tilts), dtype=np.uint8)
     for start in range(0, len(tilts), _CHUNK):
         part = slice(start, start + _CHUNK)
-        thresholds, margin = _thresholds(tilts[part], points, weights)
-        uniform = (words[part] >> np.uint64(11)).astype(np.float64)[:, None] * _UNIT
-        codes[part] = np.sum(uniform >= thresholds, axis=1)
-        close = np.abs(uniform - thresholds) <= margin[:, None]
-        for offset in np.flatnonzero(close.any(axis=1)):
+        codes[part], undecided = _float_codes(tilts[part], points, weights, words[part])
+        for offset in np.flatnonzero(undecided):
             i = start + int(offset)
             codes[i] = exact_code(float(tilts[i]), points, weights, int(words[i]), i, keystream)
     return codes
 
 
-def _thresholds(tilts: Vector, points: Vector, weights: Vector) -> tuple[Vector, Vector]:
-    """The B - 1 inner cumulative probabilities of each tilt, and their error margin."""
-    log_weights = np.log(weights)
-    logits = log_weights + np.outer(tilts, points)
-    law = np.exp(logits - logits.max(axis=1, keepdims=True))
-    cumulative = np.cumsum(law, axis=1)
-    largest_logit = 2.0 * np.abs(tilts) * np.abs(points).max() + np.abs(log_weights).max()
-    margin = 4.0 * (2.0 * largest_logit + len(points) + 2.0) * 2.0**-52
-    return cumulative[:, :-1] / cumulative[:, -1:], margin
+def _float_codes(
+    tilts: Vector, points: Vector, weights: Vector, words: NDArray[np.uint64]
+) -> tuple[Codes, NDArray[np.bool_]]:
+    """Codes as float64 sees them, and where it cannot be sure."""
+    reach = np.abs(tilts) * np.abs(points).max()
+    # Row j holds the mass of levels 0 ... j, not yet divided by the total.
+    masses = np.multiply.outer(points, tilts)
+    masses -= reach
+    np.exp(masses, out=masses)
+    masses *= weights[:, None]
+    for below, row in itertools.pairwise(masses):
+        row += below
+    total = masses[-1]
+    margin = (2.0 * reach + len(points) / 2.0 + 2.0) * (4.0 * 2.0**-52) * total
+    uniform = (words >> np.uint64(11)).astype(np.float64)
+    uniform *= _UNIT
+    uniform *= total
+    codes = np.zeros(len(tilts), dtype=np.uint8)
+    undecided = np.zeros(len(tilts), dtype=np.bool_)
+    for row in masses[:-1]:
+        np.subtract(uniform, row, out=row)
+        codes += row >= 0.0
+        undecided |= np.abs(row, out=row) <= margin
+    return codes, undecided
 
 
 def exact_code(

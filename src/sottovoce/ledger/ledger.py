@@ -121,12 +121,16 @@ class Ledger:
                 raise
 
     def set_budget(self, client: str, budget: Budget) -> None:
-        """Give a client its budget, or keep the one it has if that is the same."""
+        """Give a client its budget, once: nobody can raise it later."""
         with self._writing():
+            present = self.budget(client)
+            if present not in (None, budget):
+                raise LedgerError(
+                    f"client '{client}' has another budget already: {present}; "
+                    "start a new ledger to change it"
+                )
             self._db.execute(
-                "INSERT INTO budgets VALUES (?, ?, ?, ?) ON CONFLICT (client) DO UPDATE SET "
-                "epsilon = excluded.epsilon, delta = excluded.delta, "
-                "adjacency = excluded.adjacency",
+                "INSERT OR IGNORE INTO budgets VALUES (?, ?, ?, ?)",
                 (client, budget.epsilon, budget.delta, budget.adjacency),
             )
 
