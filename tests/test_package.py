@@ -1,6 +1,8 @@
 """What a newcomer meets first: names, import time's causes, the README."""
 
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,15 +50,23 @@ def test_every_example_spec_is_valid() -> None:
         load(path)
 
 
-def test_every_command_in_the_readme_exists() -> None:
-    from typer.main import get_command
-
-    from sottovoce.cli.main import app
-
-    known = set(get_command(app).commands)  # type: ignore[attr-defined]
-    named = set(re.findall(r"^\.?[\w/]*sottovoce (\w+)", (ROOT / "README.md").read_text(), re.M))
-    assert named
-    assert named <= known
+def test_the_commands_of_the_readme_run_one_after_another(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    prefix = ".venv/bin/sottovoce "
+    lines = [line.strip() for line in (ROOT / "README.md").read_text().splitlines()]
+    commands = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
+    assert len(commands) >= 6
+    for command in commands:
+        words = shlex.split(command, comments=True)
+        shown = subprocess.run(
+            [sys.executable, "-m", "sottovoce.cli.main", *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert shown.returncode == 0, (command, shown.stderr)
+        assert shown.stdout, command
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)

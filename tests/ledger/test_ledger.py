@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -294,6 +295,25 @@ def test_a_budget_comes_back_exactly(ledger: Ledger) -> None:
     assert ledger.clients() == ["ada"]
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(BUDGET, epsilon=2.5),
+        replace(BUDGET, epsilon=1.5),
+        replace(BUDGET, delta=1e-5),
+        replace(BUDGET, adjacency=REPLACE_ONE),
+    ],
+)
+def test_a_budget_cannot_be_changed_once_it_is_given(
+    ledger: Ledger, path: Path, other: Budget
+) -> None:
+    ledger.set_budget("ada", BUDGET)
+    before = contents(path)
+    with pytest.raises(LedgerError, match="client 'ada' has another budget already"):
+        ledger.set_budget("ada", other)
+    assert contents(path) == before
+
+
 # -- transactions --------------------------------------------------------------------------
 
 
@@ -466,6 +486,18 @@ def test_the_largest_spent_is_that_of_the_client_who_spent_most(ledger: Ledger) 
     assert ledger.largest_spent(DELTA) == privacy_spent(Repeated(event=EVENT, count=5), DELTA)
 
 
+def test_what_was_spent_through_a_round_leaves_out_later_rounds_of_that_run_only(
+    ledger: Ledger,
+) -> None:
+    for run in ("one", "two"):
+        for round_number in (1, 2, 3, 4):
+            pay(ledger, a_release(round_number, run=run))
+    for through_round in (1, 2, 3, 4):
+        assert ledger.largest_spent(DELTA, run="one", through_round=through_round) == privacy_spent(
+            Repeated(event=EVENT, count=through_round + 4), DELTA
+        )
+
+
 def test_histories_of_several_runs_add_up(ledger: Ledger) -> None:
     for run, rounds in {"one": 2, "two": 3, "three": 4}.items():
         for round_number in range(rounds):
@@ -571,7 +603,8 @@ def test_a_weakened_event_is_noticed_in_every_charge_that_uses_it(
     problems = tampered(
         "UPDATE events SET json = replace(json, '0.01', '0.0001') WHERE id = 1",
     )
-    assert [f"charge {row} " in problems[row - 1] for row in range(1, 5)] == [True] * 4
+    for row in range(1, 5):
+        assert any(f"charge {row} " in problem for problem in problems)
 
 
 def test_a_removed_event_is_noticed(tampered: Callable[..., list[str]]) -> None:
@@ -579,9 +612,9 @@ def test_a_removed_event_is_noticed(tampered: Callable[..., list[str]]) -> None:
 
 
 def test_a_client_beyond_its_budget_is_named(tampered: Callable[..., list[str]]) -> None:
-    (problem,) = tampered("UPDATE budgets SET epsilon = 0.5 WHERE client = 'ada'")
-    assert "client 'ada' has spent epsilon" in problem
-    assert "more than its budget 0.5" in problem
+    problems = tampered("UPDATE budgets SET epsilon = 0.5 WHERE client = 'ada'")
+    (named,) = (problem for problem in problems if "client 'ada' has spent epsilon" in problem)
+    assert "more than its budget 0.5" in named
 
 
 def test_a_discarded_message_is_no_damage(tampered: Callable[..., list[str]]) -> None:
