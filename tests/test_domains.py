@@ -124,8 +124,8 @@ def test_a_huge_vector_is_clipped_to_the_box() -> None:
 
 def test_the_l2_norm_of_huge_and_of_tiny_vectors_neither_overflows_nor_vanishes() -> None:
     ball = L2Ball(dimension=2, radius=1.0)
-    assert ball.norm(np.array([3e300, 4e300])) == pytest.approx(5e300, rel=1e-15)
-    assert ball.norm(np.array([3e-300, 4e-300])) == pytest.approx(5e-300, rel=1e-15)
+    assert ball.norm(np.array([3e300, 4e300])) == pytest.approx(5e300, rel=1e-15, abs=0.0)
+    assert ball.norm(np.array([3e-300, 4e-300])) == pytest.approx(5e-300, rel=1e-15, abs=0.0)
     assert ball.norm(np.zeros(2)) == 0.0
 
 
@@ -182,7 +182,7 @@ def test_projection_stops_short_of_the_boundary_by_the_headroom(
 ) -> None:
     domain = ball(dimension=2, radius=1.0)
     norm = domain.norm(domain.project([3.0, 4.0]))
-    assert norm == pytest.approx(1.0 - ROUNDING_HEADROOM, rel=1e-15)
+    assert norm == pytest.approx(1.0 - ROUNDING_HEADROOM, rel=1e-15, abs=0.0)
 
 
 @over_domains
@@ -214,9 +214,12 @@ def test_a_vector_outside_the_ball_is_refused_with_norm_radius_and_remedy(
         domain.check([0.0, -2.0])
 
 
-def test_a_vector_on_the_boundary_of_the_ball_is_inside() -> None:
+def test_the_boundary_of_the_ball_is_inside_and_the_next_float_is_not() -> None:
     L2Ball(dimension=2, radius=5.0).check([3.0, 4.0])
     L1Ball(dimension=2, radius=7.0).check([3.0, -4.0])
+    for ball in (L2Ball(dimension=1, radius=5.0), L1Ball(dimension=1, radius=5.0)):
+        with pytest.raises(DomainError, match="exceeds the radius"):
+            ball.check([-math.nextafter(5.0, math.inf)])
 
 
 def test_a_vector_outside_the_box_is_refused_with_coordinate_and_bounds() -> None:

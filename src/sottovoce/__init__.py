@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from sottovoce.domains import L1Ball as L1Ball
     from sottovoce.domains import L2Ball as L2Ball
     from sottovoce.errors import SottovoceError as SottovoceError
-    from sottovoce.ledger.ledger import Budget as Budget
     from sottovoce.ledger.ledger import Ledger as Ledger
+    from sottovoce.ledger.records import Budget as Budget
     from sottovoce.mechanisms.gauss_hermite import GaussHermite as GaussHermite
     from sottovoce.mechanisms.gaussian import Gaussian as Gaussian
     from sottovoce.mechanisms.no_privacy import NoPrivacy as NoPrivacy
@@ -32,7 +32,7 @@ _HOMES = {
     "L1Ball": "domains",
     "L2Ball": "domains",
     "SottovoceError": "errors",
-    "Budget": "ledger.ledger",
+    "Budget": "ledger.records",
     "Ledger": "ledger.ledger",
     "GaussHermite": "mechanisms.gauss_hermite",
     "Gaussian": "mechanisms.gaussian",

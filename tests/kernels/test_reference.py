@@ -76,14 +76,20 @@ def all_decided_exactly(tilts: Vector, levels: int, key: bytes) -> list[int]:
 def precise_thresholds(tilt: float, levels: int, digits: int = 200) -> list[mpmath.mpf]:
     """The inner cumulative probabilities of the float64 design, to `digits` digits."""
     design = gauss_hermite(levels)
+    return precise_family(tilt, design.points, design.weights, digits)
+
+
+def precise_family(
+    tilt: float, points: Vector, weights: Vector, digits: int = 200
+) -> list[mpmath.mpf]:
     with mpmath.workdps(digits):
-        exponents = [mpmath.mpf(float(y)) * mpmath.mpf(tilt) for y in design.points]
+        exponents = [mpmath.mpf(float(y)) * mpmath.mpf(tilt) for y in points]
         masses = [
             mpmath.mpf(float(w)) * mpmath.exp(e - max(exponents))
-            for w, e in zip(design.weights, exponents, strict=True)
+            for w, e in zip(weights, exponents, strict=True)
         ]
         total = mpmath.fsum(masses)
-        return [mpmath.fsum(masses[: j + 1]) / total for j in range(levels - 1)]
+        return [mpmath.fsum(masses[: j + 1]) / total for j in range(len(points) - 1)]
 
 
 def precise_code(thresholds: list[mpmath.mpf], number: int, bits: int) -> int:
@@ -157,6 +163,25 @@ def test_words_on_and_around_every_threshold_are_decided_as_by_mpmath(
         assert code == precise_code(thresholds, number, 64 + 8 * EXTENSION_BYTES)
     on_a_threshold = {i for i, word in enumerate(planted) if word in at}
     assert on_a_threshold <= set(slow_calls)
+
+
+@pytest.mark.parametrize("tilt", [1.0, -31.7, 400.3, -999.9])
+def test_the_margin_grows_with_the_exponents_and_not_only_with_the_levels(tilt: float) -> None:
+    # Nodes far from 0 and close together: exponents near a million whose differences matter, so
+    # that float64 loses twenty bits more than it does on any Gauss-Hermite design.
+    points, weights = np.array([1000.0, 1000.001, 1000.0025]), np.array([0.2, 0.5, 0.3])
+    thresholds = precise_family(tilt, points, weights)
+    with mpmath.workdps(200):
+        at = [int(mpmath.floor(mpmath.ldexp(t, 64))) for t in thresholds]
+    planted = [w + s * 2**k for w in at for s in (1, -1) for k in range(44)]
+    codes = sample_exponential_family(
+        np.full(len(planted), tilt), points, weights, PlantedWords(planted)
+    )
+    source = Keystream(KEY)
+    for i, (word, code) in enumerate(zip(planted, codes.tolist(), strict=True)):
+        extension = int.from_bytes(source.extension(i, EXTENSION_BYTES), "big")
+        number = word << 8 * EXTENSION_BYTES | extension
+        assert code == precise_code(thresholds, number, 64 + 8 * EXTENSION_BYTES)
 
 
 def test_words_far_from_every_threshold_do_not_take_the_slow_path(slow_calls: list[int]) -> None:

@@ -23,7 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 import sottovoce
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import L2Ball
-from sottovoce.ledger.ledger import Budget, Ledger
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated

@@ -55,7 +55,9 @@ def test_zcdp_conversion_gives_the_values_of_accounting_md_at_delta_1e_5(
 @pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-12, 1e-100])
 def test_the_search_finds_the_least_epsilon_over_all_real_orders(rho: float, delta: float) -> None:
     least = least_epsilon_of_zcdp(rho, delta)
-    assert epsilon_from_renyi(linear(rho), delta) == pytest.approx(max(0.0, least), rel=1e-9)
+    assert epsilon_from_renyi(linear(rho), delta) == pytest.approx(
+        max(0.0, least), rel=1e-9, abs=0.0
+    )
 
 
 @given(
@@ -90,7 +92,7 @@ def test_the_delta_of_an_order_is_the_inverse_of_its_epsilon(
 @pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
 def test_one_order_gives_the_epsilon_of_dp_accounting(order: float, delta: float) -> None:
     theirs, _ = rdp_privacy_accountant.compute_epsilon([order], [0.3], delta)
-    assert epsilon_at_order(0.3, order, delta) == pytest.approx(float(theirs), rel=1e-12)
+    assert epsilon_at_order(0.3, order, delta) == pytest.approx(float(theirs), rel=1e-12, abs=0.0)
 
 
 @pytest.mark.parametrize("rho", [0.01, 0.1, 1.0, 10.0])
@@ -108,7 +110,7 @@ def test_the_delta_at_the_epsilon_of_a_delta_is_that_delta(rho: float, delta: fl
     epsilon = epsilon_from_renyi(linear(rho), delta)
     again = delta_from_renyi(linear(rho), epsilon)
     if epsilon > 0.0:
-        assert again == pytest.approx(delta, rel=1e-6)
+        assert again == pytest.approx(delta, rel=1e-6, abs=0.0)
     else:  # the bound was below 0 and is reported as 0: the delta there is smaller still
         assert again <= delta
 
@@ -152,6 +154,11 @@ def test_not_a_number_at_every_order_gives_infinity() -> None:
     assert delta_from_renyi(lambda _: math.nan, 1.0) == 1.0
 
 
+def test_a_delta_or_epsilon_that_is_not_a_number_gives_no_guarantee() -> None:
+    assert epsilon_from_renyi(linear(1.0), math.nan) == math.inf
+    assert delta_from_renyi(linear(1.0), math.nan) == 1.0
+
+
 @pytest.mark.parametrize("failure", [math.nan, math.inf])
 def test_a_failure_at_some_orders_can_only_raise_epsilon(failure: float) -> None:
     def patchy(order: float) -> float:
@@ -159,7 +166,7 @@ def test_a_failure_at_some_orders_can_only_raise_epsilon(failure: float) -> None
 
     limited = epsilon_from_renyi(patchy, 1e-5)
     # The best order of rho = 0.1 is about 11, so the last good order is the best that is left.
-    assert limited == pytest.approx(epsilon_at_order(0.5, 5.0, 1e-5), rel=1e-9)
+    assert limited == pytest.approx(epsilon_at_order(0.5, 5.0, 1e-5), rel=1e-9, abs=0.0)
     assert limited > epsilon_from_renyi(linear(0.1), 1e-5)
 
 
@@ -168,7 +175,7 @@ def test_a_curve_that_is_known_at_one_order_only_is_used_there() -> None:
         return 0.7 if order <= 2.0 else math.inf
 
     expected = epsilon_at_order(0.7, 2.0, 1e-5)
-    assert epsilon_from_renyi(known_up_to_2, 1e-5) == pytest.approx(expected, rel=1e-6)
+    assert epsilon_from_renyi(known_up_to_2, 1e-5) == pytest.approx(expected, rel=1e-6, abs=0.0)
 
 
 def test_a_pure_guarantee_is_found_at_the_largest_orders() -> None:

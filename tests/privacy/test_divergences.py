@@ -102,17 +102,21 @@ def test_finite_renyi_lies_between_0_and_the_largest_log_ratio(
 def test_finite_renyi_of_order_2_is_the_log_of_one_plus_chi_square() -> None:
     p, q = (0.2, 0.3, 0.5), (0.4, 0.4, 0.2)
     chi_square = sum((a - b) ** 2 / b for a, b in zip(p, q, strict=True))
-    assert finite_renyi(p, q, 2.0) == pytest.approx(math.log1p(chi_square), rel=1e-14)
+    assert finite_renyi(p, q, 2.0) == pytest.approx(math.log1p(chi_square), rel=1e-14, abs=0.0)
 
 
 def test_finite_renyi_of_a_huge_order_is_the_largest_log_ratio() -> None:
-    assert finite_renyi((0.9, 0.1), (0.3, 0.7), 1e12) == pytest.approx(math.log(3.0), rel=1e-11)
+    assert finite_renyi((0.9, 0.1), (0.3, 0.7), 1e12) == pytest.approx(
+        math.log(3.0), rel=1e-11, abs=0.0
+    )
 
 
 def test_finite_renyi_does_not_overflow_where_probabilities_are_tiny() -> None:
     first, second = (1.0 - 1e-300, 1e-300), (1e-300, 1.0 - 1e-300)
     exact = 300.0 * math.log(10.0) * 50.0 / 49.0  # p^50 q^-49 with p = 1, q = 1e-300, over 49
-    assert finite_renyi(first, second, 50.0) == pytest.approx(exact * 49.0 / 50.0, rel=1e-14)
+    assert finite_renyi(first, second, 50.0) == pytest.approx(
+        exact * 49.0 / 50.0, rel=1e-14, abs=0.0
+    )
 
 
 @given(
@@ -148,7 +152,7 @@ def test_the_hockey_stick_of_randomised_response_ends_at_its_epsilon() -> None:
     assert finite_hockey_stick(*pair, 1.5) == pytest.approx(0.0, abs=1e-15)
     # Murtagh and Vadhan 2016: delta = (e^eps0 - e^eps)/(1 + e^eps0) in between.
     expected = (math.exp(1.5) - math.exp(0.7)) / (1.0 + math.exp(1.5))
-    assert finite_hockey_stick(*pair, 0.7) == pytest.approx(expected, rel=1e-14)
+    assert finite_hockey_stick(*pair, 0.7) == pytest.approx(expected, rel=1e-14, abs=0.0)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, 700.0, 1e6])
@@ -168,7 +172,7 @@ def test_mass_that_the_second_law_lacks_is_delta_at_every_epsilon(epsilon: float
     ],
 )
 def test_log_sum_exp_of_extreme_logs(logs: list[float], expected: float) -> None:
-    assert log_sum_exp(np.array(logs)) == pytest.approx(expected, rel=1e-15)
+    assert log_sum_exp(np.array(logs)) == pytest.approx(expected, rel=1e-15, abs=0.0)
 
 
 @given(st.lists(st.floats(-700.0, 700.0), min_size=1, max_size=8))
@@ -188,7 +192,7 @@ def test_gaussian_delta_is_the_integral_that_defines_it(mu: float, epsilon: floa
             lambda x: mpmath.npdf(x, mu) - mpmath.exp(epsilon) * mpmath.npdf(x),
             [start, start + 2, start + 6, start + 20],
         )
-    assert gaussian_delta(mu, epsilon) == pytest.approx(float(delta), rel=1e-12)
+    assert gaussian_delta(mu, epsilon) == pytest.approx(float(delta), rel=1e-12, abs=0.0)
 
 
 @pytest.mark.parametrize("mu", np.geomspace(0.1, 50.0, 30))
@@ -196,7 +200,7 @@ def test_gaussian_delta_is_within_1e_12_of_mpmath_where_mu_is_at_least_a_tenth(m
     for epsilon in [0.0, *np.geomspace(1e-6, 100.0, 80)]:
         exact = exact_gaussian_delta(mu, epsilon)
         if exact > 1e-12:
-            assert gaussian_delta(mu, epsilon) == pytest.approx(float(exact), rel=1e-12)
+            assert gaussian_delta(mu, epsilon) == pytest.approx(float(exact), rel=1e-12, abs=0.0)
 
 
 @pytest.mark.parametrize("mu", np.geomspace(1e-3, 50.0, 40))

@@ -98,7 +98,7 @@ def test_the_curve_of_gaussian_noise_is_the_integral_that_defines_it(
         )
         expected = float(mpmath.log(moment) / (order - 1))
     event = GaussianNoise(mu=mu, adjacency=ZERO_OUT)
-    assert renyi_divergence(event, order) == pytest.approx(expected, rel=1e-12)
+    assert renyi_divergence(event, order) == pytest.approx(expected, rel=1e-12, abs=0.0)
 
 
 @given(rho=amounts, order=orders)
@@ -149,7 +149,7 @@ def test_a_huge_pure_epsilon_neither_overflows_nor_exceeds_itself(
     epsilon: float, order: float
 ) -> None:
     divergence = renyi_divergence(pure(epsilon), order)
-    assert divergence == pytest.approx(epsilon, rel=1e-9)
+    assert divergence == pytest.approx(epsilon, rel=1e-9, abs=0.0)
     assert divergence <= epsilon
 
 
@@ -215,7 +215,7 @@ def test_the_curve_of_a_composition_is_the_sum_of_its_parts_curves(
 ) -> None:
     composed = Composed(events=tuple(Repeated(event=e, count=n) for e, n in parts))
     total = math.fsum(n * renyi_divergence(e, order) for e, n in parts)
-    assert renyi_divergence(composed, order) == pytest.approx(total, rel=1e-14)
+    assert renyi_divergence(composed, order) == pytest.approx(total, rel=1e-14, abs=0.0)
 
 
 @given(parts=st.lists(basic_events, min_size=1, max_size=5), data=st.data())
@@ -230,7 +230,7 @@ def test_order_and_nesting_of_a_composition_do_not_change_epsilon(
         events=(Composed(events=tuple(shuffled[:cut])), *shuffled[cut:])
     )
     first, second = ACCOUNTANT.epsilon(flat, 1e-5), ACCOUNTANT.epsilon(nested, 1e-5)
-    assert first == pytest.approx(second, rel=1e-12)
+    assert first == pytest.approx(second, rel=1e-12, abs=0.0)
 
 
 @pytest.mark.parametrize("epsilon_each", [0.01, 0.1, 1.0, 3.0])
@@ -284,7 +284,7 @@ def test_gaussian_compositions_agree_with_the_rdp_accountant_of_dp_accounting(
     theirs.compose(dp_accounting.GaussianDpEvent(noise_multiplier), count)
     event = GaussianNoise(mu=1.0 / noise_multiplier, adjacency=ZERO_OUT)
     ours = ACCOUNTANT.epsilon(Repeated(event=event, count=count), delta)
-    assert ours == pytest.approx(theirs.get_epsilon(delta), rel=1e-4)
+    assert ours == pytest.approx(theirs.get_epsilon(delta), rel=1e-4, abs=0.0)
     assert ours <= theirs.get_epsilon(delta) * (1.0 + 1e-9)
 
 
@@ -301,4 +301,6 @@ def test_a_release_without_a_guarantee_is_infinite_alone_and_in_company() -> Non
 @settings(deadline=None, max_examples=50)
 def test_the_delta_at_the_epsilon_of_a_delta_is_no_larger(event: BasicEvent, delta: float) -> None:
     epsilon = ACCOUNTANT.epsilon(event, delta)
-    assert ACCOUNTANT.delta(event, epsilon) <= delta * (1.0 + 1e-6)
+    # One rounding of epsilon is magnified by the order, at most 1e9, in the logarithm of delta.
+    rounding = 1e9 * 2.0**-50 * (1.0 + epsilon)
+    assert ACCOUNTANT.delta(event, epsilon) <= delta * (1.0 + rounding)

@@ -22,7 +22,8 @@ from sottovoce.errors import (
     DomainError,
     LedgerError,
 )
-from sottovoce.ledger.ledger import Budget, Charge, Ledger
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.records import Budget, Charge
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated

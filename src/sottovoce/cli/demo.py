@@ -15,15 +15,15 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Train on the bundled digits four ways at the same (epsilon, delta) and compare."""
-    from sottovoce.experiments.demo import run_demo
-    from sottovoce.reporting.demo import write_report
-
     with progress_bars() as bars:
+        from sottovoce.experiments.demo import run_demo  # torch takes a while to load
 
-        def on_round(variant: str, total_rounds: int, row: dict[str, Any]) -> None:
-            bars.advance(variant, total_rounds, round_note(row))
+        def on_round(variant: str, completed: int, total: int, row: dict[str, Any]) -> None:
+            bars.update(variant, completed, total, round_note(row))
 
         result = run_demo(out, num_seeds=seeds, on_round=on_round)
+    from sottovoce.reporting.demo import write_report
+
     report = write_report(result, out / "report.html")
     if as_json:
         print_json({**result, "report": str(report)})

@@ -60,13 +60,13 @@ class Bars:
         if progress is not None:
             self._waiting = progress.add_task("preparing", total=None, note="")
 
-    def advance(self, name: str, total: int, note: str) -> None:
+    def update(self, name: str, completed: int, total: int, note: str) -> None:
         if self._progress is None:
             return
         self._progress.update(self._waiting, visible=False)
         if name not in self._tasks:
             self._tasks[name] = self._progress.add_task(name, total=total, note="")
-        self._progress.update(self._tasks[name], advance=1, note=note)
+        self._progress.update(self._tasks[name], completed=completed, note=note)
 
 
 @contextlib.contextmanager

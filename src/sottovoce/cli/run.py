@@ -19,14 +19,14 @@ def run(
 ) -> None:
     """Train as a spec says; results, ledger and checkpoints go into a run folder."""
     from sottovoce.config.loading import load
-    from sottovoce.experiments.runner import run as run_spec
 
     loaded = load(spec, set_ or [])
     folder = out or Path("runs") / loaded.name
     with progress_bars() as bars:
+        from sottovoce.experiments.runner import run as run_spec  # torch takes a while to load
 
         def on_round(row: dict[str, Any]) -> None:
-            bars.advance(loaded.name, loaded.rounds, round_note(row))
+            bars.update(loaded.name, row["round"], loaded.rounds, round_note(row))
 
         result = run_spec(loaded, folder, resume=resume, on_round=on_round)
     if as_json:

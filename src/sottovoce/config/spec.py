@@ -93,7 +93,7 @@ class MechanismSpec(Section):
 class RunSpec(Section):
     """One federated run."""
 
-    name: str
+    name: Annotated[str, Field(pattern=r"^[^/\\]*[^/\\.][^/\\]*$")]  # it names a folder
     seed: Annotated[int, Field(ge=0, lt=2**128)]
     rounds: Annotated[int, Field(ge=1, lt=2**32)]
     randomness: Literal["seeded", "system"] = "seeded"

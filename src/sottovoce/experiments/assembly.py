@@ -22,7 +22,7 @@ from sottovoce.errors import ConfigError
 from sottovoce.learning import datasets, models, partitioners
 from sottovoce.learning.partitioners import DirichletByLabel, Iid, Partition
 from sottovoce.learning.task import ClientData, Task
-from sottovoce.ledger.ledger import Budget
+from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
 from sottovoce.privacy.events import NonPrivate
 from sottovoce.randomness import SeededRandomness

@@ -25,8 +25,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 REFERENCE, FAVOURITE = "Gaussian, float32", "one bit"
 MARKER = "demo.json"
 
-# Called with the variant, its number of rounds over all seeds, and the metrics of the round.
-OnRound = Callable[[str, int, dict[str, Any]], None]
+# Called with the variant, its rounds so far and in all (over all seeds), and the round's metrics.
+OnRound = Callable[[str, int, int, dict[str, Any]], None]
 
 
 def catalog_spec(name: str) -> dict[str, Any]:
@@ -56,7 +56,8 @@ def run_demo(out: Path, *, num_seeds: int, on_round: OnRound | None = None) -> d
 
             def report(row: dict[str, Any], variant: str = variant, spec: RunSpec = spec) -> None:
                 if on_round:
-                    on_round(variant, spec.rounds * num_seeds, row)
+                    completed = (spec.seed - 1) * spec.rounds + row["round"]
+                    on_round(variant, completed, num_seeds * spec.rounds, row)
 
             folder = out / "runs" / f"{variant.replace(', ', '-').replace(' ', '-')}-seed-{seed}"
             results.append(run(spec, folder, on_round=report))

@@ -142,7 +142,7 @@ def _metrics(
         )
     # A resumed run finds charges of rounds that it is about to repeat: they are not yet spent here.
     spent = ledger.largest_spent(
-        assembly.spec.privacy.delta, run=assembly.spec.hash, through_round=record.round
+        assembly.spec.privacy.delta, through=(assembly.spec.hash, record.round)
     )
     return {
         **dataclasses.asdict(record),

@@ -4,96 +4,38 @@ The ledger stores events, never epsilons; epsilon is recomputed from them by tod
 A charge is keyed (run, client, round, uplink, attempt). The sealed message is stored beside it, so
 that a retry sends the same bytes again instead of releasing anything new.
 
-Every row carries a digest chained to the row before it, so `verify` notices a row that was edited,
-removed or reordered by hand. It is no protection against someone who recomputes the chain.
+Charges and budgets carry digests chained from row to row, so `verify` notices a row that was
+edited, removed or reordered by hand. It is no protection against someone who recomputes the chain.
 """
 
 import contextlib
 import hashlib
 import json
-import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
-from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
-from sottovoce.errors import AdjacencyMismatchError, BudgetExhaustedError, LedgerError
+from sottovoce.errors import (
+    AdjacencyMismatchError,
+    BudgetExhaustedError,
+    LedgerError,
+    SottovoceError,
+)
+from sottovoce.ledger.database import Database
+from sottovoce.ledger.records import Budget, Charge, Release
 from sottovoce.privacy import events
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
 from sottovoce.privacy.events import PrivacyEvent
 
-SCHEMA_VERSION = 1
-
-_SCHEMA = """
-CREATE TABLE meta (schema_version INTEGER NOT NULL);
-CREATE TABLE budgets (
-    client TEXT PRIMARY KEY, epsilon REAL NOT NULL, delta REAL NOT NULL, adjacency TEXT NOT NULL);
-CREATE TABLE events (id INTEGER PRIMARY KEY, json TEXT NOT NULL UNIQUE);
-CREATE TABLE charges (
-    id INTEGER PRIMARY KEY, run TEXT NOT NULL, client TEXT NOT NULL, round INTEGER NOT NULL,
-    uplink INTEGER NOT NULL, attempt INTEGER NOT NULL, event INTEGER NOT NULL REFERENCES events(id),
-    commitment BLOB, chain BLOB NOT NULL,
-    UNIQUE (run, client, round, uplink, attempt));
-CREATE INDEX charges_by_client ON charges (client, event);
-CREATE TABLE messages (
-    charge INTEGER PRIMARY KEY REFERENCES charges(id), message BLOB NOT NULL);
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """The most a client may spend, over everything in the ledger."""
-
-    epsilon: float
-    delta: float
-    adjacency: Adjacency
-
-    def __post_init__(self) -> None:
-        parameters.epsilon(self.epsilon)
-        parameters.delta(self.delta)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
-    """One vector that a client is asked to send."""
-
-    run: str
-    client: str
-    round: int
-    uplink: int
-
-    def __str__(self) -> str:
-        return f"client '{self.client}', round {self.round}, uplink {self.uplink}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
-    """A charge in the ledger, with the sealed message once it has been stored."""
-
-    id: int
-    release: Release
-    attempt: int
-    event: PrivacyEvent
-    commitment: bytes | None
-    message: bytes | None
+Chain = Literal["charges", "budgets"]
 
 
 class Ledger:
-    """A SQLite file of charges. Use as a context manager; one writer at a time."""
+    """A file of charges. Use as a context manager; several processes may share it."""
 
     def __init__(self, path: Path | str, *, must_exist: bool = False) -> None:
-        self.path = Path(path)
-        if must_exist and not self.path.is_file():
-            raise LedgerError(f"no ledger at {self.path}; name a run folder or a ledger file")
-        with self._explained("open"):
-            self._db = sqlite3.connect(self.path, isolation_level=None, timeout=30.0)
-            # FULL: a commit is on disk before the caller goes on, even if the power fails.
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA foreign_keys = ON")
-            self._prepare_schema(may_create=not must_exist)
-        self._last_chain: bytes | None = None
+        self._db = Database(Path(path), must_exist=must_exist)
 
     def __enter__(self) -> "Ledger":
         return self
@@ -106,55 +48,53 @@ class Ledger:
 
     # -- writing ---------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self) -> contextlib.AbstractContextManager[None]:
         """Group charges or messages into one durable commit (a whole cohort costs one sync)."""
-        with self._explained("write to"):
-            self._db.execute("BEGIN IMMEDIATE")
-            self._last_chain = None  # another process may have written since
-            try:
-                yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    self._db.execute("ROLLBACK")
-                raise
+        return self._db.transaction()
 
     def set_budget(self, client: str, budget: Budget) -> None:
         """Give a client its budget, once: nobody can raise it later."""
         with self._writing():
             present = self.budget(client)
-            if present not in (None, budget):
+            if present == budget:
+                return
+            if present is not None:
                 raise LedgerError(
                     f"client '{client}' has another budget already: {present}; "
                     "start a new ledger to change it"
                 )
+            for event, _ in self.history(client):
+                _check_adjacency(f"client '{client}'", event, budget)
+            row = (client, float(budget.epsilon), float(budget.delta), str(budget.adjacency))
             self._db.execute(
-                "INSERT OR IGNORE INTO budgets VALUES (?, ?, ?, ?)",
-                (client, budget.epsilon, budget.delta, budget.adjacency),
+                "INSERT INTO budgets (client, epsilon, delta, adjacency, chain) "
+                "VALUES (?, ?, ?, ?, ?)",
+                (*row, self._extend("budgets", row)),
             )
 
     def charge(
         self, release: Release, attempt: int, event: PrivacyEvent, commitment: bytes | None
     ) -> Charge:
         """Enter a charge, or raise BudgetExhaustedError and enter nothing."""
+        text = events.to_json(event)
         with self._writing():
             self._check_budget(release, event)
-            text = events.to_json(event)
+            taken = self._db.one(
+                "SELECT 1 FROM charges WHERE run = ? AND client = ? AND round = ? AND uplink = ? "
+                "AND attempt = ?",
+                (*release.key, attempt),
+            )
+            if taken:
+                raise LedgerError(f"{release}, attempt {attempt} has been charged before")
             self._db.execute("INSERT OR IGNORE INTO events (json) VALUES (?)", (text,))
-            row = (*_key(release), attempt, text, None if commitment is None else commitment.hex())
-            chain = _link(self._chain_end(), row)
-            try:
-                inserted = self._db.execute(
-                    "INSERT INTO charges (run, client, round, uplink, attempt, event, commitment, "
-                    "chain) SELECT ?, ?, ?, ?, ?, id, ?, ? FROM events WHERE json = ? RETURNING id",
-                    (*_key(release), attempt, commitment, chain, text),
-                ).fetchone()
-            except sqlite3.IntegrityError:
-                raise LedgerError(f"{release}, attempt {attempt} has been charged before") from None
-            self._last_chain = chain
+            chain = self._extend("charges", (*release.key, attempt, text, _hex(commitment)))
+            (charge_id,) = self._db.execute(
+                "INSERT INTO charges (run, client, round, uplink, attempt, event, commitment, "
+                "chain) SELECT ?, ?, ?, ?, ?, id, ?, ? FROM events WHERE json = ? RETURNING id",
+                (*release.key, attempt, commitment, chain, text),
+            ).fetchone()
         return Charge(
-            id=inserted[0],
+            id=charge_id,
             release=release,
             attempt=attempt,
             event=event,
@@ -165,7 +105,13 @@ class Ledger:
     def store_message(self, charge: Charge, message: bytes) -> None:
         """Keep the sealed message, so that a retry sends these bytes and no others."""
         with self._writing():
-            self._db.execute("INSERT INTO messages VALUES (?, ?)", (charge.id, message))
+            stored = self._db.one("SELECT message FROM messages WHERE charge = ?", (charge.id,))
+            if stored is None:
+                self._db.execute("INSERT INTO messages VALUES (?, ?)", (charge.id, message))
+            elif stored[0] != message:
+                raise LedgerError(
+                    f"{charge.release}, attempt {charge.attempt} has another message already"
+                )
 
     def discard_messages(self, run: str, before_round: int) -> None:
         """Drop stored messages of finished rounds; their charges stay."""
@@ -180,15 +126,14 @@ class Ledger:
 
     def latest(self, release: Release) -> Charge | None:
         """The newest attempt at a release, if there is one."""
-        with self._explained("read"):
-            row = self._db.execute(
-                "SELECT charges.id, attempt, json, commitment, message FROM charges "
-                "JOIN events ON events.id = charges.event "
-                "LEFT JOIN messages ON messages.charge = charges.id "
-                "WHERE run = ? AND client = ? AND round = ? AND uplink = ? "
-                "ORDER BY attempt DESC LIMIT 1",
-                _key(release),
-            ).fetchone()
+        row = self._db.one(
+            "SELECT charges.id, attempt, json, commitment, message FROM charges "
+            "JOIN events ON events.id = charges.event "
+            "LEFT JOIN messages ON messages.charge = charges.id "
+            "WHERE run = ? AND client = ? AND round = ? AND uplink = ? "
+            "ORDER BY attempt DESC LIMIT 1",
+            release.key,
+        )
         if row is None:
             return None
         return Charge(
@@ -202,29 +147,29 @@ class Ledger:
 
     def clients(self) -> list[str]:
         """Everyone with a charge or a budget."""
-        with self._explained("read"):
-            rows = self._db.execute(
-                "SELECT client FROM charges UNION SELECT client FROM budgets ORDER BY client"
-            ).fetchall()
+        rows = self._db.all(
+            "SELECT client FROM charges UNION SELECT client FROM budgets ORDER BY client"
+        )
         return [row[0] for row in rows]
 
     def budget(self, client: str) -> Budget | None:
-        with self._explained("read"):
-            row = self._db.execute(
-                "SELECT epsilon, delta, adjacency FROM budgets WHERE client = ?", (client,)
-            ).fetchone()
+        row = self._db.one(
+            "SELECT epsilon, delta, adjacency FROM budgets WHERE client = ?", (client,)
+        )
         if row is None:
             return None
-        return Budget(epsilon=row[0], delta=row[1], adjacency=Adjacency(row[2]))
+        try:
+            return Budget(epsilon=row[0], delta=row[1], adjacency=Adjacency(row[2]))
+        except ValueError as error:
+            raise LedgerError(f"the budget of client '{client}' is damaged: {error}") from None
 
     def history(self, client: str) -> list[tuple[PrivacyEvent, int]]:
         """Every event charged to a client, with its count."""
-        with self._explained("read"):
-            rows = self._db.execute(
-                "SELECT json, COUNT(*) FROM charges JOIN events ON events.id = charges.event "
-                "WHERE client = ? GROUP BY event ORDER BY event",
-                (client,),
-            ).fetchall()
+        rows = self._db.all(
+            "SELECT json, COUNT(*) FROM charges JOIN events ON events.id = charges.event "
+            "WHERE client = ? GROUP BY event ORDER BY event",
+            (client,),
+        )
         return [(events.from_json(text), count) for text, count in rows]
 
     def spent(self, client: str, delta: float) -> PrivacySpent | None:
@@ -233,20 +178,19 @@ class Ledger:
         return privacy_spent(events.multiset(history), delta) if history else None
 
     def largest_spent(
-        self, delta: float, *, run: str | None = None, through_round: int | None = None
+        self, delta: float, *, through: tuple[str, int] | None = None
     ) -> PrivacySpent | None:
         """What the client that has spent most has spent; None if nobody has.
 
-        With `run` and `through_round`, later rounds of that run do not count yet.
+        `through` = (run, round): rounds of that run after `round` do not count yet.
         """
-        with self._explained("read"):
-            rows = self._db.execute(
-                "SELECT client, json, COUNT(*) FROM charges "
-                "JOIN events ON events.id = charges.event "
-                "WHERE ?1 IS NULL OR run != ?1 OR round <= ?2 "
-                "GROUP BY client, event ORDER BY event",
-                (run, through_round),
-            ).fetchall()
+        rows = self._db.all(
+            "SELECT client, json, COUNT(*) FROM charges "
+            "JOIN events ON events.id = charges.event "
+            "WHERE ?1 IS NULL OR run != ?1 OR round <= ?2 "
+            "GROUP BY client, event ORDER BY event",
+            through or (None, None),
+        )
         histories: dict[str, list[tuple[str, int]]] = {}
         for client, text, count in rows:
             histories.setdefault(client, []).append((text, count))
@@ -261,55 +205,72 @@ class Ledger:
 
     def rows(self, client: str | None = None) -> Iterator[dict[str, object]]:
         """The charges in order, as plain data."""
-        with self._explained("read"):
-            cursor = self._db.execute(
-                "SELECT charges.id, run, client, round, uplink, attempt, json, "
-                "EXISTS (SELECT 1 FROM messages WHERE charge = charges.id) FROM charges "
-                "JOIN events ON events.id = charges.event "
-                "WHERE ?1 IS NULL OR client = ?1 ORDER BY charges.id",
-                (client,),
-            )
-            for id_, run, name, round_number, uplink, attempt, text, stored in cursor:
-                yield {
-                    "id": id_,
-                    "run": run,
-                    "client": name,
-                    "round": round_number,
-                    "uplink": uplink,
-                    "attempt": attempt,
-                    "event": json.loads(text),
-                    "message_stored": bool(stored),
-                }
+        names = ("id", "run", "client", "round", "uplink", "attempt", "event", "message_stored")
+        for *values, text, stored in self._db.all(
+            "SELECT charges.id, run, client, round, uplink, attempt, json, "
+            "EXISTS (SELECT 1 FROM messages WHERE charge = charges.id) FROM charges "
+            "JOIN events ON events.id = charges.event "
+            "WHERE ?1 IS NULL OR client = ?1 ORDER BY charges.id",
+            (client,),
+        ):
+            yield dict(zip(names, (*values, json.loads(text), bool(stored)), strict=True))
+
+    # -- checking --------------------------------------------------------------------------
 
     def verify(self) -> list[str]:
         """Everything that is wrong with the ledger, in sentences; empty if all is well."""
-        with self._explained("read"):
-            problems = [
-                f"SQLite reports: {row[0]}"
-                for row in self._db.execute("PRAGMA integrity_check")
-                if row[0] != "ok"
-            ]
-            chain = b""
-            for row in self._db.execute(
-                "SELECT charges.id, run, client, round, uplink, attempt, json, commitment, chain "
-                "FROM charges LEFT JOIN events ON events.id = charges.event ORDER BY charges.id"
-            ):
-                id_, *content, commitment, stored = row
-                expected = _link(
-                    chain, (*content, None if commitment is None else commitment.hex())
-                )
-                if stored != expected:
-                    problems.append(f"charge {id_} was altered, or a row before it was removed")
-                chain = stored
+        problems = [
+            f"SQLite reports: {row[0]}"
+            for row in self._db.all("PRAGMA integrity_check")
+            if row[0] != "ok"
+        ]
+        if self._db.all("PRAGMA foreign_key_check"):
+            problems.append("a message or charge refers to a row that is gone")
+        problems += self._chain_problems(
+            "charges",
+            "SELECT charges.id, run, client, round, uplink, attempt, json, "
+            "CASE WHEN commitment IS NOT NULL THEN lower(hex(commitment)) END, chain "
+            "FROM charges LEFT JOIN events ON events.id = charges.event ORDER BY charges.id",
+        )
+        problems += self._chain_problems(
+            "budgets",
+            "SELECT id, client, epsilon, delta, adjacency, chain FROM budgets ORDER BY id",
+        )
         for client in self.clients():
-            budget = self.budget(client)
-            spent = self.spent(client, budget.delta) if budget else None
-            if budget and spent and spent.epsilon > budget.epsilon:
-                problems.append(
-                    f"client '{client}' has spent epsilon {spent.epsilon:.6g}, "
-                    f"more than its budget {budget.epsilon:g}"
-                )
+            problems += self._client_problems(client)
         return problems
+
+    def _chain_problems(self, table: Chain, query: str) -> list[str]:
+        rows = self._db.all(query)
+        count, end = self._chain_end(table)
+        link = b""
+        problems = []
+        for row_id, *content, stored in rows:
+            if stored != _link(link, tuple(content)):
+                problems.append(
+                    f"{table.removesuffix('s')} {row_id} was altered, or a row before it removed"
+                )
+            link = stored
+        if (len(rows), link) != (count, end):
+            problems.append(f"{table} holds {len(rows)} rows where {count} were written")
+        return problems
+
+    def _client_problems(self, client: str) -> list[str]:
+        try:
+            budget = self.budget(client)
+            if budget is None:
+                return []
+            for event, _ in self.history(client):
+                _check_adjacency(f"client '{client}'", event, budget)
+            spent = self.spent(client, budget.delta)
+        except SottovoceError as error:
+            return [f"client '{client}': {error}"]
+        if spent is None or spent.epsilon <= budget.epsilon:
+            return []
+        return [
+            f"client '{client}' has spent epsilon {spent.epsilon:.6g}, "
+            f"more than its budget {budget.epsilon:g}"
+        ]
 
     # -- inside ----------------------------------------------------------------------------
 
@@ -317,24 +278,15 @@ class Ledger:
         budget = self.budget(release.client)
         if budget is None:
             return
-        if event.adjacency is not budget.adjacency:
-            raise AdjacencyMismatchError(
-                f"{release}: the event is {event.adjacency}, the budget {budget.adjacency}"
-            )
-        counts = dict(self.history(release.client))
-        counts[event] = counts.get(event, 0) + 1
-        after = privacy_spent(events.multiset(counts.items()), budget.delta)
-        if after.epsilon > budget.epsilon:
+        _check_adjacency(str(release), event, budget)
+        after = privacy_spent(
+            events.multiset([*self.history(release.client), (event, 1)]), budget.delta
+        )
+        if not after.epsilon <= budget.epsilon:
             raise BudgetExhaustedError(
                 f"{release}: epsilon would reach {after.epsilon:.6g} at delta {budget.delta:g} "
                 f"({budget.adjacency}), above the budget {budget.epsilon:g}; nothing is sent"
             )
-
-    def _chain_end(self) -> bytes:
-        if self._last_chain is None:
-            row = self._db.execute("SELECT chain FROM charges ORDER BY id DESC LIMIT 1").fetchone()
-            self._last_chain = row[0] if row else b""
-        return self._last_chain
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -342,39 +294,31 @@ class Ledger:
         if self._db.in_transaction:
             yield
         else:
-            with self.transaction():
+            with self._db.transaction():
                 yield
 
-    def _prepare_schema(self, *, may_create: bool) -> None:
-        tables = {r[0] for r in self._db.execute("SELECT name FROM sqlite_master")}
-        if not tables and may_create:
-            self._db.executescript(
-                f"BEGIN IMMEDIATE;{_SCHEMA}INSERT INTO meta VALUES ({SCHEMA_VERSION});COMMIT;"
-            )
-            return
-        if "meta" not in tables:
-            raise LedgerError(f"{self.path} is not a Sottovoce ledger")
-        version = self._db.execute("SELECT schema_version FROM meta").fetchone()[0]
-        if version != SCHEMA_VERSION:
-            raise LedgerError(
-                f"{self.path} has ledger version {version}, this Sottovoce reads {SCHEMA_VERSION}"
-            )
+    def _chain_end(self, table: Chain) -> tuple[int, bytes]:
+        count, end = self._db.one(f"SELECT {table}, {table}_end FROM meta")
+        return count, end
 
-    @contextlib.contextmanager
-    def _explained(self, action: str) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise LedgerError(
-                f"cannot {action} the ledger {self.path}: {error}; "
-                "check the disk's free space and the file's permissions"
-            ) from error
+    def _extend(self, table: Chain, row: tuple[Any, ...]) -> bytes:
+        """The digest of a new row; the end of the chain moves on within the same transaction."""
+        link = _link(self._chain_end(table)[1], row)
+        self._db.execute(f"UPDATE meta SET {table} = {table} + 1, {table}_end = ?", (link,))
+        return link
 
 
-def _key(release: Release) -> tuple[str, str, int, int]:
-    return release.run, release.client, release.round, release.uplink
+def _check_adjacency(who: str, event: PrivacyEvent, budget: Budget) -> None:
+    if event.adjacency is not budget.adjacency:
+        raise AdjacencyMismatchError(
+            f"{who}: the event is {event.adjacency}, the budget {budget.adjacency}"
+        )
 
 
-def _link(previous: bytes, row: tuple[object, ...]) -> bytes:
+def _hex(commitment: bytes | None) -> str | None:
+    return None if commitment is None else commitment.hex()
+
+
+def _link(previous: bytes, row: tuple[Any, ...]) -> bytes:
     text = json.dumps(row, separators=(",", ":"))
     return hashlib.blake2b(previous + text.encode(), digest_size=16).digest()

@@ -177,11 +177,18 @@ def basic_counts(event: PrivacyEvent) -> dict[BasicEvent, int]:
 def to_json(event: PrivacyEvent) -> str:
     """Canonical JSON: equal events give equal text, and floats survive exactly."""
 
-    def plain(value: Any) -> Any:
+    def plain(value: Any, kind: Any = None) -> Any:
         if dataclasses.is_dataclass(value):
-            fields = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+            fields = {
+                field.name: plain(getattr(value, field.name), field.type)
+                for field in dataclasses.fields(value)
+            }
             return {"shape": type(value).__name__, **fields}
-        return [plain(item) for item in value] if isinstance(value, tuple) else value
+        if isinstance(value, tuple):
+            element = float if kind == tuple[float, ...] else None
+            return [plain(item, element) for item in value]
+        # A whole number in a float field is written as a float: equal events, equal text.
+        return float(value) if kind is float else value
 
     return json.dumps(plain(event), sort_keys=True, separators=(",", ":"))
 

@@ -8,14 +8,22 @@ one, and a retry sends the stored bytes again.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from sottovoce.domains import Vector
-from sottovoce.errors import BudgetExhaustedError, DomainError
-from sottovoce.ledger.ledger import Charge, Ledger, Release
+from sottovoce.errors import (
+    BudgetExhaustedError,
+    DomainError,
+    LedgerError,
+    ParameterError,
+    WireError,
+)
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.records import Charge, Release
 from sottovoce.randomness import Keystream, Randomness
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
-from sottovoce.wire.message import seal
+from sottovoce.wire.message import Envelope, open_sealed, seal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +54,18 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Charged:
+class _Prepared:
+    """A request that can be encoded and sealed: nothing after the charge can be refused."""
+
     request: Request
-    projected: Vector
+    values: Vector
+    envelope: Envelope
+    release: Release
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Charged:
+    prepared: _Prepared
     charge: Charge
     keystream: Keystream
 
@@ -59,21 +76,22 @@ def privatise(
     """Messages for `requests`, in order; a client out of budget is refused, the others go on.
 
     A client on its own passes one request; a simulator passes a cohort, which shares two commits.
-    Bad values (NaN, wrong dimension) raise before anything is charged.
+    Bad requests (NaN, wrong dimension, named twice) raise before anything is charged.
     """
-    projected = [_project(plan, request) for request in requests]
+    prepared = [_prepare(plan, request) for request in requests]
+    if len({one.release for one in prepared}) < len(prepared):
+        raise ParameterError("a client's uplink is named twice in one call; nothing was charged")
     with ledger.transaction():
-        outcomes = [
-            _charge(plan, request, values, ledger, randomness)
-            for request, values in zip(requests, projected, strict=True)
-        ]
-    results: list[Sent | Refused] = []
+        outcomes = [_charge(plan, one, ledger, randomness) for one in prepared]
+    finished = [
+        (outcome.charge, _encode(outcome)) if isinstance(outcome, _Charged) else (None, outcome)
+        for outcome in outcomes
+    ]
     with ledger.transaction():
-        for outcome in outcomes:
-            if isinstance(outcome, _Charged):
-                outcome = _encode(plan, outcome, ledger)
-            results.append(outcome)
-    return results
+        for charge, result in finished:
+            if charge is not None and isinstance(result, Sent):
+                ledger.store_message(charge, result.message)
+    return [result for _, result in finished]
 
 
 def privatise_one(
@@ -86,52 +104,71 @@ def privatise_one(
     return outcome.message
 
 
-def _project(plan: RoundPlan, request: Request) -> Vector:
+def _prepare(plan: RoundPlan, request: Request) -> _Prepared:
+    release = plan.release(request.part.client, request.uplink)
     try:
-        return request.part.mechanism.input_domain.project(request.values)
+        projected = request.part.mechanism.input_domain.project(request.values)
     except DomainError as error:
-        release = plan.release(request.part.client, request.uplink)
         raise DomainError(f"update of {release}: {error}; nothing was charged") from None
+    return _Prepared(
+        request=request,
+        # A copy: whoever owns the array may go on training while we charge and encode.
+        values=np.array(projected, copy=True),
+        envelope=plan.envelope(request.part, request.uplink),
+        release=release,
+    )
 
 
 def _charge(
-    plan: RoundPlan, request: Request, values: Vector, ledger: Ledger, randomness: Randomness
+    plan: RoundPlan, prepared: _Prepared, ledger: Ledger, randomness: Randomness
 ) -> _Charged | Sent | Refused:
     """Charge the release, unless an earlier attempt already holds what would be sent."""
-    release = plan.release(request.part.client, request.uplink)
-    earlier = ledger.latest(release)
+    request = prepared.request
+    earlier = ledger.latest(prepared.release)
     if earlier is not None and earlier.message is not None:
+        _check_still_valid(earlier, prepared)
         return Sent(part=request.part, uplink=request.uplink, message=earlier.message)
     event = request.part.mechanism.privacy(plan.adjacency)
     attempt = 0
     if earlier is not None:
-        keystream, commitment = _open_stream(randomness, release, earlier.attempt, values)
+        keystream, commitment = _open_stream(randomness, prepared, earlier.attempt)
         if commitment is not None and (commitment, event) == (earlier.commitment, earlier.event):
-            # Same key, same input: encoding again releases nothing that was not paid for.
-            return _Charged(request=request, projected=values, charge=earlier, keystream=keystream)
+            # Same key, input and mechanism: encoding again releases nothing that was not paid for.
+            return _Charged(prepared=prepared, charge=earlier, keystream=keystream)
         attempt = earlier.attempt + 1  # lost in a crash: fresh randomness is a new charge
-    keystream, commitment = _open_stream(randomness, release, attempt, values)
+    keystream, commitment = _open_stream(randomness, prepared, attempt)
     try:
-        charge = ledger.charge(release, attempt, event, commitment)
+        charge = ledger.charge(prepared.release, attempt, event, commitment)
     except BudgetExhaustedError as error:
         return Refused(part=request.part, uplink=request.uplink, error=error)
-    return _Charged(request=request, projected=values, charge=charge, keystream=keystream)
+    return _Charged(prepared=prepared, charge=charge, keystream=keystream)
+
+
+def _check_still_valid(earlier: Charge, prepared: _Prepared) -> None:
+    """A stored message is for the parameters it was sealed under and no others."""
+    assert earlier.message is not None
+    try:
+        open_sealed(earlier.message, prepared.envelope)
+    except WireError as error:
+        raise LedgerError(
+            f"{prepared.release} was sent under other parameters ({error}); "
+            "retry with the plan it was sent under"
+        ) from None
 
 
 def _open_stream(
-    randomness: Randomness, release: Release, attempt: int, values: Vector
+    randomness: Randomness, prepared: _Prepared, attempt: int
 ) -> tuple[Keystream, bytes | None]:
-    """The keystream of an attempt and, if it could ever come back, a commitment to its input."""
-    keystream = randomness.stream(
-        "encode", release.run, release.client, release.round, release.uplink, attempt
-    )
-    seeded = randomness.grade == "seeded"
-    return keystream, keystream.commitment(values.tobytes()) if seeded else None
+    """The keystream of an attempt and, if it could ever come back, a commitment to its use."""
+    keystream = randomness.stream("encode", *prepared.release.key, attempt)
+    if randomness.grade != "seeded":
+        return keystream, None
+    use = prepared.envelope.parameter_hash + prepared.values.tobytes()
+    return keystream, keystream.commitment(use)
 
 
-def _encode(plan: RoundPlan, charged: _Charged, ledger: Ledger) -> Sent:
-    part, uplink = charged.request.part, charged.request.uplink
-    codes = part.mechanism.encode(charged.projected, charged.keystream)
-    message = seal(codes, plan.envelope(part, uplink))
-    ledger.store_message(charged.charge, message)
-    return Sent(part=part, uplink=uplink, message=message)
+def _encode(charged: _Charged) -> Sent:
+    prepared, request = charged.prepared, charged.prepared.request
+    codes = request.part.mechanism.encode(prepared.values, charged.keystream)
+    message = seal(codes, prepared.envelope)
+    return Sent(part=request.part, uplink=request.uplink, message=message)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import ParameterError
-from sottovoce.ledger.ledger import Release
+from sottovoce.ledger.records import Release
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import parameter_hash
 from sottovoce.wire.message import Envelope

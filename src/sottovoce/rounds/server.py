@@ -2,7 +2,7 @@
 
 from sottovoce.aggregation.mean import StreamingMean
 from sottovoce.domains import Vector
-from sottovoce.errors import WireError
+from sottovoce.errors import ParameterError, WireError
 from sottovoce.rounds.plan import RoundPlan
 from sottovoce.wire.message import HEADER_BYTES, open_sealed
 
@@ -15,6 +15,12 @@ class RoundServer:
     """
 
     def __init__(self, plan: RoundPlan, *, dimension: int, uplink: int = 0) -> None:
+        for part in plan.clients:
+            if part.mechanism.input_domain.dimension != dimension:
+                raise ParameterError(
+                    f"client '{part.client}' sends {part.mechanism.input_domain.dimension} "
+                    f"coordinates, the server expects {dimension}"
+                )
         self._plan = plan
         self._uplink = uplink
         self._waiting = {part.client: part for part in plan.clients}

@@ -1,0 +1,56 @@
+"""What the ledger holds, as plain values."""
+
+from dataclasses import dataclass
+
+from sottovoce import parameters
+from sottovoce.adjacency import Adjacency
+from sottovoce.privacy.events import PrivacyEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """The most a client may spend, over everything in the ledger."""
+
+    epsilon: float
+    delta: float
+    adjacency: Adjacency
+
+    def __post_init__(self) -> None:
+        parameters.epsilon(self.epsilon)
+        parameters.delta(self.delta)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """One vector that a client is asked to send."""
+
+    run: str
+    client: str
+    round: int
+    uplink: int
+
+    def __post_init__(self) -> None:
+        parameters.integer("round", self.round, low=0, high=2**32 - 1)
+        parameters.integer("uplink", self.uplink, low=0, high=255)
+
+    def __str__(self) -> str:
+        return f"client '{self.client}', round {self.round}, uplink {self.uplink}"
+
+    @property
+    def key(self) -> tuple[str, str, int, int]:
+        return self.run, self.client, self.round, self.uplink
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """A charge in the ledger, with the sealed message once it has been stored.
+
+    `commitment` is a keyed digest of what was encoded, kept where the keystream could come back.
+    """
+
+    id: int
+    release: Release
+    attempt: int
+    event: PrivacyEvent
+    commitment: bytes | None
+    message: bytes | None

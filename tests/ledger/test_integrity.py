@@ -1,0 +1,159 @@
+"""Ways in which a ledger could be fooled, damaged or shared, each once a bug."""
+
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import ArrayLike
+
+from sottovoce.adjacency import Adjacency
+from sottovoce.domains import L2Ball
+from sottovoce.errors import (
+    BudgetExhaustedError,
+    LedgerError,
+    SottovoceError,
+)
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.records import Budget, Release
+from sottovoce.mechanisms.gauss_hermite import GaussHermite
+from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.privacy.accounting import privacy_spent
+from sottovoce.privacy.events import GaussianNoise, PureDp, Repeated
+from sottovoce.rounds.client import Request
+from sottovoce.rounds.plan import ClientPlan, RoundPlan
+
+Z = Adjacency.ZERO_OUT
+
+
+def gh(radius: float = 1.0, levels: int = 2, noise: float = 0.25) -> GaussHermite:
+    return GaussHermite(
+        input_domain=L2Ball(dimension=64, radius=radius),
+        levels=levels,
+        noise_multiplier=noise,
+    )
+
+
+def plan_of(mechanism: Mechanism, round_number: int = 1) -> RoundPlan:
+    part = ClientPlan(client="ada", mechanism=mechanism, weight=1.0)
+    return RoundPlan(run="run", round=round_number, adjacency=Z, clients=(part,))
+
+
+def ask(plan: RoundPlan, values: ArrayLike, uplink: int = 0) -> Request:
+    return Request(part=plan.clients[0], uplink=uplink, values=values)
+
+
+def rel(n: int, client: str = "ada") -> Release:
+    return Release(run="run", client=client, round=n, uplink=0)
+
+
+VALUES = np.full(64, 0.1)
+
+
+def test_equal_events_written_differently_all_count_against_the_budget(
+    tmp_path: Path,
+) -> None:
+    with Ledger(tmp_path / "l.db") as ledger:
+        exact = privacy_spent(Repeated(event=PureDp(epsilon=1.0, adjacency=Z), count=5), 1e-6)
+        ledger.set_budget("ada", Budget(epsilon=exact.epsilon, delta=1e-6, adjacency=Z))
+        for n in range(4):
+            ledger.charge(rel(n), 0, PureDp(epsilon=1, adjacency=Z), None)
+        ledger.charge(rel(4), 0, PureDp(epsilon=1.0, adjacency=Z), None)
+        with pytest.raises(BudgetExhaustedError):
+            ledger.charge(rel(5), 0, PureDp(epsilon=1.0, adjacency=Z), None)
+
+
+def test_deleting_the_last_charge_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "l.db"
+    with Ledger(path) as ledger:
+        for n in range(3):
+            ledger.charge(rel(n), 0, PureDp(epsilon=1.0, adjacency=Z), None)
+    db = sqlite3.connect(path)
+    db.execute("DELETE FROM charges WHERE id = 3")
+    db.commit()
+    db.close()
+    with Ledger(path) as ledger:
+        assert ledger.verify()
+
+
+def test_two_processes_may_create_the_ledger_at_once(tmp_path: Path) -> None:
+    code = (
+        "import sys,time\nfrom sottovoce.ledger.ledger import Ledger\n"
+        "while time.time() < float(sys.argv[2]): pass\nLedger(sys.argv[1]).close()"
+    )
+    for attempt in range(4):
+        when = str(time.time() + 1.5)
+        path = str(tmp_path / f"{attempt}.db")
+        children = [subprocess.Popen([sys.executable, "-c", code, path, when]) for _ in range(4)]
+        assert [child.wait() for child in children] == [0] * 4
+
+
+def test_verify_notices_a_budget_of_another_adjacency_than_the_charges(
+    tmp_path: Path,
+) -> None:
+    with Ledger(tmp_path / "l.db") as ledger:
+        ledger.charge(rel(0), 0, GaussianNoise(mu=1.0, adjacency=Z), None)
+        budget = Budget(epsilon=5.0, delta=1e-6, adjacency=Adjacency.REPLACE_ONE)
+        try:
+            ledger.set_budget("ada", budget)
+        except SottovoceError:
+            return  # refused: just as good
+        assert ledger.verify()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE events SET json = '{' WHERE id = 1",
+        "UPDATE events SET json = replace(json, 'zero-out', 'replace-one') WHERE id = 1",
+        "UPDATE budgets SET adjacency = 'sideways'",
+        "UPDATE budgets SET epsilon = -1",
+    ],
+)
+def test_verify_lists_damage_instead_of_raising(tmp_path: Path, statement: str) -> None:
+    path = tmp_path / "l.db"
+    with Ledger(path) as ledger:
+        ledger.set_budget("ada", Budget(epsilon=9.0, delta=1e-6, adjacency=Z))
+        ledger.charge(rel(0), 0, GaussianNoise(mu=0.1, adjacency=Z), None)
+        ledger.charge(rel(1), 0, GaussianNoise(mu=0.2, adjacency=Z), None)
+    db = sqlite3.connect(path)
+    db.execute(statement)
+    db.commit()
+    db.close()
+    with Ledger(path) as ledger:
+        assert ledger.verify()
+
+
+def test_a_foreign_database_is_left_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "l.db"
+    db = sqlite3.connect(path)
+    db.execute("CREATE TABLE recipes (name TEXT)")
+    db.commit()
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(LedgerError):
+        Ledger(path, must_exist=True)
+    assert path.read_bytes() == before
+
+
+def test_a_ledger_without_a_version_is_a_ledger_error(tmp_path: Path) -> None:
+    path = tmp_path / "l.db"
+    Ledger(path).close()
+    db = sqlite3.connect(path)
+    db.execute("DELETE FROM meta")
+    db.commit()
+    db.close()
+    with pytest.raises(LedgerError):
+        Ledger(path)
+
+
+def test_a_ledger_in_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        with Ledger(":memory:"):
+            assert (tmp_path / ":memory:").exists()
+    except LedgerError:
+        pass
