@@ -42,8 +42,9 @@ def test_sample_gradients_equal_plain_autograd_whatever_the_chunks(
     made, module = make_task()
     group = clients([3, 1, 5])
     found: dict[int, list[torch.Tensor]] = {}
-    for position, rows in made.sample_gradients(made.initial_model(), group):
-        found.setdefault(position, []).extend(rows)
+    for owners, rows in made.sample_gradients(made.initial_model(), group):
+        for owner, row in zip(owners.tolist(), rows, strict=True):
+            found.setdefault(owner, []).append(row)
     for position, client in enumerate(group):
         assert len(found[position]) == client.num_samples
         for row, x, y in zip(found[position], client.features, client.labels, strict=True):

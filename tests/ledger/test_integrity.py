@@ -6,12 +6,9 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
-from numpy.typing import ArrayLike
 
 from sottovoce.adjacency import Adjacency
-from sottovoce.domains import L2Ball
 from sottovoce.errors import (
     BudgetExhaustedError,
     LedgerError,
@@ -19,38 +16,14 @@ from sottovoce.errors import (
 )
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget, Release
-from sottovoce.mechanisms.gauss_hermite import GaussHermite
-from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import GaussianNoise, PureDp, Repeated
-from sottovoce.rounds.client import Request
-from sottovoce.rounds.plan import ClientPlan, RoundPlan
 
 Z = Adjacency.ZERO_OUT
 
 
-def gh(radius: float = 1.0, levels: int = 2, noise: float = 0.25) -> GaussHermite:
-    return GaussHermite(
-        input_domain=L2Ball(dimension=64, radius=radius),
-        levels=levels,
-        noise_multiplier=noise,
-    )
-
-
-def plan_of(mechanism: Mechanism, round_number: int = 1) -> RoundPlan:
-    part = ClientPlan(client="ada", mechanism=mechanism, weight=1.0)
-    return RoundPlan(run="run", round=round_number, adjacency=Z, clients=(part,))
-
-
-def ask(plan: RoundPlan, values: ArrayLike, uplink: int = 0) -> Request:
-    return Request(part=plan.clients[0], uplink=uplink, values=values)
-
-
 def rel(n: int, client: str = "ada") -> Release:
     return Release(run="run", client=client, round=n, uplink=0)
-
-
-VALUES = np.full(64, 0.1)
 
 
 def test_equal_events_written_differently_all_count_against_the_budget(

@@ -143,6 +143,28 @@ def test_the_json_text_of_a_nested_event_is_fixed_because_the_ledger_stores_it()
 
 
 @pytest.mark.parametrize(
+    ("whole", "decimal"),
+    [
+        (GaussianNoise(mu=1, adjacency=ZERO_OUT), GaussianNoise(mu=1.0, adjacency=ZERO_OUT)),
+        (
+            FinitePair(first=(1, 0), second=(0, 1), adjacency=ZERO_OUT),
+            FinitePair(first=(1.0, 0.0), second=(0.0, 1.0), adjacency=ZERO_OUT),
+        ),
+        (
+            RenyiCurve(orders=(2, 3), divergences=(0, 1), adjacency=ZERO_OUT),
+            RenyiCurve(orders=(2.0, 3.0), divergences=(0.0, 1.0), adjacency=ZERO_OUT),
+        ),
+    ],
+)
+def test_events_that_are_equal_have_one_text_so_the_ledger_counts_them_together(
+    whole: PrivacyEvent, decimal: PrivacyEvent
+) -> None:
+    assert whole == decimal
+    assert to_json(whole) == to_json(decimal)
+    assert to_json(Repeated(event=whole, count=2)) == to_json(Repeated(event=decimal, count=2))
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "",

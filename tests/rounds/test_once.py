@@ -15,7 +15,6 @@ from sottovoce.errors import (
     SottovoceError,
 )
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.ledger.records import Release
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
 from sottovoce.mechanisms.no_privacy import NoPrivacy
@@ -43,10 +42,6 @@ def plan_of(mechanism: Mechanism, round_number: int = 1) -> RoundPlan:
 
 def ask(plan: RoundPlan, values: ArrayLike, uplink: int = 0) -> Request:
     return Request(part=plan.clients[0], uplink=uplink, values=values)
-
-
-def rel(n: int, client: str = "ada") -> Release:
-    return Release(run="run", client=client, round=n, uplink=0)
 
 
 VALUES = np.full(64, 0.1)

@@ -34,17 +34,14 @@ class SampleClippedGradient:
         self, task: Task, model: Vector, clients: Sequence[ClientData]
     ) -> Iterator[tuple[ClientData, Vector]]:
         limit = self.clip_norm * (1.0 - ROUNDING_HEADROOM)
-        current, total = 0, np.zeros(task.dimension)
-        for position, gradients in task.sample_gradients(model, clients):
-            if position != current:
-                yield clients[current], -total / clients[current].num_samples
-                current, total = position, np.zeros(task.dimension)
+        totals = torch.zeros(len(clients), task.dimension, dtype=torch.float64)
+        for owners, gradients in task.sample_gradients(model, clients):
             # Norms and sums in float64: rounding stays far inside the headroom.
             exact = gradients.to(torch.float64)
-            norms = torch.linalg.vector_norm(exact, dim=1)
-            scales = limit / torch.clamp(norms, min=limit)
-            total += (scales @ exact).numpy()
-        yield clients[current], -total / clients[current].num_samples
+            norms = torch.linalg.vector_norm(exact, dim=1, keepdim=True)
+            totals.index_add_(0, owners, exact * (limit / torch.clamp(norms, min=limit)))
+        for client, total in zip(clients, totals.numpy(), strict=True):
+            yield client, -total / client.num_samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,8 +74,8 @@ class Task:
 
     def sample_gradients(
         self, model: Vector, clients: Sequence[ClientData]
-    ) -> Iterator[tuple[int, Tensor]]:
-        """(client's position, per-sample gradients as rows), all clients at once, in chunks."""
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """(each row's client, per-sample gradients as rows), all clients at once, in chunks."""
 
         def sample_loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
             return cross_entropy(self._logits(parameters, x[None]), y[None])
@@ -90,9 +90,8 @@ class Task:
         rows = max(1, MAX_GRADIENT_ELEMENTS // self.dimension)
         for start in range(0, len(labels), rows):
             part = slice(start, start + rows)
-            gradients = self._flatten(per_sample(parameters, features[part], labels[part]))
-            for position in torch.unique_consecutive(owners[part]).tolist():
-                yield position, gradients[owners[part] == position]
+            gradients = per_sample(parameters, features[part], labels[part])
+            yield owners[part], self._flatten(gradients)
 
     def local_models(
         self, model: Vector, clients: Sequence[ClientData], *, steps: int, learning_rate: float

@@ -16,8 +16,8 @@ from sottovoce.rounds.server import RoundServer
 from sottovoce.simulation.cohorts import ClientSampling, draw
 from sottovoce.wire.message import HEADER_BYTES
 
-# Clients whose updates are held in memory at once, and who share two commits of the ledger.
-_CLIENTS_TOGETHER = 256
+# Coordinates of updates held in memory at once; their clients share two commits of the ledger.
+_COORDINATES_TOGETHER = 1 << 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,8 @@ class Simulation:
         servers: list[RoundServer] = []
         refused: set[str] = set()
         parts = {part.client: part for part in plan.clients}
-        for group in _batched(clients, _CLIENTS_TOGETHER):
+        together = max(1, _COORDINATES_TOGETHER // self.task.dimension)
+        for group in _batched(clients, together):
             requests = [
                 Request(part=parts[client.name], uplink=uplink, values=values)
                 for client, uplinks in self.algorithm.client_steps(self.task, model, group)
