@@ -30,10 +30,10 @@ check: install   ## ruff, mypy --strict, import-linter
 	$(BIN)/lint-imports --no-cache
 
 test: check      ## check, then every test, with warnings as errors
-	$(BIN)/python -m pytest -n 2 -m 'not slow'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not slow'
 
 test-full: check ## the above and what is slow
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 bench: install   ## benchmarks: they report, they never fail on speed
 	$(BIN)/python benchmarks/bench.py

@@ -195,11 +195,13 @@ def test_gaussian_delta_is_the_integral_that_defines_it(mu: float, epsilon: floa
 
 
 @pytest.mark.parametrize("mu", np.geomspace(0.1, 50.0, 30))
-def test_gaussian_delta_is_within_1e_12_of_mpmath_where_mu_is_at_least_a_tenth(mu: float) -> None:
+def test_gaussian_delta_is_at_most_1e_12_below_and_1e_11_above_mpmath_where_mu_is_not_tiny(
+    mu: float,
+) -> None:
     for epsilon in [0.0, *np.geomspace(1e-6, 100.0, 80)]:
         exact = exact_gaussian_delta(mu, epsilon)
         if exact > 1e-12:
-            assert gaussian_delta(mu, epsilon) == pytest.approx(float(exact), rel=1e-12, abs=0.0)
+            assert exact * (1 - 1e-12) <= gaussian_delta(mu, epsilon) <= exact * (1 + 1e-11)
 
 
 @pytest.mark.parametrize("mu", np.geomspace(1e-3, 50.0, 40))

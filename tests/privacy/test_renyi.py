@@ -301,6 +301,6 @@ def test_a_release_without_a_guarantee_is_infinite_alone_and_in_company() -> Non
 @settings(deadline=None, max_examples=50)
 def test_the_delta_at_the_epsilon_of_a_delta_is_no_larger(event: BasicEvent, delta: float) -> None:
     epsilon = ACCOUNTANT.epsilon(event, delta)
-    # One rounding of epsilon is magnified by the order, at most 1e9, in the logarithm of delta.
-    rounding = 1e9 * 2.0**-50 * (1.0 + epsilon)
+    # A rounding of epsilon is magnified by the order, at most 1e9, in the logarithm of delta.
+    rounding = 1e9 * 2.0**-46 * (1.0 + epsilon)
     assert ACCOUNTANT.delta(event, epsilon) <= delta * (1.0 + rounding)
