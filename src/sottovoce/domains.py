@@ -43,7 +43,10 @@ class Domain(Protocol):
 
 def finite_vector(values: ArrayLike, dimension: int) -> Vector:
     """`values` as a float64 vector of the given dimension without NaN or infinity."""
-    vector = np.asarray(values, dtype=np.float64)
+    try:
+        vector = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise DomainError(f"expected a vector of numbers: {error}") from None
     if vector.shape != (dimension,):
         raise DomainError(
             f"expected a vector of dimension {dimension}, got shape {vector.shape}; "
@@ -125,19 +128,25 @@ class L1Ball(_Ball):
     """The cross-polytope; projection is the Euclidean one (Duchi et al. 2008)."""
 
     def norm(self, values: Vector) -> float:
-        return float(np.sum(np.abs(values)))
+        largest = float(np.max(np.abs(values)))
+        if largest == 0.0 or not math.isfinite(largest):
+            return largest
+        return largest * float(np.sum(np.abs(values / largest)))
 
     def project(self, values: ArrayLike) -> Vector:
         vector = finite_vector(values, self.dimension)
         limit = self.radius * (1.0 - ROUNDING_HEADROOM)
         if self.norm(vector) <= limit:
             return vector
-        magnitudes = np.sort(np.abs(vector))[::-1]
-        excess = np.cumsum(magnitudes) - limit
+        # Measured down from the largest magnitude: what lies `limit` or more below it ends at 0,
+        # and nothing is lost to rounding however large the vector is.
+        magnitudes = np.abs(vector)
+        depths = np.minimum(magnitudes.max() - magnitudes, limit)
+        ordered = np.sort(depths)
         counts = np.arange(1, self.dimension + 1)
-        last = int(np.flatnonzero(magnitudes * counts > excess)[-1])
-        threshold = excess[last] / counts[last]
-        shrunk = np.sign(vector) * np.maximum(np.abs(vector) - threshold, 0.0)
+        levels = (limit + np.cumsum(ordered)) / counts
+        last = int(np.flatnonzero(ordered < levels)[-1])
+        shrunk = np.sign(vector) * np.minimum(magnitudes, np.maximum(levels[last] - depths, 0.0))
         # The soft threshold meets the limit up to rounding; the rescaling settles the last bits.
         return np.asarray(shrunk * min(1.0, limit / self.norm(shrunk)))
 

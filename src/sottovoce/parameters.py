@@ -12,7 +12,10 @@ MAX_EPSILON = 1000.0
 def _as_number(name: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ParameterError(f"{name} must be a number, got {value!r}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond float64
+        return math.inf if value > 0 else -math.inf
 
 
 def positive(name: str, value: float, *, at_most: float = 1e12, remedy: str = "") -> float:

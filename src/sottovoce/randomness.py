@@ -55,6 +55,7 @@ class Keystream:
 
     def extension(self, coordinate: int, num_bytes: int) -> bytes:
         """Further bytes for one coordinate that its 64 bits left undecided."""
+        parameters.integer("coordinate", coordinate, low=0, high=_COMMITMENT - 2)
         return bytes(self._bytes(coordinate + 1, num_bytes))
 
     def commitment(self, data: bytes) -> bytes:

@@ -64,7 +64,7 @@ def certified_fisher_bound(points: Vector, weights: Vector) -> float:
         K = sup |A''''| <= max(m4', 3 m2'^2),   m2' = q m2,   m4' = ((q m4)^(1/4) + m2' h/2)^4
 
     where m2' h/2 bounds how far the mean moves. Beyond Z, Var <= E(y_max - y)^2, which falls as z
-    grows because the law moves up; Z is where that is below 1.
+    grows because the law moves up; Z is where that is below the bound found so far.
     """
     assert np.array_equal(points, -points[::-1])
     assert np.array_equal(weights, weights[::-1])
@@ -91,7 +91,7 @@ def certified_fisher_bound(points: Vector, weights: Vector) -> float:
         start += _CHUNK
         edge = log_weights + start * width * points
         tail = np.exp(edge - edge.max())
-        if float(tail @ (largest - points) ** 2 / tail.sum()) < 0.5:
+        if float(tail @ (largest - points) ** 2 / tail.sum()) <= bound:
             return bound + _ARITHMETIC_SLACK
 
 
@@ -113,7 +113,7 @@ def unbiased_range(levels: int, relative_bias: float = 0.01) -> float:
     design = gauss_hermite(levels)
     tilts = np.linspace(0.0, float(design.points[-1]) + 1.0, 20001)[1:]
     outside = np.abs(mean_of_tilt(design, tilts) - tilts) > relative_bias * tilts
-    return float(tilts[max(0, int(np.argmax(outside)) - 1)])
+    return float(tilts[max(0, int(np.argmax(outside)) - 1)] if outside.any() else tilts[-1])
 
 
 def levels_covering(tilt: float) -> int:

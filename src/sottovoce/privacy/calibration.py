@@ -11,7 +11,8 @@ from sottovoce.privacy.events import PrivacyEvent
 
 Direction = Literal["larger", "smaller"]
 
-_LOWEST, _HIGHEST = 1e-4, 1e8
+# Where to look, from the least to the most private end.
+_ENDS: dict[Direction, tuple[float, float]] = {"larger": (1e-4, 1e8), "smaller": (1e4, 1e-9)}
 _RELATIVE_TOLERANCE = 1e-7
 
 
@@ -33,11 +34,10 @@ def calibrate(
     def meets(log_parameter: float) -> bool:
         return accounting.epsilon(event_at(math.exp(log_parameter)), delta) <= epsilon
 
-    ends = math.log(_LOWEST), math.log(_HIGHEST)
-    loose, safe = ends if more_private == "larger" else ends[::-1]
+    loose, safe = (math.log(end) for end in _ENDS[more_private])
     if not meets(safe):
         raise ParameterError(
-            f"no parameter up to {math.exp(safe):g} reaches epsilon {epsilon:g} at delta "
+            f"not even the parameter {math.exp(safe):g} reaches epsilon {epsilon:g} at delta "
             f"{delta:g}; ask for a larger epsilon or fewer rounds"
         )
     if meets(loose):

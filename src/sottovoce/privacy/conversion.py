@@ -10,13 +10,14 @@ Reference: Canonne, Kamath and Steinke 2020, proposition 12 (Balle et al. 2020, 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 RenyiFunction = Callable[[float], float]
 
 _GRID = np.geomspace(1e-4, 1e9, 131)  # values of a - 1
+_ROUNDING = 2.0**-48  # of the sums below, added on the private side
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
@@ -34,27 +35,30 @@ def log_delta_at_order(divergence: float, order: float, epsilon: float) -> float
     if not math.isfinite(divergence):
         return math.inf
     excess = order - 1.0
-    return excess * (divergence - epsilon + math.log1p(-1.0 / order)) - math.log(order)
+    rounding = _ROUNDING * (divergence + epsilon + 1.0 / order)
+    return excess * (divergence - epsilon + rounding + math.log1p(-1.0 / order)) - math.log(order)
 
 
-def epsilon_from_renyi(renyi: RenyiFunction, delta: float) -> float:
-    """The least epsilon over a dense, refined set of real orders, never below 0."""
-    return max(0.0, _minimum(lambda order: epsilon_at_order(renyi(order), order, delta)))
+def epsilon_from_renyi(renyi: RenyiFunction, delta: float, orders: Iterable[float] = ()) -> float:
+    """The least epsilon over a dense, refined set of real orders and `orders`, never below 0."""
+    least = _minimum(lambda order: epsilon_at_order(renyi(order), order, delta), orders)
+    return max(0.0, least + _ROUNDING * (1.0 + abs(least)))
 
 
-def delta_from_renyi(renyi: RenyiFunction, epsilon: float) -> float:
-    """The least delta over a dense, refined set of real orders, never above 1."""
-    log_delta = _minimum(lambda order: log_delta_at_order(renyi(order), order, epsilon))
+def delta_from_renyi(renyi: RenyiFunction, epsilon: float, orders: Iterable[float] = ()) -> float:
+    """The least delta over a dense, refined set of real orders and `orders`, never above 1."""
+    log_delta = _minimum(lambda order: log_delta_at_order(renyi(order), order, epsilon), orders)
     return math.exp(min(0.0, log_delta))
 
 
-def _minimum(bound: Callable[[float], float]) -> float:
-    """Least value of `bound` over orders: a grid, then golden section around its best point."""
+def _minimum(bound: Callable[[float], float], orders: Iterable[float]) -> float:
+    """Least value of `bound`: given orders, a grid, and golden section around its best point."""
+    given = min((_value(bound, order) for order in orders), default=math.inf)
     values = [_value(bound, 1.0 + float(excess)) for excess in _GRID]
     best = int(np.argmin(values))
     left = math.log(_GRID[max(0, best - 1)])
     right = math.log(_GRID[min(len(_GRID) - 1, best + 1)])
-    least = values[best]
+    least = min(given, values[best])
     for _ in range(48):
         low, high = right - _GOLDEN * (right - left), left + _GOLDEN * (right - left)
         at_low = _value(bound, 1.0 + math.exp(low))

@@ -28,17 +28,28 @@ def finite_renyi(first: ArrayLike, second: ArrayLike, order: float) -> float:
     support = p > 0.0
     if np.any(q[support] == 0.0):
         return math.inf
-    log_p, log_q = np.log(p[support]), np.log(q[support])
-    return max(0.0, log_sum_exp(order * log_p + (1.0 - order) * log_q) / (order - 1.0))
+    p, q = p[q > 0.0], q[q > 0.0]
+    with np.errstate(divide="ignore"):
+        ratios = np.log1p((p - q) / q)  # exact where p and q are close
+    if order * float(ratios.max()) > 30.0:
+        with np.errstate(divide="ignore"):
+            logs = order * np.log(p) + (1.0 - order) * np.log(q)
+        return max(0.0, log_sum_exp(logs) / (order - 1.0))
+    # sum p^a q^(1-a) - 1 = sum q (r^a - 1 - a (r - 1)) for r = p/q: no term is negative, so
+    # nothing cancels, and the rounding (relative to each part) is added on the private side.
+    powers, slopes = np.expm1(order * ratios), order * np.expm1(ratios)
+    rounding = 2.0**-50 * (np.abs(powers) + np.abs(slopes))
+    excess = math.fsum(q * (np.maximum(0.0, powers - slopes) + rounding))
+    return math.log1p(excess) / (order - 1.0)
 
 
 def finite_hockey_stick(first: ArrayLike, second: ArrayLike, epsilon: float) -> float:
     """The least delta at `epsilon` for this ordered pair: sum max(0, p - e^eps q)."""
     p, q = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    # exp can overflow where q is 0; the product is then 0, not NaN.
-    scaled = np.where(
-        q > 0.0, np.exp(np.minimum(epsilon + np.log(np.maximum(q, 1e-320)), 709.0)), 0
-    )
+    with np.errstate(
+        divide="ignore"
+    ):  # e^eps alone could overflow, so its product is formed in logs
+        scaled = np.exp(np.minimum(epsilon + np.log(q), 709.0))
     return math.fsum(np.maximum(0.0, p - scaled))
 
 
@@ -51,8 +62,10 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     """
     from scipy.special import log_ndtr
 
+    reach = mu / 2.0 + epsilon / mu
+    # Rounding of the two logarithms, which are about reach^2/2: added on the private side.
+    slack = 2.0**-51 * (1.0 + reach * reach + epsilon)
     upper = float(log_ndtr(mu / 2.0 - epsilon / mu))
-    lower = epsilon + float(log_ndtr(-mu / 2.0 - epsilon / mu))
-    if lower >= upper:  # the difference is below float64's resolution: report the larger part
-        return math.exp(upper)
-    return math.exp(upper) * -math.expm1(lower - upper)
+    lower = epsilon + float(log_ndtr(-reach))
+    gap = min(0.0, lower - upper) - 2.0 * slack
+    return min(1.0, math.exp(upper + slack) * -math.expm1(gap))

@@ -16,7 +16,7 @@ from typing import Any
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
-from sottovoce.errors import AdjacencyMismatchError, LedgerError, ParameterError
+from sottovoce.errors import AdjacencyMismatchError, LedgerError, ParameterError, PrivacyError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class FinitePair:
         if len(self.first) != len(self.second) or not self.first:
             raise ParameterError("a pair of pmfs needs two of the same, positive length")
         for pmf in (self.first, self.second):
-            if any(not 0.0 <= p <= 1.0 for p in pmf) or abs(math.fsum(pmf) - 1.0) > 1e-9:
+            if any(not 0.0 <= p <= 1.0 for p in pmf) or abs(math.fsum(pmf) - 1.0) > 1e-12:
                 raise ParameterError("each pmf must hold probabilities that sum to 1")
 
 
@@ -90,8 +90,8 @@ class RenyiCurve:
     def __post_init__(self) -> None:
         if len(self.orders) != len(self.divergences) or not self.orders:
             raise ParameterError("a Renyi curve needs as many divergences as orders, at least one")
-        if self.orders[0] <= 1.0 or any(
-            a >= b for a, b in zip(self.orders, self.orders[1:], strict=False)
+        if not self.orders[0] > 1.0 or any(
+            not a < b for a, b in zip(self.orders, self.orders[1:], strict=False)
         ):
             raise ParameterError("orders must increase and lie above 1")
         if any(not d >= 0.0 for d in self.divergences):
@@ -106,7 +106,11 @@ class Repeated:
     count: int
 
     def __post_init__(self) -> None:
-        parameters.integer("count", self.count, low=1, high=2**53)
+        if not isinstance(self.event, PrivacyEvent):
+            raise ParameterError(f"only a privacy event can be repeated, got {self.event!r}")
+        object.__setattr__(
+            self, "count", parameters.integer("count", self.count, low=1, high=2**53)
+        )
 
     @property
     def adjacency(self) -> Adjacency:
@@ -208,7 +212,15 @@ def from_json(text: str) -> PrivacyEvent:
 
     try:
         event = build(json.loads(text))
-    except (ValueError, KeyError, TypeError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+        PrivacyError,
+    ) as error:
         raise LedgerError(f"not a privacy event: {text[:80]!r} ({error})") from None
     if not isinstance(event, PrivacyEvent):
         raise LedgerError(f"not a privacy event: {text[:80]!r}")

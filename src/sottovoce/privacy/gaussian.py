@@ -7,6 +7,7 @@ Reference: Dong, Roth and Su 2022, corollary 3.3; Balle and Wang 2018, theorem 8
 
 import math
 
+from sottovoce import parameters
 from sottovoce.errors import UnsupportedEventError
 from sottovoce.parameters import MAX_EPSILON
 from sottovoce.privacy.divergences import gaussian_delta
@@ -17,15 +18,16 @@ _LARGEST_EPSILON = 1e3 * MAX_EPSILON
 
 def total_mu(event: PrivacyEvent) -> float:
     """The mu of a composition that holds nothing but Gaussian noise."""
-    squares = []
+    mus = []
     for part, count in basic_counts(event).items():
         if not isinstance(part, GaussianNoise):
             raise UnsupportedEventError(
                 f"the gaussian accountant is exact for GaussianNoise only, got "
                 f"{type(part).__name__}; use renyi"
             )
-        squares.append(count * part.mu**2)
-    return math.sqrt(math.fsum(squares))
+        # A count beyond float64 has no square root there, and no epsilon worth knowing.
+        mus.append(math.sqrt(count) * part.mu if count < 2**1000 else math.inf)
+    return math.hypot(*mus)
 
 
 class GaussianAccountant:
@@ -37,7 +39,10 @@ class GaussianAccountant:
         return gaussian_delta(total_mu(event), epsilon)
 
     def epsilon(self, event: PrivacyEvent, delta: float) -> float:
+        parameters.delta(delta)
         mu = total_mu(event)
+        if math.isinf(mu):
+            return math.inf
         if gaussian_delta(mu, 0.0) <= delta:
             return 0.0
         low, high = 0.0, 1.0

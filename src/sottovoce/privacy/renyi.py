@@ -56,10 +56,15 @@ def _randomised_response(epsilon: float, order: float) -> float:
 
     Reference: Kairouz, Oh and Viswanath 2015, theorem 2.3 (post-processing of randomised response).
     """
-    high, low = order * epsilon, (1.0 - order) * epsilon
-    numerator = high + math.log1p(math.exp(low - high))
-    denominator = epsilon + math.log1p(math.exp(-epsilon))
-    return min(epsilon, (numerator - denominator) / (order - 1.0))
+    half, other = order * epsilon / 2.0, (order - 1.0) * epsilon / 2.0
+    if half + other > 20.0:
+        high, low = order * epsilon, (1.0 - order) * epsilon
+        numerator = high + math.log1p(math.exp(low - high))
+        denominator = epsilon + math.log1p(math.exp(-epsilon))
+        return min(epsilon, (numerator - denominator) / (order - 1.0))
+    # = cosh((2a-1) eps/2)/cosh(eps/2) = 1 + 2 sinh(a eps/2) sinh((a-1) eps/2)/cosh(eps/2)
+    excess = 2.0 * math.sinh(half) * math.sinh(other) / math.cosh(epsilon / 2.0)
+    return min(epsilon, math.log1p(excess) / (order - 1.0))
 
 
 class RenyiAccountant:
@@ -68,7 +73,17 @@ class RenyiAccountant:
     name = "renyi"
 
     def epsilon(self, event: PrivacyEvent, delta: float) -> float:
-        return epsilon_from_renyi(lambda order: renyi_divergence(event, order), delta)
+        return epsilon_from_renyi(
+            lambda order: renyi_divergence(event, order), delta, _stated_orders(event)
+        )
 
     def delta(self, event: PrivacyEvent, epsilon: float) -> float:
-        return delta_from_renyi(lambda order: renyi_divergence(event, order), epsilon)
+        return delta_from_renyi(
+            lambda order: renyi_divergence(event, order), epsilon, _stated_orders(event)
+        )
+
+
+def _stated_orders(event: PrivacyEvent) -> set[float]:
+    """The orders at which curves are known: between them they are only bounded."""
+    curves = (part for part in basic_counts(event) if isinstance(part, RenyiCurve))
+    return {order for curve in curves for order in curve.orders}

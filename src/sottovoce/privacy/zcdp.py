@@ -23,7 +23,10 @@ from sottovoce.privacy.events import (
 
 def rho_of(event: PrivacyEvent) -> float:
     """The rho of a composition: the sum of its parts' (Bun and Steinke 2016, lemma 2.3)."""
-    return math.fsum(count * _basic(event) for event, count in basic_counts(event).items())
+    try:
+        return math.fsum(count * _basic(event) for event, count in basic_counts(event).items())
+    except OverflowError:  # a count beyond float64
+        return math.inf
 
 
 def _basic(event: BasicEvent) -> float:
