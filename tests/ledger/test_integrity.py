@@ -1,5 +1,6 @@
 """Ways in which a ledger could be fooled, damaged or shared, each once a bug."""
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -130,3 +131,18 @@ def test_a_ledger_in_memory_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
             assert (tmp_path / ":memory:").exists()
     except LedgerError:
         pass
+
+
+def test_an_archived_ledger_can_be_read_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "l.db"
+    with Ledger(path) as ledger:
+        ledger.charge(rel(0), 0, PureDp(epsilon=1.0, adjacency=Z), None)
+    # As root every folder is writable, so the answer of the operating system is planted.
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with Ledger(path, must_exist=True) as archive:
+        assert archive.verify() == []
+        assert len(list(archive.rows())) == 1
+        with pytest.raises(LedgerError, match="readonly"):
+            archive.charge(rel(1), 0, PureDp(epsilon=1.0, adjacency=Z), None)

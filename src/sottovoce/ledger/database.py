@@ -1,6 +1,7 @@
 """The SQLite file under the ledger: schema, durable transactions, errors with a remedy."""
 
 import contextlib
+import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -44,9 +45,7 @@ class Database:
         if must_exist and not self.path.is_file():
             raise LedgerError(f"no ledger at {path}; name a run folder or a ledger file")
         with self.explained("open"):
-            self._connection = sqlite3.connect(
-                self.path, isolation_level=None, timeout=_BUSY_SECONDS
-            )
+            self._connection = self._connect(archived=must_exist and self._is_archived())
         try:
             with self.explained("open"):
                 self._open(may_create=not must_exist)
@@ -97,6 +96,16 @@ class Database:
                 f"cannot {action} the ledger {self.path}: {error}; "
                 "check the disk's free space and the file's permissions"
             ) from error
+
+    def _is_archived(self) -> bool:
+        """Whether the ledger lies, whole, where nothing can be written."""
+        log = self.path.with_name(f"{self.path.name}-wal")
+        return not os.access(self.path.parent, os.W_OK) and not log.exists()
+
+    def _connect(self, *, archived: bool) -> sqlite3.Connection:
+        # SQLite wants to write beside a database even to read it, unless it is told not to.
+        target = f"{self.path.as_uri()}?immutable=1" if archived else self.path
+        return sqlite3.connect(target, uri=archived, isolation_level=None, timeout=_BUSY_SECONDS)
 
     def _roll_back(self) -> None:
         try:
