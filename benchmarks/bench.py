@@ -47,7 +47,7 @@ def main() -> None:
         def privatise(mechanism: GaussHermite = mechanism, bits: int = bits) -> bytes:
             return packing.pack(mechanism.encode(values, SystemRandomness().stream()), bits)
 
-        codes = mechanism.encode(values, SeededRandomness(1).stream())
+        codes = mechanism.encode(values, SeededRandomness(1).stream("bench"))
         packed = packing.pack(codes, bits)
         assert np.array_equal(packing.unpack(packed, DIMENSION, bits), codes)
         total = StreamingMean(DIMENSION)

@@ -145,7 +145,10 @@ def test_a_commitment_without_the_key_is_not_the_plain_digest() -> None:
     assert Keystream(ZERO_KEY).commitment(b"update") != plain
 
 
-@given(st.integers(0, 2**128 - 1), st.lists(st.text() | st.integers(), max_size=4).map(tuple))
+@given(
+    st.integers(0, 2**128 - 1),
+    st.lists(st.text() | st.integers(), min_size=1, max_size=4).map(tuple),
+)
 @settings(deadline=None)
 def test_the_same_seed_and_label_give_the_same_words(seed: int, label: Label) -> None:
     first, second = SeededRandomness(seed), SeededRandomness(seed)
@@ -165,7 +168,6 @@ def test_seeded_keys_are_the_documented_blake2b_of_the_label() -> None:
 
 def test_labels_that_look_alike_give_different_streams() -> None:
     labels: list[Label] = [
-        (),
         ("",),
         ("", ""),
         (1,),
@@ -188,8 +190,8 @@ def test_labels_that_look_alike_give_different_streams() -> None:
 
 
 @given(
-    st.lists(st.text(max_size=3) | st.integers(0, 99), max_size=3).map(tuple),
-    st.lists(st.text(max_size=3) | st.integers(0, 99), max_size=3).map(tuple),
+    st.lists(st.text(max_size=3) | st.integers(0, 99), min_size=1, max_size=3).map(tuple),
+    st.lists(st.text(max_size=3) | st.integers(0, 99), min_size=1, max_size=3).map(tuple),
 )
 @settings(deadline=None)
 def test_different_labels_give_different_streams(one: Label, other: Label) -> None:
@@ -227,3 +229,8 @@ def test_system_streams_differ_even_for_one_label() -> None:
 def test_each_source_names_its_grade() -> None:
     assert SystemRandomness().grade == "system"
     assert SeededRandomness(0).grade == "seeded"
+
+
+def test_a_seeded_stream_without_a_label_is_refused_lest_all_inputs_share_it() -> None:
+    with pytest.raises(RandomnessError, match="names its one input"):
+        SeededRandomness(5).stream()

@@ -1,8 +1,19 @@
-"""What 'neighbouring' means. Every event and every result names its adjacency."""
+"""What 'neighbouring' means: what differs, and how. Every result names both."""
 
 from enum import StrEnum
 
 from sottovoce.errors import UnknownNameError
+
+
+class Unit(StrEnum):
+    """What neighbours differ in, and so what is protected.
+
+    SAMPLE  one training sample of a client, whose number of samples is public.
+    CLIENT  everything that a client contributes.
+    """
+
+    SAMPLE = "sample"
+    CLIENT = "client"
 
 
 class Adjacency(StrEnum):

@@ -5,7 +5,7 @@ A domain carries the dimension and the clip; sensitivity follows from it and is 
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, assert_never
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +17,7 @@ from sottovoce.errors import DomainError, ParameterError
 Vector = NDArray[np.float64]
 
 MAX_DIMENSION = 2**34
+MAX_RECORDS = 2**22
 # Projection stops this fraction short of the boundary, which pays for every rounding that happens
 # between the projection and the sampler (division by sigma, sums over records in float64).
 ROUNDING_HEADROOM = 2.0**-20
@@ -81,7 +82,11 @@ class _Ball:
         parameters.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
         parameters.positive("radius (the clip norm)", self.radius)
         parameters.integer(
-            "records", self.records, low=1, high=2**31, remedy="an empty client cannot take part"
+            "records",
+            self.records,
+            low=1,
+            high=MAX_RECORDS,
+            remedy="an empty client cannot take part, a larger one can be split",
         )
 
     def norm(self, values: Vector) -> float:
@@ -98,7 +103,17 @@ class _Ball:
 
     def sensitivity(self, adjacency: Adjacency) -> float:
         shift = self.radius / self.records
-        return shift if adjacency is Adjacency.ZERO_OUT else 2.0 * shift
+        match adjacency:
+            case Adjacency.ZERO_OUT:
+                return shift
+            case Adjacency.REPLACE_ONE:
+                return 2.0 * shift
+            case _:
+                assert_never(adjacency)
+
+    def relative_sensitivity(self, adjacency: Adjacency) -> float:
+        """Sensitivity in units of radius/records: 1 or 2, exactly."""
+        return self.sensitivity(adjacency) / (self.radius / self.records)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +140,11 @@ class L2Ball(_Ball):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class L1Ball(_Ball):
-    """The cross-polytope; projection is the Euclidean one (Duchi et al. 2008)."""
+    """The cross-polytope; projection is the Euclidean one (Duchi et al. 2008).
+
+    That projection can lengthen L1 distances, so a mean of several records is not projected:
+    clip each record.
+    """
 
     def norm(self, values: Vector) -> float:
         largest = float(np.max(np.abs(values)))
@@ -138,6 +157,11 @@ class L1Ball(_Ball):
         limit = self.radius * (1.0 - ROUNDING_HEADROOM)
         if self.norm(vector) <= limit:
             return vector
+        if self.records > 1:
+            raise DomainError(
+                f"L1 norm {self.norm(vector):.6g} of a mean of {self.records} records exceeds "
+                f"{limit:.6g}; clip each record before taking the mean"
+            )
         # Measured down from the largest magnitude: what lies `limit` or more below it ends at 0,
         # and nothing is lost to rounding however large the vector is.
         magnitudes = np.abs(vector)
@@ -181,7 +205,11 @@ class Box:
 
     def sensitivity(self, adjacency: Adjacency) -> float:
         """Zero-out compares with the point of the box nearest to 0, replace-one with any."""
-        if adjacency is Adjacency.REPLACE_ONE:
-            return self.upper - self.lower
-        origin = min(max(0.0, self.lower), self.upper)
-        return max(self.upper - origin, origin - self.lower)
+        match adjacency:
+            case Adjacency.REPLACE_ONE:
+                return self.upper - self.lower
+            case Adjacency.ZERO_OUT:
+                origin = min(max(0.0, self.lower), self.upper)
+                return max(self.upper - origin, origin - self.lower)
+            case _:
+                assert_never(adjacency)

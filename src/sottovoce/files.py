@@ -36,10 +36,22 @@ def write_atomic(path: Path, content: bytes) -> None:
                 os.fsync(file.fileno())
             os.chmod(temporary, 0o644)
             os.replace(temporary, path)
+            _sync_folder(path.parent)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable; Windows has no way to, and needs none."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -19,9 +19,9 @@ def _as_number(name: str, value: float) -> float:
 
 
 def positive(name: str, value: float, *, at_most: float = 1e12, remedy: str = "") -> float:
-    """A finite number above 0 and at most `at_most`."""
+    """A finite number above 0 (and any float64's rounding) and at most `at_most`."""
     number = _as_number(name, value)
-    if not 0.0 < number <= at_most:  # also refuses NaN
+    if not 1e-300 <= number <= at_most:  # also refuses NaN
         tail = f"; {remedy}" if remedy else ""
         raise ParameterError(
             f"{name} must be a finite number above 0 and at most {at_most:g}, got {value!r}{tail}"
@@ -42,7 +42,7 @@ def epsilon(value: float, name: str = "epsilon") -> float:
 def delta(value: float, name: str = "delta") -> float:
     """A delta strictly between 0 and 1."""
     number = _as_number(name, value)
-    if not 0.0 < number < 1.0:
+    if not 1e-300 <= number < 1.0:
         raise ParameterError(
             f"{name} must lie strictly between 0 and 1, got {value!r}; "
             "choose well below one over the number of people, such as 1e-5"

@@ -109,6 +109,11 @@ class SeededRandomness:
         self._root = int(seed).to_bytes(16, "little")
 
     def stream(self, *label: str | int) -> Keystream:
+        if not label:
+            raise RandomnessError(
+                "a seeded stream needs a label that names its one input, such as client and round: "
+                "without one, all inputs would share a keystream"
+            )
         return Keystream(self._derive("keystream", *label))
 
     def generator(self, *label: str | int) -> np.random.Generator:

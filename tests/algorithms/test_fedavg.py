@@ -111,3 +111,37 @@ def test_momentum_of_one_is_refused() -> None:
             server_learning_rate=1.0,
             server_momentum=1.0,
         )
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_sample_whose_gradient_overflows_counts_as_zero_and_raises_nothing(size: int) -> None:
+    # The server chooses the model: an error that depends on a sample would give that sample away.
+    model = np.zeros(make_task().dimension)
+    model[0] = 3e38
+    ordinary = data(4, size)
+    rare = client(ordinary.features.clone(), ordinary.labels.clone())
+    rare.features[0, 0] = 10.0
+    update = sample_level_update(model, rare)
+    assert np.isfinite(update).all()
+    moved = np.linalg.norm(update - sample_level_update(model, ordinary))
+    assert moved <= 2.0 * CLIP_NORM / size
+
+
+def test_a_client_that_diverges_sends_zero_and_raises_nothing() -> None:
+    work = LocalSgd(clip_norm=CLIP_NORM, steps=3, learning_rate=1e12)
+    model = np.zeros(make_task().dimension)
+    model[0] = 3e38
+    ((_, update),) = list(work.updates(make_task(), model, [data(4, 3, scale=1e6)]))
+    np.testing.assert_array_equal(update, np.zeros_like(model))
+
+
+def test_the_sum_over_samples_is_exact_whatever_their_order() -> None:
+    model = np.random.default_rng(3).normal(size=make_task().dimension)
+    some = data(8, 200, scale=3.0)
+    order = torch.randperm(200, generator=torch.Generator().manual_seed(1))
+    shuffled = client(some.features[order], some.labels[order])
+    first, second = sample_level_update(model, some), sample_level_update(model, shuffled)
+    # Gradients may differ in their last float32 bits with the order; their sum adds nothing to it.
+    np.testing.assert_allclose(first, second, atol=1e-7)
+    grid = CLIP_NORM * 2.0**-40 / 200
+    np.testing.assert_allclose(first / grid, np.round(first / grid), atol=1e-3)

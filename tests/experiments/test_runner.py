@@ -12,7 +12,14 @@ from specs import small_spec, small_table
 
 from sottovoce.algorithms.fedavg import SampleClippedGradient
 from sottovoce.domains import Vector
-from sottovoce.errors import ConfigError, DomainError, OutputError, ParameterError, UnknownNameError
+from sottovoce.errors import (
+    ConfigError,
+    DomainError,
+    LedgerError,
+    OutputError,
+    ParameterError,
+    UnknownNameError,
+)
 from sottovoce.experiments.run_folder import RunFolder
 from sottovoce.experiments.runner import run
 from sottovoce.learning.task import ClientData, Task
@@ -336,3 +343,26 @@ def test_a_spec_that_cannot_run_is_refused_before_anything_is_written(
     with pytest.raises(error, match=message):
         run(small_spec(**changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_resume_never_starts_a_new_ledger_for_a_run_that_has_begun(tmp_path: Path) -> None:
+    def stop(row: dict[str, Any]) -> None:
+        if row["round"] == 3:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        run(small_spec(), tmp_path / "run", on_round=stop)
+    for name in ("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm"):
+        (tmp_path / "run" / name).unlink(missing_ok=True)
+    with pytest.raises(LedgerError, match="no ledger at"):
+        run(small_spec(), tmp_path / "run", resume=True)
+    (tmp_path / "run" / "ledger.sqlite").touch()
+    with pytest.raises(LedgerError, match="not a Sottovoce ledger"):
+        run(small_spec(), tmp_path / "run", resume=True)
+
+
+def test_clients_of_different_sizes_share_one_event(tmp_path: Path) -> None:
+    data = {"dataset": "digits", "clients": 4, "partition": {"kind": "dirichlet", "alpha": 1.0}}
+    run(small_spec(data=data, rounds=1), tmp_path / "run")
+    with Ledger(tmp_path / "run" / "ledger.sqlite") as ledger:
+        assert len({str(row["event"]) for row in ledger.rows()}) == 1

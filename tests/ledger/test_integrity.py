@@ -5,12 +5,14 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sottovoce.adjacency import Adjacency
+from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.errors import (
+    AdjacencyMismatchError,
     BudgetExhaustedError,
     LedgerError,
     SottovoceError,
@@ -24,7 +26,7 @@ Z = Adjacency.ZERO_OUT
 
 
 def rel(n: int, client: str = "ada") -> Release:
-    return Release(run="run", client=client, round=n, uplink=0)
+    return Release(unit=Unit.CLIENT, run="run", client=client, round=n, uplink=0)
 
 
 def test_equal_events_written_differently_all_count_against_the_budget(
@@ -32,7 +34,9 @@ def test_equal_events_written_differently_all_count_against_the_budget(
 ) -> None:
     with Ledger(tmp_path / "l.db") as ledger:
         exact = privacy_spent(Repeated(event=PureDp(epsilon=1.0, adjacency=Z), count=5), 1e-6)
-        ledger.set_budget("ada", Budget(epsilon=exact.epsilon, delta=1e-6, adjacency=Z))
+        ledger.set_budget(
+            "ada", Budget(unit=Unit.CLIENT, epsilon=exact.epsilon, delta=1e-6, adjacency=Z)
+        )
         for n in range(4):
             ledger.charge(rel(n), 0, PureDp(epsilon=1, adjacency=Z), None)
         ledger.charge(rel(4), 0, PureDp(epsilon=1.0, adjacency=Z), None)
@@ -70,7 +74,7 @@ def test_verify_notices_a_budget_of_another_adjacency_than_the_charges(
 ) -> None:
     with Ledger(tmp_path / "l.db") as ledger:
         ledger.charge(rel(0), 0, GaussianNoise(mu=1.0, adjacency=Z), None)
-        budget = Budget(epsilon=5.0, delta=1e-6, adjacency=Adjacency.REPLACE_ONE)
+        budget = Budget(unit=Unit.CLIENT, epsilon=5.0, delta=1e-6, adjacency=Adjacency.REPLACE_ONE)
         try:
             ledger.set_budget("ada", budget)
         except SottovoceError:
@@ -90,7 +94,7 @@ def test_verify_notices_a_budget_of_another_adjacency_than_the_charges(
 def test_verify_lists_damage_instead_of_raising(tmp_path: Path, statement: str) -> None:
     path = tmp_path / "l.db"
     with Ledger(path) as ledger:
-        ledger.set_budget("ada", Budget(epsilon=9.0, delta=1e-6, adjacency=Z))
+        ledger.set_budget("ada", Budget(unit=Unit.CLIENT, epsilon=9.0, delta=1e-6, adjacency=Z))
         ledger.charge(rel(0), 0, GaussianNoise(mu=0.1, adjacency=Z), None)
         ledger.charge(rel(1), 0, GaussianNoise(mu=0.2, adjacency=Z), None)
     db = sqlite3.connect(path)
@@ -146,3 +150,31 @@ def test_an_archived_ledger_can_be_read_where_nothing_can_be_written(
         assert len(list(archive.rows())) == 1
         with pytest.raises(LedgerError, match="readonly"):
             archive.charge(rel(1), 0, PureDp(epsilon=1.0, adjacency=Z), None)
+
+
+def test_charges_per_sample_and_per_client_are_never_added_up(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "l.db") as ledger:
+        event = GaussianNoise(mu=1.0, adjacency=Z)
+        ledger.charge(rel(0), 0, event, None)
+        per_sample = replace(rel(1), unit=Unit.SAMPLE)
+        with pytest.raises(AdjacencyMismatchError, match="per client in this ledger"):
+            ledger.charge(per_sample, 0, event, None)
+        with pytest.raises(AdjacencyMismatchError, match="per client in this ledger"):
+            ledger.set_budget("ada", Budget(unit=Unit.SAMPLE, epsilon=9.0, delta=1e-6, adjacency=Z))
+        ledger.charge(replace(per_sample, client="bob"), 0, event, None)
+        assert len(list(ledger.rows())) == 2
+
+
+def test_a_history_whose_events_are_gone_is_an_error_not_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "l.db"
+    with Ledger(path) as ledger:
+        ledger.charge(rel(0), 0, GaussianNoise(mu=1.0, adjacency=Z), None)
+    db = sqlite3.connect(path)
+    db.execute("DELETE FROM events")
+    db.commit()
+    db.close()
+    with Ledger(path) as ledger:
+        with pytest.raises(LedgerError, match="event that is gone"):
+            ledger.spent("ada", 1e-6)
+        with pytest.raises(LedgerError, match="event that is gone"):
+            ledger.largest_spent(1e-6)

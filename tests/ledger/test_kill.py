@@ -21,7 +21,7 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 
 import sottovoce
-from sottovoce.adjacency import Adjacency
+from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.domains import L2Ball
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget
@@ -45,6 +45,7 @@ EVENT = MECHANISM.privacy(Adjacency.ZERO_OUT)
 DELTA = 1e-6
 # Room for every round and not one charge more, so a charge lost in a crash costs a round.
 BUDGET = Budget(
+    unit=Unit.CLIENT,
     epsilon=privacy_spent(Repeated(event=EVENT, count=ROUNDS), DELTA).epsilon,
     delta=DELTA,
     adjacency=Adjacency.ZERO_OUT,
@@ -88,7 +89,11 @@ def send_rounds(folder: Path, randomness: Randomness, last: int) -> None:
         print("ready", flush=True)
         for round_number in range(first, min(first + last, ROUNDS + 1)):
             plan = RoundPlan(
-                run="run", round=round_number, adjacency=Adjacency.ZERO_OUT, clients=parts
+                unit=Unit.CLIENT,
+                run="run",
+                round=round_number,
+                adjacency=Adjacency.ZERO_OUT,
+                clients=parts,
             )
             requests = [
                 Request(part=part, uplink=0, values=update_of(part.client, round_number))

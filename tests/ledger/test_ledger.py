@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import sottovoce
-from sottovoce.adjacency import Adjacency
+from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.errors import AdjacencyMismatchError, BudgetExhaustedError, LedgerError
 from sottovoce.ledger.database import SCHEMA_VERSION
 from sottovoce.ledger.ledger import Ledger
@@ -37,7 +37,7 @@ from sottovoce.privacy.events import (
 
 ZERO_OUT, REPLACE_ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 DELTA = 1e-6
-BUDGET = Budget(epsilon=2.0, delta=DELTA, adjacency=ZERO_OUT)
+BUDGET = Budget(unit=Unit.CLIENT, epsilon=2.0, delta=DELTA, adjacency=ZERO_OUT)
 EVENT = ZeroConcentrated(rho=0.01, adjacency=ZERO_OUT)
 OTHER_EVENT = GaussianNoise(mu=0.3, adjacency=ZERO_OUT)
 
@@ -45,7 +45,7 @@ OTHER_EVENT = GaussianNoise(mu=0.3, adjacency=ZERO_OUT)
 def a_release(
     round_number: int = 1, *, client: str = "ada", run: str = "run", uplink: int = 0
 ) -> Release:
-    return Release(run=run, client=client, round=round_number, uplink=uplink)
+    return Release(unit=Unit.CLIENT, run=run, client=client, round=round_number, uplink=uplink)
 
 
 def pay(ledger: Ledger, release: Release, event: PrivacyEvent = EVENT, attempt: int = 0) -> Charge:
@@ -98,6 +98,7 @@ def test_a_charge_is_on_disk_when_the_call_returns(ledger: Ledger, path: Path) -
                 "round": 3,
                 "uplink": 2,
                 "attempt": 1,
+                "unit": "client",
                 "event": {"shape": "ZeroConcentrated", "rho": 0.01, "adjacency": "zero-out"},
                 "message_stored": False,
             }
@@ -219,7 +220,9 @@ def test_exactly_the_calibrated_number_of_charges_fits(
 
 def test_a_budget_is_met_when_it_is_spent_to_the_last_digit(ledger: Ledger) -> None:
     exact = privacy_spent(Repeated(event=EVENT, count=3), DELTA).epsilon
-    ledger.set_budget("ada", Budget(epsilon=exact, delta=DELTA, adjacency=ZERO_OUT))
+    ledger.set_budget(
+        "ada", Budget(unit=Unit.CLIENT, epsilon=exact, delta=DELTA, adjacency=ZERO_OUT)
+    )
     for round_number in range(3):
         pay(ledger, a_release(round_number))
     with pytest.raises(BudgetExhaustedError):
@@ -240,7 +243,9 @@ def test_charges_of_other_runs_uplinks_and_attempts_all_count(ledger: Ledger) ->
 
 def test_different_events_count_together(ledger: Ledger) -> None:
     both = privacy_spent(Composed(events=(EVENT, OTHER_EVENT)), DELTA).epsilon
-    ledger.set_budget("ada", Budget(epsilon=0.999 * both, delta=DELTA, adjacency=ZERO_OUT))
+    ledger.set_budget(
+        "ada", Budget(unit=Unit.CLIENT, epsilon=0.999 * both, delta=DELTA, adjacency=ZERO_OUT)
+    )
     pay(ledger, a_release(1), OTHER_EVENT)
     with pytest.raises(BudgetExhaustedError):
         pay(ledger, a_release(2), EVENT)
@@ -265,7 +270,9 @@ def test_a_client_without_a_budget_is_charged_without_a_limit(ledger: Ledger) ->
 
 
 def test_an_event_without_a_guarantee_fits_into_no_budget(ledger: Ledger) -> None:
-    ledger.set_budget("ada", Budget(epsilon=1000.0, delta=0.5, adjacency=ZERO_OUT))
+    ledger.set_budget(
+        "ada", Budget(unit=Unit.CLIENT, epsilon=1000.0, delta=0.5, adjacency=ZERO_OUT)
+    )
     with pytest.raises(BudgetExhaustedError):
         pay(ledger, a_release(), NonPrivate(adjacency=ZERO_OUT))
     assert list(ledger.rows()) == []
@@ -289,7 +296,7 @@ def test_a_budget_of_another_adjacency_than_the_history_is_refused(ledger: Ledge
 
 
 def test_a_budget_comes_back_exactly(ledger: Ledger) -> None:
-    budget = Budget(epsilon=0.1 + 0.2, delta=1e-300, adjacency=REPLACE_ONE)
+    budget = Budget(unit=Unit.CLIENT, epsilon=0.1 + 0.2, delta=1e-300, adjacency=REPLACE_ONE)
     ledger.set_budget("ada", budget)
     ledger.set_budget("ada", budget)  # the same again changes nothing
     assert ledger.budget("ada") == budget
@@ -593,8 +600,8 @@ def test_a_charge_copied_in_from_elsewhere_is_noticed(
     tampered: Callable[..., list[str]],
 ) -> None:
     assert tampered(
-        "INSERT INTO charges SELECT 6, run, client, 77, uplink, attempt, event, commitment, chain "
-        "FROM charges WHERE id = 5"
+        "INSERT INTO charges SELECT 6, run, client, 77, uplink, attempt, unit, event, commitment, "
+        "chain FROM charges WHERE id = 5"
     )
 
 
@@ -749,7 +756,9 @@ def test_two_processes_cannot_spend_one_budget_twice(path: Path) -> None:
     fitting = 30
     exact = privacy_spent(Repeated(event=EVENT, count=fitting), DELTA).epsilon
     with Ledger(path) as ledger:
-        ledger.set_budget("ada", Budget(epsilon=exact, delta=DELTA, adjacency=ZERO_OUT))
+        ledger.set_budget(
+            "ada", Budget(unit=Unit.CLIENT, epsilon=exact, delta=DELTA, adjacency=ZERO_OUT)
+        )
     writers = [start("charge", path, "ada", 25, run) for run in ("one", "two")]
     assert sum(report["charges_made"] for report in finish(*writers)) == fitting
     with Ledger(path, must_exist=True) as ledger:

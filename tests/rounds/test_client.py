@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.adjacency import Adjacency
+from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.domains import L2Ball
 from sottovoce.errors import (
     AdjacencyMismatchError,
@@ -51,7 +51,9 @@ def a_plan(
     round_number: int = 1, *, run: str = "run", adjacency: Adjacency = Adjacency.ZERO_OUT
 ) -> RoundPlan:
     parts = tuple(ClientPlan(client=name, mechanism=MECHANISM, weight=1.0) for name in NAMES)
-    return RoundPlan(run=run, round=round_number, adjacency=adjacency, clients=parts)
+    return RoundPlan(
+        unit=Unit.CLIENT, run=run, round=round_number, adjacency=adjacency, clients=parts
+    )
 
 
 def a_request(values: ArrayLike = VALUES, *, client: str = "ada", uplink: int = 0) -> Request:
@@ -62,7 +64,7 @@ def a_request(values: ArrayLike = VALUES, *, client: str = "ada", uplink: int = 
 def room_for(count: int) -> Budget:
     """A budget that holds exactly `count` charges."""
     epsilon = privacy_spent(Repeated(event=EVENT, count=count), DELTA).epsilon
-    return Budget(epsilon=epsilon, delta=DELTA, adjacency=Adjacency.ZERO_OUT)
+    return Budget(unit=Unit.CLIENT, epsilon=epsilon, delta=DELTA, adjacency=Adjacency.ZERO_OUT)
 
 
 @dataclass

@@ -2,17 +2,19 @@
 
 import sqlite3
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.adjacency import Adjacency
+from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.domains import L2Ball
 from sottovoce.errors import (
     ParameterError,
     SottovoceError,
+    WireError,
 )
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
@@ -37,7 +39,7 @@ def gh(radius: float = 1.0, levels: int = 2, noise: float = 0.25) -> GaussHermit
 
 def plan_of(mechanism: Mechanism, round_number: int = 1) -> RoundPlan:
     part = ClientPlan(client="ada", mechanism=mechanism, weight=1.0)
-    return RoundPlan(run="run", round=round_number, adjacency=Z, clients=(part,))
+    return RoundPlan(unit=Unit.CLIENT, run="run", round=round_number, adjacency=Z, clients=(part,))
 
 
 def ask(plan: RoundPlan, values: ArrayLike, uplink: int = 0) -> Request:
@@ -137,3 +139,17 @@ def test_the_input_that_is_encoded_is_the_one_that_was_committed_to(
     with Ledger(tmp_path / "l.db") as ledger:
         privatise_one(plan, ask(plan, values), ledger, SeededRandomness(1))
     assert seen == [VALUES.tobytes()]
+
+
+@pytest.mark.parametrize("other", [("run", "bob"), ("another", "ada")])
+def test_a_message_passes_neither_for_another_clients_nor_for_another_runs(
+    tmp_path: Path, other: tuple[str, str]
+) -> None:
+    plan = plan_of(gh())
+    with Ledger(tmp_path / "l.db") as ledger:
+        message = privatise_one(plan, ask(plan, VALUES), ledger, SystemRandomness())
+    run, client = other
+    part = replace(plan.clients[0], client=client)
+    server = RoundServer(replace(plan, run=run, clients=(part,)), dimension=64)
+    with pytest.raises(WireError, match="hash of the public parameters"):
+        server.receive(client, message)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.adjacency import Adjacency
+from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.domains import L2Ball, Vector
 from sottovoce.errors import WireError
 from sottovoce.ledger.ledger import Ledger
@@ -33,7 +33,9 @@ def a_plan(mechanism: Mechanism = EXACT, round_number: int = 1) -> RoundPlan:
         ClientPlan(client=name, mechanism=mechanism, weight=weight)
         for name, weight in WEIGHTS.items()
     )
-    return RoundPlan(run="run", round=round_number, adjacency=Adjacency.ZERO_OUT, clients=parts)
+    return RoundPlan(
+        unit=Unit.CLIENT, run="run", round=round_number, adjacency=Adjacency.ZERO_OUT, clients=parts
+    )
 
 
 def update_of(client: str) -> Vector:
@@ -120,7 +122,9 @@ def test_private_messages_are_decoded_by_each_clients_own_mechanism(send: Send) 
         )
         for name, weight in WEIGHTS.items()
     )
-    plan = RoundPlan(run="run", round=1, adjacency=Adjacency.ZERO_OUT, clients=parts)
+    plan = RoundPlan(
+        unit=Unit.CLIENT, run="run", round=1, adjacency=Adjacency.ZERO_OUT, clients=parts
+    )
     server = RoundServer(plan, dimension=DIMENSION)
     total = np.zeros(DIMENSION)
     for part in parts:
@@ -263,6 +267,7 @@ def test_the_weight_comes_from_the_plan_and_not_from_the_message(send: Send) -> 
     # The same bytes under two plans: only the plan's weights can make the difference.
     light = a_plan()
     heavy = RoundPlan(
+        unit=Unit.CLIENT,
         run="run",
         round=1,
         adjacency=Adjacency.ZERO_OUT,
@@ -294,6 +299,7 @@ def test_memory_is_a_few_vectors_however_many_clients_answer() -> None:
         input_domain=L2Ball(dimension=dimension, radius=1.0), levels=16, noise_multiplier=1.0
     )
     plan = RoundPlan(
+        unit=Unit.CLIENT,
         run="run",
         round=1,
         adjacency=Adjacency.ZERO_OUT,

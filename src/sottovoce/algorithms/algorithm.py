@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
+from sottovoce.adjacency import Unit
 from sottovoce.domains import L2Ball, Vector
 from sottovoce.learning.task import ClientData, Task
 
@@ -11,7 +12,16 @@ Uplinks = tuple[Vector, ...]  # every vector that will leave a client in a round
 
 
 class Algorithm(Protocol):
-    """A federated algorithm on flat model vectors."""
+    """A federated algorithm on flat model vectors.
+
+    Whatever the data and the model, `client_steps` yields finite vectors inside the domain: an
+    error that depends on the data would tell the server what no charge has paid for.
+    """
+
+    @property
+    def unit(self) -> Unit:
+        """What the domain's neighbours differ in."""
+        ...
 
     def domain(self, dimension: int, client: ClientData) -> L2Ball:
         """Where a client's uplinks live, and so what one neighbour can change."""

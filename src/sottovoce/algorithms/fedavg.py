@@ -15,15 +15,24 @@ import numpy as np
 import torch
 
 from sottovoce import parameters
+from sottovoce.adjacency import Unit
 from sottovoce.algorithms.algorithm import State, Uplinks
 from sottovoce.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.errors import ParameterError
 from sottovoce.learning.task import ClientData, Task
 
+# Clipped gradients are rounded to this fraction of the clip norm; MAX_RECORDS of them fit int64.
+_GRID = 2.0**-40
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleClippedGradient:
-    """The mean of per-sample gradients, each clipped to `clip_norm`; protects one sample."""
+    """The mean of per-sample gradients, each clipped to `clip_norm`; protects one sample.
+
+    Clipped gradients are rounded to multiples of 2^-40 C and added up as integers: the sum is
+    exact, so one sample moves it by its own contribution and nothing else, whatever the order. A
+    gradient that is not finite counts as zero.
+    """
 
     clip_norm: float
 
@@ -34,14 +43,16 @@ class SampleClippedGradient:
         self, task: Task, model: Vector, clients: Sequence[ClientData]
     ) -> Iterator[tuple[ClientData, Vector]]:
         limit = self.clip_norm * (1.0 - ROUNDING_HEADROOM)
-        totals = torch.zeros(len(clients), task.dimension, dtype=torch.float64)
+        grid = self.clip_norm * _GRID
+        totals = torch.zeros(len(clients), task.dimension, dtype=torch.int64)
         for owners, gradients in task.sample_gradients(model, clients):
-            # Norms and sums in float64: rounding stays far inside the headroom.
             exact = gradients.to(torch.float64)
+            exact[~torch.isfinite(exact).all(dim=1)] = 0.0
             norms = torch.linalg.vector_norm(exact, dim=1, keepdim=True)
-            totals.index_add_(0, owners, exact * (limit / torch.clamp(norms, min=limit)))
+            clipped = exact * (limit / torch.clamp(norms, min=limit))
+            totals.index_add_(0, owners, torch.round(clipped / grid).to(torch.int64))
         for client, total in zip(clients, totals.numpy(), strict=True):
-            yield client, -total / client.num_samples
+            yield client, total * (-grid / client.num_samples)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +75,9 @@ class LocalSgd:
             model, clients, steps=self.steps, learning_rate=self.learning_rate
         )
         for position, local in models:
-            yield clients[position], local.to(torch.float64).numpy() - model
+            update = local.to(torch.float64).numpy() - model
+            # A diverged client sends zero: an error would tell the server about its data.
+            yield clients[position], update if np.isfinite(update).all() else np.zeros_like(update)
 
 
 LocalWork = SampleClippedGradient | LocalSgd
@@ -83,6 +96,16 @@ class FedAvg:
         momentum = parameters.finite("server_momentum", self.server_momentum)
         if not 0.0 <= momentum < 1.0:
             raise ParameterError(f"server_momentum must lie in [0, 1), got {momentum}")
+
+    @property
+    def unit(self) -> Unit:
+        match self.local_work:
+            case SampleClippedGradient():
+                return Unit.SAMPLE
+            case LocalSgd():
+                return Unit.CLIENT
+            case _:
+                assert_never(self.local_work)
 
     def domain(self, dimension: int, client: ClientData) -> L2Ball:
         match self.local_work:

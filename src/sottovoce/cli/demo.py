@@ -14,7 +14,7 @@ def demo(
     seeds: Annotated[int, typer.Option(help="Repetitions of every variant.")] = 8,
     as_json: Json = False,
 ) -> None:
-    """Train on the bundled digits four ways at the same (epsilon, delta) and compare."""
+    """Train on the bundled digits without privacy and at one (epsilon, delta), and compare."""
     with progress_bars() as bars:
         from sottovoce.experiments.demo import run_demo  # torch takes a while to load
 
@@ -32,12 +32,14 @@ def demo(
 
 
 def _print(demo: dict[str, Any], report: Path) -> None:
+    from sottovoce.privacy.accounting import show_epsilon
+
     variants, comparison = demo["variants"], demo["comparison"]
     rows = [
         [
             row["variant"],
             f"{row['accuracy_mean']:.3f} +- {row['accuracy_stddev']:.3f}",
-            "no guarantee" if row["epsilon"] is None else f"{row['epsilon']:.3f}",
+            "no guarantee" if row["epsilon"] is None else show_epsilon(row["epsilon"], 3),
             f"{row['bits_per_coordinate']}",
             f"{row['payload_bytes_up_per_message']:.0f} ({row['total_bytes_up_per_message']:.0f})",
             f"{row['payload_bytes_down_per_message']:.0f} "

@@ -71,7 +71,7 @@ def show_(
         print_json(rows)
         return
     columns = ["client", "charges", "epsilon", "budget", "delta", "adjacency", "accountant"]
-    print_table(columns, [[show(row[column]) for column in columns] for row in rows])
+    print_table(columns, [[show(row[column], column) for column in columns] for row in rows])
 
 
 def _row(ledger: "Ledger", client: str, delta: float) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -15,13 +14,13 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, allow_nan=False))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table; numbers stand right, words left. Wide enough for every cell when piped."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD)
     for index, column in enumerate(columns):
         numeric = all(row[index][:1] in "0123456789-+.<" for row in rows)
         table.add_column(column, justify="right" if numeric and rows else "left", no_wrap=True)
@@ -37,17 +36,22 @@ def print_fields(fields: Mapping[str, object]) -> None:
     """Names and values, one a line."""
     width = max(len(name) for name in fields)
     for name, value in fields.items():
-        typer.echo(f"{name:<{width}}  {show(value)}")
+        typer.echo(f"{name:<{width}}  {show(value, name)}")
 
 
-def show(value: object) -> str:
-    """A value for people."""
+def show(value: object, name: str = "") -> str:
+    """A value for people; epsilons are rounded up, deltas are exact."""
+    from sottovoce.privacy.accounting import show_epsilon
+
     if value is None:
         return "none"
     if isinstance(value, float):
-        return "infinite" if math.isinf(value) else f"{value:.6g}"
+        if name in ("epsilon", "bounds"):
+            return show_epsilon(value)
+        return repr(value) if name == "delta" else f"{value:.6g}"
     if isinstance(value, dict):
-        return ", ".join(f"{key}={show(item)}" for key, item in value.items())
+        inner = name if name == "bounds" else ""
+        return ", ".join(f"{key}={show(item, inner or key)}" for key, item in value.items())
     return str(value)
 
 

@@ -38,5 +38,8 @@ def run(
 
 def round_note(row: dict[str, Any]) -> str:
     """What a progress bar says after a round."""
-    epsilon = "no privacy" if row["epsilon"] is None else f"epsilon {row['epsilon']:.2f}"
+    from sottovoce.privacy.accounting import show_epsilon
+
+    spent = row["epsilon"]
+    epsilon = "no privacy" if spent is None else f"epsilon {show_epsilon(spent, 2)}"
     return f"accuracy {row['accuracy']:.3f}  {epsilon}"

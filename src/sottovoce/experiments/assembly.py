@@ -86,7 +86,7 @@ def assemble(spec: RunSpec) -> Assembly:
         parts=parts,
         algorithm=algorithm,
         sampling=_sampling(spec),
-        budget=_budget(resolved, parts[0]),
+        budget=_budget(resolved, algorithm, parts[0]),
     )
 
 
@@ -121,7 +121,7 @@ def _with_resolved_mechanism(
     return spec.model_copy(update={"mechanism": mechanism})
 
 
-def _budget(spec: RunSpec, part: ClientPlan) -> Budget | None:
+def _budget(spec: RunSpec, algorithm: FedAvg, part: ClientPlan) -> Budget | None:
     if isinstance(part.mechanism.privacy(spec.privacy.adjacency), NonPrivate):
         if spec.privacy.epsilon is not None:
             raise ConfigError(
@@ -132,7 +132,10 @@ def _budget(spec: RunSpec, part: ClientPlan) -> Budget | None:
     if spec.privacy.epsilon is None:
         return None
     return Budget(
-        epsilon=spec.privacy.epsilon, delta=spec.privacy.delta, adjacency=spec.privacy.adjacency
+        epsilon=spec.privacy.epsilon,
+        delta=spec.privacy.delta,
+        adjacency=spec.privacy.adjacency,
+        unit=algorithm.unit,
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from sottovoce import files
 from sottovoce.errors import OutputError
 from sottovoce.experiments.run_folder import RunFolder
+from sottovoce.privacy.accounting import show_epsilon
 
 
 def export_model(folder: Path, destination: Path) -> dict[str, object]:
@@ -30,8 +31,8 @@ def export_model(folder: Path, destination: Path) -> dict[str, object]:
     metadata = {
         "spec_hash": header["spec_hash"],
         "rounds": str(progress.rounds_done),
-        "epsilon": f"{spent.epsilon:.6g}" if spent else "0",
-        "delta": f"{delta:g}",
+        "epsilon": show_epsilon(spent.epsilon) if spent else "0",
+        "delta": repr(delta),
         "adjacency": header["spec"]["privacy"]["adjacency"],
         "guarantee": header["guarantee"],
     }

@@ -34,6 +34,11 @@ class RunFolder:
     def exists(self) -> bool:
         return (self.path / "run.json").is_file()
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a round may have been run: the ledger is made before these are."""
+        return any((self.path / name).exists() for name in ("metrics.jsonl", "checkpoint.npz"))
+
     def create(self, header: dict[str, Any]) -> None:
         """A new run; a folder that holds anything is left alone."""
         with files.explained("create", self.path):

@@ -35,7 +35,8 @@ def run(
         _check_same_spec(run_folder, assembly.spec)
     else:
         run_folder.create(_header(assembly))
-    with run_folder.ledger() as ledger:
+    # A run that has begun has a ledger: a new, empty one would forget what was spent.
+    with run_folder.ledger(must_exist=run_folder.has_begun) as ledger:
         _set_budgets(ledger, assembly)
         simulation = _simulation(assembly, ledger)
         progress = run_folder.load_checkpoint() or simulation.start()

@@ -21,13 +21,14 @@ _SCHEMA = (
         budgets INTEGER NOT NULL, budgets_end BLOB NOT NULL)""",
     """CREATE TABLE budgets (
         id INTEGER PRIMARY KEY AUTOINCREMENT, client TEXT NOT NULL UNIQUE,
-        epsilon REAL NOT NULL, delta REAL NOT NULL, adjacency TEXT NOT NULL,
+        epsilon REAL NOT NULL, delta REAL NOT NULL, adjacency TEXT NOT NULL, unit TEXT NOT NULL,
         chain BLOB NOT NULL)""",
     "CREATE TABLE events (id INTEGER PRIMARY KEY, json TEXT NOT NULL UNIQUE)",
     """CREATE TABLE charges (
         id INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL, client TEXT NOT NULL,
         round INTEGER NOT NULL, uplink INTEGER NOT NULL, attempt INTEGER NOT NULL,
-        event INTEGER NOT NULL REFERENCES events(id), commitment BLOB, chain BLOB NOT NULL,
+        unit TEXT NOT NULL, event INTEGER NOT NULL REFERENCES events(id), commitment BLOB,
+        chain BLOB NOT NULL,
         UNIQUE (run, client, round, uplink, attempt))""",
     "CREATE INDEX charges_by_client ON charges (client, event)",
     """CREATE TABLE messages (

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from sottovoce.adjacency import Adjacency
+from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.errors import (
     AdjacencyMismatchError,
     BudgetExhaustedError,
@@ -25,7 +25,7 @@ from sottovoce.errors import (
 from sottovoce.ledger.database import Database
 from sottovoce.ledger.records import Budget, Charge, Release
 from sottovoce.privacy import events
-from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
+from sottovoce.privacy.accounting import PrivacySpent, privacy_spent, show_epsilon
 from sottovoce.privacy.events import PrivacyEvent
 
 Chain = Literal["charges", "budgets"]
@@ -65,10 +65,17 @@ class Ledger:
                 )
             for event, _ in self.history(client):
                 _check_adjacency(f"client '{client}'", event, budget)
-            row = (client, float(budget.epsilon), float(budget.delta), str(budget.adjacency))
+            self._check_unit(client, budget.unit)
+            row = (
+                client,
+                float(budget.epsilon),
+                float(budget.delta),
+                str(budget.adjacency),
+                str(budget.unit),
+            )
             self._db.execute(
-                "INSERT INTO budgets (client, epsilon, delta, adjacency, chain) "
-                "VALUES (?, ?, ?, ?, ?)",
+                "INSERT INTO budgets (client, epsilon, delta, adjacency, unit, chain) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
                 (*row, self._extend("budgets", row)),
             )
 
@@ -78,6 +85,7 @@ class Ledger:
         """Enter a charge, or raise BudgetExhaustedError and enter nothing."""
         text = events.to_json(event)
         with self._writing():
+            self._check_unit(release.client, release.unit)
             self._check_budget(release, event)
             taken = self._db.one(
                 "SELECT 1 FROM charges WHERE run = ? AND client = ? AND round = ? AND uplink = ? "
@@ -87,11 +95,13 @@ class Ledger:
             if taken:
                 raise LedgerError(f"{release}, attempt {attempt} has been charged before")
             self._db.execute("INSERT OR IGNORE INTO events (json) VALUES (?)", (text,))
-            chain = self._extend("charges", (*release.key, attempt, text, _hex(commitment)))
+            row = (*release.key, attempt, str(release.unit), text, _hex(commitment))
+            chain = self._extend("charges", row)
             (charge_id,) = self._db.execute(
-                "INSERT INTO charges (run, client, round, uplink, attempt, event, commitment, "
-                "chain) SELECT ?, ?, ?, ?, ?, id, ?, ? FROM events WHERE json = ? RETURNING id",
-                (*release.key, attempt, commitment, chain, text),
+                "INSERT INTO charges (run, client, round, uplink, attempt, unit, event, "
+                "commitment, chain) SELECT ?, ?, ?, ?, ?, ?, id, ?, ? FROM events WHERE json = ? "
+                "RETURNING id",
+                (*release.key, attempt, str(release.unit), commitment, chain, text),
             ).fetchone()
         return Charge(
             id=charge_id,
@@ -128,7 +138,7 @@ class Ledger:
         """The newest attempt at a release, if there is one."""
         row = self._db.one(
             "SELECT charges.id, attempt, json, commitment, message FROM charges "
-            "JOIN events ON events.id = charges.event "
+            "LEFT JOIN events ON events.id = charges.event "
             "LEFT JOIN messages ON messages.charge = charges.id "
             "WHERE run = ? AND client = ? AND round = ? AND uplink = ? "
             "ORDER BY attempt DESC LIMIT 1",
@@ -154,19 +164,21 @@ class Ledger:
 
     def budget(self, client: str) -> Budget | None:
         row = self._db.one(
-            "SELECT epsilon, delta, adjacency FROM budgets WHERE client = ?", (client,)
+            "SELECT epsilon, delta, adjacency, unit FROM budgets WHERE client = ?", (client,)
         )
         if row is None:
             return None
         try:
-            return Budget(epsilon=row[0], delta=row[1], adjacency=Adjacency(row[2]))
+            return Budget(
+                epsilon=row[0], delta=row[1], adjacency=Adjacency(row[2]), unit=Unit(row[3])
+            )
         except ValueError as error:
             raise LedgerError(f"the budget of client '{client}' is damaged: {error}") from None
 
     def history(self, client: str) -> list[tuple[PrivacyEvent, int]]:
         """Every event charged to a client, with its count."""
         rows = self._db.all(
-            "SELECT json, COUNT(*) FROM charges JOIN events ON events.id = charges.event "
+            "SELECT json, COUNT(*) FROM charges LEFT JOIN events ON events.id = charges.event "
             "WHERE client = ? GROUP BY event ORDER BY event",
             (client,),
         )
@@ -186,7 +198,7 @@ class Ledger:
         """
         rows = self._db.all(
             "SELECT client, json, COUNT(*) FROM charges "
-            "JOIN events ON events.id = charges.event "
+            "LEFT JOIN events ON events.id = charges.event "
             "WHERE ?1 IS NULL OR run != ?1 OR round <= ?2 "
             "GROUP BY client, event ORDER BY event",
             through or (None, None),
@@ -205,9 +217,19 @@ class Ledger:
 
     def rows(self, client: str | None = None) -> Iterator[dict[str, object]]:
         """The charges in order, as plain data."""
-        names = ("id", "run", "client", "round", "uplink", "attempt", "event", "message_stored")
+        names = [
+            "id",
+            "run",
+            "client",
+            "round",
+            "uplink",
+            "attempt",
+            "unit",
+            "event",
+            "message_stored",
+        ]
         for *values, text, stored in self._db.all(
-            "SELECT charges.id, run, client, round, uplink, attempt, json, "
+            "SELECT charges.id, run, client, round, uplink, attempt, unit, json, "
             "EXISTS (SELECT 1 FROM messages WHERE charge = charges.id) FROM charges "
             "JOIN events ON events.id = charges.event "
             "WHERE ?1 IS NULL OR client = ?1 ORDER BY charges.id",
@@ -228,13 +250,13 @@ class Ledger:
             problems.append("a message or charge refers to a row that is gone")
         problems += self._chain_problems(
             "charges",
-            "SELECT charges.id, run, client, round, uplink, attempt, json, "
+            "SELECT charges.id, run, client, round, uplink, attempt, unit, json, "
             "CASE WHEN commitment IS NOT NULL THEN lower(hex(commitment)) END, chain "
             "FROM charges LEFT JOIN events ON events.id = charges.event ORDER BY charges.id",
         )
         problems += self._chain_problems(
             "budgets",
-            "SELECT id, client, epsilon, delta, adjacency, chain FROM budgets ORDER BY id",
+            "SELECT id, client, epsilon, delta, adjacency, unit, chain FROM budgets ORDER BY id",
         )
         for client in self.clients():
             problems += self._client_problems(client)
@@ -268,11 +290,24 @@ class Ledger:
         if spent is None or spent.epsilon <= budget.epsilon:
             return []
         return [
-            f"client '{client}' has spent epsilon {spent.epsilon:.6g}, "
+            f"client '{client}' has spent epsilon {show_epsilon(spent.epsilon)}, "
             f"more than its budget {budget.epsilon:g}"
         ]
 
     # -- inside ----------------------------------------------------------------------------
+
+    def _check_unit(self, client: str, unit: Unit) -> None:
+        """A client's charges protect one unit: epsilons of samples and clients do not add up."""
+        for (present,) in self._db.all(
+            "SELECT unit FROM charges WHERE client = ?1 UNION "
+            "SELECT unit FROM budgets WHERE client = ?1",
+            (client,),
+        ):
+            if present != unit:
+                raise AdjacencyMismatchError(
+                    f"client '{client}' is accounted per {present} in this ledger, and this is "
+                    f"per {unit}; use another ledger"
+                )
 
     def _check_budget(self, release: Release, event: PrivacyEvent) -> None:
         budget = self.budget(release.client)
@@ -284,8 +319,9 @@ class Ledger:
         )
         if not after.epsilon <= budget.epsilon:
             raise BudgetExhaustedError(
-                f"{release}: epsilon would reach {after.epsilon:.6g} at delta {budget.delta:g} "
-                f"({budget.adjacency}), above the budget {budget.epsilon:g}; nothing is sent"
+                f"{release}: epsilon would reach {show_epsilon(after.epsilon)} at delta "
+                f"{budget.delta:g} ({budget.adjacency}), above the budget {budget.epsilon:g}; "
+                "nothing is sent"
             )
 
     @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from sottovoce import parameters
-from sottovoce.adjacency import Adjacency
+from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.privacy.events import PrivacyEvent
 
 
@@ -14,6 +14,7 @@ class Budget:
     epsilon: float
     delta: float
     adjacency: Adjacency
+    unit: Unit
 
     def __post_init__(self) -> None:
         parameters.epsilon(self.epsilon)
@@ -22,16 +23,18 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One vector that a client is asked to send."""
+    """One vector that a client is asked to send, and what it protects."""
 
+    unit: Unit
     run: str
     client: str
     round: int
     uplink: int
 
     def __post_init__(self) -> None:
-        parameters.integer("round", self.round, low=0, high=2**32 - 1)
-        parameters.integer("uplink", self.uplink, low=0, high=255)
+        for name, high in (("round", 2**32 - 1), ("uplink", 255)):
+            value = parameters.integer(name, getattr(self, name), low=0, high=high)
+            object.__setattr__(self, name, value)  # a plain int, whatever came in
 
     def __str__(self) -> str:
         return f"client '{self.client}', round {self.round}, uplink {self.uplink}"

@@ -18,8 +18,9 @@ from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.privacy.events import ZeroConcentrated
 from sottovoce.randomness import Keystream
 
-# Rounding of the norm check and of u/sigma, relative to the ball's radius.
-_ROUNDING = 2.0**-48
+# The norm check and u/sigma round by less than 2^-48 of the radius, that is, by less than this
+# fraction of the distance of neighbours with up to MAX_RECORDS = 2^22 records.
+_ROUNDING = 2.0**-26
 
 
 def _automatic_levels(domain: Domain, given: Parameters) -> int:
@@ -100,7 +101,7 @@ class GaussHermite:
         )
 
     def privacy(self, adjacency: Adjacency) -> ZeroConcentrated:
-        shift = self.input_domain.sensitivity(adjacency) / self.noise_stddev
-        shift *= 1.0 + self.input_domain.records * _ROUNDING
+        shift = self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier
+        shift *= 1.0 + _ROUNDING
         fisher_bound = hermite.gauss_hermite(self.levels).fisher_bound
         return ZeroConcentrated(rho=fisher_bound * shift**2 / 2.0, adjacency=adjacency)

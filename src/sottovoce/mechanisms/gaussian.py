@@ -64,5 +64,5 @@ class Gaussian:
         return GaussianLaw(centre=self.input_domain.check(values), stddev=self.noise_stddev)
 
     def privacy(self, adjacency: Adjacency) -> GaussianNoise:
-        shift = self.input_domain.sensitivity(adjacency)
-        return GaussianNoise(mu=shift / self.noise_stddev, adjacency=adjacency)
+        mu = self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier
+        return GaussianNoise(mu=mu, adjacency=adjacency)

@@ -1,5 +1,6 @@
 """The smallest sound bound, and the name of the accountant that gave it."""
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -24,6 +25,15 @@ class PrivacySpent:
     adjacency: Adjacency
     accountant: str
     bounds: tuple[tuple[str, float], ...]
+
+
+def show_epsilon(value: float, decimals: int = 4) -> str:
+    """An epsilon for people: rounded up, so that what is printed holds too."""
+    if math.isinf(value):
+        return "infinite"
+    scale = 10**decimals
+    shown = math.ceil(value * scale) / scale
+    return f"{shown:.{decimals}f}"
 
 
 @lru_cache(maxsize=4096)

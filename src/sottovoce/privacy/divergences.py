@@ -32,9 +32,8 @@ def finite_renyi(first: ArrayLike, second: ArrayLike, order: float) -> float:
     with np.errstate(divide="ignore"):
         ratios = np.log1p((p - q) / q)  # exact where p and q are close
     if order * float(ratios.max()) > 30.0:
-        with np.errstate(divide="ignore"):
-            logs = order * np.log(p) + (1.0 - order) * np.log(q)
-        return max(0.0, log_sum_exp(logs) / (order - 1.0))
+        logs = np.log(q) + order * ratios
+        return max(0.0, log_sum_exp(logs) / (order - 1.0)) * (1.0 + 2.0**-48)
     # sum p^a q^(1-a) - 1 = sum q (r^a - 1 - a (r - 1)) for r = p/q: no term is negative, so
     # nothing cancels, and the rounding (relative to each part) is added on the private side.
     powers, slopes = np.expm1(order * ratios), order * np.expm1(ratios)

@@ -197,8 +197,10 @@ def to_json(event: PrivacyEvent) -> str:
     return json.dumps(plain(event), sort_keys=True, separators=(",", ":"))
 
 
-def from_json(text: str) -> PrivacyEvent:
+def from_json(text: str | None) -> PrivacyEvent:
     """The inverse of `to_json`; anything else is a LedgerError."""
+    if text is None:
+        raise LedgerError("a charge refers to an event that is gone; restore the ledger")
 
     def build(value: Any) -> Any:
         if isinstance(value, list):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.files import write_atomic
+from sottovoce.privacy.accounting import show_epsilon
 from sottovoce.reporting.figures import Line, LineChart
 
 _TEMPLATE = Path(__file__).with_name("demo.html")
@@ -15,6 +16,7 @@ def write_report(demo: Mapping[str, Any], path: Path) -> Path:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters["epsilon"] = lambda value: show_epsilon(value, 3)
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     private = [row for row in demo["variants"] if row["private"]]
     page = template.render(

@@ -1,9 +1,11 @@
 """The plan of a round: public, frozen, and enough for either side to know every message."""
 
+import hashlib
+import json
 from dataclasses import dataclass
 
 from sottovoce import parameters
-from sottovoce.adjacency import Adjacency
+from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.errors import ParameterError
 from sottovoce.ledger.records import Release
 from sottovoce.mechanisms.mechanism import Mechanism
@@ -25,10 +27,11 @@ class ClientPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPlan:
-    """Who is asked in a round, under which adjacency."""
+    """Who is asked in a round, what is protected, and under which adjacency."""
 
     run: str
     round: int
+    unit: Unit
     adjacency: Adjacency
     clients: tuple[ClientPlan, ...]
 
@@ -38,12 +41,18 @@ class RoundPlan:
             raise ParameterError("a client is named twice in the plan of one round")
 
     def release(self, client: str, uplink: int) -> Release:
-        return Release(run=self.run, client=client, round=self.round, uplink=uplink)
+        return Release(unit=self.unit, run=self.run, client=client, round=self.round, uplink=uplink)
+
+    def _context_hash(self, part: ClientPlan) -> bytes:
+        """The public parameters, bound to run and client: no message passes for another's."""
+        digest = hashlib.blake2b(parameter_hash(part.mechanism), digest_size=16)
+        digest.update(json.dumps([self.run, part.client]).encode())
+        return digest.digest()
 
     def envelope(self, part: ClientPlan, uplink: int) -> Envelope:
         """What the server expects of this client, from its own knowledge alone."""
         return Envelope(
-            parameter_hash=parameter_hash(part.mechanism),
+            parameter_hash=self._context_hash(part),
             round=self.round,
             uplink=uplink,
             dimension=part.mechanism.input_domain.dimension,

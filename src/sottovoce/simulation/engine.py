@@ -73,13 +73,15 @@ class Simulation:
         plan = RoundPlan(
             run=self.run,
             round=number,
+            unit=self.algorithm.unit,
             adjacency=self.adjacency,
             clients=tuple(self.parts[i] for i in cohort),
         )
         servers, refused = self._collect(plan, [self.clients[i] for i in cohort], progress.model)
-        combined = [mean for server in servers if (mean := server.result()) is not None]
+        results = [server.result() for server in servers]
+        combined = [mean for mean in results if mean is not None]
         model, state = progress.model, progress.algorithm_state
-        if combined:  # nobody answered: the model stays as it is
+        if combined and len(combined) == len(results):  # else the model stays as it is
             model, state = self.algorithm.server_step(model, combined, state)
         payload_down = 4 * self.task.dimension * len(cohort)
         record = RoundRecord(
