@@ -46,11 +46,13 @@ class SampleClippedGradient:
         grid = self.clip_norm * _GRID
         totals = torch.zeros(len(clients), task.dimension, dtype=torch.int64)
         for owners, gradients in task.sample_gradients(model, clients):
-            exact = gradients.to(torch.float64)
-            exact[~torch.isfinite(exact).all(dim=1)] = 0.0
-            norms = torch.linalg.vector_norm(exact, dim=1, keepdim=True)
-            clipped = exact * (limit / torch.clamp(norms, min=limit))
-            totals.index_add_(0, owners, torch.round(clipped / grid).to(torch.int64))
+            steps = gradients.to(torch.float64)
+            norms = torch.linalg.vector_norm(steps, dim=1, keepdim=True)
+            # Float32 entries cannot overflow a float64 norm: it is finite if all of them are.
+            bad = ~torch.isfinite(norms[:, 0])
+            steps *= (limit / grid) / torch.clamp(norms, min=limit)
+            steps[bad] = 0.0
+            totals.index_add_(0, owners, steps.round_().to(torch.int64))
         for client, total in zip(clients, totals.numpy(), strict=True):
             yield client, total * (-grid / client.num_samples)
 
