@@ -80,7 +80,7 @@ class _Ball:
 
     def __post_init__(self) -> None:
         parameters.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
-        parameters.positive("radius (the clip norm)", self.radius)
+        parameters.clip_norm("radius (the clip norm)", self.radius)
         parameters.integer(
             "records",
             self.records,
@@ -213,3 +213,13 @@ class Box:
                 return max(self.upper - origin, origin - self.lower)
             case _:
                 assert_never(adjacency)
+
+
+def require_l2_ball(domain: Domain) -> L2Ball:
+    """`domain` if it is a Euclidean ball, the only one whose geometry Gaussian-like noise fits."""
+    if not isinstance(domain, L2Ball):
+        raise ParameterError(
+            f"input_domain must be an L2Ball, got {type(domain).__name__}; this mechanism's "
+            "privacy is proved for Euclidean clipping"
+        )
+    return domain

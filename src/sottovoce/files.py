@@ -21,7 +21,7 @@ def explained(action: str, path: Path) -> Iterator[None]:
         reason = error.strerror or str(error)
         raise OutputError(
             f"cannot {action} {path}: {reason}; check permissions and free space, "
-            "or choose another folder with --out"
+            "or choose another place"
         ) from error
 
 
@@ -59,11 +59,10 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    with explained("read", path):
-        text = path.read_text(encoding="utf-8")
     try:
-        return json.loads(text)
-    except ValueError as error:
+        with explained("read", path):
+            return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # neither UTF-8 nor JSON
         raise OutputError(f"{path} is damaged: {error}; restore it or start a new run") from None
 
 

@@ -1,21 +1,29 @@
 """Rules that parameters obey, stated once. Each returns the value it accepted."""
 
 import math
+import numbers
 import operator
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 from sottovoce.errors import ParameterError
 
 MAX_EPSILON = 1000.0
 
 
-def _as_number(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def _as_number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ParameterError(f"{name} must be a number, got {value!r}")
     try:
         return float(value)
-    except OverflowError:  # an integer beyond float64
-        return math.inf if value > 0 else -math.inf
+    except OverflowError:  # an integer beyond float64: refused by every rule, whatever its sign
+        return math.inf
+
+
+def clip_norm(name: str, value: float) -> float:
+    """A norm to clip to, from 1e-100 (products with it must not vanish) to 1e12."""
+    if 0.0 < _as_number(name, value) < 1e-100:
+        raise ParameterError(f"{name} must be at least 1e-100, got {value!r}; scale the data")
+    return positive(name, value)
 
 
 def positive(name: str, value: float, *, at_most: float = 1e12, remedy: str = "") -> float:
@@ -56,7 +64,7 @@ def noise_multiplier(value: float) -> float:
     if not 1e-5 <= number <= 1e12:
         raise ParameterError(
             f"noise_multiplier must lie between 1e-5 and 1e12, got {value!r}; "
-            "use the mechanism 'no_privacy' to run without noise"
+            "use the mechanism 'no_privacy' to run without noise, or calibrate to an epsilon"
         )
     return number
 

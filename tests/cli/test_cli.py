@@ -11,6 +11,7 @@ import pytest
 from specs import small_table
 
 from sottovoce.cli.main import main
+from sottovoce.simulation.engine import Simulation
 
 SPEND = "privacy spend --mechanism gaussian --param noise_multiplier=10 --rounds 100 --delta 1e-5"
 
@@ -128,6 +129,13 @@ BAD_CALLS = [
     ("privacy calibrate --mechanism gaussian --param noise_multiplier=1 --epsilon 1 --delta 1e-5",
      "is what calibration finds"),
     ("mechanism show nothing", "unknown mechanism 'nothing'"),
+    (SPEND.replace("--rounds 100", "--rounds 1e3"), "got '1e3'"),
+    (SPEND.replace("--delta 1e-5", ""), "Missing option '--delta'"),
+    (SPEND + " --epsilom 3", "No such option: --epsilom"),
+    (SPEND + " --param noise_multiplier=3", "gives 'noise_multiplier' twice"),
+    (SPEND + " --clip-norm 1e-320", "must be at least 1e-100"),
+    ("privacy spent", "No such command 'spent'"),
+    ("run", "Missing argument"),
     ("run nowhere.toml", "cannot read the spec nowhere.toml"),
     ("ledger show nowhere", "no ledger at nowhere"),
     ("export nowhere model.safetensors", "not a run folder"),
@@ -229,3 +237,47 @@ def test_a_missing_extra_is_named(cli: Any, spec: Path, monkeypatch: pytest.Monk
     result = cli("run", spec)
     assert result.code == 2
     assert "pip install 'sottovoce[learn]'" in result.err
+
+
+def test_export_overwrites_nothing_but_a_model(cli: Any, spec: Path, tmp_path: Path) -> None:
+    cli("run", spec, "--out", tmp_path / "run", "--set", "rounds=2")
+    before = (tmp_path / "run" / "ledger.sqlite").read_bytes()
+    result = cli("export", tmp_path / "run", tmp_path / "run" / "ledger.sqlite")
+    assert result.code == 2
+    assert "must end in .safetensors" in result.err
+    assert (tmp_path / "run" / "ledger.sqlite").read_bytes() == before
+
+
+def test_output_that_cannot_be_written_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        shown = subprocess.run(
+            [sys.executable, "-m", "sottovoce.cli.main", "mechanism", "list", "--json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert shown.returncode != 0
+    assert "Traceback" not in shown.stderr
+    assert "No space left" in shown.stderr
+
+
+def test_an_interrupted_run_says_how_to_go_on(
+    cli: Any, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Simulation, "step", interrupt)
+    result = cli("run", spec, "--out", tmp_path / "run")
+    assert result.code == 130
+    assert "--resume" in result.err
+
+
+def test_a_client_without_a_guarantee_has_spent_an_infinite_epsilon(
+    cli: Any, spec: Path, tmp_path: Path
+) -> None:
+    table = "privacy={level='sample', clip_norm=1.0, delta=1e-5}"
+    mechanism = "mechanism={kind='no_privacy'}"
+    cli("run", spec, "--out", tmp_path / "run", "--set", table, "--set", mechanism)
+    assert "infinite" in cli("ledger", "show", tmp_path / "run").out

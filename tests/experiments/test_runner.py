@@ -1,5 +1,6 @@
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import pytest
 from specs import small_spec, small_table
 
 from sottovoce.algorithms.fedavg import SampleClippedGradient
+from sottovoce.config.spec import RunSpec
 from sottovoce.domains import Vector
 from sottovoce.errors import (
     ConfigError,
@@ -366,3 +368,112 @@ def test_clients_of_different_sizes_share_one_event(tmp_path: Path) -> None:
     run(small_spec(data=data, rounds=1), tmp_path / "run")
     with Ledger(tmp_path / "run" / "ledger.sqlite") as ledger:
         assert len({str(row["event"]) for row in ledger.rows()}) == 1
+
+
+def begun(folder: Path, **changes: Any) -> RunSpec:
+    """A run that was stopped in round 5, with its checkpoint at round 4."""
+    spec = small_spec(**changes)
+
+    def stop(row: dict[str, Any]) -> None:
+        if row["round"] == 5:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        run(spec, folder, on_round=stop)
+    return spec
+
+
+def test_a_ledger_older_than_the_checkpoint_is_refused(tmp_path: Path) -> None:
+    """As when the file is copied without its -wal: fewer charges, but a chain that holds."""
+    spec = begun(tmp_path / "run")
+    older = tmp_path / "older"
+    run(small_spec(rounds=1), older)
+    (tmp_path / "run" / "ledger.sqlite").write_bytes((older / "ledger.sqlite").read_bytes())
+    with pytest.raises(LedgerError, match=r"holds 4 charges, but there were 16.*-wal"):
+        run(spec, tmp_path / "run", resume=True)
+
+
+def test_a_doctored_ledger_is_refused_on_resume(tmp_path: Path) -> None:
+    spec = begun(tmp_path / "run")
+    with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
+        db.execute("DELETE FROM messages")
+        db.execute("DELETE FROM charges WHERE round = 2")
+    db.close()
+    with pytest.raises(LedgerError, match="damaged"):
+        run(spec, tmp_path / "run", resume=True)
+
+
+def test_a_lost_checkpoint_is_refused_rather_than_charging_rounds_again(tmp_path: Path) -> None:
+    spec = begun(tmp_path / "run", randomness="system")
+    (tmp_path / "run" / "checkpoint.npz").unlink()
+    with pytest.raises(OutputError, match="lost its checkpoint"):
+        run(spec, tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04"])
+def test_a_damaged_checkpoint_is_one_clear_error(tmp_path: Path, content: bytes) -> None:
+    spec = begun(tmp_path / "run")
+    (tmp_path / "run" / "checkpoint.npz").write_bytes(content)
+    with pytest.raises(OutputError, match="spends a budget again"):
+        run(spec, tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"{}{}", b"[]"])
+def test_damaged_metrics_are_one_clear_error(tmp_path: Path, content: bytes) -> None:
+    spec = begun(tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").write_bytes(content)
+    with pytest.raises(OutputError, match="lacks rounds"):
+        run(spec, tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff\xfe", b"null"])
+def test_a_damaged_header_is_one_clear_error(tmp_path: Path, content: bytes) -> None:
+    spec = begun(tmp_path / "run")
+    (tmp_path / "run" / "run.json").write_bytes(content)
+    with pytest.raises(OutputError, match="damaged"):
+        run(spec, tmp_path / "run", resume=True)
+
+
+def test_two_processes_cannot_run_in_one_folder(tmp_path: Path) -> None:
+    spec = begun(tmp_path / "run")
+    with (
+        RunFolder(tmp_path / "run").locked(),
+        pytest.raises(OutputError, match="another process"),
+    ):
+        run(spec, tmp_path / "run", resume=True)
+    run(spec, tmp_path / "run", resume=True)
+
+
+def test_without_privacy_the_guarantee_is_none(tmp_path: Path) -> None:
+    table = small_table(mechanism={"kind": "no_privacy"}, rounds=1)
+    del table["privacy"]["epsilon"]
+    assert run(small_spec(**table), tmp_path / "run")["guarantee"].startswith("none:")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "simulation only: seeded randomness"),
+        ({"mechanism": {"kind": "gaussian"}}, "seeded randomness and float noise"),
+        ({"mechanism": {"kind": "gaussian"}, "randomness": "system"}, "only: float noise"),
+    ],
+)
+def test_what_is_fit_for_simulation_only_says_so_in_its_guarantee(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    assert words in run(small_spec(rounds=1, **changes), tmp_path / "run")["guarantee"]
+
+
+def test_a_deployable_run_has_no_such_reservation(tmp_path: Path) -> None:
+    result = run(small_spec(rounds=1, randomness="system"), tmp_path / "run")
+    assert "simulation" not in result["guarantee"]
+    assert result["warnings"] == []
+
+
+def test_warnings_name_exhausted_clients_and_a_large_delta(tmp_path: Path) -> None:
+    privacy = {"level": "sample", "clip_norm": 1.0, "epsilon": 4.0, "delta": 0.01}
+    mechanism = {"kind": "gauss_hermite", "levels": 2, "noise_multiplier": 1.2}
+    result = run(small_spec(privacy=privacy, mechanism=mechanism), tmp_path / "run")
+    exhausted, delta = result["warnings"]
+    assert "out of budget in round" in exhausted
+    assert "above one over the 1438 protected samples" in delta

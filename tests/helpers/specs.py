@@ -11,6 +11,7 @@ def small_table(**changes: Any) -> dict[str, Any]:
         "name": "small",
         "seed": 3,
         "rounds": 6,
+        "randomness": "seeded",
         "checkpoint_every": 2,
         "data": {"dataset": "digits", "clients": 4},
         "model": {"kind": "linear"},

@@ -37,7 +37,7 @@ class SampleClippedGradient:
     clip_norm: float
 
     def __post_init__(self) -> None:
-        parameters.positive("clip_norm", self.clip_norm)
+        parameters.clip_norm("clip_norm", self.clip_norm)
 
     def updates(
         self, task: Task, model: Vector, clients: Sequence[ClientData]
@@ -66,7 +66,7 @@ class LocalSgd:
     learning_rate: float
 
     def __post_init__(self) -> None:
-        parameters.positive("clip_norm", self.clip_norm)
+        parameters.clip_norm("clip_norm", self.clip_norm)
         parameters.integer("local_steps", self.steps, low=1, high=10**6)
         parameters.positive("local_learning_rate", self.learning_rate)
 

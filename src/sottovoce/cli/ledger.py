@@ -71,6 +71,8 @@ def show_(
         print_json(rows)
         return
     columns = ["client", "charges", "epsilon", "budget", "delta", "adjacency", "accountant"]
+    for row in rows:
+        row["epsilon"] = row["epsilon"] if row["private"] else float("inf")
     print_table(columns, [[show(row[column], column) for column in columns] for row in rows])
 
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 
 import typer
 
@@ -9,6 +10,7 @@ from sottovoce import __version__
 from sottovoce.cli import demo, export, ledger, mechanism, privacy, run
 from sottovoce.errors import SottovoceError
 
+_INTERRUPTED = 130
 # Which extra brings an optional package.
 _EXTRAS = {"torch": "learn", "sklearn": "learn", "safetensors": "learn", "jinja2": "report"}
 
@@ -49,27 +51,49 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1  # --debug is welcome anywhere on the line
     try:
-        app(arguments)
-    except SottovoceError as error:
-        if debug:
-            raise
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(2)
-    except ModuleNotFoundError as error:
-        extra = _EXTRAS.get((error.name or "").split(".")[0])
-        if debug or extra is None:
-            raise
-        typer.echo(f"error: this needs {error.name}: pip install 'sottovoce[{extra}]'", err=True)
-        sys.exit(2)
+        code = app(arguments, standalone_mode=False)
+        sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read our output has seen enough; keep the interpreter from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except KeyboardInterrupt:
-        typer.echo(
-            "interrupted; 'sottovoce run ... --resume' goes on from the checkpoint", err=True
-        )
-        sys.exit(130)
+        code = _INTERRUPTED
+    except Exception as error:
+        message = _explain(error)
+        if message is None:
+            raise
+        if debug:
+            traceback.print_exc()
+        typer.echo(message, err=True)
+        sys.exit(2)
+    if code == _INTERRUPTED:
+        typer.echo("interrupted; 'run' goes on from its last checkpoint with --resume", err=True)
+    sys.exit(code or 0)
+
+
+def _explain(error: Exception) -> str | None:
+    """A user's mistake, or a state of the world, in one line; None for a bug of ours."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return str(error)
+    if isinstance(error, SottovoceError):
+        return f"error: {error}"
+    if hasattr(error, "format_message"):  # a usage error, wherever typer keeps its click
+        return f"error: {error.format_message().rstrip('.')}{_given(error)}; see --help"
+    if isinstance(error, ModuleNotFoundError):
+        extra = _EXTRAS.get((error.name or "").split(".")[0])
+        return extra and f"error: this needs {error.name}: pip install 'sottovoce[{extra}]'"
+    if isinstance(error, OSError):
+        return f"error: cannot write the output: {error.strerror or error}"
+    return None
+
+
+def _given(error: Exception) -> str:
+    """The value that an option was given, which click's own message leaves out."""
+    for option in getattr(getattr(error, "param", None), "opts", []):
+        if option in sys.argv[:-1]:
+            return f", got '{sys.argv[sys.argv.index(option) + 1]}'"
+    return ""
 
 
 if __name__ == "__main__":

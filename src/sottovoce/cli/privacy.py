@@ -18,9 +18,9 @@ AdjacencyName = Annotated[str, typer.Option(help="zero-out or replace-one.")]
 
 
 def _given(param: list[str] | None) -> dict[str, Any]:
-    from sottovoce.config.loading import parse_assignment
+    from sottovoce.config.loading import parse_assignments
 
-    return dict(parse_assignment(text, "--param") for text in param or [])
+    return parse_assignments(param or [], "--param")
 
 
 @app.command()

@@ -29,10 +29,13 @@ def run(
             bars.update(loaded.name, row["round"], loaded.rounds, round_note(row))
 
         result = run_spec(loaded, folder, resume=resume, on_round=on_round)
+    for warning in result["warnings"]:
+        typer.echo(f"warning: {warning}", err=True)
     if as_json:
         print_json({**result, "folder": str(folder)})
         return
     shown = {**result, "epsilon": result["epsilon"] if result["private"] else float("inf")}
+    del shown["warnings"]
     print_fields({**shown, "folder": folder})
 
 

@@ -22,8 +22,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text") from None
     table = parse_text(text, str(path))
-    for override in overrides:
-        _override(table, override)
+    for key, value in parse_assignments(overrides, "--set").items():
+        _override(table, key, value)
     return parse(table, str(path))
 
 
@@ -42,6 +42,11 @@ def parse(table: Mapping[str, Any], source: str = "spec") -> RunSpec:
     except ValidationError as error:
         # A misspelt key is the cause of a missing one, so it is named first.
         causes = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
+        missing = [_where(cause) for cause in causes if cause["type"] == "missing"]
+        if causes[0]["type"] == "missing":
+            names = ", ".join(f"'{name}'" for name in missing)
+            verb = "is" if len(missing) == 1 else "are"
+            raise ConfigError(f"{source}: {names} {verb} missing") from None
         raise ConfigError(f"{source}: {_sentence(causes[0])}") from None
 
 
@@ -61,27 +66,57 @@ def parse_assignment(text: str, option: str) -> tuple[str, Any]:
     return key.strip(), parse_value(value.strip())
 
 
-def _override(table: dict[str, Any], text: str) -> None:
-    key, value = parse_assignment(text, "--set")
+def parse_assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
+    """Several `key=value`, each key once."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, value = parse_assignment(text, option)
+        if key in found:
+            raise ConfigError(f"{option} gives '{key}' twice; give it once")
+        found[key] = value
+    return found
+
+
+def _override(table: dict[str, Any], key: str, value: Any) -> None:
     *parents, last = key.split(".")
     for parent in parents:
         table = table.setdefault(parent, {})
         if not isinstance(table, dict):
-            raise ConfigError(f"--set {text}: '{parent}' is a value, not a table")
+            raise ConfigError(f"--set {key}: '{parent}' is a value, not a table")
     table[last] = value
 
 
 def _sentence(error: ErrorDetails) -> str:
     """One validation error as one line: where, what rule, what value."""
-    location = [str(part) for part in error["loc"]]
-    where = ".".join(location)
+    where = _where(error)
     if error["type"] == "extra_forbidden":
-        *parents, key = location
+        *parents, key = (str(part) for part in error["loc"])
         unknown = UnknownNameError.among("key", key, _keys_at(parents))
-        return f"{unknown} (in [{'.'.join(parents)}])" if parents else str(unknown)
-    if error["type"] == "missing":
-        return f"'{where}' is missing"
+        table = where.rpartition(".")[0]
+        return f"{unknown} (in [{table}])" if table else str(unknown)
+    if error["type"] == "union_tag_invalid":
+        context = error["ctx"]
+        return (
+            f"'{where}.kind' is '{context['tag']}', but must be one of {context['expected_tags']}"
+        )
+    if error["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        return f"'{where}' must be a table, got {error['input']!r}"
+    if error["type"] == "string_pattern_mismatch":
+        return f"'{where}' must be able to name a folder, got {error['input']!r}"
     return f"'{where}': {error['msg'].lower()}, got {error['input']!r}"
+
+
+def _where(error: ErrorDetails) -> str:
+    """The key as its author wrote it: the tag of a choice is a step that nobody wrote."""
+    sections: list[type[BaseModel]] = [RunSpec]
+    written = []
+    for step in (str(part) for part in error["loc"]):
+        named = [s.model_fields[step].annotation for s in sections if step in s.model_fields]
+        if not named and any("kind" in s.model_fields and step in _tags(s) for s in sections):
+            continue
+        written.append(step)
+        sections = [section for annotation in named for section in _sections_in(annotation)]
+    return ".".join(written)
 
 
 def _keys_at(location: Sequence[str]) -> list[str]:

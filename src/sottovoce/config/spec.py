@@ -75,8 +75,8 @@ class PrivacySpec(Section):
     level: Literal["sample", "client"]
     adjacency: Annotated[Adjacency, Field(strict=False)] = Adjacency.ZERO_OUT
     clip_norm: Positive
-    epsilon: Annotated[float, Field(gt=0, le=MAX_EPSILON)] | None = None
-    delta: Annotated[float, Field(gt=0, lt=1)]
+    epsilon: Annotated[float, Field(gt=0, le=MAX_EPSILON, allow_inf_nan=False)] | None = None
+    delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 
 
 class MechanismSpec(Section):
@@ -93,10 +93,10 @@ class MechanismSpec(Section):
 class RunSpec(Section):
     """One federated run."""
 
-    name: Annotated[str, Field(pattern=r"^[^/\\]*[^/\\.][^/\\]*$")]  # it names a folder
+    name: Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]*[^/\\.\x00-\x1f][^/\\\x00-\x1f]*$")]
     seed: Annotated[int, Field(ge=0, lt=2**128)]
     rounds: Annotated[int, Field(ge=1, lt=2**32)]
-    randomness: Literal["seeded", "system"] = "seeded"
+    randomness: Literal["seeded", "system"] = "system"
     checkpoint_every: Annotated[int, Field(ge=1)] = 10
     data: DataSpec
     model: Annotated[LinearSpec | MlpSpec, Field(discriminator="kind")]

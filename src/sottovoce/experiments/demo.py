@@ -59,7 +59,7 @@ def run_demo(out: Path, *, num_seeds: int, on_round: OnRound | None = None) -> d
                     completed = (spec.seed - 1) * spec.rounds + row["round"]
                     on_round(variant, completed, num_seeds * spec.rounds, row)
 
-            folder = out / "runs" / f"{variant.replace(', ', '-').replace(' ', '-')}-seed-{seed}"
+            folder = out / "runs" / f"{_slug(variant)}-seed-{seed}"
             results.append(run(spec, folder, on_round=report))
             curves.append(RunFolder(folder).metrics())
         variants.append(_summary(variant, results, curves))
@@ -67,6 +67,10 @@ def run_demo(out: Path, *, num_seeds: int, on_round: OnRound | None = None) -> d
     demo = {"seeds": num_seeds, "variants": variants, "comparison": comparison}
     files.write_json(out / MARKER, demo)
     return demo
+
+
+def _slug(variant: str) -> str:
+    return variant.replace(", ", "-").replace(" ", "-")
 
 
 def _prepare(out: Path) -> None:
@@ -78,7 +82,9 @@ def _prepare(out: Path) -> None:
                 raise OutputError(
                     f"{out} is not empty and holds no earlier demo; choose another --out"
                 )
-            shutil.rmtree(out / "runs", ignore_errors=True)
+            for variant in VARIANTS:  # only what a demo made
+                for earlier in (out / "runs").glob(f"{_slug(variant)}-seed-*"):
+                    shutil.rmtree(earlier)
     files.write_json(out / MARKER, {})
 
 
@@ -86,7 +92,15 @@ def _summary(
     variant: str, results: Sequence[dict[str, Any]], curves: Sequence[list[dict[str, Any]]]
 ) -> dict[str, Any]:
     first = results[0]
-    differing = {"name", "accuracy", "loss", "epsilon", "spec_hash", "clients_out_of_budget"}
+    differing = {
+        "name",
+        "accuracy",
+        "loss",
+        "epsilon",
+        "spec_hash",
+        "clients_out_of_budget",
+        "warnings",
+    }
     accuracies = [result["accuracy"] for result in results]
     epsilons = [result["epsilon"] for result in results]
     rounds = range(len(curves[0]))

@@ -15,6 +15,8 @@ def export_model(folder: Path, destination: Path) -> dict[str, object]:
     """Write the model of the newest checkpoint; returns what was written."""
     from safetensors.numpy import save
 
+    if destination.suffix != ".safetensors":
+        raise OutputError(f"{destination} must end in .safetensors, so that nothing else is lost")
     run_folder = RunFolder(folder)
     header, progress = run_folder.header(), run_folder.load_checkpoint()
     if progress is None:
@@ -35,6 +37,8 @@ def export_model(folder: Path, destination: Path) -> dict[str, object]:
         "delta": repr(delta),
         "adjacency": header["spec"]["privacy"]["adjacency"],
         "guarantee": header["guarantee"],
+        "randomness": header["randomness"],
+        "sampling_grade": header["sampling_grade"],
     }
     files.write_atomic(destination, save(tensors, metadata=metadata))
     return {"file": str(destination), "tensors": len(tensors), "parameters": start, **metadata}

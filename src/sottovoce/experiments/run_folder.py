@@ -7,10 +7,12 @@ ledger.sqlite    every charge
 result.json      the last line of the story, once the run is finished
 """
 
+import contextlib
 import io
 import json
 import os
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,11 @@ from sottovoce import files
 from sottovoce.errors import OutputError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.simulation.engine import Progress
+
+try:
+    import fcntl
+except ImportError:  # Windows: two processes in one folder are not noticed there
+    fcntl = None  # type: ignore[assignment]
 
 LEDGER_NAME = "ledger.sqlite"
 
@@ -41,19 +48,39 @@ class RunFolder:
 
     def create(self, header: dict[str, Any]) -> None:
         """A new run; a folder that holds anything is left alone."""
+        if self.path.exists() and not self.path.is_dir():
+            raise OutputError(f"cannot create {self.path}: it is a file; choose another --out")
+        if self.exists:
+            raise OutputError(
+                f"{self.path} is not empty, it holds a run; continue with --resume or choose "
+                "another --out"
+            )
         with files.explained("create", self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             if any(self.path.iterdir()):
-                raise OutputError(
-                    f"{self.path} is not empty; continue with --resume or choose another --out"
-                )
+                raise OutputError(f"{self.path} is not empty; choose another --out")
         files.write_json(self.path / "run.json", header)
 
     def header(self) -> dict[str, Any]:
         if not self.exists:
             raise OutputError(f"{self.path} is not a run folder: it has no run.json")
-        header: dict[str, Any] = files.read_json(self.path / "run.json")
+        header = files.read_json(self.path / "run.json")
+        if not isinstance(header, dict) or not {"spec", "spec_hash", "layout"} <= set(header):
+            raise OutputError(f"{self.path / 'run.json'} is damaged: keys are missing; restore it")
         return header
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from running in this folder; a killed one leaves no lock behind."""
+        with files.explained("open", self.path), (self.path / "run.json").open("rb") as file:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise OutputError(
+                        f"another process is running in {self.path}; wait for it to end"
+                    ) from None
+            yield
 
     def ledger(self, *, must_exist: bool = False) -> Ledger:
         return Ledger(self.path / LEDGER_NAME, must_exist=must_exist)
@@ -72,12 +99,15 @@ class RunFolder:
             return []
         rows = []
         with files.explained("read", path):
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = path.read_bytes().splitlines()
         for line in lines:
             try:
-                rows.append(json.loads(line))
+                row = json.loads(line)
             except ValueError:
                 break
+            if not isinstance(row, dict) or "round" not in row:
+                break
+            rows.append(row)
         return rows
 
     def keep_metrics_up_to(self, last_round: int) -> None:
@@ -88,7 +118,8 @@ class RunFolder:
 
     # -- checkpoints -----------------------------------------------------------------------
 
-    def save_checkpoint(self, progress: Progress) -> None:
+    def save_checkpoint(self, progress: Progress, num_charges: int) -> None:
+        """Keep the model, and how long the ledger was: it can only grow."""
         with files.explained("write", self.path / "metrics.jsonl"):
             handle = os.open(self.path / "metrics.jsonl", os.O_RDWR | os.O_CREAT, 0o644)
             os.fsync(handle)
@@ -98,29 +129,50 @@ class RunFolder:
         np.savez(
             buffer,
             rounds_done=np.int64(progress.rounds_done),
+            num_charges=np.int64(num_charges),
             model=progress.model,
             allow_pickle=False,
             **arrays,
         )
         files.write_atomic(self.path / "checkpoint.npz", buffer.getvalue())
 
+    def charges_at_checkpoint(self) -> int:
+        """The length of the ledger at the last checkpoint; 0 without one."""
+        stored = self._read_checkpoint()
+        return int(stored["num_charges"]) if stored else 0
+
     def load_checkpoint(self) -> Progress | None:
+        """Where the last checkpoint left the run, if there is one."""
+        stored = self._read_checkpoint()
+        if stored is None:
+            return None
+        return Progress(
+            rounds_done=int(stored["rounds_done"]),
+            model=stored["model"],
+            algorithm_state={
+                name.removeprefix("state_"): array
+                for name, array in stored.items()
+                if name.startswith("state_")
+            },
+        )
+
+    def _read_checkpoint(self) -> dict[str, Any] | None:
         path = self.path / "checkpoint.npz"
         if not path.exists():
             return None
         try:
-            with files.explained("read", path), np.load(path, allow_pickle=False) as stored:
-                return Progress(
-                    rounds_done=int(stored["rounds_done"]),
-                    model=stored["model"],
-                    algorithm_state={
-                        name.removeprefix("state_"): stored[name]
-                        for name in stored.files
-                        if name.startswith("state_")
-                    },
-                )
-        except (ValueError, KeyError, zipfile.BadZipFile) as error:
-            raise OutputError(f"{path} is damaged: {error}; start a new run") from None
+            # Read first: numpy leaves a file open that turns out to be damaged.
+            with files.explained("read", path):
+                content = io.BytesIO(path.read_bytes())
+            with np.load(content, allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+        except (ValueError, EOFError, zipfile.BadZipFile):
+            arrays = {}
+        if not {"rounds_done", "num_charges", "model"} <= set(arrays):
+            raise OutputError(
+                f"{path} is damaged; restore it (a new run on the same data spends a budget again)"
+            )
+        return arrays
 
     # -- result ----------------------------------------------------------------------------
 

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from sottovoce import __version__
-from sottovoce.adjacency import Adjacency
+from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.config.spec import RunSpec
-from sottovoce.errors import ConfigError, OutputError
+from sottovoce.errors import ConfigError, LedgerError, OutputError
 from sottovoce.experiments.assembly import Assembly, assemble
 from sottovoce.experiments.run_folder import RunFolder
 from sottovoce.files import finite_or_none
 from sottovoce.ledger.ledger import Ledger
+from sottovoce.privacy.events import NonPrivate
 from sottovoce.randomness import Randomness, SeededRandomness, SystemRandomness
 from sottovoce.simulation.engine import Progress, RoundRecord, Simulation
 
@@ -36,7 +37,12 @@ def run(
     else:
         run_folder.create(_header(assembly))
     # A run that has begun has a ledger: a new, empty one would forget what was spent.
-    with run_folder.ledger(must_exist=run_folder.has_begun) as ledger:
+    with (
+        run_folder.locked(),
+        run_folder.ledger(must_exist=run_folder.has_begun) as ledger,
+    ):
+        if resume:
+            _check_nothing_is_missing(run_folder, ledger, assembly.spec)
         _set_budgets(ledger, assembly)
         simulation = _simulation(assembly, ledger)
         progress = run_folder.load_checkpoint() or simulation.start()
@@ -49,11 +55,36 @@ def run(
                 on_round(row)
             finished = progress.rounds_done == assembly.spec.rounds
             if finished or progress.rounds_done % assembly.spec.checkpoint_every == 0:
-                run_folder.save_checkpoint(progress)
+                run_folder.save_checkpoint(progress, ledger.num_charges)
                 ledger.discard_messages(simulation.run, before_round=progress.rounds_done + 1)
         result = _result(assembly, ledger, run_folder)
-    run_folder.save_result(result)
+        run_folder.save_result(result)
     return result
+
+
+def _check_nothing_is_missing(run_folder: RunFolder, ledger: Ledger, spec: RunSpec) -> None:
+    """Refuse to go on from files that do not belong together: spending must not look smaller."""
+    problems = ledger.verify()
+    if problems:
+        raise LedgerError(f"the ledger of {run_folder.path} is damaged: {problems[0]}; restore it")
+    expected = run_folder.charges_at_checkpoint()
+    if ledger.num_charges < expected:
+        raise LedgerError(
+            f"the ledger of {run_folder.path} holds {ledger.num_charges} charges, but there were "
+            f"{expected} at the checkpoint; restore it, with its -wal file if there is one"
+        )
+    checkpoint = run_folder.load_checkpoint()
+    if checkpoint is None and ledger.discarded_messages(spec.hash):
+        raise OutputError(
+            f"{run_folder.path} has lost its checkpoint.npz; restore it: without it, rounds that "
+            "were sent would be charged again"
+        )
+    done = checkpoint.rounds_done if checkpoint else 0
+    rounds = [row["round"] for row in run_folder.metrics()][:done]
+    if rounds != list(range(1, done + 1)):
+        raise OutputError(
+            f"{run_folder.path / 'metrics.jsonl'} lacks rounds that the checkpoint has; restore it"
+        )
 
 
 def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
@@ -113,13 +144,16 @@ def _header(assembly: Assembly) -> dict[str, Any]:
             }
             for part in assembly.parts
         ],
-        "guarantee": guarantee(spec),
+        "guarantee": guarantee(assembly),
     }
 
 
-def guarantee(spec: RunSpec) -> str:
-    """What is protected, in a sentence."""
-    sample = spec.privacy.level == "sample"
+def guarantee(assembly: Assembly) -> str:
+    """What is protected, in a sentence; and what the sentence does not cover."""
+    spec, mechanism = assembly.spec, assembly.parts[0].mechanism
+    if isinstance(mechanism.privacy(spec.privacy.adjacency), NonPrivate):
+        return "none: values are sent as they are"
+    sample = assembly.algorithm.unit is Unit.SAMPLE
     unit = "one training sample" if sample else "one client's whole update"
     match spec.privacy.adjacency:
         case Adjacency.ZERO_OUT:
@@ -129,7 +163,32 @@ def guarantee(spec: RunSpec) -> str:
         case _:
             assert_never(spec.privacy.adjacency)
     public = "; the number of samples of each client is public" if sample else ""
-    return f"{spec.privacy.level}-level local privacy: the messages hide {change}{public}"
+    reasons = [
+        *(["seeded randomness"] if spec.randomness == "seeded" else []),
+        *(["float noise"] if mechanism.sampling == "float" else []),
+    ]
+    grade = f" (simulation only: {' and '.join(reasons)})" if reasons else ""
+    return f"{spec.privacy.level}-level local privacy: the messages hide {change}{public}{grade}"
+
+
+def _warnings(assembly: Assembly, rows: list[Metrics]) -> list[str]:
+    """What a person should know before believing the result."""
+    found = []
+    short = next((row for row in rows if row["clients_out_of_budget"]), None)
+    if short:
+        found.append(
+            f"{short['clients_out_of_budget']} of {short['clients_asked']} clients were out of "
+            f"budget in round {short['round']} of {assembly.spec.rounds}; leave the noise to "
+            "calibration, or ask for fewer rounds"
+        )
+    sample = assembly.algorithm.unit is Unit.SAMPLE
+    protected = sum(c.num_samples for c in assembly.clients) if sample else len(assembly.clients)
+    if assembly.spec.privacy.delta > 1.0 / protected:
+        found.append(
+            f"delta {assembly.spec.privacy.delta:g} is above one over the {protected} protected "
+            f"{assembly.algorithm.unit}s; choose it well below"
+        )
+    return found
 
 
 def _metrics(
@@ -169,14 +228,14 @@ def _result(assembly: Assembly, ledger: Ledger, run_folder: RunFolder) -> dict[s
         "mechanism": {"kind": spec.mechanism.kind, **spec.mechanism.parameters},
         "accuracy": rows[-1]["accuracy"],
         "loss": rows[-1]["loss"],
-        "rounds": len(rows),
+        "rounds": rows[-1]["round"],
         "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
         "delta": spec.privacy.delta,
         "private": spent is None or math.isfinite(spent.epsilon),
         "accountant": spent.accountant if spent else None,
         "adjacency": str(spec.privacy.adjacency),
         "level": spec.privacy.level,
-        "guarantee": guarantee(spec),
+        "guarantee": guarantee(assembly),
         "randomness": spec.randomness,
         "sampling_grade": mechanism.sampling,
         "bits_per_coordinate": mechanism.code_format().bits,
@@ -187,4 +246,5 @@ def _result(assembly: Assembly, ledger: Ledger, run_folder: RunFolder) -> dict[s
         "total_bytes_down_per_message": per_client("down", "total", asked),
         "clients_out_of_budget": rows[-1]["clients_out_of_budget"],
         "spec_hash": spec.hash,
+        "warnings": _warnings(assembly, rows),
     }

@@ -93,9 +93,13 @@ class Database:
         try:
             yield
         except sqlite3.Error as error:
-            raise LedgerError(
-                f"cannot {action} the ledger {self.path}: {error}; "
+            remedy = (
                 "check the disk's free space and the file's permissions"
+                if isinstance(error, sqlite3.OperationalError) and "no such" not in str(error)
+                else "restore it from a backup: a new ledger would forget what was spent"
+            )
+            raise LedgerError(
+                f"cannot {action} the ledger {self.path}: {error}; {remedy}"
             ) from error
 
     def _is_archived(self) -> bool:

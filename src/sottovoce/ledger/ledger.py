@@ -60,8 +60,9 @@ class Ledger:
                 return
             if present is not None:
                 raise LedgerError(
-                    f"client '{client}' has another budget already: {present}; "
-                    "start a new ledger to change it"
+                    f"client '{client}' has another budget already (epsilon {present.epsilon:g} "
+                    f"at delta {present.delta:g}, {present.adjacency}, per {present.unit}); a "
+                    "budget is set once"
                 )
             for event, _ in self.history(client):
                 _check_adjacency(f"client '{client}'", event, budget)
@@ -236,6 +237,21 @@ class Ledger:
             (client,),
         ):
             yield dict(zip(names, (*values, json.loads(text), bool(stored)), strict=True))
+
+    @property
+    def num_charges(self) -> int:
+        """How many charges were ever made: a ledger only grows."""
+        return self._chain_end("charges")[0]
+
+    def discarded_messages(self, run: str) -> bool:
+        """Whether rounds before the run's last one have charges but no messages any more."""
+        found = self._db.one(
+            "SELECT 1 FROM charges LEFT JOIN messages ON messages.charge = charges.id "
+            "WHERE run = ?1 AND round < (SELECT MAX(round) FROM charges WHERE run = ?1) "
+            "GROUP BY client, round, uplink HAVING COUNT(message) = 0 LIMIT 1",
+            (run,),
+        )
+        return found is not None
 
     # -- checking --------------------------------------------------------------------------
 

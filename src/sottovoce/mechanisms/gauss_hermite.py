@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.design import hermite
-from sottovoce.domains import Domain, L2Ball, Vector
+from sottovoce.domains import Domain, L2Ball, Vector, require_l2_ball
 from sottovoce.errors import ParameterError
 from sottovoce.kernels.reference import sample_exponential_family
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling
@@ -68,6 +68,7 @@ class GaussHermite:
     sampling: ClassVar[Sampling] = "exact"
 
     def __post_init__(self) -> None:
+        require_l2_ball(self.input_domain)
         parameters.integer(
             "levels",
             self.levels,

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
-from sottovoce.domains import L2Ball, Vector
+from sottovoce.domains import L2Ball, Vector, require_l2_ball
 from sottovoce.mechanisms.mechanism import Codes, Float32Codes, GaussianLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, register
 from sottovoce.privacy.events import GaussianNoise
@@ -38,6 +38,7 @@ class Gaussian:
     sampling: ClassVar[Sampling] = "float"
 
     def __post_init__(self) -> None:
+        require_l2_ball(self.input_domain)
         parameters.noise_multiplier(self.noise_multiplier)
 
     @property

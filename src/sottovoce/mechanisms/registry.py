@@ -108,7 +108,7 @@ class Registration:
         if self.knob is None:
             raise ParameterError(
                 f"mechanism '{self.kind}' has no parameter to calibrate; "
-                "choose one that 'sottovoce mechanism list' shows with a knob"
+                f"choose one of {', '.join(r.kind for r in registrations() if r.knob)}"
             )
         knob = self.knob
         if knob.parameter in given:

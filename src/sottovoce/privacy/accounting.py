@@ -26,6 +26,12 @@ class PrivacySpent:
     accountant: str
     bounds: tuple[tuple[str, float], ...]
 
+    def __str__(self) -> str:
+        return (
+            f"epsilon = {show_epsilon(self.epsilon)} at delta = {self.delta!r} ({self.adjacency}, "
+            f"by the {self.accountant} accountant)"
+        )
+
 
 def show_epsilon(value: float, decimals: int = 4) -> str:
     """An epsilon for people: rounded up, so that what is printed holds too."""
