@@ -47,7 +47,7 @@ def _print(demo: dict[str, Any], report: Path) -> None:
         ]
         for row in variants
     ]
-    private = next(row for row in variants if row["private"])
+    private = next(row for row in variants if row["variant"] == comparison["favourite"])
     print_table(
         ["sent by a client", "test accuracy", "epsilon", "bits", "bytes up", "bytes down"], rows
     )

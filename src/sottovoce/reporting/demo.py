@@ -24,6 +24,7 @@ def write_report(demo: Mapping[str, Any], path: Path) -> Path:
         variants=demo["variants"],
         comparison=demo["comparison"],
         private=private,
+        favourite=next(r for r in private if r["variant"] == demo["comparison"]["favourite"]),
         accuracy=_accuracy_chart(demo).svg(),
         epsilon=_epsilon_chart(private).svg(),
     )
