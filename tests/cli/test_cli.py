@@ -249,6 +249,8 @@ def test_export_overwrites_nothing_but_a_model(cli: Any, spec: Path, tmp_path: P
 
 
 def test_output_that_cannot_be_written_is_one_line() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
     with Path("/dev/full").open("w") as full:
         shown = subprocess.run(
             [sys.executable, "-m", "sottovoce.cli.main", "mechanism", "list", "--json"],

@@ -40,7 +40,7 @@ def print_fields(fields: Mapping[str, object]) -> None:
 
 
 def show(value: object, name: str = "") -> str:
-    """A value for people; epsilons are rounded up, deltas are exact."""
+    """A value for people; epsilons are rounded up, deltas and noise are exact."""
     from sottovoce.privacy.accounting import show_epsilon
 
     if value is None:
@@ -48,7 +48,8 @@ def show(value: object, name: str = "") -> str:
     if isinstance(value, float):
         if name in ("epsilon", "bounds"):
             return show_epsilon(value)
-        return repr(value) if name == "delta" else f"{value:.6g}"
+        exact = name == "delta" or name.startswith("noise")  # these get copied into other commands
+        return repr(value) if exact else f"{value:.6g}"
     if isinstance(value, dict):
         inner = name if name == "bounds" else ""
         return ", ".join(f"{key}={show(item, inner or key)}" for key, item in value.items())

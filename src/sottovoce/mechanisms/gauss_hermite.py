@@ -39,7 +39,7 @@ def _automatic_levels(domain: Domain, given: Parameters) -> int:
 
 @register(
     "gauss_hermite",
-    summary="a few bits a coordinate (one if levels = 2) at the Gaussian's accuracy",
+    summary="a few bits a coordinate (one if levels = 2) at about the Gaussian's accuracy",
     examples=[
         {"levels": 2, "noise_multiplier": 2.0},
         {"levels": 3, "noise_multiplier": 1.0},
