@@ -42,7 +42,7 @@ def test_the_wire_takes_the_least_whole_number_of_bits(levels: int, bits: int) -
     assert mechanism.code_format().bits == bits
 
 
-def test_two_levels_are_the_logistic_sign_of_the_maths_page() -> None:
+def test_two_levels_are_the_logistic_sign() -> None:
     mechanism = one_bit(4, 0.5)
     values = np.array([-0.5, -0.1, 0.1, 0.3])
     law = mechanism.law(values)
@@ -92,8 +92,8 @@ def test_only_levels_can_be_automatic() -> None:
         )
 
 
-def test_more_levels_lower_the_bias_of_a_spike_as_the_maths_page_measures() -> None:
-    """Spiky input, rho = 1: relative bias .37/.020/2e-6 at 1/2/3 bits (maths/mechanisms.md)."""
+def test_more_levels_lower_the_bias_of_a_spike_as_enumeration_gives() -> None:
+    """Spiky input, rho = 1: relative bias .37/.020/2e-6 at 1/2/3 bits, by enumeration."""
     ball = L2Ball(dimension=1, radius=1.0)
     found = []
     for levels in (2, 4, 8):
