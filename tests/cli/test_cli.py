@@ -54,7 +54,7 @@ def spec(tmp_path: Path) -> Path:
 
 
 def test_spend_gives_the_exact_gaussian_value(cli: Any) -> None:
-    """Gaussian, sigma = 10, T = 100, delta = 1e-5: 4.37718 by the exact trade-off (Balle and Wang 2018)."""
+    """Sigma = 10, T = 100, delta = 1e-5: 4.37718 exactly (Balle and Wang 2018)."""
     result = cli(*SPEND.split(), "--json").json
     assert result["epsilon"] == pytest.approx(4.37718, abs=1e-5)
     assert result["adjacency"] == "zero-out"

@@ -279,7 +279,7 @@ def test_asymmetric_points_or_weights_are_not_certified() -> None:
     ("levels", "reach", "half_a_digit"),
     [(2, 0.17, 5e-3), (3, 0.70, 5e-3), (4, 1.23, 5e-3), (8, 2.99, 5e-3), (16, 5.5, 5e-2)],
 )
-def test_the_unbiased_range_is_the_value_of_mechanisms_md(
+def test_the_unbiased_range_is_the_value_of_our_check_values(
     levels: int, reach: float, half_a_digit: float
 ) -> None:
     assert unbiased_range(levels) == pytest.approx(reach, abs=half_a_digit)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import ParameterError
 from sottovoce.privacy import accounting
-from sottovoce.privacy.accounting import ACCOUNTANTS, privacy_spent
+from sottovoce.privacy.accounting import ACCOUNTANTS, privacy_spent, show_epsilon
 from sottovoce.privacy.events import (
     BasicEvent,
     Composed,
@@ -102,7 +102,7 @@ def test_the_result_carries_delta_and_adjacency(adjacency: Adjacency) -> None:
     assert spent.delta == 1e-7
 
 
-def test_sigma_10_a_hundred_times_at_delta_1e_5_is_the_4_37718_of_accounting_md() -> None:
+def test_sigma_10_a_hundred_times_at_delta_1e_5_is_the_4_37718_of_our_check_values() -> None:
     event = Repeated(event=GaussianNoise(mu=0.1, adjacency=ZERO_OUT), count=100)
     assert accounting.epsilon(event, 1e-5) == pytest.approx(4.37718, abs=5e-6)
 
@@ -111,7 +111,7 @@ def test_sigma_10_a_hundred_times_at_delta_1e_5_is_the_4_37718_of_accounting_md(
     ("rho", "epsilon", "half_a_digit"),
     [(0.01, 0.546, 5e-4), (0.1, 1.914, 5e-4), (1.0, 7.077, 5e-4), (10.0, 30.11, 5e-3)],
 )
-def test_zcdp_at_delta_1e_5_is_the_value_of_accounting_md(
+def test_zcdp_at_delta_1e_5_is_the_value_of_our_check_values(
     rho: float, epsilon: float, half_a_digit: float
 ) -> None:
     event = ZeroConcentrated(rho=rho, adjacency=ZERO_OUT)
@@ -216,3 +216,21 @@ def test_a_delta_that_is_none_is_refused(delta: float) -> None:
 @pytest.mark.parametrize("delta", [1e-300, 1.0 - 2.0**-53])
 def test_the_extreme_deltas_that_are_allowed_give_a_number(event: BasicEvent, delta: float) -> None:
     assert accounting.epsilon(event, delta) >= 0.0
+
+
+@given(st.floats(0.0, 1e9), st.integers(0, 6))
+@settings(deadline=None, max_examples=500)
+def test_a_printed_epsilon_is_never_below_the_true_one_nor_far_above(
+    value: float, decimals: int
+) -> None:
+    shown = float(show_epsilon(value, decimals))
+    assert value <= shown <= value + 10.0**-decimals + 1e-6 * value
+
+
+def test_an_infinite_epsilon_is_called_so() -> None:
+    assert show_epsilon(math.inf) == "infinite"
+
+
+def test_what_was_spent_prints_as_a_sentence() -> None:
+    spent = accounting.privacy_spent(GaussianNoise(mu=1.0, adjacency=Adjacency.ZERO_OUT), 1e-5)
+    assert str(spent) == "epsilon = 4.3772 at delta = 1e-05 (zero-out, by the gaussian accountant)"

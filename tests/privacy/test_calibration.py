@@ -71,12 +71,12 @@ def test_the_budget_is_met_exactly_not_up_to_a_tolerance(epsilon: float, delta: 
     assert accounting.epsilon(hundred_gaussians(found), delta) <= epsilon
 
 
-def test_sigma_for_the_4_37718_of_accounting_md_is_10() -> None:
+def test_sigma_for_the_4_37718_of_our_check_values_is_10() -> None:
     found = calibrate(hundred_gaussians, epsilon=4.37718, delta=1e-5, more_private="larger")
     assert found == pytest.approx(10.0, rel=1e-5, abs=0.0)
 
 
-def test_rho_for_the_7_077_of_accounting_md_is_1() -> None:
+def test_rho_for_the_7_077_of_our_check_values_is_1() -> None:
     found = calibrate(zcdp_by_rho, epsilon=7.077, delta=1e-5, more_private="smaller")
     assert found == pytest.approx(1.0, rel=2e-4, abs=0.0)
 

@@ -45,7 +45,7 @@ def least_epsilon_of_zcdp(rho: float, delta: float) -> float:
     ("rho", "epsilon", "half_a_digit"),
     [(0.01, 0.546, 5e-4), (0.1, 1.914, 5e-4), (1.0, 7.077, 5e-4), (10.0, 30.11, 5e-3)],
 )
-def test_zcdp_conversion_gives_the_values_of_accounting_md_at_delta_1e_5(
+def test_zcdp_conversion_gives_the_values_of_our_check_values_at_delta_1e_5(
     rho: float, epsilon: float, half_a_digit: float
 ) -> None:
     assert epsilon_from_renyi(linear(rho), 1e-5) == pytest.approx(epsilon, abs=half_a_digit)

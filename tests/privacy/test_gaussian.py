@@ -42,7 +42,7 @@ def exact_delta(mu: float, epsilon: float) -> Any:
         return upper - mpmath.exp(e) * lower
 
 
-def test_sigma_10_a_hundred_times_at_delta_1e_5_is_the_4_37718_of_accounting_md() -> None:
+def test_sigma_10_a_hundred_times_at_delta_1e_5_is_the_4_37718_of_our_check_values() -> None:
     event = Repeated(event=noise(1.0 / 10.0), count=100)
     assert ACCOUNTANT.epsilon(event, 1e-5) == pytest.approx(4.37718, abs=5e-6)
 

@@ -39,7 +39,7 @@ events_with_a_rho: st.SearchStrategy[BasicEvent] = st.one_of(
     ("rho", "epsilon", "half_a_digit"),
     [(0.01, 0.546, 5e-4), (0.1, 1.914, 5e-4), (1.0, 7.077, 5e-4), (10.0, 30.11, 5e-3)],
 )
-def test_epsilon_at_delta_1e_5_is_the_value_of_accounting_md(
+def test_epsilon_at_delta_1e_5_is_the_value_of_our_check_values(
     rho: float, epsilon: float, half_a_digit: float
 ) -> None:
     event = ZeroConcentrated(rho=rho, adjacency=ZERO_OUT)
@@ -49,7 +49,7 @@ def test_epsilon_at_delta_1e_5_is_the_value_of_accounting_md(
 @pytest.mark.parametrize(
     ("rho", "exact"), [(0.01, 0.497), (0.1, 1.760), (1.0, 6.572), (10.0, 28.37)]
 )
-def test_epsilon_is_never_below_the_worst_exact_one_bit_epsilon_of_accounting_md(
+def test_epsilon_is_never_below_the_worst_exact_one_bit_epsilon_of_our_check_values(
     rho: float, exact: float
 ) -> None:
     assert ACCOUNTANT.epsilon(ZeroConcentrated(rho=rho, adjacency=ZERO_OUT), 1e-5) >= exact

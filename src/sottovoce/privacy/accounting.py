@@ -1,5 +1,6 @@
 """The smallest sound bound, and the name of the accountant that gave it."""
 
+import decimal
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -37,9 +38,9 @@ def show_epsilon(value: float, decimals: int = 4) -> str:
     """An epsilon for people: rounded up, so that what is printed holds too."""
     if math.isinf(value):
         return "infinite"
-    scale = 10**decimals
-    shown = math.ceil(value * scale) / scale
-    return f"{shown:.{decimals}f}"
+    with decimal.localcontext(prec=400):  # exact for every float64
+        unit = decimal.Decimal(1).scaleb(-decimals)
+        return str(decimal.Decimal(value).quantize(unit, rounding=decimal.ROUND_CEILING))
 
 
 @lru_cache(maxsize=4096)
