@@ -9,7 +9,7 @@ Reference: McMahan et al. 2017 (federated averaging); Abadi et al. 2016 (per-sam
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -35,9 +35,14 @@ class SampleClippedGradient:
     """
 
     clip_norm: float
+    unit: ClassVar[Unit] = Unit.SAMPLE
 
     def __post_init__(self) -> None:
         parameters.clip_norm("clip_norm", self.clip_norm)
+
+    def records(self, client: ClientData) -> int:
+        """Contributions in a client's mean: its samples, whose number is public."""
+        return client.num_samples
 
     def updates(
         self, task: Task, model: Vector, clients: Sequence[ClientData]
@@ -64,11 +69,16 @@ class LocalSgd:
     clip_norm: float
     steps: int
     learning_rate: float
+    unit: ClassVar[Unit] = Unit.CLIENT
 
     def __post_init__(self) -> None:
         parameters.clip_norm("clip_norm", self.clip_norm)
         parameters.integer("local_steps", self.steps, low=1, high=10**6)
         parameters.positive("local_learning_rate", self.learning_rate)
+
+    def records(self, client: ClientData) -> int:
+        """One, whatever the number of samples: that number is private here."""
+        return 1
 
     def updates(
         self, task: Task, model: Vector, clients: Sequence[ClientData]
@@ -101,33 +111,15 @@ class FedAvg:
 
     @property
     def unit(self) -> Unit:
-        match self.local_work:
-            case SampleClippedGradient():
-                return Unit.SAMPLE
-            case LocalSgd():
-                return Unit.CLIENT
-            case _:
-                assert_never(self.local_work)
+        return self.local_work.unit
 
     def domain(self, dimension: int, client: ClientData) -> L2Ball:
-        match self.local_work:
-            case SampleClippedGradient(clip_norm=clip_norm):
-                records = client.num_samples
-            case LocalSgd(clip_norm=clip_norm):
-                records = 1
-            case _:
-                assert_never(self.local_work)
-        return L2Ball(dimension=dimension, radius=clip_norm, records=records)
+        records = self.local_work.records(client)
+        return L2Ball(dimension=dimension, radius=self.local_work.clip_norm, records=records)
 
     def weight(self, client: ClientData) -> float:
-        """Sample level: the public sample count. Client level: equal, for counts are private."""
-        match self.local_work:
-            case SampleClippedGradient():
-                return float(client.num_samples)
-            case LocalSgd():
-                return 1.0
-            case _:
-                assert_never(self.local_work)
+        """The number of records behind the mean: the public sample count, or one client."""
+        return float(self.local_work.records(client))
 
     def initialise(self, model: Vector) -> State:
         return {"velocity": np.zeros_like(model)}

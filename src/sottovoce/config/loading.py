@@ -107,32 +107,38 @@ def _sentence(error: ErrorDetails) -> str:
 
 
 def _where(error: ErrorDetails) -> str:
-    """The key as its author wrote it: the tag of a choice is a step that nobody wrote."""
-    sections: list[type[BaseModel]] = [RunSpec]
-    written = []
-    for step in (str(part) for part in error["loc"]):
-        named = [s.model_fields[step].annotation for s in sections if step in s.model_fields]
-        if not named and any("kind" in s.model_fields and step in _tags(s) for s in sections):
-            continue
-        written.append(step)
-        sections = [section for annotation in named for section in _sections_in(annotation)]
+    """The key as its author wrote it."""
+    written, _ = _walk([str(part) for part in error["loc"]])
     return ".".join(written)
 
 
 def _keys_at(location: Sequence[str]) -> list[str]:
-    """The keys that may stand at `location`; the tag of a discriminated choice is a step too."""
-    sections: list[type[BaseModel]] = [RunSpec]
-    for step in location:
-        named = [s.model_fields[step].annotation for s in sections if step in s.model_fields]
-        if named:
-            sections = [section for annotation in named for section in _sections_in(annotation)]
-        else:
-            sections = [s for s in sections if step in _tags(s)]
+    """The keys that may stand at `location`."""
+    _, sections = _walk(location)
     return [key for section in sections for key in section.model_fields]
 
 
+def _walk(location: Sequence[str]) -> tuple[list[str], list[type[BaseModel]]]:
+    """The steps of a location that somebody wrote, and the sections that may stand there.
+
+    The tag of a discriminated choice is a step that nobody wrote: it only narrows the choice.
+    """
+    written: list[str] = []
+    sections: list[type[BaseModel]] = [RunSpec]
+    for step in location:
+        chosen = [s for s in sections if step in _tags(s)]
+        named = [s.model_fields[step].annotation for s in sections if step in s.model_fields]
+        if chosen and not named:
+            sections = chosen
+            continue
+        written.append(step)
+        sections = [section for annotation in named for section in _sections_in(annotation)]
+    return written, sections
+
+
 def _tags(section: type[BaseModel]) -> tuple[str, ...]:
-    return typing.get_args(section.model_fields["kind"].annotation)
+    kind = section.model_fields.get("kind")
+    return typing.get_args(kind.annotation) if kind else ()
 
 
 def _sections_in(annotation: Any) -> list[type[BaseModel]]:

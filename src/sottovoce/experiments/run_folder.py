@@ -124,16 +124,14 @@ class RunFolder:
             handle = os.open(self.path / "metrics.jsonl", os.O_RDWR | os.O_CREAT, 0o644)
             os.fsync(handle)
             os.close(handle)
-        arrays = {f"state_{name}": array for name, array in progress.algorithm_state.items()}
+        arrays: dict[str, Any] = {
+            "rounds_done": np.int64(progress.rounds_done),
+            "num_charges": np.int64(num_charges),
+            "model": progress.model,
+            **{f"state_{name}": array for name, array in progress.algorithm_state.items()},
+        }
         buffer = io.BytesIO()
-        np.savez(
-            buffer,
-            rounds_done=np.int64(progress.rounds_done),
-            num_charges=np.int64(num_charges),
-            model=progress.model,
-            allow_pickle=False,
-            **arrays,
-        )
+        np.savez(buffer, **arrays)
         files.write_atomic(self.path / "checkpoint.npz", buffer.getvalue())
 
     def charges_at_checkpoint(self) -> int:
