@@ -32,8 +32,8 @@ check: install   ## ruff, mypy --strict, import-linter
 test: check      ## check, then every test, with warnings as errors
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not slow'
 
-test-full: check ## the above and what is slow
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+test-full: check ## the above, what is slow, and property tests with new cases
+	HYPOTHESIS_PROFILE=explore OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 bench: install   ## benchmarks: they report, they never fail on speed
 	$(BIN)/python benchmarks/bench.py
