@@ -5,6 +5,7 @@
     +-- UnknownNameError         no mechanism, dataset, key ... of that name
     +-- DomainError              an input lies outside its declared domain (NaN, norm, dimension)
     +-- RandomnessError          a keystream asked to serve twice
+    +-- DesignError              a mechanism design that cannot be found, read or certified
     +-- PrivacyError
     |   +-- AdjacencyMismatchError   events of two adjacencies in one composition
     |   +-- UnsupportedEventError    an accountant that has no sound bound for an event
@@ -51,6 +52,10 @@ class DomainError(SottovoceError, ValueError):
 
 class RandomnessError(SottovoceError):
     """A keystream would serve a second input."""
+
+
+class DesignError(SottovoceError):
+    """A design that is damaged, made for other parameters, or fails its certificate."""
 
 
 class PrivacyError(SottovoceError):

@@ -1,0 +1,96 @@
+"""Exact sampling from an interpolated integer table, in numpy.
+
+The law at x between knots x_k and x_k+1 is (1 - t) row_k + t row_k+1 with t = (x - x_k)/(x_k+1 - x_k),
+a rational number. A code is drawn by comparing one uniform number with the interpolated cumulative
+sums. Float64 decides nearly always; where the uniform number lies within the proven error of a
+threshold, the comparison is made again in integers with as many further random bits as it takes. So
+the sampled law is the declared one, and no rounding term enters the accounting.
+
+The error of float64: t carries at most 2 * 2^-53 of itself and 1 - t as much absolutely, each stored
+threshold 2^-54, the two products and their sum three roundings of numbers below 1, and the uniform
+number is truncated by 2^-53: together below 8 * 2^-53 = 2^-50. The margin is twice that.
+"""
+
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.domains import Vector
+from sottovoce.randomness import Keystream
+
+Codes = NDArray[np.uint8]
+
+_CELLS = 1 << 17
+_MARGIN = 2.0**-49
+_UNIT = 2.0**-53
+
+
+def sample_table(
+    positions: Vector,
+    knots: Vector,
+    thresholds: Vector,
+    cumulative: tuple[tuple[int, ...], ...],
+    keystream: Keystream,
+) -> Codes:
+    """One code for each position in [knots[0], knots[-1]].
+
+    `cumulative` holds the rows' running sums in units of one over their last entry; `thresholds`
+    the same in float64.
+    """
+    words = keystream.words(len(positions))
+    codes = np.empty(len(positions), dtype=np.uint8)
+    size = max(1, _CELLS // thresholds.shape[1])
+    for start in range(0, len(positions), size):
+        part = slice(start, start + size)
+        codes[part], undecided = _float_codes(positions[part], knots, thresholds, words[part])
+        for offset in np.flatnonzero(undecided):
+            i = start + int(offset)
+            codes[i] = exact_code(
+                float(positions[i]), knots, cumulative, int(words[i]), i, keystream
+            )
+    return codes
+
+
+def _float_codes(
+    positions: Vector, knots: Vector, thresholds: Vector, words: NDArray[np.uint64]
+) -> tuple[Codes, NDArray[np.bool_]]:
+    """Codes as float64 sees them, and where it cannot be sure."""
+    left = np.clip(np.searchsorted(knots, positions, "right") - 1, 0, len(knots) - 2)
+    share = (positions - knots[left]) / (knots[left + 1] - knots[left])
+    uniform = (words >> np.uint64(11)).astype(np.float64) * _UNIT
+    codes = np.zeros(len(positions), dtype=np.uint8)
+    undecided = np.zeros(len(positions), dtype=np.bool_)
+    rest = 1.0 - share
+    for column in thresholds.T[:-1]:
+        distance = uniform - (rest * column[left] + share * column[left + 1])
+        codes += distance >= 0.0
+        undecided |= np.abs(distance) <= _MARGIN
+    return codes, undecided
+
+
+def exact_code(
+    position: float,
+    knots: Vector,
+    cumulative: tuple[tuple[int, ...], ...],
+    word: int,
+    coordinate: int,
+    keystream: Keystream,
+) -> int:
+    """The code that the infinitely long uniform number 0.word,extension... selects."""
+    k = int(np.clip(np.searchsorted(knots, position, "right") - 1, 0, len(knots) - 2))
+    low, high = Fraction(float(knots[k])), Fraction(float(knots[k + 1]))
+    share = (Fraction(position) - low) / (high - low)
+    one = cumulative[k][-1]
+    rows = zip(cumulative[k][:-1], cumulative[k + 1][:-1], strict=True)
+    limits = [((1 - share) * a + share * b) / one for a, b in rows]
+    num_bytes = 16
+    while True:
+        bits = 64 + 8 * num_bytes
+        extension = int.from_bytes(keystream.extension(coordinate, num_bytes), "big")
+        lower = Fraction((word << (8 * num_bytes)) | extension, 1 << bits)
+        upper = lower + Fraction(1, 1 << bits)
+        # A limit inside the interval leaves the code open; on its lower end it is passed.
+        if not any(lower < limit < upper for limit in limits):
+            return sum(limit <= lower for limit in limits)
+        num_bytes *= 2
