@@ -12,6 +12,8 @@ a mixture of numbers in [l, e^eps l] lies there; and metric DP in the form
 for then |d log P_j / dx| <= eps everywhere, so P_j(x) <= e^(eps |x - x'|) P_j(x').
 """
 
+import hashlib
+import itertools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -79,7 +81,8 @@ class Channel:
 class IntegerTable:
     """The table that runs: probabilities are integers over 2^128, and rows sum to 2^128 exactly.
 
-    `cumulative` holds the rows' running sums, and `thresholds` the same in float64, rounded.
+    `cumulative` holds the rows' running sums, `thresholds` the same and `channel` the whole in
+    float64, rounded.
     """
 
     knots: Vector
@@ -87,32 +90,35 @@ class IntegerTable:
     rows: tuple[tuple[int, ...], ...]
     cumulative: tuple[tuple[int, ...], ...]
     thresholds: Vector
+    channel: Channel
 
     @classmethod
     def of(cls, knots: Vector, letters: Vector, rows: list[list[int]]) -> "IntegerTable":
         if any(sum(row) != _ONE or min(row) < 1 for row in rows):
             raise DesignError("a row of the integer table does not sum to 1 or has an empty cell")
-        cumulative = []
-        for row in rows:
-            running, total = [], 0
-            for cell in row:
-                total += cell
-                running.append(total)
-            cumulative.append(tuple(running))
-        thresholds = np.array([[c / _ONE for c in row] for row in cumulative])
-        thresholds.flags.writeable = False
+        cumulative = tuple(tuple(itertools.accumulate(row)) for row in rows)
+        floats, thresholds = (
+            np.array([[cell / _ONE for cell in row] for row in matrix])
+            for matrix in (rows, cumulative)
+        )
+        for array in (floats, thresholds, knots, letters):
+            array.flags.writeable = False
         return cls(
             knots=knots,
             letters=letters,
             rows=tuple(tuple(row) for row in rows),
-            cumulative=tuple(cumulative),
+            cumulative=cumulative,
             thresholds=thresholds,
+            channel=Channel(knots=knots, rows=floats, letters=letters),
         )
 
-    def channel(self) -> Channel:
-        """The table in float64."""
-        rows = np.array([[cell / _ONE for cell in row] for row in self.rows])
-        return Channel(knots=self.knots, rows=rows, letters=self.letters)
+    def digest(self) -> str:
+        """Sixteen bytes, in hex, that stand for the whole table."""
+        digest = hashlib.blake2b(digest_size=16)
+        for array in (self.knots, self.letters):
+            digest.update(array.astype("<f8").tobytes())
+        digest.update(repr(self.rows).encode())
+        return digest.hexdigest()
 
     def pure_epsilon(self) -> float:
         """The exact largest log-ratio between two rows, rounded up."""
@@ -122,8 +128,9 @@ class IntegerTable:
     def metric_epsilon(self) -> float:
         """The exact largest |d log P / dx|, rounded up."""
         largest = Fraction(0)
-        steps = [Fraction(float(b)) - Fraction(float(a)) for a, b in _pairs(self.knots)]
-        for step, (first, second) in zip(steps, _pairs(self.rows), strict=True):
+        knots = [Fraction(float(knot)) for knot in self.knots]
+        for k, (first, second) in enumerate(itertools.pairwise(self.rows)):
+            step = knots[k + 1] - knots[k]
             ratio = max(
                 Fraction(abs(p - q), min(p, q)) for p, q in zip(first, second, strict=True)
             )
@@ -183,10 +190,6 @@ def _settled(row: list[int], low: list[int], high: list[int]) -> list[int]:
         if missing == 0:
             return row
     raise DesignError("a row of the design cannot be rounded within its privacy; it is not used")
-
-
-def _pairs(items):  # type: ignore[no-untyped-def]
-    return zip(items[:-1], items[1:], strict=True)
 
 
 def _exponential_below(epsilon: float) -> Fraction:

@@ -11,7 +11,7 @@ settled along that row.
 
 Two letters have a closed form: P linear, a = -1/eps and 1 + 1/eps.
 
-Reference: Guo, Chaudhuri, Stock and Rabbat 2022, condition (3), for the problem.
+Reference: Chaudhuri, Guo and Rabbat 2022, condition (3), for the problem.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Unbiased bitwise and generalised randomised response as channels on [0, 1].
 
-Reference: Guo, Chaudhuri, Stock and Rabbat 2022, sections 3.2 and 3.3, theorems 8 and 9.
+Reference: Chaudhuri, Guo and Rabbat 2022, sections 3.2 and 3.3, theorems 8 and 9.
 """
 
 import math

@@ -33,10 +33,22 @@ Family = Literal["strict", "metric"]
 
 MAX_BITS = 8
 MAX_INPUT_BITS = 10
-EPSILON_RANGE = (0.01, 60.0)
+EPSILON_RANGE = (1e-3, 60.0)
 TOLERANCE = 1e-12  # of bias (relative to the letters), row sums and epsilon (nats)
 _ARRAYS = ("knots", "letters", "rows")
 _SHIPPED = package_files("sottovoce.design") / "shipped"
+
+
+def table_epsilon(value: float) -> float:
+    """An epsilon for which tables can be made, over the whole interval."""
+    low, high = EPSILON_RANGE
+    number = parameters.positive("epsilon", value)
+    if not low <= number <= high:
+        raise ParameterError(
+            f"epsilon over the whole interval must lie between {low:g} and {high:g}, got "
+            f"{value!r}; below, nothing gets through, above, nothing is hidden"
+        )
+    return float(number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +65,7 @@ class DesignSpec:
     letters: int
 
     def __post_init__(self) -> None:
-        low, high = EPSILON_RANGE
-        number = parameters.positive("epsilon", self.epsilon)
-        if not low <= number <= high:
-            raise ParameterError(
-                f"epsilon of an MVU design must lie between {low:g} and {high:g}, got "
-                f"{self.epsilon!r}; below, nothing gets through, above, nothing is hidden"
-            )
-        object.__setattr__(self, "epsilon", float(number))
+        object.__setattr__(self, "epsilon", table_epsilon(self.epsilon))
         if self.inputs is not None:
             parameters.integer("inputs", self.inputs, low=2, high=1 << MAX_INPUT_BITS)
         elif self.family == "metric":
@@ -83,10 +88,6 @@ class Design:
     channel: Channel
     table: IntegerTable
     solve_seconds: float
-
-    def digest(self) -> str:
-        """Stands for the arrays on the wire: both sides must hold the same design."""
-        return _digest(self.channel)
 
     def sum_of_variances(self) -> float:
         """Over the inputs; the mean over [0, 1] for continuous input."""
@@ -204,7 +205,7 @@ def save(design: Design, folder: Path) -> Path:
         path.with_name(path.name + ".json"),
         {
             "spec": asdict(design.spec),
-            "digest": design.digest(),
+            "digest": _digest(design.channel),
             "solve_seconds": design.solve_seconds,
             "sum_of_variances": design.sum_of_variances(),
             "certificate": design.certificate(),

@@ -19,7 +19,7 @@ By the envelope theorem, with rows P_i and edges p_i, q_i,
     d Var_i / d a_j = P_ij (2 a_j - p_i - q_i)
     d Var_i / d l_j = (a_j - p_i)(a_j - q_i) * (e^eps inside the window, 1 outside)
 
-Reference: Guo, Chaudhuri, Stock and Rabbat 2022, problem (2), for the problem.
+Reference: Chaudhuri, Guo and Rabbat 2022, problem (2), for the problem.
 """
 
 import itertools

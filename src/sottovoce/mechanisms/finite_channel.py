@@ -1,7 +1,9 @@
-"""The part that all table mechanisms share: each coordinate through one finite channel.
+"""What all table mechanisms share: each coordinate goes through one finite channel by itself.
 
-A table mechanism names its design; sampling, decoding, law and digest follow from it.
+A table mechanism names its table; sampling, decoding and the law follow from it.
 """
+
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,12 +12,12 @@ from sottovoce.design.channel import IntegerTable
 from sottovoce.domains import Box, Domain, L1Ball, L2Ball, Vector
 from sottovoce.errors import ParameterError
 from sottovoce.kernels.table import sample_table
-from sottovoce.mechanisms.mechanism import Codes, FiniteLaw
+from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling
 from sottovoce.randomness import Keystream
 
 
 def interval(domain: Domain) -> tuple[float, float]:
-    """The interval that every coordinate of the domain lies in; it is mapped onto [0, 1]."""
+    """The interval that every coordinate of the domain lies in; tables map it onto [0, 1]."""
     match domain:
         case Box():
             return domain.lower, domain.upper
@@ -29,40 +31,59 @@ def interval(domain: Domain) -> tuple[float, float]:
 
 
 def require_box(domain: Domain) -> Box:
-    """`domain` if it is a box: a guarantee for each coordinate by itself."""
+    """`domain` if it is a box: the guarantee is for each coordinate over its whole interval."""
     if not isinstance(domain, Box):
         raise ParameterError(
-            f"input_domain must be a Box, got {type(domain).__name__}; this mechanism protects "
-            "each coordinate over its whole interval: for vectors in a ball use 'metric_mvu' "
-            "or 'gauss_hermite'"
+            f"input_domain must be a Box, got {type(domain).__name__}; this mechanism hides each "
+            "coordinate over its whole interval: for vectors in a ball use 'metric_mvu' or "
+            "'gauss_hermite'"
         )
     return domain
 
 
-def positions(domain: Domain, values: ArrayLike) -> Vector:
-    """Checked values on [0, 1]."""
-    low, high = interval(domain)
-    return np.clip((domain.check(values) - low) / (high - low), 0.0, 1.0)
+class TableMechanism:
+    """Base of the table mechanisms: they add parameters, `table` and `privacy`."""
 
+    __slots__ = ()
 
-def encode(
-    table: IntegerTable, domain: Domain, values: ArrayLike, keystream: Keystream
-) -> NDArray[np.uint8]:
-    return sample_table(
-        positions(domain, values), table.knots, table.thresholds, table.cumulative, keystream
-    )
+    input_domain: Domain
+    sampling: ClassVar[Sampling] = "exact"
 
+    @property
+    def table(self) -> IntegerTable:
+        """The integer table that runs."""
+        raise NotImplementedError
 
-def points(table: IntegerTable, domain: Domain) -> Vector:
-    """The letters in the domain's units."""
-    low, high = interval(domain)
-    return np.asarray(low + (high - low) * table.letters)
+    @property
+    def levels(self) -> int:
+        raise NotImplementedError
 
+    @property
+    def points(self) -> Vector:
+        """What the codes decode to, in the domain's units."""
+        low, high = interval(self.input_domain)
+        return np.asarray(low + (high - low) * self.table.letters)
 
-def decode(table: IntegerTable, domain: Domain, codes: Codes) -> Vector:
-    return points(table, domain)[codes.astype(np.intp)]
+    def design_digest(self) -> str:
+        """Server and client must hold the same table, not only the same parameters."""
+        return self.table.digest()
 
+    def code_format(self) -> LevelCodes:
+        return LevelCodes(levels=self.levels)
 
-def law(table: IntegerTable, domain: Domain, values: ArrayLike) -> FiniteLaw:
-    rows = table.channel().at(positions(domain, values))
-    return FiniteLaw(points=points(table, domain), table=rows)
+    def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
+        table = self.table
+        return sample_table(
+            self._positions(values), table.knots, table.thresholds, table.cumulative, keystream
+        )
+
+    def decode(self, codes: Codes) -> Vector:
+        return self.points[codes.astype(np.intp)]
+
+    def law(self, values: ArrayLike) -> FiniteLaw:
+        rows = self.table.channel.at(self._positions(values))
+        return FiniteLaw(points=self.points, table=rows)
+
+    def _positions(self, values: ArrayLike) -> Vector:
+        low, high = interval(self.input_domain)
+        return np.clip((self.input_domain.check(values) - low) / (high - low), 0.0, 1.0)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import sottovoce.mechanisms
 from sottovoce.adjacency import Adjacency
@@ -36,10 +36,16 @@ M = TypeVar("M", bound=type)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """The parameter that calibration turns, and the way in which it is more private."""
+    """The parameter that calibration turns, and the way in which it is more private.
+
+    `ends` are where to look, the least private first, if the parameter has a range of its own; a
+    mechanism that takes long to build asks for less precision.
+    """
 
     parameter: str
     more_private: Direction
+    ends: tuple[float, float] | None = None
+    relative_tolerance: float = 1e-7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +126,22 @@ class Registration:
             mechanism = self.build(domain, {**given, knob.parameter: value})
             return Repeated(event=mechanism.privacy(adjacency), count=rounds)
 
-        value = calibrate(event_at, epsilon=epsilon, delta=delta, more_private=knob.more_private)
+        value = calibrate(
+            event_at,
+            epsilon=epsilon,
+            delta=delta,
+            more_private=knob.more_private,
+            ends=knob.ends,
+            relative_tolerance=knob.relative_tolerance,
+        )
         return self.resolve(domain, {**given, knob.parameter: value})
+
+
+@runtime_checkable
+class Designed(Protocol):
+    """A mechanism whose parameters alone do not say what runs: it was designed by a solver."""
+
+    def design_digest(self) -> str: ...
 
 
 _REGISTER: dict[str, Registration] = {}
@@ -189,7 +209,10 @@ def public_parameters(mechanism: Mechanism) -> dict[str, Any]:
     """Everything that server and client must agree on, as plain data."""
     fields = _plain_fields(mechanism)
     domain = fields.pop("input_domain")
-    return {"kind": kind_of(mechanism), "domain": domain, "parameters": fields}
+    public = {"kind": kind_of(mechanism), "domain": domain, "parameters": fields}
+    if isinstance(mechanism, Designed):
+        public["design"] = mechanism.design_digest()
+    return public
 
 
 def _plain_fields(value: Any) -> dict[str, Any]:

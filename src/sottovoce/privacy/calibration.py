@@ -22,11 +22,14 @@ def calibrate(
     epsilon: float,
     delta: float,
     more_private: Direction,
+    ends: tuple[float, float] | None = None,
+    relative_tolerance: float = _RELATIVE_TOLERANCE,
 ) -> float:
     """The least private parameter whose event still has at most `epsilon` at `delta`.
 
     `event_at` must grow more private as its parameter grows larger (or smaller, as `more_private`
     says). The result itself is checked to meet the budget: it is the safe end of a bisection.
+    `ends` are where to look, the least private first.
     """
     parameters.epsilon(epsilon)
     parameters.delta(delta)
@@ -34,7 +37,7 @@ def calibrate(
     def meets(log_parameter: float) -> bool:
         return accounting.epsilon(event_at(math.exp(log_parameter)), delta) <= epsilon
 
-    loose, safe = (math.log(end) for end in _ENDS[more_private])
+    loose, safe = (math.log(end) for end in ends or _ENDS[more_private])
     if not meets(safe):
         raise ParameterError(
             f"not even the parameter {math.exp(safe):g} reaches epsilon {epsilon:g} at delta "
@@ -42,7 +45,7 @@ def calibrate(
         )
     if meets(loose):
         return math.exp(loose)
-    while abs(safe - loose) > _RELATIVE_TOLERANCE:
+    while abs(safe - loose) > relative_tolerance:
         middle = (safe + loose) / 2.0
         safe, loose = (middle, loose) if meets(middle) else (safe, middle)
     return math.exp(safe)

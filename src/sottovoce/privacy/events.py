@@ -60,6 +60,28 @@ class PureDp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricDp:
+    """The likelihood ratio of inputs a distance t apart is at most e^(epsilon t).
+
+    `epsilon` is per unit of `metric`; `distance` is the largest between neighbours, so neighbours
+    are epsilon * distance-DP, which is what accountants count.
+    """
+
+    epsilon: float
+    metric: str
+    distance: float
+    adjacency: Adjacency
+
+    def __post_init__(self) -> None:
+        parameters.positive("epsilon", self.epsilon)
+        parameters.positive("distance", self.distance)
+
+    def pure(self) -> "PureDp":
+        """What it says about the farthest neighbours."""
+        return PureDp(epsilon=self.epsilon * self.distance, adjacency=self.adjacency)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FinitePair:
     """One dominating pair of pmfs over the same outcomes; both directions are accounted."""
 
@@ -138,7 +160,9 @@ class Composed:
         return self.events[0].adjacency
 
 
-BasicEvent = NonPrivate | GaussianNoise | ZeroConcentrated | PureDp | FinitePair | RenyiCurve
+BasicEvent = (
+    NonPrivate | GaussianNoise | ZeroConcentrated | PureDp | MetricDp | FinitePair | RenyiCurve
+)
 PrivacyEvent = BasicEvent | Repeated | Composed
 
 _SHAPES: dict[str, type[PrivacyEvent]] = {
@@ -148,6 +172,7 @@ _SHAPES: dict[str, type[PrivacyEvent]] = {
         GaussianNoise,
         ZeroConcentrated,
         PureDp,
+        MetricDp,
         FinitePair,
         RenyiCurve,
         Repeated,

@@ -10,6 +10,7 @@ from sottovoce.privacy.events import (
     BasicEvent,
     FinitePair,
     GaussianNoise,
+    MetricDp,
     NonPrivate,
     PrivacyEvent,
     PureDp,
@@ -37,6 +38,8 @@ def _basic(event: BasicEvent, order: float) -> float:
             return order * event.rho
         case PureDp():
             return _randomised_response(event.epsilon, order)
+        case MetricDp():
+            return _basic(event.pure(), order)
         case FinitePair():
             return max(
                 finite_renyi(event.first, event.second, order),

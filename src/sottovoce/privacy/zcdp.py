@@ -12,6 +12,7 @@ from sottovoce.privacy.events import (
     BasicEvent,
     FinitePair,
     GaussianNoise,
+    MetricDp,
     NonPrivate,
     PrivacyEvent,
     PureDp,
@@ -40,6 +41,8 @@ def _basic(event: BasicEvent) -> float:
         case PureDp():
             # D_a <= a eps^2/2 (Bun and Steinke 2016, proposition 3.3), and D_a <= eps <= a eps.
             return min(event.epsilon**2 / 2.0, event.epsilon)
+        case MetricDp():
+            return _basic(event.pure())
         case FinitePair() | RenyiCurve():
             raise UnsupportedEventError(
                 f"the zcdp accountant has no rho for {type(event).__name__}; use renyi"
