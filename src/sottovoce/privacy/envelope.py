@@ -59,13 +59,15 @@ def pairwise_renyi(first_rows: ArrayLike, second_rows: ArrayLike, order: float) 
     return np.concatenate(parts)
 
 
-def rowwise_renyi(first: Vector, second: Vector, order: float) -> Vector:
+def rowwise_renyi(
+    first: Vector, second: Vector, order: float, cell_error: Vector | float = 2.0**-50
+) -> Vector:
     """D_a(p || q) = log( sum_j p_j^a q_j^(1-a) ) / (a - 1) along the last axis, rounded up.
 
     While every a log(p/q) <= 600 it is computed as log1p( sum q (r^a - 1 - a (r - 1)) ), r = p/q:
     no term is negative, so nothing cancels, for orders near 1 and rows close together too. Beyond,
     as a sum of logarithms. Infinite where p puts mass that q does not; never NaN. A relative error
-    of 2^-50 in the cells is covered.
+    of the cells up to `cell_error` is covered.
     """
     check_order(order)
     p, q = np.broadcast_arrays(first, second)
@@ -77,9 +79,9 @@ def rowwise_renyi(first: Vector, second: Vector, order: float) -> Vector:
             ratios = np.where(extreme, np.log(p) - log_q, ratios)
         ratios = np.where((p == 0.0) & (q == 0.0), 0.0, ratios)  # an outcome of neither
         powers, slopes = np.expm1(order * ratios), order * np.expm1(ratios)
-        # Errors: of the logarithm (2^-50 or so of 1, or of itself) times the order, in the power.
+        # A relative error e of p or q changes a term by at most q (a |r^a - 1| + a |r - 1|) e.
         size = (1.0 + order) * (np.abs(powers) + np.abs(slopes))
-        terms = q * (np.maximum(0.0, powers - slopes) + 2.0**-50 * size)
+        terms = q * (np.maximum(0.0, powers - slopes) + cell_error * size)
         largest = ratios.max(axis=-1)
         small = np.log1p(terms.sum(axis=-1)) / (order - 1.0)
         unsafe = order * largest > _LARGEST_EXPONENT
@@ -89,6 +91,7 @@ def rowwise_renyi(first: Vector, second: Vector, order: float) -> Vector:
         top = logs.max(axis=-1, keepdims=True)
         sums = top[..., 0] + np.log(np.exp(logs - top).sum(axis=-1))
         sums += 2.0**-50 * (order * largest + np.abs(top[..., 0]) + 1000.0)
+        sums += 2.0 * order * np.max(np.broadcast_to(cell_error, p.shape), axis=-1)
         large = np.where(np.isnan(sums), np.inf, sums) / (order - 1.0)
         impossible = ((p > 0.0) & (q == 0.0)).any(axis=-1)
         return np.where(impossible, np.inf, np.where(unsafe, large, small))
