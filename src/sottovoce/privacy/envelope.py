@@ -1,0 +1,305 @@
+"""The privacy of a vector whose coordinates pass independently through one finite table.
+
+Neighbours differ by a budget, sum_l c_l <= K, where c_l = |distance of coordinate l|^p is the cost
+of an option (an ordered pair of inputs of the table) and its Renyi divergence is the value. The
+worst case is a multiple-choice knapsack; its linear relaxation, in which all d coordinates share
+one set of options, is
+
+    max d sum_o v_o x_o    subject to    sum_o c_o x_o <= K/d,  sum_o x_o <= 1,  x >= 0
+        = d h(K/d),
+
+with h the least nondecreasing concave function through (0, 0) above every option. Three bounds:
+
+    greedy_bound            K max v/c                       (the loosest, equal for large d)
+    linear_program_bound    the relaxation, by a solver
+    envelope_bound          the relaxation, by the upper hull, in O(n log n)
+
+Soundness does not rest on the solver or the hull: each only names a price L >= 0, and
+
+    sum_l v_l <= sum_l (v_l - L c_l) + L K <= d max(0, max_o(v_o - L c_o)) + L K
+
+holds at every price (weak duality).
+
+Reference: Chaudhuri, Guo and Rabbat 2022 (MVU), section 4.3, program (4) and lemma 7.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sottovoce import parameters
+from sottovoce.adjacency import Adjacency
+from sottovoce.domains import MAX_DIMENSION, Vector
+from sottovoce.errors import ParameterError
+from sottovoce.privacy.events import RenyiCurve
+
+MAX_ORDER = 1e6
+# A budget is enlarged by this fraction before it is floored or compared: a distance that equals
+# the limit in exact arithmetic must not be lost to rounding.
+BUDGET_ROUNDING = 1e-12
+_BLOCK_CELLS = 1 << 20
+_LARGEST_EXPONENT = 600.0
+
+
+def pairwise_renyi(first_rows: ArrayLike, second_rows: ArrayLike, order: float) -> Vector:
+    """The matrix D_a(P_i || Q_k) for pmf rows P_i, Q_k; see `rowwise_renyi`."""
+    first, second = pmf_rows("first_rows", first_rows), pmf_rows("second_rows", second_rows)
+    if first.shape[1] != second.shape[1]:
+        raise ParameterError(
+            f"both tables need the same outcomes, got {first.shape[1]} and {second.shape[1]}"
+        )
+    block = max(1, _BLOCK_CELLS // second.size)
+    parts = [
+        rowwise_renyi(first[start : start + block, None, :], second[None, :, :], order)
+        for start in range(0, len(first), block)
+    ]
+    return np.concatenate(parts)
+
+
+def rowwise_renyi(
+    first: Vector, second: Vector, order: float, cell_error: Vector | float = 2.0**-50
+) -> Vector:
+    """D_a(p || q) = log( sum_j p_j^a q_j^(1-a) ) / (a - 1) along the last axis, rounded up.
+
+    While every a log(p/q) <= 600 it is computed as log1p( sum q (r^a - 1 - a (r - 1)) ), r = p/q:
+    no term is negative, so nothing cancels, for orders near 1 and rows close together too. Beyond,
+    as a sum of logarithms. Infinite where p puts mass that q does not; never NaN. A relative error
+    of the cells up to `cell_error` is covered.
+    """
+    check_order(order)
+    p, q = np.broadcast_arrays(first, second)
+    with np.errstate(all="ignore"):
+        log_q, quotient, change = np.log(q), p / q, (p - q) / q
+        ratios = np.where(np.abs(change) < 0.5, np.log1p(change), np.log(quotient))
+        extreme = (quotient < 1e-290) | (quotient > 1e290)  # the quotient itself is not exact
+        if extreme.any():
+            ratios = np.where(extreme, np.log(p) - log_q, ratios)
+        ratios = np.where((p == 0.0) & (q == 0.0), 0.0, ratios)  # an outcome of neither
+        powers, slopes = np.expm1(order * ratios), order * np.expm1(ratios)
+        # A relative error e of p or q changes a term by at most q (a |r^a - 1| + a |r - 1|) e.
+        size = (1.0 + order) * (np.abs(powers) + np.abs(slopes))
+        terms = q * (np.maximum(0.0, powers - slopes) + cell_error * size)
+        largest = ratios.max(axis=-1)
+        small = np.log1p(terms.sum(axis=-1)) / (order - 1.0)
+        unsafe = order * largest > _LARGEST_EXPONENT
+        if not unsafe.any():
+            return np.asarray(small)
+        logs = np.where(q > 0.0, log_q, -np.inf) + order * ratios
+        top = logs.max(axis=-1, keepdims=True)
+        sums = top[..., 0] + np.log(np.exp(logs - top).sum(axis=-1))
+        sums += 2.0**-50 * (order * largest + np.abs(top[..., 0]) + 1000.0)
+        sums += 2.0 * order * np.max(np.broadcast_to(cell_error, p.shape), axis=-1)
+        large = np.where(np.isnan(sums), np.inf, sums) / (order - 1.0)
+        impossible = ((p > 0.0) & (q == 0.0)).any(axis=-1)
+        return np.where(impossible, np.inf, np.where(unsafe, large, small))
+
+
+def greedy_bound(costs: ArrayLike, values: ArrayLike, budget: float, dimension: int) -> float:
+    """K max v/c: the price is the best ratio, so no option is worth more than it costs.
+
+    Reference: MVU, lemma 7.
+    """
+    cost, value, budget = _options(costs, values, budget, dimension)
+    return _priced(cost, value, budget, dimension, _best_ratio(cost, value))
+
+
+def linear_program_bound(
+    costs: ArrayLike, values: ArrayLike, budget: float, dimension: int
+) -> float:
+    """The relaxation (4) by scipy's HiGHS, certified at the price that the solver returns."""
+    from scipy.optimize import linprog
+
+    cost, value, budget = _options(costs, values, budget, dimension)
+    top_cost, top_value = float(cost.max()), float(value.max())
+    if not 0.0 < top_value < math.inf or top_cost == 0.0 or budget == 0.0:
+        return _priced(cost, value, budget, dimension, _best_ratio(cost, value))
+    solution = linprog(
+        -value / top_value,
+        A_ub=np.stack([cost / top_cost, np.ones_like(cost)]),
+        b_ub=[budget / dimension / top_cost, 1.0],
+        method="highs",
+    )
+    if solution.status != 0:
+        return greedy_bound(cost, value, budget, dimension)
+    price = max(0.0, -float(solution.ineqlin.marginals[0])) * top_value / top_cost
+    return _priced(cost, value, budget, dimension, price)
+
+
+def envelope_bound(costs: ArrayLike, values: ArrayLike, budget: float, dimension: int) -> float:
+    """d h(K/d), h the nondecreasing concave envelope of the options through (0, 0).
+
+    Beyond the largest cost h is constant. Equal to `linear_program_bound`.
+    """
+    cost, value, budget = _options(costs, values, budget, dimension)
+    price = envelope_price(cost, value, budget / dimension)
+    return _priced(cost, value, budget, dimension, price)
+
+
+def envelope_price(cost: Vector, value: Vector, share: float) -> float:
+    """The slope of the envelope at `share` (to its right): the best price."""
+    if not np.isfinite(value).all() or share == 0.0:
+        return _best_ratio(cost, value)
+    order = np.argsort(cost, kind="stable")
+    sorted_cost, best = cost[order], np.maximum.accumulate(value[order])
+    keep = np.flatnonzero(np.append(sorted_cost[1:] > sorted_cost[:-1], True))
+    # Only a point above all cheaper ones can be a corner of a nondecreasing function.
+    keep = keep[np.append(True, best[keep][1:] > best[keep][:-1])]
+    hull = [(0.0, float(best[keep[0]]) if sorted_cost[keep[0]] == 0.0 else 0.0)]
+    for x, y in zip(sorted_cost[keep].tolist(), best[keep].tolist(), strict=True):
+        if x == 0.0 or y <= hull[0][1]:
+            continue
+        while len(hull) > 1:
+            (x0, y0), (x1, y1) = hull[-2], hull[-1]
+            if (y1 - y0) * (x - x1) > (y - y1) * (x1 - x0):
+                break
+            hull.pop()
+        hull.append((x, y))
+    for (x0, y0), (x1, y1) in zip(hull, hull[1:], strict=False):
+        if share < x1:
+            return (y1 - y0) / (x1 - x0)
+    return 0.0
+
+
+def grid_renyi_bound(
+    rows: ArrayLike,
+    order: float,
+    *,
+    power: float,
+    budget: float,
+    dimension: int,
+    centre: int | None = None,
+) -> float:
+    """D_a of a vector of grid points, each sent through the table `rows`, between neighbours.
+
+    Row i is the law at grid point i. Neighbours i, i' satisfy sum_l |i_l - i'_l|^power <= budget,
+    in grid steps: (B_in - 1)^p Delta^p for inputs scaled to [0, 1] at L_p distance Delta. Whole
+    powers make every cost an integer, so the budget is floored. Options above it are left out:
+    no single coordinate can afford them.
+
+    With `centre`, one of the two inputs has that row in every coordinate (zero-out adjacency); the
+    two directions are then bounded separately, and the larger counts.
+    """
+    table = pmf_rows("rows", rows)
+    _check_power(power)
+    limit = parameters.positive("budget", budget, at_most=1e300) * (1.0 + BUDGET_ROUNDING)
+    if float(power).is_integer():
+        limit = float(math.floor(limit))
+    steps = np.arange(len(table))
+    if centre is None:
+        directions = [_largest_by_distance(pairwise_renyi(table, table, order))]
+        costs = steps.astype(np.float64) ** power
+    else:
+        middle = table[parameters.integer("centre", centre, low=0, high=len(table) - 1)][None, :]
+        directions = [
+            pairwise_renyi(table, middle, order)[:, 0],
+            pairwise_renyi(middle, table, order)[0],
+        ]
+        costs = np.abs(steps - centre).astype(np.float64) ** power
+    near = costs <= limit
+    return max(envelope_bound(costs[near], v[near], limit, dimension) for v in directions)
+
+
+def renyi_curve(bound_at_order: Callable[[float], float], adjacency: Adjacency) -> RenyiCurve:
+    """The event of a mechanism with D_a <= bound_at_order(a), both directions.
+
+    D_a grows with a, so a bound may be raised to that of a smaller order; a failure is infinity.
+    """
+    bounds = np.array([bound_at_order(order) for order in ORDERS], dtype=np.float64)
+    bounds = np.where(np.isnan(bounds), np.inf, np.maximum(bounds, 0.0)) * (1.0 + 1e-12)
+    return RenyiCurve(
+        orders=ORDERS,
+        divergences=tuple(float(d) for d in np.maximum.accumulate(bounds)),
+        adjacency=adjacency,
+    )
+
+
+def _orders() -> tuple[float, ...]:
+    dense = 1.0 + np.geomspace(0.01, 1.0, 25)
+    return tuple(
+        float(order)
+        for order in (*dense[:-1], *np.arange(2, 65), *np.geomspace(64.0, 1e4, 24)[1:])
+    )
+
+
+ORDERS = _orders()
+
+
+def check_order(order: float) -> float:
+    """An order of a Renyi divergence: above 1, at most 1e6."""
+    if not 1.0 < order <= MAX_ORDER:
+        raise ParameterError(f"order must lie above 1 and at most {MAX_ORDER:g}, got {order!r}")
+    return order
+
+
+def _check_power(power: float) -> None:
+    if not 1.0 <= power < math.inf:
+        raise ParameterError(
+            f"power must be finite and at least 1, got {power!r}; for the maximum norm every "
+            "coordinate is separate: multiply one coordinate's bound by the dimension"
+        )
+
+
+def pmf_rows(name: str, rows: ArrayLike) -> Vector:
+    """`rows` as a matrix whose rows are pmfs."""
+    table = np.asarray(rows, dtype=np.float64)
+    if table.ndim != 2 or table.size == 0:
+        raise ParameterError(f"{name} must be a matrix with a pmf in each row, got {table.shape}")
+    if not (np.all(table >= 0.0) and np.all(np.abs(table.sum(axis=1) - 1.0) <= 1e-12)):
+        raise ParameterError(
+            f"each row of {name} must hold probabilities that sum to 1 within 1e-12; "
+            "divide each row by its sum"
+        )
+    return table
+
+
+def _options(
+    costs: ArrayLike, values: ArrayLike, budget: float, dimension: int
+) -> tuple[Vector, Vector, float]:
+    cost, value = np.asarray(costs, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    cost, value = cost.ravel(), value.ravel()
+    if cost.shape != value.shape or cost.size == 0:
+        raise ParameterError(f"each option needs a cost and a value, got {cost.size}, {value.size}")
+    if not (np.all(cost >= 0.0) and np.isfinite(cost).all() and np.all(value >= 0.0)):
+        raise ParameterError("costs must be finite and at least 0, values at least 0")
+    if not 0.0 <= budget < math.inf:
+        raise ParameterError(f"budget must be finite and at least 0, got {budget!r}")
+    parameters.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
+    return cost, value, float(budget)
+
+
+def _best_ratio(cost: Vector, value: Vector) -> float:
+    """max v/c over the options that cost something; infinite if one of them is worth that."""
+    paid = cost > 0.0
+    with np.errstate(over="ignore"):
+        return float(np.max(value[paid] / cost[paid], initial=0.0))
+
+
+def _priced(cost: Vector, value: Vector, budget: float, dimension: int, price: float) -> float:
+    """d max(0, max_o(v_o - L c_o)) + L K: at least the optimum, whatever the price L >= 0."""
+    if not np.isfinite(value).all() or math.isinf(price):
+        # An option of infinite value counts as soon as a fraction of it can be paid for.
+        free = np.max(value[cost == 0.0], initial=0.0)
+        return math.inf if budget > 0.0 or math.isinf(free) else dimension * float(free)
+    surplus = max(0.0, float(np.max(value - price * cost)))
+    return (dimension * surplus + price * budget) * (1.0 + 2.0**-48)
+
+
+@functools.lru_cache(maxsize=4)
+def _triangles(size: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    upper = np.arange(size - 1)[:, None] + np.arange(size + 1) < size
+    return upper, ~upper
+
+
+def _largest_by_distance(divergences: Vector) -> Vector:
+    """max over |i - k| = m of a square matrix, for each m."""
+    size = len(divergences)
+    # Cells whose flat indices agree modulo size + 1 lie on diagonal m or on diagonal m - size - 1.
+    folded = divergences.ravel()[: (size - 1) * (size + 1)].reshape(size - 1, size + 1)
+    upper, lower = _triangles(size)
+    largest = np.max(folded, axis=0, where=upper, initial=0.0)[:size]
+    below = np.max(folded, axis=0, where=lower, initial=0.0)
+    largest[1:] = np.maximum(largest[1:], below[:1:-1][: size - 1])
+    return largest
