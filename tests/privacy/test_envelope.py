@@ -6,7 +6,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sottovoce.adjacency import Adjacency
@@ -137,8 +137,8 @@ def test_the_knapsack_of_the_tests_is_the_maximum_over_all_pairs_of_vectors() ->
             for a, b in itertools.product(inputs, repeat=2)
             if (a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2 <= budget
         )
-        steps = np.arange(3)
-        costs = ((steps[:, None] - steps) ** 2).ravel()
+        steps = np.arange(3, dtype=np.float64)
+        costs = np.asarray((steps[:, None] - steps) ** 2).ravel()
         assert knapsack(costs, divergences.ravel(), budget, 2) == pytest.approx(brute, rel=1e-12)
 
 

@@ -24,6 +24,7 @@ Reference: Chaudhuri, Guo and Rabbat 2022 (MVU), section 4.3, program (4) and le
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 
@@ -157,7 +158,7 @@ def envelope_price(cost: Vector, value: Vector, share: float) -> float:
                 break
             hull.pop()
         hull.append((x, y))
-    for (x0, y0), (x1, y1) in zip(hull, hull[1:], strict=False):
+    for (x0, y0), (x1, y1) in itertools.pairwise(hull):
         if share < x1:
             return (y1 - y0) / (x1 - x0)
     return 0.0
@@ -219,8 +220,7 @@ def renyi_curve(bound_at_order: Callable[[float], float], adjacency: Adjacency) 
 def _orders() -> tuple[float, ...]:
     dense = 1.0 + np.geomspace(0.01, 1.0, 25)
     return tuple(
-        float(order)
-        for order in (*dense[:-1], *np.arange(2, 65), *np.geomspace(64.0, 1e4, 24)[1:])
+        float(order) for order in (*dense[:-1], *np.arange(2, 65), *np.geomspace(64.0, 1e4, 24)[1:])
     )
 
 
@@ -299,7 +299,7 @@ def _largest_by_distance(divergences: Vector) -> Vector:
     # Cells whose flat indices agree modulo size + 1 lie on diagonal m or on diagonal m - size - 1.
     folded = divergences.ravel()[: (size - 1) * (size + 1)].reshape(size - 1, size + 1)
     upper, lower = _triangles(size)
-    largest = np.max(folded, axis=0, where=upper, initial=0.0)[:size]
+    largest: Vector = np.max(folded, axis=0, where=upper, initial=0.0)[:size]
     below = np.max(folded, axis=0, where=lower, initial=0.0)
     largest[1:] = np.maximum(largest[1:], below[:1:-1][: size - 1])
     return largest

@@ -74,7 +74,9 @@ def interpolated_renyi_bound(
     check_order(order)
     points, table = _checked_table(knots, rows)
     if not 1.0 <= power <= 2.0:
-        raise ParameterError(f"power must lie between 1 and 2, got {power!r}; use L1 or L2 clipping")
+        raise ParameterError(
+            f"power must lie between 1 and 2, got {power!r}; use L1 or L2 clipping"
+        )
     parameters.positive("resolution", resolution, at_most=1.0)
     reach = parameters.positive("radius_distance", radius_distance) * (1.0 + BUDGET_ROUNDING)
     laws = [_Laws(points=points, table=table, centre=centre, order=order, forward=True)]

@@ -1,0 +1,1 @@
+"""Transforms of an update before it is encoded."""
