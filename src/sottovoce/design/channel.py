@@ -131,9 +131,7 @@ class IntegerTable:
         knots = [Fraction(float(knot)) for knot in self.knots]
         for k, (first, second) in enumerate(itertools.pairwise(self.rows)):
             step = knots[k + 1] - knots[k]
-            ratio = max(
-                Fraction(abs(p - q), min(p, q)) for p, q in zip(first, second, strict=True)
-            )
+            ratio = max(Fraction(abs(p - q), min(p, q)) for p, q in zip(first, second, strict=True))
             largest = max(largest, ratio / step)
         return math.nextafter(float(largest), math.inf)
 
@@ -157,8 +155,10 @@ def round_pure(channel: Channel, epsilon: float) -> IntegerTable:
     exact = [[int(Fraction(float(p)) * _ONE) for p in row] for row in channel.rows]
     low = [max(1, min(column) + 1) for column in zip(*exact, strict=True)]
     high = [cell * ratio.numerator // ratio.denominator for cell in low]
-    rows = [_settled([min(max(c, a), b) for c, a, b in zip(row, low, high, strict=True)], low, high)
-            for row in exact]
+    rows = [
+        _settled([min(max(c, a), b) for c, a, b in zip(row, low, high, strict=True)], low, high)
+        for row in exact
+    ]
     table = IntegerTable.of(channel.knots, channel.letters, rows)
     columns = zip(*table.rows, strict=True)
     if any(Fraction(max(column), min(column)) > ratio for column in columns):
