@@ -25,6 +25,7 @@ from sottovoce.errors import DesignError
 
 TABLE_BITS = 128
 _ONE = 1 << TABLE_BITS
+_LARGEST_BIAS = 1e-12  # relative to the letters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -163,7 +164,7 @@ def round_pure(channel: Channel, epsilon: float) -> IntegerTable:
     columns = zip(*table.rows, strict=True)
     if any(Fraction(max(column), min(column)) > ratio for column in columns):
         raise DesignError(f"the rounded table exceeds epsilon {epsilon:g}; it is not used")
-    return table
+    return _unbiased(table)
 
 
 def round_metric(channel: Channel, epsilon: float) -> IntegerTable:
@@ -176,6 +177,14 @@ def round_metric(channel: Channel, epsilon: float) -> IntegerTable:
             f"the rounded table has {table.metric_epsilon()!r} per unit of the metric, above "
             f"{epsilon!r}; it is not used"
         )
+    return _unbiased(table)
+
+
+def _unbiased(table: IntegerTable) -> IntegerTable:
+    """The table, if rounding has left its means alone."""
+    bias = table.bias() / table.channel.scale()
+    if not bias <= _LARGEST_BIAS:
+        raise DesignError(f"rounding within the privacy would bias the table by {bias:.2g}")
     return table
 
 

@@ -107,9 +107,9 @@ def _pairs(epsilon: float, grid: _Grid) -> float:
 
 
 def _two_letters(epsilon: float, grid: _Grid) -> float:
-    """(reach - x)(reach + x) with the least reach, 1/2 coth(eps/2)."""
-    reach = 0.5 / math.tanh(epsilon / 2.0)
-    return (float(grid.count) * reach**2 - float(grid.square)) * (1.0 - 1e-12)
+    """Of reach^2 - x^2 with the least reach, 1/2 coth(eps/2); reach^2 = 1/4 + 1/(4 sinh^2)."""
+    noise = float(grid.count) / (4.0 * math.sinh(epsilon / 2.0) ** 2)
+    return (noise + float(grid.count / 4 - grid.square)) * (1.0 - 1e-12)
 
 
 def _quantisation(letters: int, inputs: int | None) -> float:
