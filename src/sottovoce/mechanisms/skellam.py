@@ -78,8 +78,8 @@ class Skellam:
 
     Neighbours x, x' are rounded with the same U, so their laws are mixtures over U of integer
     shifts, each within 1 of the real one. `privacy` takes the smaller of the largest divergence
-    (quasi-convexity) and the mean of e^((a-1) D_a) (convexity) over U; docs/privacy.md section 7
-    has the proof. Nothing is rejected, so the rounding stays unbiased. The modulus is
+    (quasi-convexity) and the mean of e^((a-1) D_a) (convexity) over U; docs/privacy.md, "Skellam
+    noise", has the proof. Nothing is rejected, so the rounding stays unbiased. The modulus is
     post-processing. The tests check the theorem against mpmath's exact sums over
     V from .05 to 40, orders to 64 and shifts to 5, and the claim against the exact law.
     """
