@@ -37,7 +37,12 @@ def list_(as_json: Json = False) -> None:
     print_table(
         ["kind", "parameters", "example", "what it is"],
         [
-            [row["kind"], ", ".join(row["parameters"]), show(row["example"]), row["summary"]]
+            [
+                row["kind"],
+                ", ".join(row["parameters"]),
+                show(row["example"], "example"),
+                row["summary"],
+            ]
             for row in rows
         ],
     )

@@ -24,7 +24,7 @@ _WORD = 2**64
 
 @register(
     "cldp",
-    summary="one bit about a random direction: log2(d) + 1 bits in all (L2: for each coordinate)",
+    summary="a random direction and one bit: log2(d) + 1 bits in all (L2: a coordinate)",
     examples=[{"epsilon": 1.0}, {"epsilon": 5.0}],
     example_domain=L1Ball(dimension=8, radius=1.0),
     further_domains=[

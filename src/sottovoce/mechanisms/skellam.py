@@ -51,7 +51,7 @@ def _check_bits(bits: Any) -> int:
 
 @register(
     "skellam",
-    summary="integers with Skellam noise modulo 2^bits, for 8 to 16 bits (simulation grade)",
+    summary="integers with Skellam noise modulo 2^bits, best with 16 (simulation grade)",
     examples=[
         {"noise_multiplier": 2.0, "bits": 8, "steps_per_radius": 8.0},
         {"noise_multiplier": 1.0, "bits": 4, "steps_per_radius": 3.5},
