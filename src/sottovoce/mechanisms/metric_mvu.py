@@ -35,7 +35,8 @@ _RESOLUTION = 3e-3
         {"epsilon": 1.0, "metric": "l1", "input_bits": 5, "output_bits": 2},
         {"epsilon": 2.0, "metric": "l1", "input_bits": 1, "output_bits": 1},
     ],
-    example_domain=L1Ball(dimension=3, radius=1.0),
+    example_domain=L1Ball(dimension=8, radius=1.0),
+    further_domains=[L2Ball(dimension=8, radius=1.0), Box(dimension=2, lower=0.0, upper=2.0)],
     knob=Knob(
         parameter="epsilon", more_private="smaller", ends=(20.0, 1e-3), relative_tolerance=1e-3
     ),

@@ -24,7 +24,8 @@ CONTINUOUS = "continuous"
         {"epsilon": 3.0, "input_bits": "continuous", "output_bits": 2},
         {"epsilon": 1.0, "input_bits": 1, "output_bits": 1},
     ],
-    example_domain=Box(dimension=3, lower=-1.0, upper=1.0),
+    example_domain=Box(dimension=8, lower=-1.0, upper=1.0),
+    further_domains=[Box(dimension=8, lower=0.0, upper=1.0)],
     knob=Knob(parameter="epsilon", more_private="smaller", ends=store.EPSILON_RANGE[::-1]),
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
