@@ -20,6 +20,7 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Box, Domain, L2Ball
 from sottovoce.errors import DomainError, ParameterError, RandomnessError, UnknownNameError
 from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.finite_channel import TableMechanism
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.mechanism import Mechanism
@@ -137,7 +138,11 @@ def test_bad_input_is_refused_and_never_clamped(case: Case, change: Any, reason:
 
 
 @every_mechanism
-def test_the_parameter_hash_tells_every_public_parameter_apart(case: Case) -> None:
+def test_the_parameter_hash_tells_every_public_parameter_apart(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Designs differ whenever parameters do; here the parameters must tell by themselves.
+    monkeypatch.setattr(TableMechanism, "design_digest", lambda self: "the same")
     mechanism, domain = case.build()
     same, _ = case.build()
     assert parameter_hash(mechanism) == parameter_hash(same)

@@ -13,7 +13,7 @@ from sottovoce.design.store import Design, DesignSpec
 from sottovoce.domains import Box, Domain, L1Ball, L2Ball
 from sottovoce.errors import ParameterError, UnknownNameError
 from sottovoce.mechanisms.finite_channel import TableMechanism, interval
-from sottovoce.mechanisms.registry import Knob, register
+from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.privacy.envelope import renyi_curve
 from sottovoce.privacy.events import MetricDp, PrivacyEvent, PureDp, Repeated
 from sottovoce.privacy.interpolated import interpolated_renyi_bound
@@ -28,6 +28,25 @@ _ORDERS = tuple(1.0 + 0.05 * 1.25**k for k in range(42))  # 1.05 to 471
 _RESOLUTION = 3e-3
 
 
+def _per_unit(domain: Domain, metric: str, input_bits: int) -> float:
+    """Epsilon per unit of the metric that makes the table's slope on [0, 1] equal to 1."""
+    low, high = interval(domain)
+    match metric:
+        case "euclidean":
+            return math.sqrt(domain.dimension) / (high - low)
+        case "l2_squared":
+            return ((1 << input_bits) - 1) / (high - low) ** 2
+        case _:
+            return 1.0 / (high - low)
+
+
+def _epsilon_ends(domain: Domain, given: Parameters) -> tuple[float, float]:
+    """The least and the most private epsilon for which there are tables."""
+    unit = _per_unit(domain, given["metric"], given["input_bits"])
+    low, high = store.EPSILON_RANGE
+    return high * unit * (1.0 - 1e-9), low * unit * (1.0 + 1e-9)
+
+
 @register(
     "metric_mvu",
     summary="the unbiased table of least variance under metric DP: locations, vectors in a ball",
@@ -38,7 +57,7 @@ _RESOLUTION = 3e-3
     example_domain=L1Ball(dimension=8, radius=1.0),
     further_domains=[L2Ball(dimension=8, radius=1.0), Box(dimension=2, lower=0.0, upper=2.0)],
     knob=Knob(
-        parameter="epsilon", more_private="smaller", ends=(20.0, 1e-3), relative_tolerance=1e-3
+        parameter="epsilon", more_private="smaller", ends=_epsilon_ends, relative_tolerance=1e-3
     ),
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,20 +100,15 @@ class MetricMinimumVarianceUnbiased(TableMechanism):
             )
         if self.metric == "l2_squared" and isinstance(self.input_domain, L1Ball):
             raise ParameterError("metric 'l2_squared' has no guarantee on an L1 ball; use 'l1'")
+        parameters.integer("input_bits", self.input_bits, low=1, high=store.MAX_INPUT_BITS)
+        parameters.integer("output_bits", self.output_bits, low=1, high=store.MAX_BITS)
         self._spec()
 
     def _spec(self) -> DesignSpec:
-        low, high = interval(self.input_domain)
-        width = high - low
-        match self.metric:
-            case "l1":
-                metric, scaled = "l1", self.epsilon * width
-            case "euclidean":
-                metric = "l1"
-                scaled = self.epsilon * width / math.sqrt(self.input_domain.dimension)
-            case "l2_squared":
-                metric, scaled = "l2_squared", self.epsilon * width**2
-        return store.spec_of(scaled, self.input_bits, self.output_bits, metric)
+        slope = self.epsilon / _per_unit(self.input_domain, self.metric, self.input_bits)
+        return DesignSpec(
+            family="metric", epsilon=slope, inputs=1 << self.input_bits, letters=self.levels
+        )
 
     @property
     def design(self) -> Design:

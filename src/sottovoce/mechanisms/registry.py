@@ -38,13 +38,14 @@ M = TypeVar("M", bound=type)
 class Knob:
     """The parameter that calibration turns, and the way in which it is more private.
 
-    `ends` are where to look, the least private first, if the parameter has a range of its own; a
-    mechanism that takes long to build asks for less precision.
+    `ends` are where to look, the least private first, if the parameter has a range of its own; it
+    may depend on the domain and the other parameters. A mechanism that takes long to build asks for
+    less precision.
     """
 
     parameter: str
     more_private: Direction
-    ends: tuple[float, float] | None = None
+    ends: tuple[float, float] | Callable[[Domain, Parameters], tuple[float, float]] | None = None
     relative_tolerance: float = 1e-7
 
 
@@ -136,7 +137,7 @@ class Registration:
             epsilon=epsilon,
             delta=delta,
             more_private=knob.more_private,
-            ends=knob.ends,
+            ends=knob.ends(domain, given) if callable(knob.ends) else knob.ends,
             relative_tolerance=knob.relative_tolerance,
         )
         return self.resolve(domain, {**given, knob.parameter: value})
