@@ -75,6 +75,11 @@ class Keystream:
         return stream
 
 
+def open_uniforms(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Uniform numbers in the open interval (0, 1): 53 bits of each word, centred in their cell."""
+    return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
 class Randomness(Protocol):
     """A source of keystreams."""
 

@@ -1,24 +1,31 @@
 """What every mechanism must keep: checks that a test (or a plug-in's author) can call."""
 
+import contextlib
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
 from typing import assert_never
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from sottovoce.adjacency import Adjacency
-from sottovoce.domains import L2Ball, Vector
+from sottovoce.domains import Box, Domain, L1Ball, L2Ball, Vector
 from sottovoce.errors import UnsupportedEventError
 from sottovoce.mechanisms.mechanism import (
     FiniteLaw,
     Float32Codes,
     GaussianLaw,
+    JointLaw,
+    LaplaceLaw,
     Law,
     LevelCodes,
     Mechanism,
+    MomentLaw,
     PointLaw,
+    bits_per_coordinate,
 )
 from sottovoce.mechanisms.registry import parameter_hash
 from sottovoce.privacy.accounting import ACCOUNTANTS
@@ -32,32 +39,56 @@ ORDERS = (1.01, 1.5, 2.0, 3.0, 8.0, 32.0, 256.0)
 EPSILONS = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 # Across all contract tests some thousand comparisons are made: a false alarm once in 1e6 runs.
 SMALLEST_P_VALUE = 1e-9
+# Deltas are enumerated where the coordinates have no more outcomes together than this.
+MAX_OUTCOMES = 5_000
 
 
-def inputs(domain: L2Ball, generator: np.random.Generator) -> Iterator[Vector]:
-    """Zero, spikes, a flat vector on the boundary, and random ones."""
-    yield np.zeros(domain.dimension)
+def origin(domain: Domain) -> Vector:
+    """What stands in for a record under zero-out: the domain's point nearest to 0."""
+    return domain.project(np.zeros(domain.dimension))
+
+
+def inputs(domain: Domain, generator: np.random.Generator) -> Iterator[Vector]:
+    """The origin, spikes, a flat vector on the boundary, and random ones."""
+    match domain:
+        case L1Ball() | L2Ball():
+            domain = dataclasses.replace(domain, records=1)  # as each record, so the mean too
+            centre, reach = np.zeros(domain.dimension), domain.radius
+        case Box():
+            middle = (domain.lower + domain.upper) / 2.0
+            centre, reach = np.full(domain.dimension, middle), (domain.upper - domain.lower) / 2.0
+        case _:
+            raise AssertionError(f"the contract has no inputs for {type(domain).__name__}")
+    yield origin(domain)
     for sign in (1.0, -1.0):
-        spike = np.zeros(domain.dimension)
-        spike[0] = sign * domain.radius
-        yield spike
-    yield domain.project(np.ones(domain.dimension) * 10.0 * domain.radius)
+        spike = centre.copy()
+        spike[0] += sign * reach
+        yield domain.check(spike)
+    yield domain.project(centre + 10.0 * reach)
     for _ in range(3):
-        yield domain.project(generator.normal(size=domain.dimension) * domain.radius)
+        yield domain.project(centre + generator.normal(size=domain.dimension) * reach)
 
 
 def neighbours(
-    domain: L2Ball, adjacency: Adjacency, generator: np.random.Generator
+    domain: Domain, adjacency: Adjacency, generator: np.random.Generator
 ) -> Iterator[tuple[Vector, Vector]]:
     """Pairs that differ in one record: removed, or replaced by its opposite or another."""
-    for start in inputs(domain, generator):
+    records = domain.records if isinstance(domain, L1Ball | L2Ball) else 1
+    for start in inputs(domain, generator) if records > 1 else (origin(domain),):
         for record in inputs(domain, generator):
-            base = start * (domain.records - 1) / domain.records
-            others = [np.zeros(domain.dimension)]
+            base = start * (records - 1) / records
+            others = [origin(domain)]
             if adjacency is Adjacency.REPLACE_ONE:
-                others = [-record, *itertools.islice(inputs(domain, generator), 4, 6)]
+                others = [
+                    _opposite(domain, record),
+                    *itertools.islice(inputs(domain, generator), 7),
+                ]
             for other in others:
-                yield base + record / domain.records, base + other / domain.records
+                yield base + record / records, base + other / records
+
+
+def _opposite(domain: Domain, values: Vector) -> Vector:
+    return domain.lower + domain.upper - values if isinstance(domain, Box) else -values
 
 
 def check_samples_follow_the_law(mechanism: Mechanism, values: Vector, num_samples: int) -> None:
@@ -75,53 +106,102 @@ def check_samples_follow_the_law(mechanism: Mechanism, values: Vector, num_sampl
         return
     errors = (decoded.mean(axis=0) - law.mean()) / np.sqrt(law.variance() / num_samples + 1e-18)
     assert np.abs(errors).max() < 7.0, f"declared mean missed by {np.abs(errors).max():.1f} sigma"
-    for coordinate in range(len(values)):
-        p_value = _p_value(law, decoded[:, coordinate], coordinate)
-        assert p_value > SMALLEST_P_VALUE, f"coordinate {coordinate}: p = {p_value:.2g}"
+    for what, p_value in _p_values(law, decoded):
+        assert p_value > SMALLEST_P_VALUE, f"{what}: p = {p_value:.2g}"
 
 
-def _p_value(law: Law, samples: Vector, coordinate: int) -> float:
+def _p_values(law: Law, decoded: Vector) -> Iterator[tuple[str, float]]:
+    """How likely such samples are under the law, for each coordinate or for the whole vector."""
+    coordinates = range(decoded.shape[1])
     match law:
         case FiniteLaw():
-            expected = law.table[coordinate] * len(samples)
-            nearest = np.abs(samples[:, None] - law.points).argmin(axis=1)
-            observed = np.bincount(nearest, minlength=len(law.points)).astype(np.float64)
-            # Cells too rare for the chi-square approximation are pooled with their neighbour.
-            order = np.argsort(expected)
-            keep = expected[order] >= 5.0
-            pooled_expected = [*expected[order][keep], expected[order][~keep].sum()]
-            pooled_observed = [*observed[order][keep], observed[order][~keep].sum()]
-            if pooled_expected[-1] < 5.0:
-                rare_e, rare_o = pooled_expected.pop(), pooled_observed.pop()
-                pooled_expected[0] += rare_e
-                pooled_observed[0] += rare_o
-            if len(pooled_expected) < 2:
-                return 1.0
-            return float(stats.chisquare(pooled_observed, pooled_expected).pvalue)
+            for i in coordinates:
+                outcomes = np.abs(decoded[:, i, None] - law.points).argmin(axis=1)
+                yield f"coordinate {i}", _chi_square(outcomes, law.table[i])
+        case JointLaw():
+            distances = np.abs(decoded[:, None, :] - law.points[None, :, :]).sum(axis=2)
+            assert distances.min(axis=1).max() <= 1e-9 * np.abs(law.points).max()
+            yield "joint", _chi_square(distances.argmin(axis=1), law.pmf)
         case GaussianLaw():
-            standard = (samples - law.centre[coordinate]) / law.stddev
-            return float(stats.kstest(standard, "norm").pvalue)
+            for i in coordinates:
+                standard = (decoded[:, i] - law.centre[i]) / law.stddev
+                yield f"coordinate {i}", float(stats.kstest(standard, "norm").pvalue)
+        case LaplaceLaw():
+            for i in coordinates:
+                standard = (decoded[:, i] - law.centre[i]) / law.scale
+                yield f"coordinate {i}", float(stats.kstest(standard, "laplace").pvalue)
+        case MomentLaw():
+            squares = (decoded - law.centre) ** 2
+            errors = squares.std(axis=0) / math.sqrt(len(squares)) + 1e-12 * law.spread
+            scores = (squares.mean(axis=0) - law.spread) / errors
+            for i in coordinates:
+                yield f"variance of coordinate {i}", float(2.0 * stats.norm.sf(abs(scores[i])))
         case PointLaw():
             raise AssertionError("a point law has no p-value")
         case _:
             assert_never(law)
 
 
+def _chi_square(outcomes: NDArray[np.intp], pmf: Vector) -> float:
+    expected = pmf * len(outcomes)
+    observed = np.bincount(outcomes, minlength=len(pmf)).astype(np.float64)
+    # Cells too rare for the chi-square approximation are pooled with their neighbour.
+    order = np.argsort(expected)
+    keep = expected[order] >= 5.0
+    pooled_expected = [*expected[order][keep], expected[order][~keep].sum()]
+    pooled_observed = [*observed[order][keep], observed[order][~keep].sum()]
+    if pooled_expected[-1] < 5.0:
+        rare_e, rare_o = pooled_expected.pop(), pooled_observed.pop()
+        pooled_expected[0] += rare_e
+        pooled_observed[0] += rare_o
+    if len(pooled_expected) < 2:
+        return 1.0
+    return float(stats.chisquare(pooled_observed, pooled_expected).pvalue)
+
+
 def check_privacy_covers_the_divergence(
-    mechanism: Mechanism, domain: L2Ball, adjacency: Adjacency
+    mechanism: Mechanism, domain: Domain, adjacency: Adjacency
 ) -> None:
-    """No neighbouring pair has a Renyi divergence or a delta above what the event claims."""
+    """No neighbouring pair has a Renyi divergence or a delta above what the event claims.
+
+    A law of moments says too little for that: such a mechanism brings a test of its own.
+    """
     event = mechanism.privacy(adjacency)
     assert event.adjacency is adjacency
     if isinstance(event, NonPrivate):
         return
+    divergences = {order: renyi_divergence(event, order) for order in ORDERS}
+    deltas = {(name, epsilon): delta for name, epsilon, delta in _claimed_deltas(event)}
     for first, second in neighbours(domain, adjacency, np.random.default_rng(5)):
         laws = mechanism.law(first), mechanism.law(second)
-        for order in ORDERS:
-            exact = renyi_of(*laws, order)
-            assert exact <= renyi_divergence(event, order) * (1.0 + 1e-9) + 1e-12
-        if domain.dimension <= 4:
-            _check_deltas(event, *laws)
+        if isinstance(laws[0], MomentLaw):
+            continue
+        for order, claimed in divergences.items():
+            assert renyi_of(*laws, order) <= claimed * (1.0 + 1e-9) + 1e-12
+        if _num_outcomes(laws[0]) > MAX_OUTCOMES:
+            continue
+        exact = {epsilon: delta_of(*laws, epsilon) for epsilon in EPSILONS}
+        for (name, epsilon), claimed in deltas.items():
+            assert exact[epsilon] <= claimed * (1.0 + 1e-9) + 1e-12, name
+
+
+def _claimed_deltas(event: PrivacyEvent) -> Iterator[tuple[str, float, float]]:
+    for accountant, epsilon in itertools.product(ACCOUNTANTS, EPSILONS):
+        with contextlib.suppress(UnsupportedEventError):
+            yield accountant.name, epsilon, accountant.delta(event, epsilon)
+
+
+def _num_outcomes(law: Law) -> float:
+    """Outcomes to enumerate for a delta; 1 where there is a closed form, infinite where none is."""
+    match law:
+        case FiniteLaw():
+            return float(len(law.points)) ** len(law.table)
+        case JointLaw():
+            return float(len(law.pmf))
+        case GaussianLaw():
+            return 1.0
+        case _:
+            return math.inf
 
 
 def _check_deltas(event: PrivacyEvent, first: Law, second: Law) -> None:
@@ -136,26 +216,45 @@ def _check_deltas(event: PrivacyEvent, first: Law, second: Law) -> None:
 
 
 def renyi_of(first: Law, second: Law, order: float) -> float:
-    """The exact Renyi divergence of two product laws: it adds up over coordinates."""
+    """The exact Renyi divergence of two laws; for products it adds up over coordinates."""
     match first, second:
         case FiniteLaw(), FiniteLaw():
             rows = zip(first.table, second.table, strict=True)
             return math.fsum(finite_renyi(p, q, order) for p, q in rows)
+        case JointLaw(), JointLaw():
+            np.testing.assert_array_equal(first.points, second.points)
+            return finite_renyi(first.pmf, second.pmf, order)
         case GaussianLaw(), GaussianLaw():
             shift = float(np.linalg.norm(first.centre - second.centre)) / first.stddev
             return order * shift**2 / 2.0
+        case LaplaceLaw(), LaplaceLaw():
+            shifts = np.abs(first.centre - second.centre) / first.scale
+            return math.fsum(_laplace_renyi(float(shift), order) for shift in shifts)
         case _:
             return math.inf
 
 
+def _laplace_renyi(shift: float, order: float) -> float:
+    """D_a of Laplace noise, `shift` scales apart (Mironov 2017, proposition 6)."""
+    a = order
+    weights = a / (2.0 * a - 1.0), (a - 1.0) / (2.0 * a - 1.0)
+    excess = weights[0] * math.expm1(min(700.0, (a - 1.0) * shift))
+    excess += weights[1] * math.expm1(-a * shift)
+    if (a - 1.0) * shift > 700.0:
+        return shift + math.log(weights[0]) / (a - 1.0)
+    return math.log1p(excess) / (a - 1.0)
+
+
 def delta_of(first: Law, second: Law, epsilon: float) -> float:
-    """The exact delta of two product laws, by enumeration of every outcome."""
+    """The exact delta of two laws, by enumeration of every outcome of a product."""
     match first, second:
         case FiniteLaw(), FiniteLaw():
             p, q = np.ones(1), np.ones(1)
             for row_p, row_q in zip(first.table, second.table, strict=True):
                 p, q = np.outer(p, row_p).ravel(), np.outer(q, row_q).ravel()
             return finite_hockey_stick(p, q, epsilon)
+        case JointLaw(), JointLaw():
+            return finite_hockey_stick(first.pmf, second.pmf, epsilon)
         case GaussianLaw(), GaussianLaw():
             shift = float(np.linalg.norm(first.centre - second.centre)) / first.stddev
             return gaussian_delta(shift, epsilon) if shift > 0.0 else 0.0
@@ -169,7 +268,7 @@ def check_codes_and_wire(mechanism: Mechanism, values: Vector) -> None:
     code_format = mechanism.code_format()
     match code_format:
         case LevelCodes(levels=levels):
-            assert codes.dtype == np.uint8
+            assert codes.dtype == np.min_scalar_type(levels - 1)
             assert codes.max() < levels <= 2**code_format.bits
         case Float32Codes():
             assert codes.dtype == np.float32
@@ -184,5 +283,7 @@ def check_codes_and_wire(mechanism: Mechanism, values: Vector) -> None:
     )
     message = seal(codes, envelope)
     assert len(message) == envelope.total_bytes
-    assert envelope.payload_bytes == math.ceil(len(values) * code_format.bits / 8)
+    assert envelope.payload_bytes == math.ceil(len(codes) * code_format.bits / 8)
+    assert bits_per_coordinate(mechanism) == len(codes) * code_format.bits / len(values)
+    assert mechanism.decode(codes).shape == values.shape
     np.testing.assert_array_equal(open_sealed(message, envelope), codes)

@@ -17,7 +17,7 @@ from sottovoce.wire.message import HEADER_BYTES, Envelope, open_sealed, seal
 
 HASH = bytes(range(100, 116))
 FORMATS: list[CodeFormat] = [
-    *(LevelCodes(levels=levels) for levels in (2, 3, 5, 16, 256)),
+    *(LevelCodes(levels=levels) for levels in (2, 3, 5, 16, 256, 300, 2**16, 2**17 + 1, 2**32)),
     Float32Codes(),
 ]
 
@@ -34,7 +34,8 @@ def some_codes(code_format: CodeFormat, dimension: int = 5) -> Codes:
     generator = np.random.default_rng(dimension)
     if isinstance(code_format, Float32Codes):
         return generator.standard_normal(dimension).astype(np.float32)
-    return generator.integers(0, code_format.levels, dimension).astype(np.uint8)
+    count = code_format.num_codes(dimension)
+    return generator.integers(0, code_format.levels, count).astype(code_format.dtype)
 
 
 def with_checksum(fields: bytes, payload: bytes) -> bytes:
@@ -70,10 +71,10 @@ def test_opening_a_sealed_message_gives_the_codes_back(
     assert back.tobytes() == codes.tobytes()
 
 
-@pytest.mark.parametrize("levels", [2, 3, 5, 16, 256])
+@pytest.mark.parametrize("levels", [2, 3, 5, 16, 256, 257, 2**16, 2**16 + 1, 2**32])
 def test_the_lowest_and_the_highest_code_survive(levels: int) -> None:
     envelope = an_envelope(LevelCodes(levels=levels), 3)
-    codes = np.array([0, levels - 1, 0], dtype=np.uint8)
+    codes = np.array([0, levels - 1, 0]).astype(LevelCodes(levels=levels).dtype)
     assert open_sealed(seal(codes, envelope), envelope).tolist() == [0, levels - 1, 0]
 
 
@@ -101,7 +102,7 @@ def test_the_message_is_laid_out_as_documented(code_format: CodeFormat) -> None:
     payload = (
         struct.pack("<5f", *codes.tolist())
         if isinstance(code_format, Float32Codes)
-        else packing.pack(codes.astype(np.uint8), code_format.bits)
+        else packing.pack(codes.astype(code_format.dtype), code_format.bits)
     )
     assert message == with_checksum(fields_of(envelope), payload)
 
@@ -119,6 +120,10 @@ def test_the_header_takes_at_most_64_bytes() -> None:
         (LevelCodes(levels=5), 375),
         (LevelCodes(levels=16), 500),
         (LevelCodes(levels=256), 1000),
+        (LevelCodes(levels=257), 1125),
+        (LevelCodes(levels=2**32), 4000),
+        (LevelCodes(levels=2000, count=1), 2),
+        (LevelCodes(levels=2, count=1001), 126),
         (Float32Codes(), 4000),
     ],
 )
@@ -210,14 +215,16 @@ def test_a_message_for_something_else_is_refused_by_name(
 
 @pytest.mark.parametrize("sent", FORMATS)
 @pytest.mark.parametrize("expected", FORMATS)
-def test_a_message_with_other_bits_per_coordinate_is_refused(
+def test_a_message_with_other_bits_per_code_is_refused(
     sent: CodeFormat, expected: CodeFormat
 ) -> None:
     message = seal(some_codes(sent), an_envelope(sent))
+    if {sent, expected} == {LevelCodes(levels=2**32), Float32Codes()}:
+        return  # told apart by the hash, which here is made up
     if sent.bits == expected.bits:
         assert open_sealed(message, an_envelope(expected)).shape == (5,)
         return
-    with pytest.raises(WireError, match=f"bits per coordinate {sent.bits}"):
+    with pytest.raises(WireError, match=f"bits per code {sent.bits}"):
         open_sealed(message, an_envelope(expected))
 
 
@@ -264,6 +271,23 @@ def test_a_code_that_is_no_level_is_refused_even_under_a_right_checksum(
     payload = packing.pack(codes, envelope.code_format.bits)
     with pytest.raises(WireError, match=f"code {code} is not below the {levels} levels"):
         open_sealed(with_checksum(fields_of(envelope), payload), envelope)
+
+
+@pytest.mark.parametrize("count", [1, 3, 5, 12])
+def test_a_message_holds_as_many_codes_as_its_format_says(count: int) -> None:
+    code_format = LevelCodes(levels=600, count=count)
+    envelope = an_envelope(code_format)
+    codes = some_codes(code_format)
+    assert codes.shape == (count,)
+    message = seal(codes, envelope)
+    assert len(message) == envelope.total_bytes == 44 + math.ceil(10 * count / 8)
+    assert int.from_bytes(message[12:20], "little") == 5  # the dimension is still the vector's
+    assert open_sealed(message, envelope).tolist() == codes.tolist()
+    with pytest.raises(WireError, match=f"expected {count} codes"):
+        seal(np.zeros(count + 1, dtype=np.uint16), envelope)
+    longer = an_envelope(LevelCodes(levels=600, count=count + 1))
+    with pytest.raises(WireError, match="payload length"):
+        open_sealed(message, longer)
 
 
 def test_padding_that_is_not_zero_is_refused_even_under_a_right_checksum() -> None:

@@ -40,7 +40,7 @@ def _print(demo: dict[str, Any], report: Path) -> None:
             row["variant"],
             f"{row['accuracy_mean']:.3f} +- {row['accuracy_stddev']:.3f}",
             "no guarantee" if row["epsilon"] is None else show_epsilon(row["epsilon"], 3),
-            f"{row['bits_per_coordinate']}",
+            f"{row['bits_per_coordinate']:.3g}",
             f"{row['payload_bytes_up_per_message']:.0f} ({row['total_bytes_up_per_message']:.0f})",
             f"{row['payload_bytes_down_per_message']:.0f} "
             f"({row['total_bytes_down_per_message']:.0f})",

@@ -10,6 +10,8 @@ app = typer.Typer(help="List and describe mechanisms.", no_args_is_help=True)
 
 
 def _row(registration: Any) -> dict[str, Any]:
+    from sottovoce.mechanisms.mechanism import bits_per_coordinate
+
     mechanism = registration.build(registration.example_domain, registration.examples[0])
     return {
         "kind": registration.kind,
@@ -18,7 +20,7 @@ def _row(registration: Any) -> dict[str, Any]:
         "example": dict(registration.examples[0]),
         "calibrated_by": registration.knob.parameter if registration.knob else None,
         "automatic": sorted(registration.automatic),
-        "bits_per_coordinate": mechanism.code_format().bits,
+        "bits_per_coordinate": bits_per_coordinate(mechanism),
         "sampling_grade": mechanism.sampling,
     }
 
@@ -35,7 +37,12 @@ def list_(as_json: Json = False) -> None:
     print_table(
         ["kind", "parameters", "example", "what it is"],
         [
-            [row["kind"], ", ".join(row["parameters"]), show(row["example"]), row["summary"]]
+            [
+                row["kind"],
+                ", ".join(row["parameters"]),
+                show(row["example"], "example"),
+                row["summary"],
+            ]
             for row in rows
         ],
     )

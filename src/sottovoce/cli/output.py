@@ -28,7 +28,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         table.add_row(*row)
     console = Console()
     if not console.is_terminal:
-        console = Console(width=max(console.width, 160))
+        widths = (max(map(len, cells)) for cells in zip(columns, *rows, strict=True))
+        console = Console(width=max(console.width, sum(widths) + 3 * len(columns) + 2))
     console.print(table)
 
 
@@ -40,7 +41,7 @@ def print_fields(fields: Mapping[str, object]) -> None:
 
 
 def show(value: object, name: str = "") -> str:
-    """A value for people; epsilons are rounded up, deltas and noise are exact."""
+    """A value for people; epsilons are rounded up; deltas, noise and parameters are exact."""
     from sottovoce.privacy.accounting import show_epsilon
 
     if value is None:
@@ -48,10 +49,11 @@ def show(value: object, name: str = "") -> str:
     if isinstance(value, float):
         if name in ("epsilon", "bounds"):
             return show_epsilon(value)
-        exact = name == "delta" or name.startswith("noise")  # these get copied into other commands
+        # These get copied into other commands; an epsilon among them is asked for, not spent.
+        exact = name in ("delta", "parameters", "example") or name.startswith("noise")
         return repr(value) if exact else f"{value:.6g}"
     if isinstance(value, dict):
-        inner = name if name == "bounds" else ""
+        inner = name if name in ("bounds", "parameters", "example") else ""
         return ", ".join(f"{key}={show(item, inner or key)}" for key, item in value.items())
     return str(value)
 

@@ -85,6 +85,7 @@ def _report(
 
     from sottovoce import parameters
     from sottovoce.adjacency import Adjacency
+    from sottovoce.mechanisms.mechanism import bits_per_coordinate
     from sottovoce.mechanisms.registry import public_parameters
     from sottovoce.privacy.accounting import privacy_spent
     from sottovoce.privacy.events import Repeated
@@ -106,7 +107,7 @@ def _report(
         "clip_norm": public["domain"]["radius"],
         "noise_stddev": getattr(mechanism, "noise_stddev", None),
         "rounds": rounds,
-        "bits_per_coordinate": mechanism.code_format().bits,
+        "bits_per_coordinate": bits_per_coordinate(mechanism),
         "sampling_grade": mechanism.sampling,
         "bounds": {name: bound if math.isfinite(bound) else None for name, bound in spent.bounds},
     }

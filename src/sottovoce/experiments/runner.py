@@ -14,6 +14,7 @@ from sottovoce.experiments.assembly import Assembly, assemble
 from sottovoce.experiments.run_folder import RunFolder
 from sottovoce.files import finite_or_none
 from sottovoce.ledger.ledger import Ledger
+from sottovoce.mechanisms.mechanism import bits_per_coordinate
 from sottovoce.privacy.events import NonPrivate
 from sottovoce.randomness import Randomness, SeededRandomness, SystemRandomness
 from sottovoce.simulation.engine import Progress, RoundRecord, Simulation
@@ -134,7 +135,7 @@ def _header(assembly: Assembly) -> dict[str, Any]:
         "spec_hash": spec.hash,
         "randomness": spec.randomness,
         "sampling_grade": mechanism.sampling,
-        "bits_per_coordinate": mechanism.code_format().bits,
+        "bits_per_coordinate": bits_per_coordinate(mechanism),
         "layout": [[name, shape] for name, shape in assembly.task.layout.items()],
         "clients": [
             {
@@ -238,7 +239,7 @@ def _result(assembly: Assembly, ledger: Ledger, run_folder: RunFolder) -> dict[s
         "guarantee": guarantee(assembly),
         "randomness": spec.randomness,
         "sampling_grade": mechanism.sampling,
-        "bits_per_coordinate": mechanism.code_format().bits,
+        "bits_per_coordinate": bits_per_coordinate(mechanism),
         "dimension": assembly.task.dimension,
         "payload_bytes_up_per_message": per_client("up", "payload", received),
         "total_bytes_up_per_message": per_client("up", "total", received),

@@ -12,7 +12,7 @@ from sottovoce.domains import L2Ball, Vector, require_l2_ball
 from sottovoce.mechanisms.mechanism import Codes, Float32Codes, GaussianLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, register
 from sottovoce.privacy.events import GaussianNoise
-from sottovoce.randomness import Keystream
+from sottovoce.randomness import Keystream, open_uniforms
 
 
 @register(
@@ -52,10 +52,8 @@ class Gaussian:
         from scipy.special import ndtri
 
         vector = self.input_domain.check(values)
-        words = keystream.words(len(vector))
-        # 53 random bits, centred in their cell so that neither 0 nor 1 occurs.
-        uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-        noisy = vector + self.noise_stddev * ndtri(uniform)
+        uniforms = open_uniforms(keystream.words(len(vector)))
+        noisy = vector + self.noise_stddev * ndtri(uniforms)
         return np.asarray(noisy, dtype=np.float32)
 
     def decode(self, codes: Codes) -> Vector:

@@ -1,41 +1,73 @@
 """What a mechanism is, the formats of its codes, and the laws it can declare."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Domain, Vector
+from sottovoce.domains import MAX_DIMENSION, Domain, Vector
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.randomness import Keystream
 
-Codes = NDArray[np.uint8] | NDArray[np.float32]
+Codes = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32] | NDArray[np.float32]
+
+MAX_CODE_BITS = 32
 
 Sampling = Literal["exact", "float", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelCodes:
-    """Integers 0 ... levels - 1, packed into ceil(log2 levels) bits each."""
+    """Integers 0 ... levels - 1, packed into ceil(log2 levels) bits each.
+
+    A message holds `count` of them, or one for each coordinate if `count` is None. In memory they
+    have the smallest unsigned type that holds every level.
+    """
 
     levels: int
+    count: int | None = None
 
     def __post_init__(self) -> None:
-        parameters.integer("levels", self.levels, low=2, high=256)
+        parameters.integer("levels", self.levels, low=2, high=2**MAX_CODE_BITS)
+        if self.count is not None:
+            parameters.integer("count", self.count, low=1, high=MAX_DIMENSION)
 
     @property
     def bits(self) -> int:
+        """Bits of one code."""
         return (self.levels - 1).bit_length()
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.min_scalar_type(self.levels - 1)
+
+    def num_codes(self, dimension: int) -> int:
+        """Codes in the message of one vector."""
+        return dimension if self.count is None else self.count
+
+    def payload_bits(self, dimension: int) -> int:
+        """Bits that the codes of one vector take, before padding to whole bytes."""
+        return self.num_codes(dimension) * self.bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Float32Codes:
-    """Plain float32 numbers: no compression."""
+    """Plain float32 numbers, one for each coordinate: no compression."""
 
     bits: ClassVar[int] = 32
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float32)
+
+    def num_codes(self, dimension: int) -> int:
+        return dimension
+
+    def payload_bits(self, dimension: int) -> int:
+        return dimension * self.bits
 
 
 CodeFormat = LevelCodes | Float32Codes
@@ -70,6 +102,48 @@ class GaussianLaw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaplaceLaw:
+    """Coordinate i decodes to centre[i] plus Laplace noise of this scale, independently."""
+
+    centre: Vector
+    scale: float
+
+    def mean(self) -> Vector:
+        return self.centre
+
+    def variance(self) -> Vector:
+        return np.full_like(self.centre, 2.0 * self.scale**2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointLaw:
+    """The whole vector decodes to points[k] with probability pmf[k]; coordinates depend."""
+
+    points: Vector
+    pmf: Vector
+
+    def mean(self) -> Vector:
+        return np.asarray(self.pmf @ self.points)
+
+    def variance(self) -> Vector:
+        return np.asarray(self.pmf @ self.points**2 - self.mean() ** 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MomentLaw:
+    """Only mean and variance of each coordinate are known in closed form."""
+
+    centre: Vector
+    spread: Vector
+
+    def mean(self) -> Vector:
+        return self.centre
+
+    def variance(self) -> Vector:
+        return self.spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PointLaw:
     """Every coordinate decodes to itself."""
 
@@ -82,7 +156,7 @@ class PointLaw:
         return np.zeros_like(self.centre)
 
 
-Law = FiniteLaw | GaussianLaw | PointLaw
+Law = FiniteLaw | GaussianLaw | LaplaceLaw | JointLaw | MomentLaw | PointLaw
 
 
 class Mechanism(Protocol):
@@ -117,3 +191,9 @@ class Mechanism(Protocol):
     def privacy(self, adjacency: Adjacency) -> PrivacyEvent:
         """The worst case over neighbours in the input domain, of the law that runs."""
         ...
+
+
+def bits_per_coordinate(mechanism: Mechanism) -> float:
+    """Bits that one message's codes take, divided by the dimension; the header is not counted."""
+    dimension = mechanism.input_domain.dimension
+    return mechanism.code_format().payload_bits(dimension) / dimension

@@ -56,9 +56,14 @@ class Registration:
     factory: Callable[..., Mechanism]
     summary: str
     examples: tuple[Parameters, ...]
-    example_domain: Domain
+    example_domains: tuple[Domain, ...]
     knob: Knob | None
     automatic: Mapping[str, Callable[[Domain, Parameters], Any]]
+
+    @property
+    def example_domain(self) -> Domain:
+        """The domain that examples are shown on."""
+        return self.example_domains[0]
 
     @property
     def parameters(self) -> dict[str, str]:
@@ -153,10 +158,15 @@ def register(
     summary: str,
     examples: Sequence[Parameters],
     example_domain: Domain,
+    further_domains: Sequence[Domain] = (),
     knob: Knob | None = None,
     automatic: Mapping[str, Callable[[Domain, Parameters], Any]] | None = None,
 ) -> Callable[[M], M]:
-    """Class decorator that enters a frozen dataclass into the register."""
+    """Class decorator that enters a frozen dataclass into the register.
+
+    Every example must hold on `example_domain`, which is shown, and on each of `further_domains`:
+    the contract tests run on all of them.
+    """
 
     def enter(mechanism: M) -> M:
         if kind in _REGISTER and _REGISTER[kind].factory.__qualname__ != mechanism.__qualname__:
@@ -166,7 +176,7 @@ def register(
             factory=mechanism,
             summary=summary,
             examples=tuple(examples),
-            example_domain=example_domain,
+            example_domains=(example_domain, *further_domains),
             knob=knob,
             automatic=automatic or {},
         )

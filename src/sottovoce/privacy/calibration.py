@@ -11,8 +11,8 @@ from sottovoce.privacy.events import PrivacyEvent
 
 Direction = Literal["larger", "smaller"]
 
-# Where to look, from the least to the most private end.
-_ENDS: dict[Direction, tuple[float, float]] = {"larger": (1e-4, 1e8), "smaller": (1e4, 1e-9)}
+# Where to look, from the least to the most private end; just inside what parameters allow.
+_ENDS: dict[Direction, tuple[float, float]] = {"larger": (1e-4, 1e8), "smaller": (999.0, 1e-9)}
 _RELATIVE_TOLERANCE = 1e-7
 
 

@@ -3,7 +3,7 @@
     offset  size  field
          0     4  magic 'STVC'
          4     1  version, 1
-         5     1  bits per coordinate (1 to 8 packed codes, 32 float32)
+         5     1  bits per code, 1 to 32
          6     1  uplink: which of the round's vectors
          7     1  reserved, 0
          8     4  round
@@ -12,6 +12,9 @@
         36     8  BLAKE2b-64 of everything else
 
 Integers are little-endian. *Payload* is the packed codes, *total* adds the header.
+Whether 32 bits are a float32 number or a packed code, and how many codes there are (one for each
+coordinate, unless the mechanism says otherwise), follows from the public parameters, which the hash
+pins: a message is only ever read in the format of its own plan.
 The checksum detects damage, not forgery: the transport authenticates clients.
 """
 
@@ -53,8 +56,12 @@ class Envelope:
             raise WireError(f"a parameter hash has 16 bytes, got {len(self.parameter_hash)}")
 
     @property
+    def num_codes(self) -> int:
+        return self.code_format.num_codes(self.dimension)
+
+    @property
     def payload_bytes(self) -> int:
-        return packing.packed_size(self.dimension, self.code_format.bits)
+        return (self.code_format.payload_bits(self.dimension) + 7) // 8
 
     @property
     def total_bytes(self) -> int:
@@ -63,8 +70,8 @@ class Envelope:
 
 def seal(codes: Codes, envelope: Envelope) -> bytes:
     """The message: the only thing that leaves a client."""
-    if codes.shape != (envelope.dimension,):
-        raise WireError(f"expected {envelope.dimension} codes, got shape {codes.shape}")
+    if codes.shape != (envelope.num_codes,):
+        raise WireError(f"expected {envelope.num_codes} codes, got shape {codes.shape}")
     payload = _to_payload(codes, envelope.code_format)
     fields = _header_fields(envelope)
     return fields + _checksum(fields, payload) + payload
@@ -86,7 +93,7 @@ def open_sealed(message: bytes, envelope: Envelope) -> Codes:
     _expect("round", round_number, envelope.round)
     _expect("uplink", uplink, envelope.uplink)
     _expect("dimension", dimension, envelope.dimension)
-    _expect("bits per coordinate", bits, envelope.code_format.bits)
+    _expect("bits per code", bits, envelope.code_format.bits)
     _expect("hash of the public parameters", digest.hex(), envelope.parameter_hash.hex())
     _expect("payload length", len(payload), envelope.payload_bytes)
     return _from_payload(payload, envelope)
@@ -119,9 +126,10 @@ def _checksum(fields: bytes, payload: bytes | memoryview) -> bytes:
 def _to_payload(codes: Codes, code_format: CodeFormat) -> bytes:
     match code_format:
         case LevelCodes():
-            if codes.dtype != np.uint8 or (codes.size and int(codes.max()) >= code_format.levels):
-                raise WireError(f"codes must be uint8 below {code_format.levels}")
-            return packing.pack(codes.astype(np.uint8, copy=False), code_format.bits)
+            dtype = code_format.dtype
+            if codes.dtype != dtype or (codes.size and int(codes.max()) >= code_format.levels):
+                raise WireError(f"codes must be {dtype} below {code_format.levels}")
+            return packing.pack(codes.astype(dtype, copy=False), code_format.bits)
         case Float32Codes():
             if codes.dtype != np.float32 or not np.isfinite(codes).all():
                 raise WireError("codes must be finite float32 numbers")
@@ -133,7 +141,7 @@ def _to_payload(codes: Codes, code_format: CodeFormat) -> bytes:
 def _from_payload(payload: memoryview, envelope: Envelope) -> Codes:
     match envelope.code_format:
         case LevelCodes(levels=levels):
-            codes = packing.unpack(payload, envelope.dimension, envelope.code_format.bits)
+            codes = packing.unpack(payload, envelope.num_codes, envelope.code_format.bits)
             if int(codes.max()) >= levels:
                 raise WireError(f"code {int(codes.max())} is not below the {levels} levels")
             return codes

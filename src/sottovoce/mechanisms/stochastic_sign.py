@@ -1,0 +1,83 @@
+"""The sign of the noisy value: one bit a coordinate, charged as the Gaussian it came from."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sottovoce import parameters
+from sottovoce.adjacency import Adjacency
+from sottovoce.domains import L2Ball, Vector, require_l2_ball
+from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling
+from sottovoce.mechanisms.registry import Knob, register
+from sottovoce.privacy.events import GaussianNoise
+from sottovoce.randomness import Keystream, open_uniforms
+
+
+@register(
+    "stochastic_sign",
+    summary="one bit: the sign of the value plus Gaussian noise (simulation grade)",
+    examples=[{"noise_multiplier": 2.0}],
+    example_domain=L2Ball(dimension=8, radius=1.0),
+    knob=Knob(parameter="noise_multiplier", more_private="larger"),
+)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StochasticSign:
+    """sign(x + N(0, sigma^2 I)), sigma = noise_multiplier * clip norm / records.
+
+    P(+ | x) = Phi(x/sigma). The server reads +-sigma sqrt(pi/2), so that the mean
+    sigma sqrt(pi/2) (2 Phi(x/sigma) - 1) = x - x^3/(6 sigma^2) + ... is x where x is small against
+    sigma; the law declares the rest as bias.
+
+    The bits are a function of the Gaussian mechanism's output, so mu = Delta/sigma GDP holds by
+    post-processing. (Their own divergence is .64 to .87 of that; 'gauss_hermite' with two levels
+    spends the same and errs less.)
+
+    Reference: Jin et al. 2020, stochastic-sign SGD; Dong, Roth and Su 2022, theorem 2.7.
+    """
+
+    input_domain: L2Ball
+    noise_multiplier: float
+    sampling: ClassVar[Sampling] = "float"
+
+    def __post_init__(self) -> None:
+        require_l2_ball(self.input_domain)
+        parameters.noise_multiplier(self.noise_multiplier)
+
+    @property
+    def noise_stddev(self) -> float:
+        return self.noise_multiplier * self.input_domain.radius / self.input_domain.records
+
+    @property
+    def decoded_magnitude(self) -> float:
+        """What a plus bit decodes to: sigma sqrt(pi/2), the slope of 1/Phi at 0."""
+        return self.noise_stddev * math.sqrt(math.pi / 2.0)
+
+    def code_format(self) -> LevelCodes:
+        return LevelCodes(levels=2)
+
+    def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
+        from scipy.special import ndtr
+
+        vector = self.input_domain.check(values)
+        uniforms = open_uniforms(keystream.words(len(vector)))
+        return np.asarray(uniforms < ndtr(vector / self.noise_stddev), dtype=np.uint8)
+
+    def decode(self, codes: Codes) -> Vector:
+        return self.decoded_magnitude * (2.0 * codes.astype(np.float64) - 1.0)
+
+    def law(self, values: ArrayLike) -> FiniteLaw:
+        from scipy.special import ndtr
+
+        tilts = self.input_domain.check(values) / self.noise_stddev
+        magnitude = self.decoded_magnitude
+        return FiniteLaw(
+            points=np.array([-magnitude, magnitude]),
+            table=np.stack([ndtr(-tilts), ndtr(tilts)], axis=1),
+        )
+
+    def privacy(self, adjacency: Adjacency) -> GaussianNoise:
+        mu = self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier
+        return GaussianNoise(mu=mu, adjacency=adjacency)
