@@ -57,9 +57,7 @@ def sampled_error(mechanism: Mechanism, vectors: Vector, randomness: SeededRando
     return Error(mse=error * len(part) / len(vectors), sampled_clients=len(part))
 
 
-def _batched(
-    mechanism: Mechanism, vectors: Vector, randomness: SeededRandomness
-) -> Vector | None:
+def _batched(mechanism: Mechanism, vectors: Vector, randomness: SeededRandomness) -> Vector | None:
     """The mean of all clients' decoded vectors, if one kernel call can draw them."""
     stream = randomness.stream("all clients")
     match mechanism:
@@ -67,9 +65,7 @@ def _batched(
             low, high = interval(mechanism.input_domain)
             positions = np.clip((vectors.ravel() - low) / (high - low), 0.0, 1.0)
             table = mechanism.table
-            codes = sample_table(
-                positions, table.knots, table.thresholds, table.cumulative, stream
-            )
+            codes = sample_table(positions, table.knots, table.thresholds, table.cumulative, stream)
         case GaussHermite():
             design = hermite.gauss_hermite(mechanism.levels)
             tilts = vectors.ravel() / mechanism.noise_stddev
@@ -150,9 +146,7 @@ def error_chart(rows: Sequence[Row], title: str) -> LineChart:
     lines = []
     for name in names:
         own = [row for row in rows if row["mechanism"] == name]
-        means, spreads = (
-            [number(row, key) for row in own] for key in ("mse_mean", "mse_stddev")
-        )
+        means, spreads = ([number(row, key) for row in own] for key in ("mse_mean", "mse_stddev"))
         lines.append(
             Line(
                 name=name,

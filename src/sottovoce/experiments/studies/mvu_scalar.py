@@ -76,9 +76,7 @@ def contenders(epsilon: float) -> list[Contender]:
         mvu(MVU, 3, 3),
         mvu(CONTINUOUS, "continuous", 3),
         # The scale is (upper - lower)/epsilon: any two inputs must look alike, variance 8/eps^2.
-        Contender(
-            name=LAPLACE, kind="laplace", parameters={"noise_multiplier": 1.0 / epsilon}
-        ),
+        Contender(name=LAPLACE, kind="laplace", parameters={"noise_multiplier": 1.0 / epsilon}),
     ]
 
 
