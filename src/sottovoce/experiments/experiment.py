@@ -31,7 +31,7 @@ def _ignore(_what: str, _completed: int, _total: int, _note: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a run was asked for."""
+    """How a run was asked for; `seeds` is 0 where nothing is sampled."""
 
     seeds: int
     quick: bool
@@ -52,7 +52,7 @@ class Findings:
     """What was measured.
 
     rows      flat, all with the same keys: data.csv, and the page's first table.
-    verdict   computed from the rows, whoever wins.
+    verdict   computed from the rows, whoever wins; a line is a paragraph.
     method    what is exact, what was sampled and how often, which adjacency.
     """
 
@@ -64,7 +64,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """One registered experiment; `claim` is what the paper says."""
+    """One registered experiment; `claim` is what the paper says; no seeds if nothing is sampled."""
 
     name: str
     title: str
@@ -76,6 +76,10 @@ class Experiment:
         self, *, seeds: int | None = None, quick: bool = False, on_step: OnStep = _ignore
     ) -> Settings:
         """Checked settings; quick runs take few seeds unless told otherwise."""
+        if self.default_seeds == 0:
+            if seeds is not None:
+                raise ParameterError(f"'{self.name}' samples nothing; leave out --seeds")
+            return Settings(seeds=0, quick=quick, on_step=on_step)
         default = min(self.default_seeds, 3) if quick else self.default_seeds
         number = default if seeds is None else seeds
         parameters.integer("seeds", number, low=2, high=MAX_SEEDS, remedy="one seed has no spread")

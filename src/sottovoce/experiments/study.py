@@ -56,8 +56,9 @@ def _prepare(out: Path) -> None:
 
 def command(experiment: Experiment, settings: Settings) -> str:
     """What to type to get these numbers again."""
+    seeds = f" --seeds {settings.seeds}" if settings.seeds else ""
     quick = " --quick" if settings.quick else ""
-    return f"sottovoce experiment run {experiment.name} --seeds {settings.seeds}{quick}"
+    return f"sottovoce experiment run {experiment.name}{seeds}{quick}"
 
 
 def _plain(

@@ -7,7 +7,7 @@ from html import escape
 from sottovoce.reporting.figures import WIDTH, Table, show
 
 _GAP, _TOP, _STRIP = 28, 40, 58
-_COLUMNS = 4
+_COLUMNS = 5
 _MOST_NAMED_CELLS = 256  # a larger matrix gets one name as a whole: thousands would help nobody
 
 
@@ -104,6 +104,6 @@ def _alphabet(panel: Panel, side: float) -> list[str]:
             f"<title>letter {a:.4g}</title></line>"
             for a in panel.letters
         ),
-        f'<text x="0" y="{y + 22:.1f}">{show(round(low, 2))}</text>',
+        f'<text x="0" y="{y + 22:.1f}">{show(round(low, 2) + 0.0)}</text>',
         f'<text x="{side:.1f}" y="{y + 22:.1f}" text-anchor="end">{show(round(high, 2))}</text>',
     ]

@@ -20,6 +20,7 @@ QUICK_OUTPUT_BITS, QUICK_EPSILONS = (1, 2, 3), (5.0,)
     claim="As b_out increases, the structure of the matrix stays nearly the same and is refined; "
     "the marginal benefit to the MSE becomes lower, and the more so the smaller epsilon is, since "
     "privacy noise leaves less to communicate.",
+    seeds=0,
 )
 def mvu_bits(settings: Settings) -> Findings:
     """One certified design for each epsilon and number of output bits."""
@@ -115,4 +116,5 @@ def _verdict(rows: list[Row]) -> str:
             if rises
             else ", but a smaller epsilon does not always need fewer bits"
         )
-    return f"{'. '.join(sentences)}. So {summary}."
+    lines = "".join(f"{sentence}.\n" for sentence in sentences)
+    return f"{lines}So {summary}."

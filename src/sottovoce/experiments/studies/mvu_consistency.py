@@ -118,7 +118,7 @@ def truncated_discrete_gaussian() -> Scheme:
     mass = np.exp(-0.5 * (wide / noise_stddev()) ** 2)
     ends = np.clip(END_POINT + wide, grid[0], grid[-1])
     codes = np.rint((ends - grid[0]) / step).astype(np.intp)
-    pmf = np.bincount(codes, weights=mass, minlength=len(grid))
+    pmf = np.bincount(codes, weights=mass, minlength=len(grid)).astype(np.float64)
     return _finite(f"truncated discrete Gaussian, {BITS} bits", grid, pmf, unbiased=False)
 
 
@@ -130,7 +130,8 @@ def wrapped_skellam() -> Scheme:
     shifts = np.arange(-4000, 4001)
     mass = ive(np.abs(shifts).astype(np.float64), (noise_stddev() / step) ** 2)
     start = round((END_POINT - grid[0]) / step)
-    pmf = np.bincount((start + shifts) % len(grid), weights=mass, minlength=len(grid))
+    codes = (start + shifts) % len(grid)
+    pmf = np.bincount(codes, weights=mass, minlength=len(grid)).astype(np.float64)
     return _finite(f"Skellam modulo 2^{BITS}", grid, pmf, unbiased=False)
 
 
@@ -240,5 +241,5 @@ def _verdict(rows: Sequence[Row], counts: Sequence[int], found: Sequence[Scheme]
         return f"{falling}; this is NOT what the paper says."
     return (
         f"{falling}. A factor of {last // first} means 1/n: only the unbiased mechanisms have it, "
-        f"as the paper says. Biases left for ever: {biases}."
+        f"as the paper says.\nBiases left for ever: {biases}."
     )

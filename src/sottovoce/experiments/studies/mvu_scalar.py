@@ -116,8 +116,8 @@ def mvu_scalar(settings: Settings) -> Findings:
         figures.append(
             Figure(
                 name=f"variance-epsilon-{epsilon:g}",
-                caption=f"Exact variance at epsilon = {epsilon:g}; CLDP and MVU with one bit "
-                "coincide.",
+                caption=f"Exact variance at epsilon = {epsilon:g}; where curves coincide (CLDP "
+                "and MVU with one bit), the later in the legend hides the earlier.",
                 chart=LineChart(
                     title=f"Variance by input at epsilon = {epsilon:g}",
                     x_label="input x",
@@ -188,9 +188,9 @@ def _verdict(rows: Sequence[Row], epsilons: Sequence[float]) -> str:
         continuous = means[epsilon, CONTINUOUS]
         laplace = means[epsilon, LAPLACE]
         sentences.append(
-            f"At epsilon = {epsilon:g} MVU with 3 bits has mean variance {ours:.4g}, {relation} the "
-            f"best other compression ({best}, {theirs:.4g}); for continuous input it is "
+            f"At epsilon = {epsilon:g} MVU with 3 bits has mean variance {ours:.4g}, {relation} "
+            f"the best other compression ({best}, {theirs:.4g}); for continuous input it is "
             f"{continuous:.4g}; Laplace has {laplace:.4g} (the paper's would have "
             f"{laplace / 4.0:.4g})"
         )
-    return ". ".join(sentences) + "."
+    return "\n".join(f"{sentence}." for sentence in sentences)

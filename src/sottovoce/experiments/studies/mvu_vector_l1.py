@@ -108,7 +108,8 @@ def mvu_vector_l1(settings: Settings) -> Findings:
         "epsilon over any two vectors, as its authors do, and so spends less under zero-out; "
         "'CLDP (zero-out)' spends what the others spend. MVU is sampled for all clients by its "
         "kernel; the others encode 500 clients one by one, and their error, which has no bias, is "
-        "scaled to all. The exact MSE comes from the declared laws of 500 clients' vectors (8 for Skellam).",
+        "scaled to all. The exact MSE comes from the declared laws of 500 clients' vectors (8 "
+        "for Skellam).",
     )
 
 
@@ -127,11 +128,11 @@ def _verdict(rows: Sequence[Row], epsilons: Sequence[float]) -> str:
         f"{name}: " + (", ".join(f"{e:g}" for e in found) if found else "nowhere")
         for name, found in tenfold
     )
-    return (
+    lines = [
         f"Over Laplace's, at epsilon = {', '.join(f'{e:g}' for e in epsilons)}: MVU with 3 bits "
         f"has {ratios(MVU)} times the MSE, with 1 bit {ratios(MVU_ONE_BIT)}, CLDP as published "
-        f"{ratios(CLDP)}, CLDP at zero-out {ratios(CLDP_CALIBRATED)}, Skellam {ratios(SKELLAM)}. "
-        f"More than an order of magnitude above Laplace (epsilons): {far}. Lowest of all: "
-        + ", ".join(f"{best[e]} at {e:g}" for e in epsilons)
-        + "."
-    )
+        f"{ratios(CLDP)}, CLDP at zero-out {ratios(CLDP_CALIBRATED)}, Skellam {ratios(SKELLAM)}.",
+        f"More than an order of magnitude above Laplace (epsilons): {far}.",
+        "Lowest of all: " + ", ".join(f"{best[e]} at {e:g}" for e in epsilons) + ".",
+    ]
+    return "\n".join(lines)
