@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 OUT ?= demo-run
 
-.PHONY: help install demo check test test-full bench clean
+.PHONY: help install demo check test test-full bench designs clean
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/'
@@ -37,6 +37,9 @@ test-full: check ## the above, what is slow, and property tests with new cases
 
 bench: install   ## benchmarks: they report, they never fail on speed
 	$(BIN)/python benchmarks/bench.py
+
+designs: install ## solve again the MVU designs that come with the package (minutes)
+	$(BIN)/python tools/ship_designs.py
 
 clean:           ## remove what the other targets made
 	rm -rf $(VENV) demo-run .mypy_cache .ruff_cache .pytest_cache .hypothesis

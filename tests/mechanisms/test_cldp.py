@@ -219,8 +219,8 @@ def test_on_the_sphere_only_the_sign_of_a_public_line_depends_on_the_data(epsilo
     # Given the line, there are two outcomes; their exact odds under any two inputs are compared.
     ball = L2Ball(dimension=2, radius=1.0)
     mechanism = Cldp(input_domain=ball, epsilon=epsilon)
-    inputs = [np.zeros(2), np.array([1.0, 0.0]), np.array([-0.6, -0.8]), np.array([0.3, 0.5])]
-    inputs.append(np.array([1.0, -1e-12]) * (1 - 1e-15))
+    inputs = [np.zeros(2), np.array([1.0, 0.0]), np.array([-0.6, -0.8]), np.array([-1.0, 0.0])]
+    inputs += [np.array([0.3, 0.5]), np.array([1.0, -1e-12]) * (1 - 1e-15)]
     for line in ([2**62, 3 * 2**62], [2**60, 2**61], [3 * 2**62, 2**63 + 2**40]):
         ups = [probability_of_facing_up(mechanism, values, line) for values in inputs]
         ratios = [max(p / q, (1 - p) / (1 - q)) for p in ups for q in ups]

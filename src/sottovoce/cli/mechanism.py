@@ -1,12 +1,13 @@
-"""`sottovoce mechanism`: what there is."""
+"""`sottovoce mechanism`: what there is, and designing an MVU table."""
 
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from sottovoce.cli.output import Json, print_fields, print_json, print_table, show
 
-app = typer.Typer(help="List and describe mechanisms.", no_args_is_help=True)
+app = typer.Typer(help="List, describe and design mechanisms.", no_args_is_help=True)
 
 
 def _row(registration: Any) -> dict[str, Any]:
@@ -63,3 +64,74 @@ def show_(kind: str, as_json: Json = False) -> None:
         return
     print_fields({name: value for name, value in row.items() if name != "description"})
     typer.echo(f"\n{description}")
+
+
+@app.command()
+def design(
+    kind: Annotated[str, typer.Argument(help="What to design: mvu.")],
+    epsilon: Annotated[
+        float, typer.Option(help="Over the whole interval; per unit of the metric with --metric.")
+    ],
+    output_bits: Annotated[int, typer.Option(help="Bits that are sent, 1 to 8.")],
+    input_bits: Annotated[int | None, typer.Option(help="2^bits input points, 1 to 10.")] = None,
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Any input in the interval: no input points.")
+    ] = False,
+    metric: Annotated[
+        str | None, typer.Option(help="Metric DP instead: l1 or l2_squared, on [0, 1].")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw matrix and alphabet (SVG).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Save the design into this folder.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Design the unbiased table of least variance on [0, 1], with its certificate."""
+    from sottovoce.design import store
+    from sottovoce.errors import ParameterError, UnknownNameError
+
+    if kind != "mvu":
+        raise UnknownNameError.among("design", kind, ["mvu"])
+    if (input_bits is None) != continuous:
+        raise ParameterError("give either --input-bits or --continuous")
+    found = store.find(store.spec_of(epsilon, input_bits, output_bits, metric))
+    variance, lower = found.sum_of_variances(), found.lower_bound()
+    result = {
+        **({"metric": metric} if metric else {}),
+        "epsilon": epsilon,
+        "input_bits": "continuous" if continuous else input_bits,
+        "output_bits": output_bits,
+        "sum_of_variances": variance,
+        "summed_over": f"{found.spec.inputs} inputs" if found.spec.inputs else "[0, 1] (the mean)",
+        "lower_bound": lower,
+        "gap": variance / lower - 1.0,
+        **found.certificate(),
+        "solve_seconds": found.solve_seconds,
+        "alphabet": found.channel.letters.tolist(),
+        "inputs": found.channel.knots.tolist(),
+        "probabilities": found.channel.rows.tolist(),
+    }
+    if out is not None:
+        from sottovoce.files import explained
+
+        with explained("create", out):
+            out.mkdir(parents=True, exist_ok=True)
+        result["saved"] = str(store.save(found, out))
+    if as_json:
+        print_json(result)
+        return
+    _print_design(result)
+
+
+def _print_design(result: dict[str, Any]) -> None:
+    tables = ("alphabet", "inputs", "probabilities")
+    print_fields({name: value for name, value in result.items() if name not in tables})
+    letters, rows = result["alphabet"], result["probabilities"]
+    if len(letters) > 16 or len(rows) > 64:
+        typer.echo(f"\n{len(rows)} rows of {len(letters)} probabilities: see --json or --plot")
+        return
+    print_table(
+        ["input", *(f"{letter:.4g}" for letter in letters)],
+        [
+            [f"{x:.4g}", *(f"{p:.4f}" for p in row)]
+            for x, row in zip(result["inputs"], rows, strict=True)
+        ],
+    )

@@ -25,6 +25,7 @@ from sottovoce.errors import DesignError
 
 TABLE_BITS = 128
 _ONE = 1 << TABLE_BITS
+_LARGEST_BIAS = 1e-12  # relative to the letters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -131,9 +132,7 @@ class IntegerTable:
         knots = [Fraction(float(knot)) for knot in self.knots]
         for k, (first, second) in enumerate(itertools.pairwise(self.rows)):
             step = knots[k + 1] - knots[k]
-            ratio = max(
-                Fraction(abs(p - q), min(p, q)) for p, q in zip(first, second, strict=True)
-            )
+            ratio = max(Fraction(abs(p - q), min(p, q)) for p, q in zip(first, second, strict=True))
             largest = max(largest, ratio / step)
         return math.nextafter(float(largest), math.inf)
 
@@ -157,13 +156,15 @@ def round_pure(channel: Channel, epsilon: float) -> IntegerTable:
     exact = [[int(Fraction(float(p)) * _ONE) for p in row] for row in channel.rows]
     low = [max(1, min(column) + 1) for column in zip(*exact, strict=True)]
     high = [cell * ratio.numerator // ratio.denominator for cell in low]
-    rows = [_settled([min(max(c, a), b) for c, a, b in zip(row, low, high, strict=True)], low, high)
-            for row in exact]
+    rows = [
+        _settled([min(max(c, a), b) for c, a, b in zip(row, low, high, strict=True)], low, high)
+        for row in exact
+    ]
     table = IntegerTable.of(channel.knots, channel.letters, rows)
     columns = zip(*table.rows, strict=True)
     if any(Fraction(max(column), min(column)) > ratio for column in columns):
         raise DesignError(f"the rounded table exceeds epsilon {epsilon:g}; it is not used")
-    return table
+    return _unbiased(table)
 
 
 def round_metric(channel: Channel, epsilon: float) -> IntegerTable:
@@ -176,6 +177,14 @@ def round_metric(channel: Channel, epsilon: float) -> IntegerTable:
             f"the rounded table has {table.metric_epsilon()!r} per unit of the metric, above "
             f"{epsilon!r}; it is not used"
         )
+    return _unbiased(table)
+
+
+def _unbiased(table: IntegerTable) -> IntegerTable:
+    """The table, if rounding has left its means alone."""
+    bias = table.bias() / table.channel.scale()
+    if not bias <= _LARGEST_BIAS:
+        raise DesignError(f"rounding within the privacy would bias the table by {bias:.2g}")
     return table
 
 

@@ -23,6 +23,7 @@ Pairs. Two inputs t apart: Var >= t^2 e^eps/(e^eps - 1)^2 for both (Chapman and 
 the largest chi-square divergence of an epsilon-DP pair, which is randomised response's).
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -85,7 +86,7 @@ class _Grid:
         half = [round(k * (inputs - 1) / pieces) for k in range((pieces + 1) // 2)]
         chosen = sorted({*half, *(inputs - 1 - i for i in half)})
         weights, moments = [Fraction(0)] * len(chosen), [Fraction(0)] * len(chosen)
-        for k, (left, right) in enumerate(zip(chosen, chosen[1:], strict=False)):
+        for k, (left, right) in enumerate(itertools.pairwise(chosen)):
             for i in range(left, right + (right == chosen[-1])):
                 share = Fraction(i - left, right - left)
                 for knot, part in ((k, 1 - share), (k + 1, share)):
@@ -106,9 +107,9 @@ def _pairs(epsilon: float, grid: _Grid) -> float:
 
 
 def _two_letters(epsilon: float, grid: _Grid) -> float:
-    """(reach - x)(reach + x) with the least reach, 1/2 coth(eps/2)."""
-    reach = 0.5 / math.tanh(epsilon / 2.0)
-    return (float(grid.count) * reach**2 - float(grid.square)) * (1.0 - 1e-12)
+    """Of reach^2 - x^2 with the least reach, 1/2 coth(eps/2); reach^2 = 1/4 + 1/(4 sinh^2)."""
+    noise = float(grid.count) / (4.0 * math.sinh(epsilon / 2.0) ** 2)
+    return (noise + float(grid.count / 4 - grid.square)) * (1.0 - 1e-12)
 
 
 def _quantisation(letters: int, inputs: int | None) -> float:
@@ -192,14 +193,10 @@ def _exponential_above(epsilon: float) -> Fraction:
 def _value(multipliers: _Multipliers, grid: _Grid) -> float:
     moments = np.array([float(m) for m in grid.moments])
     weights = np.array([float(w) for w in grid.weights])
-    return float(
-        moments @ multipliers.sums - weights @ multipliers.products - float(grid.square)
-    )
+    return float(moments @ multipliers.sums - weights @ multipliers.products - float(grid.square))
 
 
-def _phi_minima(
-    multipliers: _Multipliers, weights: Vector, ratio: float
-) -> tuple[Vector, Vector]:
+def _phi_minima(multipliers: _Multipliers, weights: Vector, ratio: float) -> tuple[Vector, Vector]:
     """The places and values of the minimum of Phi on each of its quadratic pieces."""
     low, high = multipliers.roots()
     edges = np.unique(np.concatenate((low, high)))
@@ -232,9 +229,7 @@ def _repaired(
     return repaired, _value(repaired, grid)
 
 
-def _cuts(
-    multipliers: _Multipliers, weights: Vector, ratio: float
-) -> list[tuple[Vector, float]]:
+def _cuts(multipliers: _Multipliers, weights: Vector, ratio: float) -> list[tuple[Vector, float]]:
     """Linear constraints sum_k f_k (y^2 - s_k y + m_k) >= 0 at the local minima y >= 0 of Phi."""
     places, values = _phi_minima(multipliers, weights, ratio)
     padded = np.concatenate(([np.inf], values, [np.inf]))
@@ -292,7 +287,10 @@ def _certified(multipliers: _Multipliers, grid: _Grid, ratio: Fraction) -> float
         half = len(low) // 2
         # Mirrored, not computed twice: symmetric to the last bit.
         roots = [
-            *((-Fraction(q), -Fraction(p)) for p, q in zip(low[half:][::-1], high[half:][::-1], strict=True)),
+            *(
+                (-Fraction(q), -Fraction(p))
+                for p, q in zip(low[half:][::-1], high[half:][::-1], strict=True)
+            ),
             *((Fraction(p), Fraction(q)) for p, q in zip(low[half:], high[half:], strict=True)),
         ]
         if _phi_is_nonnegative(roots, grid.weights, ratio):

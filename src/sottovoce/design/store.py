@@ -14,6 +14,8 @@ import math
 import os
 import time
 import zipfile
+import zlib
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.resources import files as package_files
@@ -26,7 +28,7 @@ from sottovoce import parameters
 from sottovoce.design import metric, window
 from sottovoce.design.channel import Channel, IntegerTable, round_metric, round_pure
 from sottovoce.design.lower_bound import variance_lower_bound
-from sottovoce.errors import DesignError, OutputError, ParameterError
+from sottovoce.errors import DesignError, OutputError, ParameterError, UnknownNameError
 from sottovoce.files import read_json, write_atomic, write_json
 
 Family = Literal["strict", "metric"]
@@ -36,7 +38,7 @@ MAX_INPUT_BITS = 10
 EPSILON_RANGE = (1e-3, 60.0)
 TOLERANCE = 1e-12  # of bias (relative to the letters), row sums and epsilon (nats)
 _ARRAYS = ("knots", "letters", "rows")
-_SHIPPED = package_files("sottovoce.design") / "shipped"
+_SHIPPED = "shipped"
 
 
 def table_epsilon(value: float) -> float:
@@ -69,8 +71,7 @@ class DesignSpec:
         if self.inputs is not None:
             parameters.integer("inputs", self.inputs, low=2, high=1 << MAX_INPUT_BITS)
         elif self.family == "metric":
-            raise ParameterError("a metric design needs input_bits, such as 6; continuous inputs "
-                                 "are interpolated between them")
+            raise ParameterError("a metric design needs a number of inputs")
         parameters.integer("letters", self.letters, low=2, high=1 << MAX_BITS)
 
     @property
@@ -78,6 +79,34 @@ class DesignSpec:
         """The file name: readable, and different for different specs."""
         inputs = "continuous" if self.inputs is None else str(self.inputs)
         return f"{self.family}-epsilon{self.epsilon!r}-inputs{inputs}-letters{self.letters}"
+
+
+METRICS = ("l1", "l2_squared")
+
+
+def spec_of(
+    epsilon: float, input_bits: int | None, output_bits: int, metric: str | None = None
+) -> DesignSpec:
+    """The spec on [0, 1] in bits; input_bits = None is continuous input.
+
+    The squared distance of grid points is implied by neighbouring ones, step apart: there it is
+    epsilon step^2, so it is the l1 metric with epsilon * step.
+    """
+    parameters.integer("output_bits", output_bits, low=1, high=MAX_BITS)
+    if input_bits is not None:
+        parameters.integer("input_bits", input_bits, low=1, high=MAX_INPUT_BITS)
+    inputs = None if input_bits is None else 1 << input_bits
+    if metric is None:
+        return DesignSpec(family="strict", epsilon=epsilon, inputs=inputs, letters=1 << output_bits)
+    if metric not in METRICS:
+        raise UnknownNameError.among("metric", metric, METRICS)
+    if inputs is None:
+        raise ParameterError(
+            "a metric design needs input_bits, such as 6; inputs between its points are "
+            "interpolated, so every input is served"
+        )
+    slope = epsilon if metric == "l1" else epsilon / (inputs - 1)
+    return DesignSpec(family="metric", epsilon=slope, inputs=inputs, letters=1 << output_bits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,11 +124,17 @@ class Design:
             return self.channel.mean_variance()
         return float(self.channel.variances(np.linspace(0.0, 1.0, self.spec.inputs)).sum())
 
-    def lower_bound(self) -> float | None:
-        """No design of this spec has a smaller sum of variances; None for metric designs."""
-        if self.spec.family == "metric":
-            return None
-        return variance_lower_bound(self.spec.epsilon, self.spec.letters, self.spec.inputs)
+    def lower_bound(self) -> float:
+        """No design of this spec has a smaller sum of variances.
+
+        A metric design is epsilon-DP over [0, 1] as well, and its Fisher information is at most
+        epsilon^2, so that an unbiased one has variance at least 1/epsilon^2 (Cramer and Rao).
+        """
+        spec = self.spec
+        bound = variance_lower_bound(spec.epsilon, spec.letters, spec.inputs)
+        if spec.family == "metric":
+            bound = max(bound, (spec.inputs or 1) / spec.epsilon**2 * (1.0 - 1e-12))
+        return bound
 
     def certificate(self) -> dict[str, float]:
         """What was checked: the float64 design, and the integer table exactly."""
@@ -128,11 +163,13 @@ def _digest(channel: Channel) -> str:
 @lru_cache(maxsize=256)
 def find(spec: DesignSpec) -> Design:
     """The design for a spec: shipped, cached, or solved now and cached."""
-    for folder in (_shipped_folder(), cache_folder()):
-        if folder is not None and (folder / f"{spec.name}.json").is_file():
-            return load(folder, spec)
-    design = solve(spec)
+    shipped = _load_shipped(spec)
+    if shipped is not None:
+        return shipped
     folder = cache_folder()
+    if (folder / f"{spec.name}.json").is_file():
+        return load(folder, spec)
+    design = solve(spec)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         save(design, folder)
@@ -149,10 +186,6 @@ def cache_folder() -> Path:
     return Path(base) / "sottovoce" / "designs"
 
 
-def _shipped_folder() -> Path | None:
-    return _SHIPPED if isinstance(_SHIPPED, Path) else None
-
-
 def solve(spec: DesignSpec) -> Design:
     """Solve, certify, round."""
     start = time.process_time()
@@ -161,9 +194,7 @@ def solve(spec: DesignSpec) -> Design:
         channel = metric.solve(spec.epsilon, spec.letters, spec.inputs)
     else:
         solution = window.solve(spec.epsilon, spec.letters, spec.inputs)
-        centred = (
-            solution.knots() if spec.inputs is None else np.linspace(-0.5, 0.5, spec.inputs)
-        )
+        centred = solution.knots() if spec.inputs is None else np.linspace(-0.5, 0.5, spec.inputs)
         channel = Channel(
             knots=centred + 0.5, rows=solution.rows(centred), letters=solution.letters + 0.5
         )
@@ -197,43 +228,95 @@ def certified(spec: DesignSpec, channel: Channel, solve_seconds: float) -> Desig
 
 def save(design: Design, folder: Path) -> Path:
     """Write NAME.npz and NAME.json; the json, which points at the arrays, comes last."""
-    path = folder / design.spec.name
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **{name: getattr(design.channel, name) for name in _ARRAYS})
-    write_atomic(path.with_name(path.name + ".npz"), buffer.getvalue())
-    write_json(
-        path.with_name(path.name + ".json"),
-        {
-            "spec": asdict(design.spec),
-            "digest": _digest(design.channel),
-            "solve_seconds": design.solve_seconds,
-            "sum_of_variances": design.sum_of_variances(),
-            "certificate": design.certificate(),
-        },
-    )
-    return path.with_name(path.name + ".json")
+    description = folder / f"{design.spec.name}.json"
+    write_atomic(description.with_name(f"{design.spec.name}.npz"), _archive([design]))
+    write_json(description, _description(design))
+    return description
 
 
 def load(folder: Path, spec: DesignSpec) -> Design:
     """Read a design and check all of it again."""
-    description, arrays = folder / f"{spec.name}.json", folder / f"{spec.name}.npz"
-    remedy = f"delete {description.with_suffix('.*')} and it will be solved again"
+    description = folder / f"{spec.name}.json"
     try:
-        written: dict[str, Any] = read_json(description)
-        with np.load(io.BytesIO(arrays.read_bytes()), allow_pickle=False) as archive:
-            channel = Channel(**{name: np.array(archive[name], float) for name in _ARRAYS})
-        if written["spec"] != asdict(spec):
-            raise DesignError(f"{description} was made for other parameters; {remedy}")
-        if written["digest"] != _digest(channel):
-            raise DesignError(f"{arrays} is not what {description.name} describes; {remedy}")
-        design = certified(spec, channel, float(written["solve_seconds"]))
-        stated = written["sum_of_variances"]
-        if not math.isclose(stated, design.sum_of_variances(), rel_tol=1e-9):
-            raise DesignError(f"{description} states a variance that its arrays do not have; "
-                              f"{remedy}")
-        return design
+        archive = (folder / f"{spec.name}.npz").read_bytes()
+        return _checked(spec, read_json(description), archive)
+    except (DesignError, OutputError, OSError) as error:
+        raise DesignError(
+            f"cannot use the design {description}: {error}; delete it and its .npz and it will be "
+            "solved again"
+        ) from None
+
+
+def ship(specs: Iterable[DesignSpec], folder: Path) -> None:
+    """Solve many designs into one pair of files, as they come with the package."""
+    designs = [solve(spec) for spec in specs]
+    write_atomic(folder / f"{_SHIPPED}.npz", _archive(designs))
+    described = {design.spec.name: _description(design) for design in designs}
+    write_json(folder / f"{_SHIPPED}.json", described)
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> tuple[dict[str, Any], bytes]:
+    folder = package_files("sottovoce.design")
+    described = folder / f"{_SHIPPED}.json"
+    if not described.is_file():
+        return {}, b""
+    return json.loads(described.read_text()), (folder / f"{_SHIPPED}.npz").read_bytes()
+
+
+def _load_shipped(spec: DesignSpec) -> Design | None:
+    described, archive = _shipped()
+    if spec.name not in described:
+        return None
+    try:
+        return _checked(spec, described[spec.name], archive)
     except DesignError as error:
-        raise DesignError(f"{error}" if remedy in str(error) else f"{error}; {remedy}") from None
-    except (OSError, OutputError, KeyError, TypeError, ValueError, EOFError,
-            zipfile.BadZipFile, json.JSONDecodeError) as error:
-        raise DesignError(f"{description} cannot be read ({error}); {remedy}") from None
+        raise DesignError(f"a design of the package is damaged ({error}); reinstall it") from None
+
+
+def _description(design: Design) -> dict[str, Any]:
+    return {
+        "spec": asdict(design.spec),
+        "digest": _digest(design.channel),
+        "solve_seconds": design.solve_seconds,
+        "sum_of_variances": design.sum_of_variances(),
+        "certificate": design.certificate(),
+    }
+
+
+def _archive(designs: Iterable[Design]) -> bytes:
+    buffer = io.BytesIO()
+    arrays = {
+        f"{design.spec.name}/{name}": getattr(design.channel, name)
+        for design in designs
+        for name in _ARRAYS
+    }
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def _checked(spec: DesignSpec, described: Any, archive: bytes) -> Design:
+    """The design, if description and arrays belong together, to the spec, and are certified."""
+    try:
+        if described["spec"] != asdict(spec):
+            raise DesignError("it was made for other parameters")
+        with np.load(io.BytesIO(archive), allow_pickle=False) as arrays:
+            parts = {name: np.array(arrays[f"{spec.name}/{name}"], float) for name in _ARRAYS}
+        channel = Channel(**parts)
+        if described["digest"] != _digest(channel):
+            raise DesignError("its arrays are not those that its description names")
+        design = certified(spec, channel, float(described["solve_seconds"]))
+        if not math.isclose(described["sum_of_variances"], design.sum_of_variances(), rel_tol=1e-9):
+            raise DesignError("it states a variance that its arrays do not have")
+        return design
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        IndexError,
+        EOFError,
+        OSError,
+        zlib.error,
+        zipfile.BadZipFile,
+    ) as error:
+        raise DesignError(f"it cannot be read ({type(error).__name__}: {error})") from None

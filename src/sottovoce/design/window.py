@@ -40,6 +40,7 @@ _HOP_SIZES = (0.5, 0.003, 0.2, 0.02, 0.1, 0.001)
 _SEED = 1
 _HOPELESS = 1e3
 _SAME_KNOT = 1e-9
+_LOST_TO_ROUNDING = 1e-12
 _LOG_BOUND, _HIGHEST_LOGIT = 20.0, 12.0
 
 
@@ -136,7 +137,7 @@ def solve(epsilon: float, letters: int, inputs: int | None) -> Window:
     for hop in itertools.count():
         if spent > budget or fruitless > _FRUITLESS_HOPS:
             break
-        value, origin = best[0] if hop % 2 == 0 else best[int(generator.integers(len(best)))]
+        _, origin = best[0] if hop % 2 == 0 else best[int(generator.integers(len(best)))]
         step = _HOP_SIZES[hop % len(_HOP_SIZES)] * generator.normal(size=problem.size)
         moved = np.array(origin) + step * (generator.random(problem.size) < 0.5)
         found = descend(moved)
@@ -153,9 +154,7 @@ def randomised_response_window(epsilon: float) -> Window:
     """
     reach = 0.5 / math.tanh(epsilon / 2.0)
     low = 1.0 / (1.0 + math.exp(epsilon))
-    return Window(
-        epsilon=epsilon, letters=np.array([-reach, reach]), minima=np.array([low, low])
-    )
+    return Window(epsilon=epsilon, letters=np.array([-reach, reach]), minima=np.array([low, low]))
 
 
 class _Problem:
@@ -170,8 +169,13 @@ class _Problem:
         self.half = letters // 2
         self.size = 2 * self.half + 1
         self.ratio = math.exp(epsilon)
+        # No letter needs a capacity above 1, so the total need not exceed B/(e^eps - 1).
+        low, high = 1.0 / self.ratio, min(1.0, letters / (self.ratio - 1.0))
+        room = 1.0 - high
+        highest = math.log((high - low) / room) if room > 0.0 else math.inf
         self.bounds = np.array(
-            [(-_LOG_BOUND, _LOG_BOUND)] * (self.size - 1) + [(-epsilon - 5.0, _HIGHEST_LOGIT)]
+            [(-_LOG_BOUND, _LOG_BOUND)] * (self.size - 1)
+            + [(-epsilon - 5.0, min(highest, _HIGHEST_LOGIT))]
         )
 
     def plain_start(self) -> Vector:
@@ -242,7 +246,8 @@ class _Problem:
         fill, left, right = window._fill(points)
         rows = minima + fill
         total = float(weights @ (rows * (letters - points[:, None]) ** 2).sum(axis=1)) - excess
-        if not (math.isfinite(total) and total > 0.0):
+        lost = float(np.abs(fill.sum(axis=1) - window.mass).max())
+        if not (math.isfinite(total) and total > 0.0 and lost < _LOST_TO_ROUNDING):
             return _HOPELESS, np.zeros(self.size)
         low, high = letters[left][:, None], letters[right][:, None]
         index = np.arange(self.letters)

@@ -1,14 +1,14 @@
 """Exact sampling from an interpolated integer table, in numpy.
 
-The law at x between knots x_k and x_k+1 is (1 - t) row_k + t row_k+1 with t = (x - x_k)/(x_k+1 - x_k),
-a rational number. A code is drawn by comparing one uniform number with the interpolated cumulative
-sums. Float64 decides nearly always; where the uniform number lies within the proven error of a
-threshold, the comparison is made again in integers with as many further random bits as it takes. So
-the sampled law is the declared one, and no rounding term enters the accounting.
+Between knots u < v the law at x is (1 - t) row_u + t row_v with t = (x - u)/(v - u), a rational
+number. A code is drawn by comparing one uniform number with the interpolated cumulative sums.
+Float64 decides nearly always; where the uniform number lies within the proven error of a threshold,
+the comparison is made again in integers with as many further random bits as it takes. So the
+sampled law is the declared one, and no rounding term enters the accounting.
 
-The error of float64: t carries at most 2 * 2^-53 of itself and 1 - t as much absolutely, each stored
-threshold 2^-54, the two products and their sum three roundings of numbers below 1, and the uniform
-number is truncated by 2^-53: together below 8 * 2^-53 = 2^-50. The margin is twice that.
+The error of float64: t carries at most 3 * 2^-53 of itself and 1 - t as much absolutely, each
+stored threshold 2^-54, the two products and their sum three roundings of numbers below 1, and the
+uniform number is truncated by 2^-53: together below 8 * 2^-53 = 2^-50. The margin is twice that.
 """
 
 from fractions import Fraction

@@ -23,7 +23,7 @@ def _table(epsilon: float, bits: int) -> IntegerTable:
     "bitwise_rr",
     summary="unbiased randomised response on each bit of a number in an interval",
     examples=[{"epsilon": 1.0, "bits": 3}, {"epsilon": 3.0, "bits": 1}],
-    example_domain=Box(dimension=3, lower=-1.0, upper=1.0),
+    example_domain=Box(dimension=8, lower=-1.0, upper=1.0),
     knob=Knob(parameter="epsilon", more_private="smaller", ends=EPSILON_RANGE[::-1]),
 )
 @dataclass(frozen=True, slots=True, kw_only=True)

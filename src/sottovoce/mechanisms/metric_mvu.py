@@ -19,10 +19,13 @@ from sottovoce.privacy.events import MetricDp, PrivacyEvent, PureDp, Repeated
 from sottovoce.privacy.interpolated import interpolated_renyi_bound
 
 Metric = Literal["l1", "l2_squared", "euclidean"]
-METRICS: tuple[Metric, ...] = ("l1", "l2_squared", "euclidean")
+METRICS = (*store.METRICS, "euclidean")
 
-# A coordinate is mapped to [0, 1] with less than this rounding, so neighbours come apart by as much.
+# Mapping a coordinate to [0, 1] rounds by less than this, so neighbours come apart by as much.
 _ROUNDING = 2.0**-50
+# Each order costs some hundredths of a second; the conversion is flat around its best order.
+_ORDERS = tuple(1.0 + 0.05 * 1.25**k for k in range(42))  # 1.05 to 471
+_RESOLUTION = 3e-3
 
 
 @register(
@@ -32,7 +35,8 @@ _ROUNDING = 2.0**-50
         {"epsilon": 1.0, "metric": "l1", "input_bits": 5, "output_bits": 2},
         {"epsilon": 2.0, "metric": "l1", "input_bits": 1, "output_bits": 1},
     ],
-    example_domain=L1Ball(dimension=3, radius=1.0),
+    example_domain=L1Ball(dimension=8, radius=1.0),
+    further_domains=[L2Ball(dimension=8, radius=1.0), Box(dimension=2, lower=0.0, upper=2.0)],
     knob=Knob(
         parameter="epsilon", more_private="smaller", ends=(20.0, 1e-3), relative_tolerance=1e-3
     ),
@@ -77,21 +81,20 @@ class MetricMinimumVarianceUnbiased(TableMechanism):
             )
         if self.metric == "l2_squared" and isinstance(self.input_domain, L1Ball):
             raise ParameterError("metric 'l2_squared' has no guarantee on an L1 ball; use 'l1'")
-        parameters.integer("input_bits", self.input_bits, low=1, high=store.MAX_INPUT_BITS)
-        parameters.integer("output_bits", self.output_bits, low=1, high=store.MAX_BITS)
         self._spec()
 
     def _spec(self) -> DesignSpec:
         low, high = interval(self.input_domain)
-        inputs = 1 << self.input_bits
+        width = high - low
         match self.metric:
             case "l1":
-                slope = self.epsilon * (high - low)
+                metric, scaled = "l1", self.epsilon * width
             case "euclidean":
-                slope = self.epsilon * (high - low) / math.sqrt(self.input_domain.dimension)
+                metric = "l1"
+                scaled = self.epsilon * width / math.sqrt(self.input_domain.dimension)
             case "l2_squared":
-                slope = self.epsilon * (high - low) ** 2 / (inputs - 1)
-        return DesignSpec(family="metric", epsilon=slope, inputs=inputs, letters=self.levels)
+                metric, scaled = "l2_squared", self.epsilon * width**2
+        return store.spec_of(scaled, self.input_bits, self.output_bits, metric)
 
     @property
     def design(self) -> Design:
@@ -116,8 +119,8 @@ class MetricMinimumVarianceUnbiased(TableMechanism):
             return Repeated(event=whole, count=domain.dimension)
         distance = domain.sensitivity(adjacency)  # of an L1 ball, or of one side of a box
         if isinstance(domain, Box):
-            distance *= math.sqrt(domain.dimension) if self.metric == "euclidean" else (
-                domain.dimension
+            distance *= (
+                math.sqrt(domain.dimension) if self.metric == "euclidean" else (domain.dimension)
             )
         return MetricDp(
             epsilon=self.epsilon,
@@ -146,6 +149,7 @@ def _renyi_event(mechanism: MetricMinimumVarianceUnbiased, adjacency: Adjacency)
             radius_distance=distance,
             dimension=domain.dimension,
             centre=0.5 if alone else None,
+            resolution=_RESOLUTION,
         )
 
-    return renyi_curve(bound, adjacency)
+    return renyi_curve(bound, adjacency, _ORDERS)

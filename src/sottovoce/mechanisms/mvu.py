@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.design import store
 from sottovoce.design.channel import IntegerTable
@@ -25,7 +24,8 @@ CONTINUOUS = "continuous"
         {"epsilon": 3.0, "input_bits": "continuous", "output_bits": 2},
         {"epsilon": 1.0, "input_bits": 1, "output_bits": 1},
     ],
-    example_domain=Box(dimension=3, lower=-1.0, upper=1.0),
+    example_domain=Box(dimension=8, lower=-1.0, upper=1.0),
+    further_domains=[Box(dimension=8, lower=0.0, upper=1.0)],
     knob=Knob(parameter="epsilon", more_private="smaller", ends=store.EPSILON_RANGE[::-1]),
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,23 +47,15 @@ class MinimumVarianceUnbiased(TableMechanism):
 
     def __post_init__(self) -> None:
         require_box(self.input_domain)
-        parameters.integer("output_bits", self.output_bits, low=1, high=store.MAX_BITS)
-        if isinstance(self.input_bits, str):
-            if self.input_bits != CONTINUOUS:
-                raise ParameterError(
-                    f"input_bits must be an integer or 'continuous', got {self.input_bits!r}"
-                )
-        else:
-            parameters.integer("input_bits", self.input_bits, low=1, high=store.MAX_INPUT_BITS)
+        if isinstance(self.input_bits, str) and self.input_bits != CONTINUOUS:
+            raise ParameterError(
+                f"input_bits must be an integer or '{CONTINUOUS}', got {self.input_bits!r}"
+            )
         self._spec()
 
     def _spec(self) -> DesignSpec:
-        return DesignSpec(
-            family="strict",
-            epsilon=self.epsilon,
-            inputs=None if isinstance(self.input_bits, str) else 1 << self.input_bits,
-            letters=self.levels,
-        )
+        input_bits = None if isinstance(self.input_bits, str) else self.input_bits
+        return store.spec_of(self.epsilon, input_bits, self.output_bits)
 
     @property
     def design(self) -> Design:

@@ -26,7 +26,7 @@ Reference: Chaudhuri, Guo and Rabbat 2022 (MVU), section 4.3, program (4) and le
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -203,15 +203,20 @@ def grid_renyi_bound(
     return max(envelope_bound(costs[near], v[near], limit, dimension) for v in directions)
 
 
-def renyi_curve(bound_at_order: Callable[[float], float], adjacency: Adjacency) -> RenyiCurve:
+def renyi_curve(
+    bound_at_order: Callable[[float], float],
+    adjacency: Adjacency,
+    orders: Sequence[float] | None = None,
+) -> RenyiCurve:
     """The event of a mechanism with D_a <= bound_at_order(a), both directions.
 
     D_a grows with a, so a bound may be raised to that of a smaller order; a failure is infinity.
     """
-    bounds = np.array([bound_at_order(order) for order in ORDERS], dtype=np.float64)
+    orders = tuple(orders or ORDERS)
+    bounds = np.array([bound_at_order(order) for order in orders], dtype=np.float64)
     bounds = np.where(np.isnan(bounds), np.inf, np.maximum(bounds, 0.0)) * (1.0 + 1e-12)
     return RenyiCurve(
-        orders=ORDERS,
+        orders=orders,
         divergences=tuple(float(d) for d in np.maximum.accumulate(bounds)),
         adjacency=adjacency,
     )

@@ -1,0 +1,1 @@
+"""Private statistics about many people's values."""

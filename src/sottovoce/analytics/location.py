@@ -1,0 +1,131 @@
+"""Where people are, without where anyone is: a density map from privatised places.
+
+Places are points of a square map. Each client sends its two coordinates through `metric_mvu` with
+metric 'euclidean', some bits each: P(place) <= e^(epsilon distance) P(place') for any two places
+(geo-indistinguishability). The server counts the codes, a B x B table N, which is all that matters,
+and estimates the density D on a g x g grid of cells by maximum likelihood,
+
+    max_D  sum_jk N_jk log (A^T D A)_jk        A_cj = P(code j | middle of cell c, one coordinate)
+
+by expectation maximisation: D <- D * (A (N / A^T D A) A^T) / n, which keeps D a density. What the
+server does with the codes is post-processing and costs no privacy.
+
+Reference: Andres, Bordenabe, Chatzikokolakis and Palamidessi 2013; Dempster, Laird and Rubin 1977.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sottovoce import parameters
+from sottovoce.domains import Box, Vector, finite_vector
+from sottovoce.errors import DomainError, ParameterError
+from sottovoce.mechanisms.metric_mvu import MetricMinimumVarianceUnbiased
+from sottovoce.randomness import Randomness
+
+_KILOMETRES_PER_DEGREE = 111.195  # of a great circle on a sphere of 6371 km
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SquareMap:
+    """A square of the earth's surface, flat enough: places in kilometres from its centre."""
+
+    latitude: float
+    longitude: float
+    side_km: float
+
+    def __post_init__(self) -> None:
+        if not abs(parameters.finite("latitude", self.latitude)) <= 80.0:
+            raise ParameterError(f"latitude must lie within 80 degrees, got {self.latitude!r}")
+        if not abs(parameters.finite("longitude", self.longitude)) <= 180.0:
+            raise ParameterError(f"longitude must lie within 180 degrees, got {self.longitude!r}")
+        parameters.positive("side_km", self.side_km, at_most=1000.0, remedy="take a smaller map")
+
+    @property
+    def domain(self) -> Box:
+        half = self.side_km / 2.0
+        return Box(dimension=2, lower=-half, upper=half)
+
+    def places(self, latitudes: ArrayLike, longitudes: ArrayLike) -> Vector:
+        """East and north of the centre in kilometres, one row each; outside is moved to the edge.
+
+        The edge is public: that a place lies outside is hidden like any other.
+        """
+        north = (np.asarray(latitudes, dtype=np.float64) - self.latitude) * _KILOMETRES_PER_DEGREE
+        degrees = np.asarray(longitudes, dtype=np.float64) - self.longitude
+        east = degrees * _KILOMETRES_PER_DEGREE * math.cos(math.radians(self.latitude))
+        places = np.column_stack((east, north))
+        if not np.isfinite(places).all():
+            raise DomainError("a latitude or longitude is not a finite number")
+        return np.clip(places, self.domain.lower, self.domain.upper)
+
+
+def mechanism_for(
+    area: SquareMap, *, epsilon_per_km: float, bits: int, input_bits: int = 6
+) -> MetricMinimumVarianceUnbiased:
+    """Geo-indistinguishability at `epsilon_per_km`, in 2 * bits bits a place."""
+    return MetricMinimumVarianceUnbiased(
+        input_domain=area.domain,
+        epsilon=epsilon_per_km,
+        metric="euclidean",
+        input_bits=input_bits,
+        output_bits=bits,
+    )
+
+
+def privatise(
+    mechanism: MetricMinimumVarianceUnbiased, places: ArrayLike, randomness: Randomness
+) -> NDArray[np.uint8]:
+    """Two codes for each place; each place has its own keystream."""
+    rows = np.asarray(places, dtype=np.float64)
+    if rows.ndim != 2 or rows.shape[1] != 2:
+        raise DomainError(f"expected rows of two coordinates, got shape {rows.shape}")
+    codes = [
+        mechanism.encode(finite_vector(place, 2), randomness.stream("place", number))
+        for number, place in enumerate(rows)
+    ]
+    return np.asarray(codes, dtype=np.uint8).reshape(-1, 2)
+
+
+def code_counts(codes: ArrayLike, levels: int) -> NDArray[np.int64]:
+    """How often each pair of codes came: all that the density depends on."""
+    pairs = np.asarray(codes)
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or len(pairs) == 0:
+        raise DomainError(f"expected rows of two codes, at least one, got shape {pairs.shape}")
+    if pairs.min() < 0 or pairs.max() >= levels:
+        raise DomainError(f"a code lies outside 0 ... {levels - 1}")
+    flat = pairs[:, 0].astype(np.int64) * levels + pairs[:, 1]
+    return np.bincount(flat, minlength=levels * levels).reshape(levels, levels)
+
+
+def density_map(
+    mechanism: MetricMinimumVarianceUnbiased,
+    codes: ArrayLike,
+    *,
+    cells: int,
+    max_iterations: int = 2000,
+) -> Vector:
+    """The share of people in each cell of a cells x cells grid, by maximum likelihood.
+
+    Entry [i, k] is the cell i-th from the west and k-th from the south. Iterations stop when no
+    cell's share moves by more than 1e-6: by then the estimate follows the data, and much longer it
+    would follow its noise.
+    """
+    parameters.integer("cells", cells, low=1, high=256)
+    parameters.integer("max_iterations", max_iterations, low=1, high=10**6)
+    counts = code_counts(codes, mechanism.levels)
+    middles = (np.arange(cells) + 0.5) / cells
+    law = mechanism.table.channel.at(middles)
+    shares = counts / counts.sum()
+    density = np.full((cells, cells), 1.0 / cells**2)
+    for _ in range(max_iterations):
+        expected = law.T @ density @ law
+        updated = density * (law @ (shares / expected) @ law.T)
+        updated /= updated.sum()
+        moved = float(np.abs(updated - density).max())
+        density = updated
+        if moved < 1e-6:
+            break
+    return density
