@@ -18,7 +18,7 @@ DIMENSION, NUM_CLIENTS = 128, 10_000
 DELTA = 1.0 / (NUM_CLIENTS + 1)
 EPSILONS = (1.0, 2.0, 3.0, 4.0, 5.0)
 QUICK_EPSILONS, QUICK_NUM_CLIENTS = (5.0,), 1_000
-INPUT_BITS, QUICK_INPUT_BITS = 8, 5
+INPUT_BITS = 7
 BALL = L1Ball(dimension=DIMENSION, radius=1.0)
 MVU, MVU_ONE_BIT, LAPLACE = "MVU L1, 3 bits", "MVU L1, 1 bit", "Laplace"
 CLDP, CLDP_CALIBRATED, SKELLAM = "CLDP (published)", "CLDP (zero-out)", "Skellam, 16 bits"
@@ -30,7 +30,7 @@ def draw_vectors(generator: np.random.Generator, num_clients: int) -> Vector:
     return np.asarray(cube / cube.sum(axis=1, keepdims=True) * (1.0 - 2.0**-40))
 
 
-def contenders(epsilon: float, *, input_bits: int) -> list[Contender]:
+def contenders(epsilon: float) -> list[Contender]:
     """All at this epsilon, zero-out; Skellam with delta besides."""
     at_zero_out = math.log(2.0 * math.exp(epsilon) - 1.0)  # CLDP's parameter that spends epsilon
 
@@ -55,7 +55,7 @@ def contenders(epsilon: float, *, input_bits: int) -> list[Contender]:
         _contender(CLDP, "cldp", {"epsilon": epsilon}),
         _contender(CLDP_CALIBRATED, "cldp", {"epsilon": at_zero_out * (1.0 - 1e-9)}),
         _contender(SKELLAM, "skellam", skellam),
-        _contender(MVU, "metric_mvu", mvu(input_bits, 3)),
+        _contender(MVU, "metric_mvu", mvu(INPUT_BITS, 3)),
         _contender(MVU_ONE_BIT, "metric_mvu", mvu(1, 1)),
     ]
 
@@ -85,7 +85,7 @@ def mvu_vector_l1(settings: Settings) -> Findings:
     num_clients = QUICK_NUM_CLIENTS if settings.quick else NUM_CLIENTS
     rows: list[Row] = []
     for epsilon in epsilons:
-        found = contenders(epsilon, input_bits=QUICK_INPUT_BITS if settings.quick else INPUT_BITS)
+        found = contenders(epsilon)
         rows += measure(
             settings,
             epsilon,
