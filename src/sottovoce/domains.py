@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
-from sottovoce.errors import DomainError, ParameterError
+from sottovoce.errors import DomainError, ParameterError, UnknownNameError
 
 Vector = NDArray[np.float64]
 
@@ -213,6 +213,31 @@ class Box:
                 return max(self.upper - origin, origin - self.lower)
             case _:
                 assert_never(adjacency)
+
+
+def clipped(geometry: str, dimension: int, clip_norm: float) -> Domain:
+    """The domain of vectors clipped to a norm: 'l2', 'l1' or 'linf' (a box around 0)."""
+    match geometry:
+        case "l2":
+            return L2Ball(dimension=dimension, radius=clip_norm)
+        case "l1":
+            return L1Ball(dimension=dimension, radius=clip_norm)
+        case "linf":
+            radius = parameters.clip_norm("clip norm", clip_norm)
+            return Box(dimension=dimension, lower=-radius, upper=radius)
+        case _:
+            raise UnknownNameError.among("clip geometry", geometry, ["l1", "l2", "linf"])
+
+
+def geometry_of(domain: Domain) -> str:
+    """The name under which `clipped` makes such a domain."""
+    match domain:
+        case L2Ball():
+            return "l2"
+        case L1Ball():
+            return "l1"
+        case _:
+            return "linf"
 
 
 def require_l2_ball(domain: Domain) -> L2Ball:

@@ -14,6 +14,9 @@ Rounds = Annotated[int, typer.Option(help="How often a client takes part.")]
 Delta = Annotated[float, typer.Option(help="The failure probability, such as 1e-5.")]
 Dimension = Annotated[int, typer.Option(help="Coordinates of an update.")]
 ClipNorm = Annotated[float, typer.Option(help="The largest norm of a contribution.")]
+ClipGeometry = Annotated[
+    str | None, typer.Option(help="l2, l1 or linf [l2, or what the mechanism is made for].")
+]
 AdjacencyName = Annotated[str, typer.Option(help="zero-out or replace-one.")]
 
 
@@ -31,18 +34,26 @@ def spend(
     rounds: Rounds = 1,
     dimension: Dimension = 1,
     clip_norm: ClipNorm = 1.0,
+    clip_geometry: ClipGeometry = None,
     adjacency: AdjacencyName = "zero-out",
     as_json: Json = False,
 ) -> None:
     """The epsilon that a client spends over some rounds."""
     from sottovoce import parameters
-    from sottovoce.domains import L2Ball
     from sottovoce.mechanisms import registry
 
     parameters.delta(delta)
-    domain = L2Ball(dimension=dimension, radius=clip_norm)
-    built = registry.find(mechanism).build(domain, _given(param))
-    _report(built, rounds=rounds, delta=delta, adjacency_name=adjacency, as_json=as_json)
+    registration = registry.find(mechanism)
+    domain = _domain(registration, clip_geometry, dimension, clip_norm)
+    built = registration.build(domain, _given(param))
+    _report(
+        built,
+        clip_norm=clip_norm,
+        rounds=rounds,
+        delta=delta,
+        adjacency_name=adjacency,
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -54,18 +65,18 @@ def calibrate(
     rounds: Rounds = 1,
     dimension: Dimension = 1,
     clip_norm: ClipNorm = 1.0,
+    clip_geometry: ClipGeometry = None,
     adjacency: AdjacencyName = "zero-out",
     as_json: Json = False,
 ) -> None:
     """The parameters that just stay within (epsilon, delta)."""
     from sottovoce import parameters
     from sottovoce.adjacency import Adjacency
-    from sottovoce.domains import L2Ball
     from sottovoce.mechanisms import registry
 
     parameters.integer("rounds", rounds, low=1, high=10**12)
-    domain = L2Ball(dimension=dimension, radius=clip_norm)
     registration = registry.find(mechanism)
+    domain = _domain(registration, clip_geometry, dimension, clip_norm)
     found = registration.calibrated(
         domain,
         _given(param),
@@ -75,16 +86,38 @@ def calibrate(
         adjacency=Adjacency.parse(adjacency),
     )
     built = registration.build(domain, found)
-    _report(built, rounds=rounds, delta=delta, adjacency_name=adjacency, as_json=as_json)
+    _report(
+        built,
+        clip_norm=clip_norm,
+        rounds=rounds,
+        delta=delta,
+        adjacency_name=adjacency,
+        as_json=as_json,
+    )
+
+
+def _domain(registration: Any, geometry: str | None, dimension: int, clip_norm: float) -> Any:
+    """As asked, else Euclidean if the mechanism takes it, else what it is made for."""
+    from sottovoce.domains import clipped, geometry_of
+
+    taken = [geometry_of(domain) for domain in registration.example_domains]
+    return clipped(geometry or ("l2" if "l2" in taken else taken[0]), dimension, clip_norm)
 
 
 def _report(
-    mechanism: Any, *, rounds: int, delta: float, adjacency_name: str, as_json: bool
+    mechanism: Any,
+    *,
+    clip_norm: float,
+    rounds: int,
+    delta: float,
+    adjacency_name: str,
+    as_json: bool,
 ) -> None:
     import math
 
     from sottovoce import parameters
     from sottovoce.adjacency import Adjacency
+    from sottovoce.domains import geometry_of
     from sottovoce.mechanisms.mechanism import bits_per_coordinate
     from sottovoce.mechanisms.registry import public_parameters
     from sottovoce.privacy.accounting import privacy_spent
@@ -104,7 +137,8 @@ def _report(
         "mechanism": public["kind"],
         "parameters": public["parameters"],
         "dimension": public["domain"]["dimension"],
-        "clip_norm": public["domain"]["radius"],
+        "clip_norm": clip_norm,
+        "clip_geometry": geometry_of(mechanism.input_domain),
         "noise_stddev": getattr(mechanism, "noise_stddev", None),
         "rounds": rounds,
         "bits_per_coordinate": bits_per_coordinate(mechanism),
