@@ -105,7 +105,7 @@ def density_map(
     codes: ArrayLike,
     *,
     cells: int,
-    max_iterations: int = 2000,
+    max_iterations: int = 500,
 ) -> Vector:
     """The share of people in each cell of a cells x cells grid, by maximum likelihood.
 

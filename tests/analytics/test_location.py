@@ -1,0 +1,102 @@
+"""Places: geo-indistinguishable at any distance, and a map that comes near the truth."""
+
+import math
+
+import numpy as np
+import pytest
+
+from sottovoce.adjacency import Adjacency
+from sottovoce.analytics.location import (
+    SquareMap,
+    code_counts,
+    density_map,
+    mechanism_for,
+    privatise,
+)
+from sottovoce.domains import Vector
+from sottovoce.errors import DomainError, ParameterError
+from sottovoce.privacy.events import MetricDp
+from sottovoce.randomness import SeededRandomness
+
+AREA = SquareMap(latitude=40.75, longitude=-73.97, side_km=8.0)
+
+
+def two_towns(count: int) -> Vector:
+    generator = np.random.default_rng(4)
+    centres = np.array([[-2.0, -2.0], [2.0, 1.0]])[generator.integers(2, size=count)]
+    return np.clip(centres + 0.7 * generator.normal(size=(count, 2)), -4.0, 4.0)
+
+
+def true_density(places: Vector, cells: int) -> Vector:
+    edges = np.linspace(-4.0, 4.0, cells + 1)
+    counts = np.histogram2d(places[:, 0], places[:, 1], bins=(edges, edges))[0]
+    return np.asarray(counts / counts.sum())
+
+
+def test_any_two_places_are_hidden_by_their_distance() -> None:
+    mechanism = mechanism_for(AREA, epsilon_per_km=1.0, bits=2, input_bits=5)
+    generator = np.random.default_rng(6)
+    for _ in range(200):
+        first = generator.uniform(-4.0, 4.0, size=2)
+        second = np.clip(first + generator.choice([0.01, 1.0]) * generator.normal(size=2), -4, 4)
+        laws = [mechanism.law(place).table for place in (first, second)]
+        loss = np.abs(np.log(laws[0] / laws[1])).max(axis=1).sum()
+        assert loss <= 1.0 * np.linalg.norm(first - second) + 1e-9
+
+
+def test_the_event_states_epsilon_per_kilometre_and_the_diagonal() -> None:
+    event = mechanism_for(AREA, epsilon_per_km=1.0, bits=2, input_bits=5).privacy(
+        Adjacency.REPLACE_ONE
+    )
+    assert isinstance(event, MetricDp)
+    assert event.epsilon == 1.0
+    assert event.distance == pytest.approx(8.0 * math.sqrt(2.0))
+
+
+def test_the_map_comes_nearer_to_the_truth_than_a_guess() -> None:
+    places = two_towns(4000)
+    mechanism = mechanism_for(AREA, epsilon_per_km=2.0, bits=3, input_bits=5)
+    codes = privatise(mechanism, places, SeededRandomness(1))
+    estimate, truth = density_map(mechanism, codes, cells=8), true_density(places, 8)
+    assert estimate.sum() == pytest.approx(1.0)
+    assert (estimate >= 0.0).all()
+    distance = np.abs(estimate - truth).sum() / 2.0
+    assert distance < 0.35 * np.abs(truth - 1.0 / 64.0).sum() / 2.0
+
+
+def test_the_mean_place_is_unbiased() -> None:
+    places = two_towns(4000)
+    mechanism = mechanism_for(AREA, epsilon_per_km=2.0, bits=3, input_bits=5)
+    codes = privatise(mechanism, places, SeededRandomness(2))
+    decoded = mechanism.points[codes]
+    spread = decoded.std(axis=0) / math.sqrt(len(places))
+    assert (np.abs(decoded.mean(axis=0) - places.mean(axis=0)) < 6.0 * spread).all()
+
+
+def test_latitudes_become_kilometres_and_outsiders_move_to_the_edge() -> None:
+    places = AREA.places([40.75, 40.76, 50.0], [-73.97, -73.97, -73.97])
+    np.testing.assert_allclose(places[0], 0.0, atol=1e-9)
+    np.testing.assert_allclose(places[1], [0.0, 1.112], atol=1e-3)
+    np.testing.assert_allclose(places[2], [0.0, 4.0])
+
+
+def test_bad_input_is_refused() -> None:
+    mechanism = mechanism_for(AREA, epsilon_per_km=1.0, bits=2, input_bits=5)
+    with pytest.raises(DomainError, match="finite"):
+        AREA.places([float("nan")], [0.0])
+    with pytest.raises(DomainError, match="two coordinates"):
+        privatise(mechanism, [1.0, 2.0], SeededRandomness(1))
+    with pytest.raises(DomainError, match="project"):
+        privatise(mechanism, [[5.0, 0.0]], SeededRandomness(1))
+    with pytest.raises(DomainError, match="outside"):
+        code_counts([[0, 4]], 4)
+    with pytest.raises(DomainError, match="at least one"):
+        code_counts(np.empty((0, 2)), 4)
+    with pytest.raises(ParameterError, match="latitude"):
+        SquareMap(latitude=90.0, longitude=0.0, side_km=1.0)
+    with pytest.raises(ParameterError, match="side_km"):
+        SquareMap(latitude=0.0, longitude=0.0, side_km=-1.0)
+    with pytest.raises(ParameterError, match="epsilon"):
+        mechanism_for(AREA, epsilon_per_km=0.0, bits=2)
+    with pytest.raises(ParameterError, match="cells"):
+        density_map(mechanism, [[0, 0]], cells=0)
