@@ -308,3 +308,14 @@ def test_the_command_line_offers_the_nearest_name(
     error = capsys.readouterr().err
     assert error.startswith("error: unknown experiment 'mvu-desing'; did you mean 'mvu-design'?")
     assert len(error.splitlines()) == 1
+
+
+def test_a_design_is_drawn(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "design.svg"
+    words = "mechanism design mvu --epsilon 1 --input-bits 1 --output-bits 1 --json --plot"
+    assert _call(monkeypatch, *words.split(), path) == 0
+    assert json.loads(capsys.readouterr().out)["plot"] == str(path)
+    tree = ElementTree.parse(path).getroot()
+    assert sum("fill-opacity" in rect.attrib for rect in tree.iter()) == 4

@@ -125,6 +125,8 @@ def test_a_standalone_figure_brings_its_style() -> None:
     assert "prefers-color-scheme: dark" in svg
 
 
-@pytest.mark.parametrize(("value", "text"), [(1e6, "1e6"), (2e-5, "2e-5"), (0.5, "0.5")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(1e5, "1e5"), (-2e-4, "-2e-4"), (0.5, "0.5"), (0.0, "0")]
+)
 def test_tick_labels_are_short(value: float, text: str) -> None:
     assert show(value) == text

@@ -119,9 +119,11 @@ class LineChart:
 
 
 def show(value: float) -> str:
-    """A tick's number: 1e6 and 2e-5 rather than 1e+06 and 2e-05."""
-    mantissa, _, exponent = f"{value:g}".partition("e")
-    return f"{mantissa}e{int(exponent)}" if exponent else mantissa
+    """A tick's number, short enough for the margin: 1e5 and 2e-4 rather than 100000 and 0.0002."""
+    if value == 0.0 or 1e-3 <= abs(value) < 1e5:
+        return f"{value:g}"
+    mantissa, _, exponent = f"{value:.5e}".partition("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
 
 
 def _legend_places(names: Sequence[str]) -> list[tuple[float, int]]:

@@ -23,7 +23,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatMap:
-    """Matrices side by side, the darkest cell of each being its largest probability.
+    """Matrices side by side; the fullest cell of each is its largest probability.
 
     Below each, its letters as ticks on a line, with the inputs' interval drawn thick.
     """
@@ -69,7 +69,7 @@ def _cells(panel: Panel, side: float) -> list[str]:
     named = len(panel.inputs) * len(panel.letters) <= _MOST_NAMED_CELLS
     parts = [
         f'<text class="name" x="0" y="16">{escape(panel.name)}</text>',
-        f'<text x="0" y="32">darkest = {largest:.2g}</text>',
+        f'<text x="0" y="32">largest = {largest:.2g}</text>',
         f'<rect class="frame" x="0" y="{_TOP}" width="{side:.1f}" height="{side:.1f}"/>',
     ]
     for i, row in enumerate(panel.matrix):
