@@ -9,6 +9,7 @@ import numpy as np
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import L2Ball, Vector
+from sottovoce.errors import PrivacyError
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment
 from sottovoce.experiments.mean_estimation import (
     Contender,
@@ -35,6 +36,7 @@ SKELLAM, HERMITE = "Skellam, 16 bits", "Gauss-Hermite, 1 bit"
 MVU_L1, MVU_L2 = "MVU L1, 3 bits", "MVU L2 (published), 3 bits"
 # Calibration of the L1 table ends here: at most epsilon, and at least this fraction of it.
 _ENOUGH = 0.985
+_TRIALS = 20
 
 
 def draw_vectors(generator: np.random.Generator, num_clients: int) -> Vector:
@@ -89,7 +91,7 @@ def _metric_l1(epsilon: float) -> Contender:
     """
     power = 1.07
     parameter = 0.5 * (_ENOUGH**0.5 * epsilon / 1.6406) ** (1.0 / power)
-    while True:
+    for _ in range(_TRIALS):
         found = _contender(
             MVU_L1,
             "metric_mvu",
@@ -101,6 +103,9 @@ def _metric_l1(epsilon: float) -> Contender:
         if _ENOUGH * epsilon <= found.spent <= epsilon:
             return found
         parameter *= (_ENOUGH**0.5 * epsilon / found.spent) ** (1.0 / power)
+    raise PrivacyError(
+        f"no L1 table was found that spends epsilon {epsilon:g} after {_TRIALS} trials"
+    )
 
 
 @experiment(
