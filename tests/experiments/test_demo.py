@@ -10,10 +10,10 @@ from sottovoce.experiments.demo import (
     FAVOURITE,
     REFERENCE,
     VARIANTS,
-    mean_and_half_width,
     run_demo,
     variant_spec,
 )
+from sottovoce.experiments.intervals import mean_and_half_width
 from sottovoce.reporting.demo import write_report
 
 

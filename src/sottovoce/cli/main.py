@@ -7,7 +7,7 @@ import traceback
 import typer
 
 from sottovoce import __version__
-from sottovoce.cli import demo, export, ledger, mechanism, privacy, run
+from sottovoce.cli import demo, experiment, export, ledger, mechanism, privacy, run
 from sottovoce.errors import SottovoceError
 
 _INTERRUPTED = 130
@@ -25,6 +25,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("run")(run.run)
 app.command("export")(export.export)
+app.add_typer(experiment.app, name="experiment")
 app.add_typer(mechanism.app, name="mechanism")
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(ledger.app, name="ledger")

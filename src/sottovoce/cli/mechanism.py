@@ -115,6 +115,13 @@ def design(
         with explained("create", out):
             out.mkdir(parents=True, exist_ok=True)
         result["saved"] = str(store.save(found, out))
+    if plot is not None:
+        from sottovoce.experiments.matrices import matrix_chart
+        from sottovoce.files import write_atomic
+        from sottovoce.reporting.style import standalone
+
+        write_atomic(plot, standalone(matrix_chart(found).svg()).encode())
+        result["plot"] = str(plot)
     if as_json:
         print_json(result)
         return

@@ -1,6 +1,5 @@
 """The demo: the same model, four ways to send an update, several seeds, one honest table."""
 
-import math
 import shutil
 import statistics
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from sottovoce import files, parameters
 from sottovoce.config.loading import parse, parse_text
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import OutputError
+from sottovoce.experiments.intervals import mean_and_half_width
 from sottovoce.experiments.run_folder import RunFolder
 from sottovoce.experiments.runner import run
 
@@ -143,11 +143,3 @@ def _comparison(variants: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "total_ratio_up": reference["total_bytes_up_per_message"]
         / favourite["total_bytes_up_per_message"],
     }
-
-
-def mean_and_half_width(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """The mean and half the width of Student's interval for it."""
-    from scipy.special import stdtrit
-
-    quantile = float(stdtrit(len(values) - 1, 0.5 + confidence / 2.0))
-    return statistics.fmean(values), quantile * statistics.stdev(values) / math.sqrt(len(values))

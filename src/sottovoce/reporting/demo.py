@@ -7,6 +7,7 @@ from typing import Any
 from sottovoce.files import write_atomic
 from sottovoce.privacy.accounting import show_epsilon
 from sottovoce.reporting.figures import Line, LineChart
+from sottovoce.reporting.style import PAGE
 
 _TEMPLATE = Path(__file__).with_name("demo.html")
 
@@ -20,6 +21,7 @@ def write_report(demo: Mapping[str, Any], path: Path) -> Path:
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     private = [row for row in demo["variants"] if row["private"]]
     page = template.render(
+        style=PAGE,
         demo=demo,
         variants=demo["variants"],
         comparison=demo["comparison"],

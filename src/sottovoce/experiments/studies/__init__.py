@@ -1,0 +1,1 @@
+"""Experiments, one file each; found by walking this package."""

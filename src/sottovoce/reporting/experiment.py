@@ -1,0 +1,38 @@
+"""An experiment's page: the claim beside what was measured, a table behind every picture."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sottovoce.reporting.figures import LineChart
+from sottovoce.reporting.heatmap import HeatMap
+from sottovoce.reporting.style import PAGE
+
+_TEMPLATE = Path(__file__).with_name("experiment.html")
+
+
+def render_page(result: Mapping[str, Any], charts: Sequence[LineChart | HeatMap]) -> str:
+    """One self-contained page for a result as data.json holds it and its charts."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters["cell"] = show_cell
+    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    figures = [
+        {"caption": described["caption"], "svg": chart.svg(), "table": chart.table()}
+        for described, chart in zip(result["figures"], charts, strict=True)
+    ]
+    return template.render(style=PAGE, result=result, figures=figures)
+
+
+def show_cell(value: object) -> str:
+    """A row's value for people: four digits, words as they are."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.4g}"
+        case _:
+            return str(value)

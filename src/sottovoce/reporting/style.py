@@ -1,0 +1,60 @@
+"""The look that pages and figures share: one palette, light and dark, no network."""
+
+NUM_COLOURS = 8
+
+_LIGHT = (
+    "--ink: #1d2430; --soft: #5b6675; --page: #fdfcf9; --rule: #dcdfe4; "
+    "--c0: #6b7280; --c1: #1d6fb8; --c2: #c2410c; --c3: #15803d; "
+    "--c4: #7c3aed; --c5: #b45309; --c6: #be185d; --c7: #0f766e;"
+)
+_DARK = (
+    "--ink: #e8eaee; --soft: #a2abb8; --page: #14171c; --rule: #343a44; "
+    "--c0: #9ca3af; --c1: #60a5fa; --c2: #fb923c; --c3: #4ade80; "
+    "--c4: #a78bfa; --c5: #fbbf24; --c6: #f472b6; --c7: #2dd4bf;"
+)
+
+PALETTE = (
+    f":root {{ color-scheme: light dark; {_LIGHT} }}\n"
+    f"@media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}"
+)
+
+FIGURES = "\n".join(
+    [
+        "svg text { fill: var(--soft); font: 12px system-ui, sans-serif; }",
+        "svg .name { fill: var(--ink); }",
+        ".grid { stroke: var(--rule); } .frame { fill: none; stroke: var(--rule); }",
+        ".curve { fill: none; stroke-width: 2.2; } .band { opacity: .14; stroke: none; }",
+        ".cell { fill: var(--c1); } .span { stroke: var(--c2); stroke-width: 4; }",
+        ".letter { stroke: var(--c1); stroke-width: 2; }",
+        *(
+            f".curve.c{n} {{ stroke: var(--c{n}); }} .band.c{n}, .dot.c{n} {{ fill: var(--c{n}); }}"
+            for n in range(NUM_COLOURS)
+        ),
+    ]
+)
+
+PAGE = "\n".join(
+    [
+        PALETTE,
+        "body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page);",
+        "       max-width: 60rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }",
+        "h1 { font-size: 1.6rem; margin: 0 0 .25rem; }",
+        "h2 { font-size: 1.15rem; margin: 2.2rem 0 .5rem; }",
+        "p { max-width: 44rem; } .soft { color: var(--soft); } .scroll { overflow-x: auto; }",
+        "table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 100%; }",
+        "th, td { text-align: right; padding: .35rem .6rem; border-bottom: 1px solid var(--rule);",
+        "         white-space: nowrap; }",
+        "th:first-child, td:first-child { text-align: left; }",
+        "svg { width: 100%; height: auto; } figure { margin: 0; }",
+        "summary { cursor: pointer; color: var(--soft); }",
+        FIGURES,
+    ]
+)
+
+
+def standalone(svg: str) -> str:
+    """An inline figure as a file of its own, with its style inside."""
+    head, rest = svg.split(">", 1)
+    head = head.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    style = f"{PALETTE}\n{FIGURES}\nsvg {{ background: var(--page); }}"
+    return f"{head}>\n<style>\n{style}\n</style>{rest}\n"
