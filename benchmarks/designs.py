@@ -12,7 +12,7 @@ import numpy as np
 from sottovoce.design import store
 from sottovoce.privacy.envelope import envelope_bound, linear_program_bound, pairwise_renyi
 
-# (input bits or None for continuous, output bits): {epsilon: the best sum of variances known before}
+# (input bits, None for continuous; output bits): {epsilon: the best sum of variances known before}
 BEST_KNOWN: dict[tuple[int | None, int], dict[float, float]] = {
     (1, 1): {1.0: 1.84135, 10.0: 9.081e-5},
     (3, 1): {1.0: 8.50824, 10.0: 1.14322},
