@@ -61,17 +61,17 @@ def test_three_bits_are_as_good_as_the_best_known(
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "mse"), [(1.0, 1.70e-4), (2.0, 5.09e-5), (3.0, 2.51e-5), (4.0, 1.52e-5)]
+    ("epsilon", "mse"),
+    [(1.0, 1.70e-4), (2.0, 5.09e-5), (3.0, 2.51e-5), (4.0, 1.52e-5), (5.0, 1.03e-5)],
 )
 def test_three_bits_on_the_l1_ball_have_the_published_error(epsilon: float, mse: float) -> None:
     ball = L1Ball(dimension=128, radius=1.0)
     mechanism = MetricMinimumVarianceUnbiased(
-        input_domain=ball, epsilon=epsilon, metric="l1", input_bits=7, output_bits=3
+        input_domain=ball, epsilon=epsilon, metric="l1", input_bits=9, output_bits=3
     )
     flat = np.full(128, 1.0 / 128.0)
     law = mechanism.law(ball.project(flat))
-    # The published table has 512 rows and the ratio e^(eps step); 128 rows cost a few per cent.
-    assert law.variance().mean() / 1e4 == pytest.approx(mse, rel=0.04)
+    assert law.variance().mean() / 1e4 <= mse * 1.001
     event = mechanism.privacy(Adjacency.ZERO_OUT)
     assert isinstance(event, MetricDp)
     assert event.pure().epsilon == pytest.approx(epsilon, rel=1e-9)

@@ -24,37 +24,48 @@ from sottovoce.errors import DesignError
 
 _STARTS = (1.15, 1.6)  # multiples of the smallest reach that two letters can have
 _STRICTER = 1e-7
-_EVALUATIONS = 60
+_COARSE, _EVALUATIONS, _POLISHING = 64, 60, 6
+_INFEASIBLE = 500.0
 
 
 def solve(epsilon: float, letters: int, inputs: int) -> Channel:
-    """The best channel found with `inputs` knots, for epsilon per unit on [0, 1]. Deterministic."""
+    """The best channel found with `inputs` knots, for epsilon per unit on [0, 1]. Deterministic.
+
+    Good letters hardly depend on the knots: they are found with few and polished with all.
+    """
     if letters == 2:
         return two_letters(epsilon)
-    from scipy.optimize import minimize
-
-    programme = _Programme(epsilon * (1.0 - _STRICTER), letters, inputs)
-    best: tuple[float, Vector] | None = None
-    for factor in _STARTS:
-        spacing = 2.0 * factor * (0.5 + 1.0 / epsilon) / (letters - 1)
-        result = minimize(
-            programme.objective,
-            np.full(letters // 2, math.log(spacing)),
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxfun": _EVALUATIONS, "ftol": 1e-9},
-        )
-        if best is None or result.fun < best[0]:
-            best = float(result.fun), result.x
-    assert best is not None
-    found = _letters(best[1])
-    solved = programme.rows(found)
-    if solved is None:
+    strict = epsilon * (1.0 - _STRICTER)
+    coarse = _Programme(strict, letters, min(inputs, _COARSE))
+    smallest = 2.0 * (0.5 + 1.0 / epsilon) / (letters - 1)
+    starts = [np.full(letters // 2, math.log(factor * smallest)) for factor in _STARTS]
+    value, found = min(
+        (_descend(coarse, start, _EVALUATIONS) for start in starts), key=lambda pair: pair[0]
+    )
+    programme = coarse
+    if inputs > _COARSE:
+        programme = _Programme(strict, letters, inputs)
+        value, found = _descend(programme, found, _POLISHING)
+    solved = programme.rows(_letters(found))
+    if solved is None or value >= _INFEASIBLE:
         raise DesignError(
             f"no metric design with {letters} letters and {inputs} inputs was found for epsilon "
             f"{epsilon:g} per unit; use more input bits"
         )
-    return _settled(found + 0.5, solved[0], inputs, epsilon)
+    return _settled(_letters(found) + 0.5, solved[0], inputs, epsilon)
+
+
+def _descend(programme: "_Programme", start: Vector, evaluations: int) -> tuple[float, Vector]:
+    from scipy.optimize import minimize
+
+    result = minimize(
+        programme.objective,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxfun": evaluations, "ftol": 1e-9},
+    )
+    return float(result.fun), np.asarray(result.x)
 
 
 def two_letters(epsilon: float) -> Channel:
@@ -116,7 +127,7 @@ class _Programme:
         letters = _letters(log_spacings)
         solved = self.rows(letters)
         if solved is None:  # too narrow: wider letters are always feasible
-            return 1e3 - float(log_spacings.sum()), -np.ones_like(log_spacings)
+            return 2.0 * _INFEASIBLE - float(log_spacings.sum()), -np.ones_like(log_spacings)
         rows, total, multipliers = solved
         slopes = 2.0 * (letters - self.points[:, None]) - multipliers[:, None]
         by_letters = 2.0 * (rows * slopes).sum(axis=0)

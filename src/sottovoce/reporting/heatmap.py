@@ -1,6 +1,6 @@
-"""Probability matrices as inline SVG: cells by opacity, and the alphabet on a number line below."""
+"""Matrices as inline SVG, cells by opacity: channels with their alphabet below, or maps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -20,16 +20,40 @@ class Panel:
     letters: Sequence[float]
     matrix: Sequence[Sequence[float]]
 
+    def named_rows(self) -> Iterator[tuple[str, Sequence[float]]]:
+        yield "letters", self.letters
+        for x, row in zip(self.inputs, self.matrix, strict=True):
+            yield f"x = {x:.4g}", row
+
+    def cell_name(self, i: int, j: int) -> str:
+        given = f"{self.letters[j]:.3g} | x = {self.inputs[i]:.3g}"
+        return f"P({given}) = {self.matrix[i][j]:.3g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapPanel:
+    """The share of people in each cell; the first row is the northernmost."""
+
+    name: str
+    matrix: Sequence[Sequence[float]]
+
+    def named_rows(self) -> Iterator[tuple[str, Sequence[float]]]:
+        for number, row in enumerate(self.matrix, start=1):
+            yield f"row {number} from the north", row
+
+    def cell_name(self, i: int, j: int) -> str:
+        return f"row {i + 1} from the north, column {j + 1}: {self.matrix[i][j]:.2%}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatMap:
-    """Matrices side by side; the fullest cell of each is its largest probability.
+    """Matrices side by side; the fullest cell of each is its largest value.
 
-    Below each, its letters as ticks on a line, with the inputs' interval drawn thick.
+    Below a channel, its letters as ticks on a line, with the inputs' interval drawn thick.
     """
 
     title: str
-    panels: Sequence[Panel]
+    panels: Sequence[Panel | MapPanel]
 
     def svg(self) -> str:
         """The figure, with an accessible name for the whole and for each cell."""
@@ -45,28 +69,27 @@ class HeatMap:
             x = _GAP + (number % columns) * (side + _GAP)
             y = (number // columns) * block
             parts.append(f'<g transform="translate({x:.1f} {y:.1f})">')
-            parts += [*_cells(panel, side), *_alphabet(panel, side), "</g>"]
+            below = _alphabet(panel, side) if isinstance(panel, Panel) else []
+            parts += [*_cells(panel, side), *below, "</g>"]
         parts.append("</svg>")
         return "\n".join(parts)
 
     def table(self) -> Table:
-        """Each matrix row by row, its letters first."""
-        width = max(len(panel.letters) for panel in self.panels)
+        """Each matrix row by row; a channel's letters first."""
+        width = max(len(row) for panel in self.panels for _, row in panel.named_rows())
         rows = []
         for panel in self.panels:
-            for label, values in (
-                ("letters", panel.letters),
-                *((f"x = {x:.4g}", row) for x, row in zip(panel.inputs, panel.matrix, strict=True)),
-            ):
+            for label, values in panel.named_rows():
                 padding = [""] * (width - len(values))
                 rows.append([panel.name, label, *(f"{value:.4g}" for value in values), *padding])
-        return Table(columns=["matrix", "row", *(f"code {j}" for j in range(width))], rows=rows)
+        kind = "code" if isinstance(self.panels[0], Panel) else "column"
+        return Table(columns=["matrix", "row", *(f"{kind} {j}" for j in range(width))], rows=rows)
 
 
-def _cells(panel: Panel, side: float) -> list[str]:
+def _cells(panel: Panel | MapPanel, side: float) -> list[str]:
     largest = max(map(max, panel.matrix))
-    height, width = side / len(panel.inputs), side / len(panel.letters)
-    named = len(panel.inputs) * len(panel.letters) <= _MOST_NAMED_CELLS
+    height, width = side / len(panel.matrix), side / len(panel.matrix[0])
+    named = len(panel.matrix) * len(panel.matrix[0]) <= _MOST_NAMED_CELLS
     parts = [
         f'<text class="name" x="0" y="16">{escape(panel.name)}</text>',
         f'<text x="0" y="32">largest = {largest:.2g}</text>',
@@ -80,8 +103,8 @@ def _cells(panel: Panel, side: float) -> list[str]:
             )
             shade = f'class="cell" fill-opacity="{probability / largest:.3f}"'
             if named:
-                name = f"P({panel.letters[j]:.3g} | x = {panel.inputs[i]:.3g}) = {probability:.3g}"
-                parts.append(f"<rect {shade} {place}><title>{escape(name)}</title></rect>")
+                name = escape(panel.cell_name(i, j))
+                parts.append(f"<rect {shade} {place}><title>{name}</title></rect>")
             else:
                 parts.append(f"<rect {shade} {place}/>")
     return parts

@@ -18,7 +18,7 @@ DIMENSION, NUM_CLIENTS = 128, 10_000
 DELTA = 1.0 / (NUM_CLIENTS + 1)
 EPSILONS = (1.0, 2.0, 3.0, 4.0, 5.0)
 QUICK_EPSILONS, QUICK_NUM_CLIENTS = (5.0,), 1_000
-INPUT_BITS = 7
+INPUT_BITS = 9
 BALL = L1Ball(dimension=DIMENSION, radius=1.0)
 MVU, MVU_ONE_BIT, LAPLACE = "MVU L1, 3 bits", "MVU L1, 1 bit", "Laplace"
 CLDP, CLDP_CALIBRATED, SKELLAM = "CLDP (published)", "CLDP (zero-out)", "Skellam, 16 bits"
