@@ -17,9 +17,21 @@ if TYPE_CHECKING:
     from sottovoce.errors import SottovoceError as SottovoceError
     from sottovoce.ledger.ledger import Ledger as Ledger
     from sottovoce.ledger.records import Budget as Budget
+    from sottovoce.mechanisms.bitwise_rr import (
+        BitwiseRandomisedResponse as BitwiseRandomisedResponse,
+    )
+    from sottovoce.mechanisms.cldp import Cldp as Cldp
     from sottovoce.mechanisms.gauss_hermite import GaussHermite as GaussHermite
     from sottovoce.mechanisms.gaussian import Gaussian as Gaussian
+    from sottovoce.mechanisms.generalized_rr import (
+        GeneralisedRandomisedResponse as GeneralisedRandomisedResponse,
+    )
+    from sottovoce.mechanisms.laplace import Laplace as Laplace
+    from sottovoce.mechanisms.metric_mvu import MetricMvu as MetricMvu
+    from sottovoce.mechanisms.mvu import Mvu as Mvu
     from sottovoce.mechanisms.no_privacy import NoPrivacy as NoPrivacy
+    from sottovoce.mechanisms.skellam import Skellam as Skellam
+    from sottovoce.mechanisms.stochastic_sign import StochasticSign as StochasticSign
     from sottovoce.privacy.accounting import privacy_spent as privacy_spent
     from sottovoce.privacy.events import Composed as Composed
     from sottovoce.privacy.events import Repeated as Repeated
@@ -34,9 +46,17 @@ _HOMES = {
     "SottovoceError": "errors",
     "Budget": "ledger.records",
     "Ledger": "ledger.ledger",
+    "BitwiseRandomisedResponse": "mechanisms.bitwise_rr",
+    "Cldp": "mechanisms.cldp",
     "GaussHermite": "mechanisms.gauss_hermite",
     "Gaussian": "mechanisms.gaussian",
+    "GeneralisedRandomisedResponse": "mechanisms.generalized_rr",
+    "Laplace": "mechanisms.laplace",
+    "MetricMvu": "mechanisms.metric_mvu",
+    "Mvu": "mechanisms.mvu",
     "NoPrivacy": "mechanisms.no_privacy",
+    "Skellam": "mechanisms.skellam",
+    "StochasticSign": "mechanisms.stochastic_sign",
     "privacy_spent": "privacy.accounting",
     "Composed": "privacy.events",
     "Repeated": "privacy.events",

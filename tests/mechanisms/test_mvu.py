@@ -9,8 +9,8 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Box, Domain, L1Ball, L2Ball
 from sottovoce.errors import DomainError, ParameterError, UnknownNameError
 from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.metric_mvu import MetricMinimumVarianceUnbiased
-from sottovoce.mechanisms.mvu import MinimumVarianceUnbiased
+from sottovoce.mechanisms.metric_mvu import MetricMvu
+from sottovoce.mechanisms.mvu import Mvu
 from sottovoce.mechanisms.registry import parameter_hash
 from sottovoce.privacy.events import MetricDp, PureDp, Repeated, basic_counts
 from sottovoce.randomness import SeededRandomness
@@ -66,7 +66,7 @@ def test_three_bits_are_as_good_as_the_best_known(
 )
 def test_three_bits_on_the_l1_ball_have_the_published_error(epsilon: float, mse: float) -> None:
     ball = L1Ball(dimension=128, radius=1.0)
-    mechanism = MetricMinimumVarianceUnbiased(
+    mechanism = MetricMvu(
         input_domain=ball, epsilon=epsilon, metric="l1", input_bits=9, output_bits=3
     )
     flat = np.full(128, 1.0 / 128.0)
@@ -79,15 +79,13 @@ def test_three_bits_on_the_l1_ball_have_the_published_error(epsilon: float, mse:
 
 def test_one_metric_bit_is_linear() -> None:
     ball = L2Ball(dimension=4, radius=1.0)
-    mechanism = MetricMinimumVarianceUnbiased(
-        input_domain=ball, epsilon=1.0, metric="l1", input_bits=1, output_bits=1
-    )
+    mechanism = MetricMvu(input_domain=ball, epsilon=1.0, metric="l1", input_bits=1, output_bits=1)
     # a = -1/eps and 1 + 1/eps on [0, 1], with eps = 2 over the width: -1 and 2 ... on [-1, 1]
     np.testing.assert_allclose(mechanism.points, [-2.0, 2.0], rtol=1e-12)
 
 
 def test_coordinates_of_a_box_compose() -> None:
-    mechanism = MinimumVarianceUnbiased(
+    mechanism = Mvu(
         input_domain=Box(dimension=7, lower=0.0, upper=1.0),
         epsilon=1.0,
         input_bits=3,
@@ -99,9 +97,9 @@ def test_coordinates_of_a_box_compose() -> None:
 
 
 def test_the_design_is_part_of_what_both_sides_must_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    mechanism = MinimumVarianceUnbiased(input_domain=WIDE, epsilon=1.0, input_bits=3, output_bits=3)
+    mechanism = Mvu(input_domain=WIDE, epsilon=1.0, input_bits=3, output_bits=3)
     honest = parameter_hash(mechanism)
-    monkeypatch.setattr(MinimumVarianceUnbiased, "design_digest", lambda self: "other")
+    monkeypatch.setattr(Mvu, "design_digest", lambda self: "other")
     assert parameter_hash(mechanism) != honest
 
 
@@ -144,14 +142,12 @@ def test_a_metric_without_a_guarantee_is_refused(
     domain: Domain, metric: Any, error: type[Exception]
 ) -> None:
     with pytest.raises(error, match="l1"):
-        MetricMinimumVarianceUnbiased(
-            input_domain=domain, epsilon=1.0, metric=metric, input_bits=5, output_bits=2
-        )
+        MetricMvu(input_domain=domain, epsilon=1.0, metric=metric, input_bits=5, output_bits=2)
 
 
 def test_input_bits_are_a_number_or_continuous() -> None:
     with pytest.raises(ParameterError, match="continuous"):
-        MinimumVarianceUnbiased(
+        Mvu(
             input_domain=WIDE,
             epsilon=1.0,
             input_bits="smooth",  # type: ignore[arg-type]
@@ -160,7 +156,7 @@ def test_input_bits_are_a_number_or_continuous() -> None:
 
 
 def test_values_outside_the_interval_are_refused_and_never_clamped() -> None:
-    mechanism = MinimumVarianceUnbiased(
+    mechanism = Mvu(
         input_domain=Box(dimension=1, lower=0.0, upper=1.0),
         epsilon=1.0,
         input_bits=3,
@@ -174,17 +170,15 @@ def test_values_outside_the_interval_are_refused_and_never_clamped() -> None:
 def test_the_squared_metric_on_a_ball_has_a_far_larger_variance_at_the_same_budget() -> None:
     """The paper's figure 3: rows are nearly equal, so letters lie far out."""
     ball = L2Ball(dimension=4, radius=1.0)
-    squared = MetricMinimumVarianceUnbiased(
+    squared = MetricMvu(
         input_domain=ball, epsilon=1.0, metric="l2_squared", input_bits=5, output_bits=1
     )
-    plain = MetricMinimumVarianceUnbiased(
-        input_domain=ball, epsilon=1.0, metric="l1", input_bits=5, output_bits=1
-    )
+    plain = MetricMvu(input_domain=ball, epsilon=1.0, metric="l1", input_bits=5, output_bits=1)
     assert squared.law(np.zeros(4)).variance()[0] > 50.0 * plain.law(np.zeros(4)).variance()[0]
 
 
 def test_the_squared_metric_in_an_interval_claims_the_whole_table() -> None:
-    mechanism = MetricMinimumVarianceUnbiased(
+    mechanism = MetricMvu(
         input_domain=Box(dimension=1, lower=0.0, upper=1.0),
         epsilon=3.0,
         metric="l2_squared",

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce import parameters
 from sottovoce.domains import Box, Vector, finite_vector
 from sottovoce.errors import DomainError, ParameterError
-from sottovoce.mechanisms.metric_mvu import MetricMinimumVarianceUnbiased
+from sottovoce.mechanisms.metric_mvu import MetricMvu
 from sottovoce.randomness import Randomness
 
 _KILOMETRES_PER_DEGREE = 111.195  # of a great circle on a sphere of 6371 km
@@ -64,9 +64,9 @@ class SquareMap:
 
 def mechanism_for(
     area: SquareMap, *, epsilon_per_km: float, bits: int, input_bits: int = 6
-) -> MetricMinimumVarianceUnbiased:
+) -> MetricMvu:
     """Geo-indistinguishability at `epsilon_per_km`, in 2 * bits bits a place."""
-    return MetricMinimumVarianceUnbiased(
+    return MetricMvu(
         input_domain=area.domain,
         epsilon=epsilon_per_km,
         metric="euclidean",
@@ -75,9 +75,7 @@ def mechanism_for(
     )
 
 
-def privatise(
-    mechanism: MetricMinimumVarianceUnbiased, places: ArrayLike, randomness: Randomness
-) -> NDArray[np.uint8]:
+def privatise(mechanism: MetricMvu, places: ArrayLike, randomness: Randomness) -> NDArray[np.uint8]:
     """Two codes for each place; each place has its own keystream."""
     rows = np.asarray(places, dtype=np.float64)
     if rows.ndim != 2 or rows.shape[1] != 2:
@@ -101,7 +99,7 @@ def code_counts(codes: ArrayLike, levels: int) -> NDArray[np.int64]:
 
 
 def density_map(
-    mechanism: MetricMinimumVarianceUnbiased,
+    mechanism: MetricMvu,
     codes: ArrayLike,
     *,
     cells: int,

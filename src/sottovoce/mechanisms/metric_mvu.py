@@ -61,7 +61,7 @@ def _epsilon_ends(domain: Domain, given: Parameters) -> tuple[float, float]:
     ),
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetricMinimumVarianceUnbiased(TableMechanism):
+class MetricMvu(TableMechanism):
     """Each coordinate through an unbiased table with |d log P / dx| bounded: metric DP.
 
     `epsilon` is per unit of the metric, in the domain's own units (per kilometre, say).
@@ -145,7 +145,7 @@ class MetricMinimumVarianceUnbiased(TableMechanism):
 
 
 @lru_cache(maxsize=256)
-def _renyi_event(mechanism: MetricMinimumVarianceUnbiased, adjacency: Adjacency) -> PrivacyEvent:
+def _renyi_event(mechanism: MetricMvu, adjacency: Adjacency) -> PrivacyEvent:
     """The worst split of an L2 distance over the coordinates, for the integer table."""
     domain = mechanism.input_domain
     assert isinstance(domain, L2Ball)

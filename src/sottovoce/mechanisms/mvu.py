@@ -29,7 +29,7 @@ CONTINUOUS = "continuous"
     knob=Knob(parameter="epsilon", more_private="smaller", ends=store.EPSILON_RANGE[::-1]),
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MinimumVarianceUnbiased(TableMechanism):
+class Mvu(TableMechanism):
     """min sum_i sum_j P_ij (a_j - x_i)^2 over letters a and rows P: sums 1, means x_i, epsilon-DP.
 
     With `input_bits` the x_i are 2^input_bits even points, and inputs are dithered between them.

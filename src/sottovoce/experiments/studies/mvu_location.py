@@ -11,7 +11,7 @@ from sottovoce.domains import Vector
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment
 from sottovoce.experiments.intervals import mean_and_half_width
 from sottovoce.kernels.table import sample_table
-from sottovoce.mechanisms.metric_mvu import MetricMinimumVarianceUnbiased
+from sottovoce.mechanisms.metric_mvu import MetricMvu
 from sottovoce.randomness import SeededRandomness
 from sottovoce.reporting.figures import Line, LineChart
 from sottovoce.reporting.heatmap import HeatMap, MapPanel
@@ -55,7 +55,7 @@ def distance(first: Vector, second: Vector) -> float:
     return float(np.abs(first - second).sum()) / 2.0
 
 
-def mvu_density(mechanism: MetricMinimumVarianceUnbiased, places: Vector, seed: int) -> Vector:
+def mvu_density(mechanism: MetricMvu, places: Vector, seed: int) -> Vector:
     """The map from the codes of all people, drawn in one go by the mechanism's own sampler."""
     table = mechanism.table
     on_unit = ((places - AREA.domain.lower) / AREA.side_km).ravel()
