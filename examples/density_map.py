@@ -15,7 +15,9 @@ def main() -> None:
     places = area.places(*(towns + 0.008 * generator.normal(size=(PEOPLE, 2))).T)
 
     mechanism = mechanism_for(area, epsilon_per_km=2.0, bits=4)
-    codes = privatise(mechanism, places, SystemRandomness())  # all that leaves the clients
+    codes = privatise(
+        mechanism, places, SystemRandomness(), batch="today"
+    )  # all that leaves the clients
     print(mechanism.privacy(Adjacency.REPLACE_ONE))
     density = density_map(mechanism, codes, cells=CELLS)
     for row in density.T[::-1]:  # north on top

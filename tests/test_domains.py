@@ -326,6 +326,12 @@ def test_an_empty_or_unbounded_box_is_refused(lower: float, upper: float) -> Non
         Box(dimension=1, lower=lower, upper=upper)
 
 
+@pytest.mark.parametrize(("lower", "upper"), [(-1e308, 1e308), (0.0, 1e12), (0.0, 1e-200)])
+def test_a_box_whose_width_float64_cannot_divide_by_is_refused(lower: float, upper: float) -> None:
+    with pytest.raises(ParameterError, match="scale the data"):
+        Box(dimension=1, lower=lower, upper=upper)
+
+
 @over_domains
 def test_a_domain_cannot_be_changed(domain: Domain) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -18,6 +18,7 @@ Vector = NDArray[np.float64]
 
 MAX_DIMENSION = 2**34
 MAX_RECORDS = 2**22
+MAX_END = 1e11  # of a box
 # Projection stops this fraction short of the boundary, which pays for every rounding that happens
 # between the projection and the sampler (division by sigma, sums over records in float64).
 ROUNDING_HEADROOM = 2.0**-20
@@ -185,10 +186,14 @@ class Box:
 
     def __post_init__(self) -> None:
         parameters.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
-        parameters.finite("lower", self.lower)
-        parameters.finite("upper", self.upper)
+        for name, end in (("lower", self.lower), ("upper", self.upper)):
+            if not abs(parameters.finite(name, end)) <= MAX_END:
+                raise ParameterError(
+                    f"{name} must lie within {MAX_END:g} of 0, got {end!r}; scale the data"
+                )
         if not self.lower < self.upper:
             raise ParameterError(f"lower must be below upper, got [{self.lower}, {self.upper}]")
+        parameters.clip_norm("upper - lower", self.upper - self.lower)
 
     def check(self, values: ArrayLike) -> Vector:
         vector = finite_vector(values, self.dimension)

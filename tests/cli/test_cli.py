@@ -283,3 +283,99 @@ def test_a_client_without_a_guarantee_has_spent_an_infinite_epsilon(
     mechanism = "mechanism={kind='no_privacy'}"
     cli("run", spec, "--out", tmp_path / "run", "--set", table, "--set", mechanism)
     assert "infinite" in cli("ledger", "show", tmp_path / "run").out
+
+
+DESIGN = ["mechanism", "design", "mvu", "--epsilon", "3", "--output-bits", "3"]
+
+
+def test_design_prints_the_table_and_its_certificate(cli: Any, tmp_path: Path) -> None:
+    picture = tmp_path / "design.svg"
+    result = cli(*DESIGN, "--input-bits", 3, "--plot", picture, "--out", tmp_path, "--json").json
+    assert result["sum_of_variances"] <= 0.548243 * 1.001
+    assert 0.54 < result["lower_bound"] <= result["sum_of_variances"]
+    assert max(result["max_bias"], result["dp_excess"], result["row_error"]) <= 1e-12
+    assert result["table_epsilon"] <= 3.0
+    assert result["solve_seconds"] > 0.0
+    assert len(result["alphabet"]) == 8
+    assert [len(row) for row in result["probabilities"]] == [8] * 8
+    assert picture.read_text().startswith("<svg")
+    assert Path(result["saved"]).is_file()
+
+
+def test_design_for_people_shows_the_matrix(cli: Any) -> None:
+    shown = cli(*DESIGN, "--input-bits", 3)
+    assert shown.code == 0
+    assert "lower_bound" in shown.out
+    assert "0.5795" in shown.out  # the largest cell
+    assert "--plot" in cli(*DESIGN[:5], "--output-bits", 1, "--input-bits", 8).out
+
+
+def test_a_metric_design_speaks_in_the_units_it_was_asked_in(cli: Any) -> None:
+    words = "mechanism design mvu --epsilon 21 --input-bits 3 --output-bits 1 --json --metric"
+    for metric in ("l1", "l2_squared"):
+        result = cli(*words.split(), metric).json
+        assert result["metric"].startswith(metric)
+        assert result["table_epsilon"] == pytest.approx(21.0, rel=1e-6)
+        assert result["table_epsilon"] <= 21.0
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("--epsilon 0 --input-bits 3 --output-bits 3", "epsilon"),
+        ("--epsilon nan --input-bits 3 --output-bits 3", "epsilon"),
+        ("--epsilon 1e6 --input-bits 3 --output-bits 3", "between 0.001 and 60"),
+        ("--epsilon 1 --input-bits 20 --output-bits 3", "input_bits"),
+        ("--epsilon 1 --input-bits 3 --output-bits 0", "output_bits"),
+        ("--epsilon 1 --output-bits 3", "either --input-bits or --continuous"),
+        ("--epsilon 1 --continuous --output-bits 3 --metric l1", "input_bits"),
+        ("--epsilon 1 --input-bits 3 --output-bits 3 --metric l3", "did you mean 'l1'"),
+    ],
+)
+def test_a_design_that_cannot_be_is_one_line_and_exit_2(cli: Any, words: str, reason: str) -> None:
+    shown = cli("mechanism", "design", "mvu", *words.split())
+    assert shown.code == 2
+    assert reason in shown.err
+    assert len(shown.err.splitlines()) == 1
+
+
+def test_a_damaged_cache_is_one_line_that_says_what_to_delete(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sottovoce.design import store
+
+    monkeypatch.setenv("SOTTOVOCE_CACHE", str(tmp_path))
+    words = [
+        "mechanism",
+        "design",
+        "mvu",
+        "--epsilon",
+        "2.375",
+        "--input-bits",
+        "2",
+        "--output-bits",
+        "1",
+    ]
+    assert cli(*words).code == 0
+    (found,) = (tmp_path / "designs").glob("*.npz")
+    found.write_bytes(found.read_bytes()[:100])
+    store.find.cache_clear()
+    shown = cli(*words)
+    assert shown.code == 2
+    assert "delete it and it will be solved again" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("geometry", "expected"), [("l1", 1.0), ("l2", None), ("linf", 2.5), (None, None)]
+)
+def test_spend_knows_the_clip_geometries(
+    cli: Any, geometry: str | None, expected: float | None
+) -> None:
+    words = (
+        "privacy spend --mechanism laplace --param noise_multiplier=1 --dimension 5 --delta 1e-9"
+    )
+    chosen = ("--clip-geometry", geometry) if geometry else ()
+    result = cli(*words.split(), *chosen, "--json").json
+    assert result["clip_geometry"] == (geometry or "l2")
+    if expected:
+        assert result["epsilon"] == pytest.approx(expected, rel=1e-6)

@@ -56,7 +56,7 @@ def test_randomised_response_is_never_below(epsilon: float, bits: int) -> None:
         assert variance_lower_bound(epsilon, 1 << bits, 1 << bits) <= total
 
 
-@pytest.mark.parametrize(("inputs", "gap"), [(8, 0.004), (None, 0.06)])
+@pytest.mark.parametrize(("inputs", "gap"), [(8, 0.004), (None, 0.02)])
 def test_the_gap_of_a_three_bit_design_is_small(inputs: int | None, gap: float) -> None:
     design = window.solve(1.0, 8, inputs)
     means = np.linspace(-0.5, 0.5, inputs or 4001)

@@ -125,3 +125,10 @@ def test_a_large_epsilon_does_not_lose_mass_to_rounding() -> None:
     design = window.solve(50.0, 8, 16)
     rows = design.rows(np.linspace(-0.5, 0.5, 16))
     assert np.abs(rows.sum(axis=1) - 1.0).max() < 1e-12
+
+
+def test_the_smallest_epsilon_has_a_start() -> None:
+    problem = window._Problem(1e-3, 8, 8)
+    value, gradient = problem.objective(problem.plain_start())
+    assert math.isfinite(value)
+    assert np.isfinite(gradient).all()

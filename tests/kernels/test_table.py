@@ -10,6 +10,7 @@ from scipy import stats
 
 from sottovoce.design import randomised_response
 from sottovoce.design.channel import IntegerTable, round_pure
+from sottovoce.errors import DomainError
 from sottovoce.kernels import table as kernel
 from sottovoce.kernels.table import exact_code, sample_table
 from sottovoce.randomness import Keystream, SeededRandomness
@@ -91,3 +92,12 @@ def test_the_slow_path_is_taken_and_gives_the_same_codes(monkeypatch: pytest.Mon
     fast = sample_table(*arguments, stream())
     monkeypatch.setattr(kernel, "_MARGIN", 2.0)  # nothing is sure any more
     np.testing.assert_array_equal(sample_table(*arguments, stream()), fast)
+
+
+@pytest.mark.parametrize("position", [float("nan"), -1e-300, 1.0 + 2**-52, float("inf")])
+def test_a_position_off_the_table_is_refused(position: float) -> None:
+    table = a_table()
+    with pytest.raises(DomainError, match="positions"):
+        sample_table(
+            np.array([position]), table.knots, table.thresholds, table.cumulative, stream()
+        )

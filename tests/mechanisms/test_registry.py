@@ -2,11 +2,16 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sottovoce.adjacency import Adjacency
+from sottovoce.domains import L2Ball
 from sottovoce.errors import ParameterError, UnknownNameError
 from sottovoce.mechanisms import registry
+from sottovoce.privacy.accounting import epsilon
+from sottovoce.privacy.events import Repeated
 
 
 def test_an_unknown_mechanism_is_answered_with_the_nearest_name() -> None:
@@ -53,3 +58,63 @@ def test_a_plug_in_outside_the_package_is_found_through_its_entry_point(tmp_path
         [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True
     )
     assert "'whisper'" in found.stdout
+
+
+BUDGET: dict[str, Any] = {
+    "rounds": 5,
+    "epsilon": 3.5,
+    "delta": 1e-5,
+    "adjacency": Adjacency.ZERO_OUT,
+}
+
+
+def balls(*records: int) -> list[L2Ball]:
+    return [L2Ball(dimension=8, radius=1.0, records=count) for count in records]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("gauss_hermite", {"levels": "auto"}),
+        ("metric_mvu", {"metric": "l1", "input_bits": 1, "output_bits": 1}),
+        ("gaussian", {}),
+    ],
+)
+def test_one_calibration_keeps_the_budget_of_clients_of_every_size(
+    kind: str, given: dict[str, Any]
+) -> None:
+    # A metric table does not follow the number of records, and two records are worse than one.
+    registration = registry.find(kind)
+    domains = balls(100, 3, 2, 1)
+    found = registration.calibrated_for_all(domains, given, **BUDGET)
+    spent = [
+        epsilon(
+            Repeated(event=registration.build(d, found).privacy(Adjacency.ZERO_OUT), count=5), 1e-5
+        )
+        for d in domains
+    ]
+    assert max(spent) <= 3.5
+    assert max(spent) > 3.45
+
+
+def test_automatic_levels_are_for_the_largest_client() -> None:
+    registration = registry.find("gauss_hermite")
+    domains = balls(100, 1)
+    found = registration.calibrated_for_all(domains, {"levels": "auto"}, **BUDGET)
+    alone = registration.calibrated(domains[0], {"levels": "auto"}, **BUDGET)
+    assert found["levels"] == alone["levels"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"metric": "l1"},
+        {"metric": "l2_squared", "input_bits": 0, "output_bits": 1},
+        {"metric": "l2_squared", "input_bits": 2000, "output_bits": 1},
+        {"metric": "l1", "input_bits": 3, "output_bits": 0},
+    ],
+)
+def test_calibration_checks_the_other_parameters_first(given: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match=r"needs|must be an integer"):
+        registry.find("metric_mvu").calibrated(balls(1)[0], given, **BUDGET)

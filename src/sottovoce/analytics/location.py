@@ -55,6 +55,7 @@ class SquareMap:
         """
         north = (np.asarray(latitudes, dtype=np.float64) - self.latitude) * _KILOMETRES_PER_DEGREE
         degrees = np.asarray(longitudes, dtype=np.float64) - self.longitude
+        degrees = (degrees + 180.0) % 360.0 - 180.0
         east = degrees * _KILOMETRES_PER_DEGREE * math.cos(math.radians(self.latitude))
         places = np.column_stack((east, north))
         if not np.isfinite(places).all():
@@ -75,13 +76,18 @@ def mechanism_for(
     )
 
 
-def privatise(mechanism: MetricMvu, places: ArrayLike, randomness: Randomness) -> NDArray[np.uint8]:
-    """Two codes for each place; each place has its own keystream."""
+def privatise(
+    mechanism: MetricMvu, places: ArrayLike, randomness: Randomness, *, batch: str
+) -> NDArray[np.uint8]:
+    """Two codes for each place; each has its own keystream, labelled by the batch and its number.
+
+    A seeded source gives the same batch the same noise: name every batch differently.
+    """
     rows = np.asarray(places, dtype=np.float64)
     if rows.ndim != 2 or rows.shape[1] != 2:
         raise DomainError(f"expected rows of two coordinates, got shape {rows.shape}")
     codes = [
-        mechanism.encode(finite_vector(place, 2), randomness.stream("place", number))
+        mechanism.encode(finite_vector(place, 2), randomness.stream("place", batch, number))
         for number, place in enumerate(rows)
     ]
     return np.asarray(codes, dtype=np.uint8).reshape(-1, 2)

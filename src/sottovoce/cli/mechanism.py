@@ -95,7 +95,7 @@ def design(
     found = store.find(store.spec_of(epsilon, input_bits, output_bits, metric))
     variance, lower = found.sum_of_variances(), found.lower_bound()
     result = {
-        **({"metric": metric} if metric else {}),
+        **({"metric": _METRIC_NOTES[metric]} if metric else {}),
         "epsilon": epsilon,
         "input_bits": "continuous" if continuous else input_bits,
         "output_bits": output_bits,
@@ -103,7 +103,7 @@ def design(
         "summed_over": f"{found.spec.inputs} inputs" if found.spec.inputs else "[0, 1] (the mean)",
         "lower_bound": lower,
         "gap": variance / lower - 1.0,
-        **found.certificate(),
+        **_in_units(found.certificate(), epsilon / found.spec.epsilon),
         "solve_seconds": found.solve_seconds,
         "alphabet": found.channel.letters.tolist(),
         "inputs": found.channel.knots.tolist(),
@@ -126,6 +126,20 @@ def design(
         print_json(result)
         return
     _print_design(result)
+
+
+_METRIC_NOTES = {
+    "l1": "l1: epsilon per unit, between any two inputs",
+    "l2_squared": "l2_squared: epsilon per squared unit, between the input points only",
+}
+
+
+def _in_units(certificate: dict[str, float], unit: float) -> dict[str, float]:
+    """Epsilons as asked for: per unit of the metric, not of the design's slope."""
+    return {
+        name: value * unit if name in ("dp_excess", "table_epsilon") else value
+        for name, value in certificate.items()
+    }
 
 
 def _print_design(result: dict[str, Any]) -> None:

@@ -47,7 +47,7 @@ def show(value: object, name: str = "") -> str:
     if value is None:
         return "none"
     if isinstance(value, float):
-        if name in ("epsilon", "bounds"):
+        if name.endswith("epsilon") or name == "bounds":
             return show_epsilon(value)
         # These get copied into other commands; an epsilon among them is asked for, not spent.
         exact = name in ("delta", "parameters", "example") or name.startswith("noise")

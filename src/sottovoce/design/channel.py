@@ -149,8 +149,8 @@ class IntegerTable:
 def round_pure(channel: Channel, epsilon: float) -> IntegerTable:
     """The channel in integers, epsilon-DP exactly: column minima up, everything else within reach.
 
-    With L_j = ceil(min_j 2^128) and U_j = floor(e^eps L_j), every cell is rounded into [L_j, U_j],
-    and what a row lacks to 2^128 goes to the cells that have room.
+    With L_j the first integer above min_j 2^128 and U_j = floor(e^eps L_j), every cell is rounded
+    into [L_j, U_j], and what a row lacks to 2^128 goes to the cells that have room.
     """
     ratio = _exponential_below(epsilon)
     exact = [[int(Fraction(float(p)) * _ONE) for p in row] for row in channel.rows]

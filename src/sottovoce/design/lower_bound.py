@@ -66,39 +66,47 @@ class _Grid:
 
     @classmethod
     def even(cls, inputs: int | None, *, knots: int) -> "_Grid":
-        pieces = knots - 1 if inputs is None else min(inputs, knots) - 1
+        """For evenly spaced inputs, or all of [-1/2, 1/2] for None.
+
+        Knots crowd at the ends, where the multipliers change fastest.
+        """
         if inputs is None:
-            places = [Fraction(k, pieces) - Fraction(1, 2) for k in range(pieces + 1)]
-            step = Fraction(1, pieces)
-            weights = [step] * (pieces + 1)
-            weights[0] = weights[-1] = step / 2
-            moments = [w * k for w, k in zip(weights, places, strict=True)]
-            moments[0] += step * step / 6  # the half hat's centroid lies a third inwards
-            moments[-1] -= step * step / 6
-            return cls(
-                knots=tuple(places),
-                weights=tuple(weights),
-                moments=tuple(moments),
-                square=Fraction(1, 12),
-                count=Fraction(1),
-            )
-        points = [Fraction(i, inputs - 1) - Fraction(1, 2) for i in range(inputs)]
-        half = [round(k * (inputs - 1) / pieces) for k in range((pieces + 1) // 2)]
-        chosen = sorted({*half, *(inputs - 1 - i for i in half)})
-        weights, moments = [Fraction(0)] * len(chosen), [Fraction(0)] * len(chosen)
-        for k, (left, right) in enumerate(itertools.pairwise(chosen)):
-            for i in range(left, right + (right == chosen[-1])):
-                share = Fraction(i - left, right - left)
-                for knot, part in ((k, 1 - share), (k + 1, share)):
-                    weights[knot] += part
-                    moments[knot] += part * points[i]
+            half = [_crowded(k, knots) - Fraction(1, 2) for k in range(knots // 2)]
+            places = [*half, *(-x for x in reversed(half))]
+            weights, moments = [Fraction(0)] * len(places), [Fraction(0)] * len(places)
+            for k, (u, v) in enumerate(itertools.pairwise(places)):
+                for knot, near, far in ((k, u, v), (k + 1, v, u)):
+                    weights[knot] += (v - u) / 2
+                    moments[knot] += (v - u) * (2 * near + far) / 6
+            square, count = Fraction(1, 12), Fraction(1)
+        else:
+            points = [Fraction(i, inputs - 1) - Fraction(1, 2) for i in range(inputs)]
+            few = min(inputs, knots) // 2
+            first = sorted({round(_crowded(k, 2 * few) * (inputs - 1)) for k in range(few)})
+            if few == inputs // 2:
+                first = list(range(few))
+            chosen = [*first, *(inputs - 1 - i for i in reversed(first))]
+            places = [points[i] for i in chosen]
+            weights, moments = [Fraction(0)] * len(places), [Fraction(0)] * len(places)
+            for k, (left, right) in enumerate(itertools.pairwise(chosen)):
+                for i in range(left, right + (right == chosen[-1])):
+                    share = Fraction(i - left, right - left)
+                    for knot, part in ((k, 1 - share), (k + 1, share)):
+                        weights[knot] += part
+                        moments[knot] += part * points[i]
+            square, count = sum((x * x for x in points), Fraction(0)), Fraction(inputs)
         return cls(
-            knots=tuple(points[i] for i in chosen),
+            knots=tuple(places),
             weights=tuple(weights),
             moments=tuple(moments),
-            square=sum((x * x for x in points), Fraction(0)),
-            count=Fraction(inputs),
+            square=square,
+            count=count,
         )
+
+
+def _crowded(number: int, of: int) -> Fraction:
+    """The number-th of `of` places on [0, 1], close together at the ends."""
+    return Fraction(round((1.0 - math.cos(math.pi * number / (of - 1))) / 2.0 * 2**20), 2**20)
 
 
 def _pairs(epsilon: float, grid: _Grid) -> float:

@@ -1,10 +1,11 @@
 """Designs: what to solve for, its certificate, and where solved ones are kept.
 
-A design is two files, NAME.npz (knots, rows, letters) and NAME.json (the parameters, the digest of
-the arrays and what the certificate measured). Reading one checks everything again from the arrays:
-a file that was edited, cut or made for other parameters is an error, and a design that fails its
-certificate is never used. Common designs come with the package; others are solved once and kept in
-a cache folder ($SOTTOVOCE_CACHE, else $XDG_CACHE_HOME/sottovoce, else ~/.cache/sottovoce).
+A design is two files, NAME.json (the parameters, the digest of the arrays and what the certificate
+measured) and NAME-DIGEST.npz (knots, rows, letters). Reading one checks everything again from the
+arrays: a file that was cut, carelessly edited or made for other parameters is an error, and a
+design that fails its certificate is never used; whoever forges both files can spoil accuracy, not
+privacy. Common designs come with the package; others are solved once and kept in a cache folder
+($SOTTOVOCE_CACHE, else $XDG_CACHE_HOME/sottovoce, else ~/.cache/sottovoce).
 """
 
 import hashlib
@@ -33,6 +34,7 @@ from sottovoce.files import read_json, write_atomic, write_json
 
 Family = Literal["strict", "metric"]
 
+SOLVER_VERSION = 1  # raise it when designs come out differently: older caches are left alone
 MAX_BITS = 8
 MAX_INPUT_BITS = 10
 EPSILON_RANGE = (1e-3, 60.0)
@@ -44,7 +46,7 @@ _SHIPPED = "shipped"
 def table_epsilon(value: float) -> float:
     """An epsilon for which tables can be made, over the whole interval."""
     low, high = EPSILON_RANGE
-    number = parameters.positive("epsilon", value)
+    number = parameters.finite("epsilon", value)
     if not low <= number <= high:
         raise ParameterError(
             f"epsilon over the whole interval must lie between {low:g} and {high:g}, got "
@@ -78,7 +80,10 @@ class DesignSpec:
     def name(self) -> str:
         """The file name: readable, and different for different specs."""
         inputs = "continuous" if self.inputs is None else str(self.inputs)
-        return f"{self.family}-epsilon{self.epsilon!r}-inputs{inputs}-letters{self.letters}"
+        return (
+            f"{self.family}-epsilon{self.epsilon!r}-inputs{inputs}-letters{self.letters}"
+            f"-solver{SOLVER_VERSION}"
+        )
 
 
 METRICS = ("l1", "l2_squared")
@@ -87,11 +92,7 @@ METRICS = ("l1", "l2_squared")
 def spec_of(
     epsilon: float, input_bits: int | None, output_bits: int, metric: str | None = None
 ) -> DesignSpec:
-    """The spec on [0, 1] in bits; input_bits = None is continuous input.
-
-    The squared distance of grid points is implied by neighbouring ones, step apart: there it is
-    epsilon step^2, so it is the l1 metric with epsilon * step.
-    """
+    """The spec on [0, 1] in bits; input_bits = None is continuous input."""
     parameters.integer("output_bits", output_bits, low=1, high=MAX_BITS)
     if input_bits is not None:
         parameters.integer("input_bits", input_bits, low=1, high=MAX_INPUT_BITS)
@@ -105,8 +106,17 @@ def spec_of(
             "a metric design needs input_bits, such as 6; inputs between its points are "
             "interpolated, so every input is served"
         )
-    slope = epsilon if metric == "l1" else epsilon / (inputs - 1)
+    slope = epsilon * slope_of_unit(metric, inputs)
     return DesignSpec(family="metric", epsilon=slope, inputs=inputs, letters=1 << output_bits)
+
+
+def slope_of_unit(metric: str, inputs: int) -> float:
+    """The slope |d log P / dx| on [0, 1] of one epsilon per unit of the metric.
+
+    The squared distance of grid points is implied by neighbouring ones, step apart: there it is
+    epsilon step^2, so it is the l1 metric with epsilon * step.
+    """
+    return 1.0 if metric == "l1" else 1.0 / (inputs - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -227,9 +237,9 @@ def certified(spec: DesignSpec, channel: Channel, solve_seconds: float) -> Desig
 
 
 def save(design: Design, folder: Path) -> Path:
-    """Write NAME.npz and NAME.json; the json, which points at the arrays, comes last."""
+    """Write the arrays, then the description that points at them: two writers never mix."""
     description = folder / f"{design.spec.name}.json"
-    write_atomic(description.with_name(f"{design.spec.name}.npz"), _archive([design]))
+    write_atomic(folder / _arrays_name(design.spec, _digest(design.channel)), _archive([design]))
     write_json(description, _description(design))
     return description
 
@@ -238,13 +248,20 @@ def load(folder: Path, spec: DesignSpec) -> Design:
     """Read a design and check all of it again."""
     description = folder / f"{spec.name}.json"
     try:
-        archive = (folder / f"{spec.name}.npz").read_bytes()
-        return _checked(spec, read_json(description), archive)
+        described = read_json(description)
+        archive = (folder / _arrays_name(spec, str(described["digest"]))).read_bytes()
+        return _checked(spec, described, archive)
+    except (KeyError, TypeError) as error:
+        reason = f"it cannot be read ({type(error).__name__}: {error})"
     except (DesignError, OutputError, OSError) as error:
-        raise DesignError(
-            f"cannot use the design {description}: {error}; delete it and its .npz and it will be "
-            "solved again"
-        ) from None
+        reason = str(error)
+    raise DesignError(
+        f"cannot use the design {description}: {reason}; delete it and it will be solved again"
+    )
+
+
+def _arrays_name(spec: DesignSpec, digest: str) -> str:
+    return f"{spec.name}-{''.join(c for c in digest[:8] if c.isalnum())}.npz"
 
 
 def ship(specs: Iterable[DesignSpec], folder: Path) -> None:
@@ -317,6 +334,7 @@ def _checked(spec: DesignSpec, described: Any, archive: bytes) -> Design:
         EOFError,
         OSError,
         zlib.error,
+        RuntimeError,  # encrypted, or compressed in an unknown way
         zipfile.BadZipFile,
     ) as error:
         raise DesignError(f"it cannot be read ({type(error).__name__}: {error})") from None

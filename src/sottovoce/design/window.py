@@ -183,7 +183,7 @@ class _Problem:
         start = np.zeros(self.size)
         low = 1.0 / self.ratio
         total = min(0.999, max(self.letters / (self.ratio + self.letters - 1.0), 1.0001 * low))
-        fraction = (total - low) / (1.0 - low)
+        fraction = min(0.999, max(0.001 * low, (total - low) / (1.0 - low)))
         start[-1] = math.log(fraction / (1.0 - fraction))
         return start
 

@@ -95,43 +95,31 @@ def _with_resolved_mechanism(
 ) -> RunSpec:
     """The spec with calibrated and automatic parameters filled in.
 
-    The client with the most records has the least noise beside its clip, so 'auto' looks at it; a
-    mechanism whose noise does not follow the records is calibrated for the client with the fewest.
+    The client with the most records has the least noise beside its clip, so 'auto' looks at it.
     """
     registration = registry.find(spec.mechanism.kind)
     given = spec.mechanism.parameters
     registration.check_names(given)
-    ends = (max, min)
-    domains = [algorithm.domain(dimension, end(clients, key=_num_samples)) for end in ends]
-    domain = domains[0]
+    by_size = sorted(clients, key=lambda client: client.num_samples, reverse=True)
+    domains = list(dict.fromkeys(algorithm.domain(dimension, client) for client in by_size))
     if registration.knob and registration.knob.parameter not in given:
         if spec.privacy.epsilon is None:
             raise ConfigError(
                 f"mechanism '{spec.mechanism.kind}' needs '{registration.knob.parameter}', or "
                 "'privacy.epsilon' to calibrate it"
             )
-        found = [
-            registration.calibrated(
-                domain,
-                given,
-                rounds=spec.rounds,
-                epsilon=spec.privacy.epsilon,
-                delta=spec.privacy.delta,
-                adjacency=Adjacency(spec.privacy.adjacency),
-            )
-            for domain in dict.fromkeys(domains)
-        ]
-        knob = registration.knob
-        most_private = max if knob.more_private == "larger" else min
-        given = most_private(found, key=lambda parameters: parameters[knob.parameter])
+        given = registration.calibrated_for_all(
+            domains,
+            given,
+            rounds=spec.rounds,
+            epsilon=spec.privacy.epsilon,
+            delta=spec.privacy.delta,
+            adjacency=Adjacency(spec.privacy.adjacency),
+        )
     else:
-        given = registration.resolve(domain, given)
+        given = registration.resolve(domains[0], given)
     mechanism = MechanismSpec.model_validate({"kind": spec.mechanism.kind, **given})
     return spec.model_copy(update={"mechanism": mechanism})
-
-
-def _num_samples(client: ClientData) -> int:
-    return client.num_samples
 
 
 def _budget(spec: RunSpec, algorithm: FedAvg, part: ClientPlan) -> Budget | None:

@@ -6,9 +6,10 @@ Float64 decides nearly always; where the uniform number lies within the proven e
 the comparison is made again in integers with as many further random bits as it takes. So the
 sampled law is the declared one, and no rounding term enters the accounting.
 
-The error of float64: t carries at most 3 * 2^-53 of itself and 1 - t as much absolutely, each
-stored threshold 2^-54, the two products and their sum three roundings of numbers below 1, and the
-uniform number is truncated by 2^-53: together below 8 * 2^-53 = 2^-50. The margin is twice that.
+The error of float64: that of t, at most 3 * 2^-53, counts times the difference of two thresholds,
+which is below 1; 1 - t adds half a unit, each stored threshold 2^-54, the products and their sum
+three roundings of numbers below 1, and the uniform number is truncated by 2^-53: together below
+8 * 2^-53 = 2^-50. The margin is twice that.
 """
 
 from fractions import Fraction
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.domains import Vector
+from sottovoce.errors import DomainError
 from sottovoce.randomness import Keystream
 
 Codes = NDArray[np.uint8]
@@ -38,6 +40,8 @@ def sample_table(
     `cumulative` holds the rows' running sums in units of one over their last entry; `thresholds`
     the same in float64.
     """
+    if not ((positions >= knots[0]) & (positions <= knots[-1])).all():  # also refuses NaN
+        raise DomainError(f"positions must lie between {knots[0]:g} and {knots[-1]:g}")
     words = keystream.words(len(positions))
     codes = np.empty(len(positions), dtype=np.uint8)
     size = max(1, _CELLS // thresholds.shape[1])

@@ -4,14 +4,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from sottovoce import parameters
-from sottovoce.adjacency import Adjacency
 from sottovoce.design import randomised_response
 from sottovoce.design.channel import IntegerTable, round_pure
-from sottovoce.design.store import EPSILON_RANGE, MAX_BITS, table_epsilon
+from sottovoce.design.store import EPSILON_RANGE, MAX_BITS
 from sottovoce.domains import Box
-from sottovoce.mechanisms.finite_channel import TableMechanism, require_box
+from sottovoce.mechanisms.finite_channel import IntervalTable
 from sottovoce.mechanisms.registry import Knob, register
-from sottovoce.privacy.events import PureDp, Repeated
 
 
 @lru_cache(maxsize=64)
@@ -27,7 +25,7 @@ def _table(epsilon: float, bits: int) -> IntegerTable:
     knob=Knob(parameter="epsilon", more_private="smaller", ends=EPSILON_RANGE[::-1]),
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BitwiseRandomisedResponse(TableMechanism):
+class BitwiseRandomisedResponse(IntervalTable):
     """Dither x to 2^bits levels and send each bit through randomised response with epsilon/bits.
 
     The decoded bits t_j have E[t_j] = z_j, so sum_j 2^j t_j/(2^bits - 1) is unbiased. Each
@@ -41,8 +39,7 @@ class BitwiseRandomisedResponse(TableMechanism):
     bits: int
 
     def __post_init__(self) -> None:
-        require_box(self.input_domain)
-        table_epsilon(self.epsilon)
+        self.check()
         parameters.integer("bits", self.bits, low=1, high=MAX_BITS)
 
     @property
@@ -52,7 +49,3 @@ class BitwiseRandomisedResponse(TableMechanism):
     @property
     def levels(self) -> int:
         return 1 << self.bits
-
-    def privacy(self, adjacency: Adjacency) -> PureDp | Repeated:
-        event = PureDp(epsilon=self.epsilon, adjacency=adjacency)
-        return Repeated(event=event, count=self.input_domain.dimension)

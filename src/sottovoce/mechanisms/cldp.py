@@ -210,7 +210,9 @@ class Cldp:
             # The side of V.x can turn over between any two neighbours but x and 0.
             share = 0.5 if domain.records == 1 and adjacency is Adjacency.ZERO_OUT else 1.0
         elif share < 1.0:
-            share = min(1.0, share * (1.0 + 2.0**-40) + 2.0**-44)  # float64 rounds y/r
+            # float64 rounds y/r, and y itself is a sum of d terms
+            rounding = 2.0**-44 + domain.dimension * 2.0**-52
+            share = min(1.0, share * (1.0 + 2.0**-40) + rounding)
         excess = (_WORD - 2 * self.flip_threshold) / self.flip_threshold  # (1 - f)/f - 1
         spent = math.log1p(excess * share) * (1.0 + 2.0**-48)
         return PureDp(epsilon=min(spent, float(self.epsilon)), adjacency=adjacency)

@@ -8,11 +8,14 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sottovoce.adjacency import Adjacency
 from sottovoce.design.channel import IntegerTable
+from sottovoce.design.store import table_epsilon
 from sottovoce.domains import Box, Domain, L1Ball, L2Ball, Vector
 from sottovoce.errors import ParameterError
 from sottovoce.kernels.table import sample_table
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling
+from sottovoce.privacy.events import PureDp, Repeated
 from sottovoce.randomness import Keystream
 
 
@@ -28,17 +31,6 @@ def interval(domain: Domain) -> tuple[float, float]:
                 f"a table mechanism needs a Box, an L1Ball or an L2Ball, got "
                 f"{type(domain).__name__}"
             )
-
-
-def require_box(domain: Domain) -> Box:
-    """`domain` if it is a box: the guarantee is for each coordinate over its whole interval."""
-    if not isinstance(domain, Box):
-        raise ParameterError(
-            f"input_domain must be a Box, got {type(domain).__name__}; this mechanism hides each "
-            "coordinate over its whole interval: for vectors in a ball use 'metric_mvu' or "
-            "'gauss_hermite'"
-        )
-    return domain
 
 
 class TableMechanism:
@@ -87,3 +79,26 @@ class TableMechanism:
     def _positions(self, values: ArrayLike) -> Vector:
         low, high = interval(self.input_domain)
         return np.clip((self.input_domain.check(values) - low) / (high - low), 0.0, 1.0)
+
+
+class IntervalTable(TableMechanism):
+    """Base of the tables that are epsilon-DP over the whole interval of each coordinate."""
+
+    __slots__ = ()
+
+    epsilon: float
+
+    def check(self) -> None:
+        """A box, and an epsilon for which there are tables."""
+        if not isinstance(self.input_domain, Box):
+            raise ParameterError(
+                f"input_domain must be a Box, got {type(self.input_domain).__name__}; this "
+                "mechanism hides each coordinate over its whole interval: for vectors in a ball "
+                "use 'metric_mvu' or 'gauss_hermite'"
+            )
+        table_epsilon(self.epsilon)
+
+    def privacy(self, adjacency: Adjacency) -> Repeated:
+        # No table exceeds epsilon (its rounding is checked), so none need be made here.
+        event = PureDp(epsilon=self.epsilon, adjacency=adjacency)
+        return Repeated(event=event, count=self.input_domain.dimension)

@@ -4,14 +4,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from sottovoce import parameters
-from sottovoce.adjacency import Adjacency
 from sottovoce.design import randomised_response
 from sottovoce.design.channel import IntegerTable, round_pure
-from sottovoce.design.store import EPSILON_RANGE, MAX_BITS, table_epsilon
+from sottovoce.design.store import EPSILON_RANGE, MAX_BITS
 from sottovoce.domains import Box
-from sottovoce.mechanisms.finite_channel import TableMechanism, require_box
+from sottovoce.mechanisms.finite_channel import IntervalTable
 from sottovoce.mechanisms.registry import Knob, register
-from sottovoce.privacy.events import PureDp, Repeated
 
 
 @lru_cache(maxsize=64)
@@ -27,7 +25,7 @@ def _table(epsilon: float, bits: int) -> IntegerTable:
     knob=Knob(parameter="epsilon", more_private="smaller", ends=EPSILON_RANGE[::-1]),
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GeneralisedRandomisedResponse(TableMechanism):
+class GeneralisedRandomisedResponse(IntervalTable):
     """Dither x to B = 2^bits levels, keep the level with odds e^epsilon to 1 against each other.
 
     Decoded to a_i = 1/2 + (i/(B - 1) - 1/2)(B + e^eps - 1)/(e^eps - 1) on [0, 1], which is
@@ -41,8 +39,7 @@ class GeneralisedRandomisedResponse(TableMechanism):
     bits: int
 
     def __post_init__(self) -> None:
-        require_box(self.input_domain)
-        table_epsilon(self.epsilon)
+        self.check()
         parameters.integer("bits", self.bits, low=1, high=MAX_BITS)
 
     @property
@@ -52,7 +49,3 @@ class GeneralisedRandomisedResponse(TableMechanism):
     @property
     def levels(self) -> int:
         return 1 << self.bits
-
-    def privacy(self, adjacency: Adjacency) -> PureDp | Repeated:
-        event = PureDp(epsilon=self.epsilon, adjacency=adjacency)
-        return Repeated(event=event, count=self.input_domain.dimension)

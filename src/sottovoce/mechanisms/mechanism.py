@@ -162,7 +162,7 @@ Law = FiniteLaw | GaussianLaw | LaplaceLaw | JointLaw | MomentLaw | PointLaw
 class Mechanism(Protocol):
     """Privatise and compress a vector. Implementations are frozen dataclasses of public values.
 
-    sampling   'exact': the sampled law is the declared one, bit by bit; fit for deployment.
+    sampling   'exact': the privacy claimed is that of what really runs, bit by bit; for deployment.
                'float': float64 noise, whose last bits leak; fit for simulation, and labelled so.
                'none':  nothing is sampled.
     """

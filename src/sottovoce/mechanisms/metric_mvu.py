@@ -31,11 +31,14 @@ _RESOLUTION = 3e-3
 def _per_unit(domain: Domain, metric: str, input_bits: int) -> float:
     """Epsilon per unit of the metric that makes the table's slope on [0, 1] equal to 1."""
     low, high = interval(domain)
+    if metric not in METRICS:
+        raise UnknownNameError.among("metric", str(metric), METRICS)
+    parameters.integer("input_bits", input_bits, low=1, high=store.MAX_INPUT_BITS)
     match metric:
         case "euclidean":
             return math.sqrt(domain.dimension) / (high - low)
         case "l2_squared":
-            return ((1 << input_bits) - 1) / (high - low) ** 2
+            return 1.0 / (store.slope_of_unit(metric, 1 << input_bits) * (high - low) ** 2)
         case _:
             return 1.0 / (high - low)
 
@@ -91,8 +94,6 @@ class MetricMvu(TableMechanism):
     def __post_init__(self) -> None:
         interval(self.input_domain)
         parameters.positive("epsilon", self.epsilon)
-        if self.metric not in METRICS:
-            raise UnknownNameError.among("metric", str(self.metric), METRICS)
         if self.metric == "euclidean" and not isinstance(self.input_domain, Box):
             raise ParameterError(
                 "metric 'euclidean' is for a Box, such as a map; in a ball use metric 'l1', whose "
@@ -100,7 +101,6 @@ class MetricMvu(TableMechanism):
             )
         if self.metric == "l2_squared" and isinstance(self.input_domain, L1Ball):
             raise ParameterError("metric 'l2_squared' has no guarantee on an L1 ball; use 'l1'")
-        parameters.integer("input_bits", self.input_bits, low=1, high=store.MAX_INPUT_BITS)
         parameters.integer("output_bits", self.output_bits, low=1, high=store.MAX_BITS)
         self._spec()
 

@@ -3,15 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from sottovoce.adjacency import Adjacency
 from sottovoce.design import store
 from sottovoce.design.channel import IntegerTable
 from sottovoce.design.store import Design, DesignSpec
 from sottovoce.domains import Box
 from sottovoce.errors import ParameterError
-from sottovoce.mechanisms.finite_channel import TableMechanism, require_box
+from sottovoce.mechanisms.finite_channel import IntervalTable
 from sottovoce.mechanisms.registry import Knob, register
-from sottovoce.privacy.events import PureDp, Repeated
 
 CONTINUOUS = "continuous"
 
@@ -29,7 +27,7 @@ CONTINUOUS = "continuous"
     knob=Knob(parameter="epsilon", more_private="smaller", ends=store.EPSILON_RANGE[::-1]),
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mvu(TableMechanism):
+class Mvu(IntervalTable):
     """min sum_i sum_j P_ij (a_j - x_i)^2 over letters a and rows P: sums 1, means x_i, epsilon-DP.
 
     With `input_bits` the x_i are 2^input_bits even points, and inputs are dithered between them.
@@ -46,7 +44,7 @@ class Mvu(TableMechanism):
     output_bits: int
 
     def __post_init__(self) -> None:
-        require_box(self.input_domain)
+        self.check()
         if isinstance(self.input_bits, str) and self.input_bits != CONTINUOUS:
             raise ParameterError(
                 f"input_bits must be an integer or '{CONTINUOUS}', got {self.input_bits!r}"
@@ -68,8 +66,3 @@ class Mvu(TableMechanism):
     @property
     def levels(self) -> int:
         return 1 << self.output_bits
-
-    def privacy(self, adjacency: Adjacency) -> Repeated:
-        # The table is never above epsilon (its rounding is checked), so none need be solved here.
-        event = PureDp(epsilon=self.epsilon, adjacency=adjacency)
-        return Repeated(event=event, count=self.input_domain.dimension)

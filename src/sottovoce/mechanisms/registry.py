@@ -25,6 +25,7 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Domain
 from sottovoce.errors import ParameterError, UnknownNameError
 from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.privacy import accounting
 from sottovoce.privacy.calibration import Direction, calibrate
 from sottovoce.privacy.events import Repeated
 
@@ -81,8 +82,8 @@ class Registration:
             if name not in self.parameters:
                 raise UnknownNameError.among(f"parameter of '{self.kind}'", name, self.parameters)
 
-    def build(self, domain: Domain, given: Parameters) -> Mechanism:
-        """The mechanism on `domain`; 'auto' is resolved, a missing parameter is an error."""
+    def check_complete(self, given: Parameters) -> None:
+        """Every parameter is given, and no other."""
         self.check_names(given)
         missing = sorted(set(self.parameters) - set(given))
         if missing:
@@ -90,6 +91,10 @@ class Registration:
                 f"mechanism '{self.kind}' needs {', '.join(missing)}; "
                 f"for example {dict(self.examples[0])}"
             )
+
+    def build(self, domain: Domain, given: Parameters) -> Mechanism:
+        """The mechanism on `domain`; 'auto' is resolved, a missing parameter is an error."""
+        self.check_complete(given)
         return self.factory(input_domain=domain, **self.resolve(domain, given))
 
     def resolve(self, domain: Domain, given: Parameters) -> dict[str, Any]:
@@ -127,6 +132,7 @@ class Registration:
             raise ParameterError(
                 f"'{knob.parameter}' is what calibration finds; leave it out or drop the target"
             )
+        self.check_complete({**given, knob.parameter: None})
 
         def event_at(value: float) -> Repeated:
             mechanism = self.build(domain, {**given, knob.parameter: value})
@@ -141,6 +147,34 @@ class Registration:
             relative_tolerance=knob.relative_tolerance,
         )
         return self.resolve(domain, {**given, knob.parameter: value})
+
+    def calibrated_for_all(
+        self,
+        domains: Sequence[Domain],
+        given: Parameters,
+        *,
+        rounds: int,
+        epsilon: float,
+        delta: float,
+        adjacency: Adjacency,
+    ) -> dict[str, Any]:
+        """One set of parameters that keeps the budget on every domain; 'auto' is for the first.
+
+        Calibrated on the first domain, and again on each where the value found so far spends more;
+        a more private value keeps what was checked before.
+        """
+
+        def calibrated(domain: Domain, fixed: Parameters) -> dict[str, Any]:
+            return self.calibrated(
+                domain, fixed, rounds=rounds, epsilon=epsilon, delta=delta, adjacency=adjacency
+            )
+
+        found = calibrated(domains[0], given)
+        for domain in domains[1:]:
+            event = self.build(domain, found).privacy(adjacency)
+            if accounting.epsilon(Repeated(event=event, count=rounds), delta) > epsilon:
+                found = calibrated(domain, {name: found[name] for name in given})
+        return found
 
 
 @runtime_checkable
