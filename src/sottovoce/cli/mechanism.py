@@ -5,7 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, print_fields, print_json, print_table, show
+from sottovoce.cli.output import (
+    Json,
+    print_fields,
+    print_json,
+    print_table,
+    progress_bars,
+    show,
+)
 
 app = typer.Typer(help="List, describe and design mechanisms.", no_args_is_help=True)
 
@@ -92,8 +99,14 @@ def design(
         raise UnknownNameError.among("design", kind, ["mvu"])
     if (input_bits is None) != continuous:
         raise ParameterError("give either --input-bits or --continuous")
-    found = store.find(store.spec_of(epsilon, input_bits, output_bits, metric))
-    variance, lower = found.sum_of_variances(), found.lower_bound()
+    spec = store.spec_of(epsilon, input_bits, output_bits, metric)
+    with progress_bars() as bars:
+        bars.update("solving", 0, 1, "some seconds unless known")
+        found = store.find(spec)
+        bars.update("solving", 1, 1, "done")
+        bars.update("bounding", 0, 1, "up to a minute for many bits at a large epsilon")
+        variance, lower = found.sum_of_variances(), found.lower_bound()
+        bars.update("bounding", 1, 1, "done")
     result = {
         **({"metric": _METRIC_NOTES[metric]} if metric else {}),
         "epsilon": epsilon,

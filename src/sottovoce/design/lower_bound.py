@@ -30,24 +30,30 @@ from fractions import Fraction
 
 import numpy as np
 
+from sottovoce.design.channel import Channel
 from sottovoce.domains import Vector
 
-_KNOTS = (8, 16, 32)  # coarse to fine: each level starts from the one before
+# Coarse to fine, each level from the one before. At a large epsilon multipliers change from input
+# to input, so the finer levels pay, and they may start from a design's own edges.
+_KNOTS, _FINER_KNOTS, _LARGE_EPSILON = (8, 16, 32), (64, 128, 256), 5.0
 _ITERATIONS = 80
 _LARGEST_EPSILON = 14.0  # beyond, the linear programme's own tolerance exceeds the variances
 
 
-def variance_lower_bound(epsilon: float, letters: int, inputs: int | None) -> float:
+def variance_lower_bound(
+    epsilon: float, letters: int, inputs: int | None, near: Channel | None = None
+) -> float:
     """No unbiased epsilon-DP mechanism with that many letters has a smaller variance.
 
-    The variance is summed over `inputs` evenly spaced points, or averaged over [0, 1] for None.
+    The variance is summed over `inputs` evenly spaced points, or averaged over [0, 1] for None. A
+    good design, `near`, only helps the search.
     """
     grid = _Grid.even(inputs, knots=8)
     bounds = [_pairs(epsilon, grid), _quantisation(letters, inputs)]
     if letters == 2:
         bounds.append(_two_letters(epsilon, grid))
     elif epsilon <= _LARGEST_EPSILON:
-        bounds.append(_duality(epsilon, inputs))
+        bounds.append(_duality(epsilon, letters, inputs, near))
     return max(bounds)
 
 
@@ -139,6 +145,17 @@ class _Multipliers:
     sums: Vector
     products: Vector
 
+    @classmethod
+    def of(cls, channel: Channel, grid: _Grid) -> "_Multipliers":
+        """The letters at the edges of a design's windows: what it fills beyond the minima."""
+        rows = channel.at(np.array([float(knot) for knot in grid.knots]) + 0.5)
+        filled = rows > channel.rows.min(axis=0) * (1.0 + 1e-9)
+        letters = channel.letters - 0.5
+        low = letters[filled.argmax(axis=1)]
+        high = letters[len(letters) - 1 - filled[:, ::-1].argmax(axis=1)]
+        sums, products = low + high, low * high
+        return cls(sums=(sums - sums[::-1]) / 2.0, products=(products + products[::-1]) / 2.0)
+
     def roots(self) -> tuple[Vector, Vector]:
         spread = np.sqrt(np.maximum(self.sums**2 / 4.0 - self.products, 0.0))
         return self.sums / 2.0 - spread, self.sums / 2.0 + spread
@@ -158,18 +175,26 @@ class _Multipliers:
         )
 
 
-def _duality(epsilon: float, inputs: int | None) -> float:
+def _duality(epsilon: float, letters: int, inputs: int | None, near: Channel | None) -> float:
     ratio = _exponential_above(epsilon)
     reach = 0.5 / math.tanh(epsilon / 2.0)  # the first guess: randomised response's two letters
     grid = _Grid.even(inputs, knots=2)
     found = _Multipliers(sums=np.zeros(2), products=np.full(2, -(reach**2)))
+    finer = _FINER_KNOTS if epsilon > _LARGE_EPSILON and near is not None else ()
+    levels = [*_KNOTS, *(knots for knots in finer if knots <= min(inputs or 64, 2 * letters))]
     bounds = []
-    for knots in _KNOTS:
-        finer = _Grid.even(inputs, knots=knots)
-        if finer.knots != grid.knots:
-            found = _improved(found.moved(grid, finer), finer, ratio)
-            bounds.append(_certified(found, finer, ratio))
-            grid = finer
+    for knots in levels:
+        finest = _Grid.even(inputs, knots=knots)
+        if finest.knots == grid.knots:
+            continue
+        starts = [found.moved(grid, finest)]
+        if near is not None and knots in _FINER_KNOTS:
+            starts.append(_Multipliers.of(near, finest))
+        grid = finest
+        weights = np.array([float(w) for w in grid.weights])
+        values = [_repaired(start, grid, weights, float(ratio))[1] for start in starts]
+        found = _improved(starts[int(np.argmax(values))], grid, ratio)
+        bounds.append(_certified(found, grid, ratio))
     return max(bounds, default=0.0)
 
 

@@ -141,7 +141,8 @@ class Design:
         epsilon^2, so that an unbiased one has variance at least 1/epsilon^2 (Cramer and Rao).
         """
         spec = self.spec
-        bound = variance_lower_bound(spec.epsilon, spec.letters, spec.inputs)
+        near = self.channel if spec.family == "strict" else None
+        bound = variance_lower_bound(spec.epsilon, spec.letters, spec.inputs, near)
         if spec.family == "metric":
             bound = max(bound, (spec.inputs or 1) / spec.epsilon**2 * (1.0 - 1e-12))
         return bound
