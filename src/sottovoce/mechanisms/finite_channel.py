@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.adjacency import Adjacency
+from sottovoce.design import store
 from sottovoce.design.channel import IntegerTable
-from sottovoce.design.store import table_epsilon
+from sottovoce.design.store import Design, DesignSpec, table_epsilon
 from sottovoce.domains import Box, Domain, L1Ball, L2Ball, Vector
 from sottovoce.errors import ParameterError
 from sottovoce.kernels.table import sample_table
@@ -79,6 +80,30 @@ class TableMechanism:
     def _positions(self, values: ArrayLike) -> Vector:
         low, high = interval(self.input_domain)
         return np.clip((self.input_domain.check(values) - low) / (high - low), 0.0, 1.0)
+
+
+class DesignedTable(TableMechanism):
+    """Base of the tables that a solver designs: they add `design_spec`."""
+
+    __slots__ = ()
+
+    output_bits: int
+
+    def design_spec(self) -> DesignSpec:
+        raise NotImplementedError
+
+    @property
+    def design(self) -> Design:
+        """The certified design: shipped, cached, or solved now."""
+        return store.find(self.design_spec())
+
+    @property
+    def table(self) -> IntegerTable:
+        return self.design.table
+
+    @property
+    def levels(self) -> int:
+        return 1 << self.output_bits
 
 
 class IntervalTable(TableMechanism):

@@ -8,11 +8,10 @@ from typing import Literal
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.design import store
-from sottovoce.design.channel import IntegerTable
-from sottovoce.design.store import Design, DesignSpec
+from sottovoce.design.store import DesignSpec
 from sottovoce.domains import Box, Domain, L1Ball, L2Ball
 from sottovoce.errors import ParameterError, UnknownNameError
-from sottovoce.mechanisms.finite_channel import TableMechanism, interval
+from sottovoce.mechanisms.finite_channel import DesignedTable, interval
 from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.privacy.envelope import renyi_curve
 from sottovoce.privacy.events import MetricDp, PrivacyEvent, PureDp, Repeated
@@ -64,7 +63,7 @@ def _epsilon_ends(domain: Domain, given: Parameters) -> tuple[float, float]:
     ),
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetricMvu(TableMechanism):
+class MetricMvu(DesignedTable):
     """Each coordinate through an unbiased table with |d log P / dx| bounded: metric DP.
 
     `epsilon` is per unit of the metric, in the domain's own units (per kilometre, say).
@@ -102,25 +101,13 @@ class MetricMvu(TableMechanism):
         if self.metric == "l2_squared" and isinstance(self.input_domain, L1Ball):
             raise ParameterError("metric 'l2_squared' has no guarantee on an L1 ball; use 'l1'")
         parameters.integer("output_bits", self.output_bits, low=1, high=store.MAX_BITS)
-        self._spec()
+        self.design_spec()  # refuses parameters that no design has
 
-    def _spec(self) -> DesignSpec:
+    def design_spec(self) -> DesignSpec:
         slope = self.epsilon / _per_unit(self.input_domain, self.metric, self.input_bits)
         return DesignSpec(
             family="metric", epsilon=slope, inputs=1 << self.input_bits, letters=self.levels
         )
-
-    @property
-    def design(self) -> Design:
-        return store.find(self._spec())
-
-    @property
-    def table(self) -> IntegerTable:
-        return self.design.table
-
-    @property
-    def levels(self) -> int:
-        return 1 << self.output_bits
 
     def privacy(self, adjacency: Adjacency) -> PrivacyEvent:
         domain = self.input_domain

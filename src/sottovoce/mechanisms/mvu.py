@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sottovoce.design import store
-from sottovoce.design.channel import IntegerTable
-from sottovoce.design.store import Design, DesignSpec
+from sottovoce.design.store import DesignSpec
 from sottovoce.domains import Box
 from sottovoce.errors import ParameterError
-from sottovoce.mechanisms.finite_channel import IntervalTable
+from sottovoce.mechanisms.finite_channel import DesignedTable, IntervalTable
 from sottovoce.mechanisms.registry import Knob, register
 
 CONTINUOUS = "continuous"
@@ -27,7 +26,7 @@ CONTINUOUS = "continuous"
     knob=Knob(parameter="epsilon", more_private="smaller", ends=store.EPSILON_RANGE[::-1]),
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mvu(IntervalTable):
+class Mvu(DesignedTable, IntervalTable):
     """min sum_i sum_j P_ij (a_j - x_i)^2 over letters a and rows P: sums 1, means x_i, epsilon-DP.
 
     With `input_bits` the x_i are 2^input_bits even points, and inputs are dithered between them.
@@ -49,20 +48,8 @@ class Mvu(IntervalTable):
             raise ParameterError(
                 f"input_bits must be an integer or '{CONTINUOUS}', got {self.input_bits!r}"
             )
-        self._spec()
+        self.design_spec()  # refuses parameters that no design has
 
-    def _spec(self) -> DesignSpec:
+    def design_spec(self) -> DesignSpec:
         input_bits = None if isinstance(self.input_bits, str) else self.input_bits
         return store.spec_of(self.epsilon, input_bits, self.output_bits)
-
-    @property
-    def design(self) -> Design:
-        return store.find(self._spec())
-
-    @property
-    def table(self) -> IntegerTable:
-        return self.design.table
-
-    @property
-    def levels(self) -> int:
-        return 1 << self.output_bits
