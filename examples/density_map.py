@@ -4,6 +4,7 @@ import numpy as np
 
 from sottovoce import Adjacency, SystemRandomness
 from sottovoce.analytics.location import SquareMap, density_map, mechanism_for, privatise
+from sottovoce.privacy.events import MetricDp
 
 PEOPLE, CELLS = 3000, 6
 
@@ -18,7 +19,9 @@ def main() -> None:
     codes = privatise(
         mechanism, places, SystemRandomness(), batch="today"
     )  # all that leaves the clients
-    print(mechanism.privacy(Adjacency.REPLACE_ONE))
+    event = mechanism.privacy(Adjacency.REPLACE_ONE)
+    assert isinstance(event, MetricDp)
+    print(f"epsilon 2 per km between any two places; {event.pure().epsilon:.1f} across the map")
     density = density_map(mechanism, codes, cells=CELLS)
     for row in density.T[::-1]:  # north on top
         print("  ".join(f"{100 * share:4.1f}%" for share in row))

@@ -50,15 +50,15 @@ def finite_vector(values: ArrayLike, dimension: int) -> Vector:
     except (TypeError, ValueError) as error:
         raise DomainError(f"expected a vector of numbers: {error}") from None
     if vector.shape != (dimension,):
+        remedy = "one call is for one contribution" if vector.ndim == 1 else "flatten it first"
         raise DomainError(
-            f"expected a vector of dimension {dimension}, got shape {vector.shape}; "
-            "flatten the update first"
+            f"expected a vector of dimension {dimension}, got shape {vector.shape}; {remedy}"
         )
     if not np.isfinite(vector).all():
         where = int(np.flatnonzero(~np.isfinite(vector))[0])
         raise DomainError(
             f"coordinate {where} is {vector[where]}; every coordinate must be finite "
-            "(a diverged model: lower the learning rate)"
+            "(a diverged model? lower the learning rate; a missing value? leave it out)"
         )
     return vector
 
@@ -249,7 +249,7 @@ def require_l2_ball(domain: Domain) -> L2Ball:
     """`domain` if it is a Euclidean ball, the only one whose geometry Gaussian-like noise fits."""
     if not isinstance(domain, L2Ball):
         raise ParameterError(
-            f"input_domain must be an L2Ball, got {type(domain).__name__}; this mechanism's "
-            "privacy is proved for Euclidean clipping"
+            f"input_domain must be an L2Ball (clip geometry l2), got {type(domain).__name__}; "
+            "this mechanism's privacy is proved for Euclidean clipping"
         )
     return domain

@@ -366,7 +366,7 @@ def test_a_damaged_cache_is_one_line_that_says_what_to_delete(
 
 
 @pytest.mark.parametrize(
-    ("geometry", "expected"), [("l1", 1.0), ("l2", None), ("linf", 2.5), (None, None)]
+    ("geometry", "expected"), [("l1", 1.0), ("l2", None), ("linf", 2.5), (None, 1.0)]
 )
 def test_spend_knows_the_clip_geometries(
     cli: Any, geometry: str | None, expected: float | None
@@ -376,6 +376,6 @@ def test_spend_knows_the_clip_geometries(
     )
     chosen = ("--clip-geometry", geometry) if geometry else ()
     result = cli(*words.split(), *chosen, "--json").json
-    assert result["clip_geometry"] == (geometry or "l2")
+    assert result["clip_geometry"] == (geometry or "l1")
     if expected:
         assert result["epsilon"] == pytest.approx(expected, rel=1e-6)

@@ -1,6 +1,7 @@
 """The experiments about MVU: exact figures, quick runs, files, and the command line around them."""
 
 import csv
+import dataclasses
 import json
 import math
 import sys
@@ -256,8 +257,8 @@ def test_a_second_run_replaces_the_first_and_infinity_is_null(tmp_path: Path) ->
     study.run(found, settings, tmp_path)
     kept = tmp_path / "notes.txt"
     kept.write_text("mine")
-    tiny = type(found)(name="tiny", title="t", claim="c", default_seeds=2, run=_tiny)
-    study.run(tiny, settings, tmp_path)
+    changed = dataclasses.replace(found, run=_tiny)
+    study.run(changed, settings, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
         "data.json",
         "data.csv",
@@ -265,6 +266,8 @@ def test_a_second_run_replaces_the_first_and_infinity_is_null(tmp_path: Path) ->
         "notes.txt",
     }
     assert json.loads((tmp_path / "data.json").read_text())["rows"] == [{"value": None}]
+    with pytest.raises(OutputError, match="holds the experiment 'mvu-consistency'"):
+        study.run(dataclasses.replace(found, name="tiny"), settings, tmp_path)
 
 
 def test_seeds_are_checked() -> None:

@@ -191,3 +191,10 @@ def test_the_squared_metric_in_an_interval_claims_the_whole_table() -> None:
     grid = np.linspace(0.0, 1.0, 4)
     losses = np.abs(np.log(table.at(grid)[:, None] / table.at(grid)[None])).max(axis=2)
     assert (losses <= 3.0 * (grid[:, None] - grid[None]) ** 2 + 1e-9).all()
+
+
+@pytest.mark.parametrize("codes", [[-1], [8], [1.5], [True, False]])
+def test_codes_that_no_client_sends_are_refused(codes: list[Any]) -> None:
+    mechanism = Mvu(input_domain=WIDE, epsilon=1.0, input_bits=3, output_bits=3)
+    with pytest.raises(DomainError, match="integers from 0 to 7"):
+        mechanism.decode(np.array(codes))

@@ -75,7 +75,7 @@ def show_(kind: str, as_json: Json = False) -> None:
 
 @app.command()
 def design(
-    kind: Annotated[str, typer.Argument(help="What to design: mvu.")],
+    kind: Annotated[str, typer.Argument(help="mvu, or metric_mvu (the same with --metric l1).")],
     epsilon: Annotated[
         float, typer.Option(help="Over the whole interval; per unit of the metric with --metric.")
     ],
@@ -88,15 +88,22 @@ def design(
         str | None, typer.Option(help="Metric DP instead: l1 or l2_squared, on [0, 1].")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw matrix and alphabet (SVG).")] = None,
-    out: Annotated[Path | None, typer.Option(help="Save the design into this folder.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Save the design's two files here ($SOTTOVOCE_CACHE/designs is read)."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Design the unbiased table of least variance on [0, 1], with its certificate."""
     from sottovoce.design import store
     from sottovoce.errors import ParameterError, UnknownNameError
 
-    if kind != "mvu":
-        raise UnknownNameError.among("design", kind, ["mvu"])
+    if kind not in ("mvu", "metric_mvu"):
+        raise UnknownNameError.among("design", kind, ["mvu", "metric_mvu"])
+    if kind == "metric_mvu" and metric is None:
+        metric = "l1"
+    if plot is not None and plot.suffix != ".svg":
+        raise ParameterError(f"--plot draws SVG: name a file that ends in .svg, got '{plot}'")
     if (input_bits is None) != continuous:
         raise ParameterError("give either --input-bits or --continuous")
     spec = store.spec_of(epsilon, input_bits, output_bits, metric)
@@ -157,7 +164,10 @@ def _in_units(certificate: dict[str, float], unit: float) -> dict[str, float]:
 
 def _print_design(result: dict[str, Any]) -> None:
     tables = ("alphabet", "inputs", "probabilities")
-    print_fields({name: value for name, value in result.items() if name not in tables})
+    fields = {name: value for name, value in result.items() if name not in tables}
+    # The epsilon asked for, and one that is proved not to exceed it: exact, not rounded up.
+    fields |= {name: repr(fields[name]) for name in ("epsilon", "table_epsilon")}
+    print_fields(fields)
     letters, rows = result["alphabet"], result["probabilities"]
     if len(letters) > 16 or len(rows) > 64:
         typer.echo(f"\n{len(rows)} rows of {len(letters)} probabilities: see --json or --plot")

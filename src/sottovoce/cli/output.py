@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+_PROSE_WIDTH = 24
+
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -15,22 +17,36 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table; numbers stand right, words left. Wide enough for every cell when piped."""
+    """A table; numbers stand right, words left. Prose wraps on a narrow terminal, and only prose.
+
+    Where even that does not fit, lines are longer than the terminal: nothing is cut.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
+    console = Console()
     table = Table(box=box.SIMPLE_HEAD)
-    for index, column in enumerate(columns):
-        numeric = all(row[index][:1] in "0123456789-+.<" for row in rows)
-        table.add_column(column, justify="right" if numeric and rows else "left", no_wrap=True)
+    narrowest = 2
+    for column, *cells in zip(columns, *rows, strict=True):
+        width = max(map(len, (column, *cells)))
+        prose = console.is_terminal and any(
+            len(cell) > _PROSE_WIDTH and " " in cell for cell in cells
+        )
+        numeric = bool(cells) and all(cell[:1] in "0123456789-+.<" for cell in cells)
+        table.add_column(
+            column,
+            justify="right" if numeric else "left",
+            no_wrap=not prose,
+            min_width=_PROSE_WIDTH if prose else width,
+            overflow="fold",
+        )
+        narrowest += (_PROSE_WIDTH if prose else width) + 3
     for row in rows:
         table.add_row(*row)
-    console = Console()
-    if not console.is_terminal:
-        widths = (max(map(len, cells)) for cells in zip(columns, *rows, strict=True))
-        console = Console(width=max(console.width, sum(widths) + 3 * len(columns) + 2))
-    console.print(table)
+    if narrowest > console.width:
+        console = Console(width=narrowest)
+    console.print(table, soft_wrap=False)
 
 
 def print_fields(fields: Mapping[str, object]) -> None:

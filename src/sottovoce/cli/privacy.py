@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, print_fields, print_json
+from sottovoce.cli.output import Json, print_fields, print_json, progress_bars
 
 app = typer.Typer(help="Account for privacy, or calibrate to a budget.", no_args_is_help=True)
 
@@ -15,7 +15,7 @@ Delta = Annotated[float, typer.Option(help="The failure probability, such as 1e-
 Dimension = Annotated[int, typer.Option(help="Coordinates of an update.")]
 ClipNorm = Annotated[float, typer.Option(help="The largest norm of a contribution.")]
 ClipGeometry = Annotated[
-    str | None, typer.Option(help="l2, l1 or linf [l2, or what the mechanism is made for].")
+    str | None, typer.Option(help="l2, l1 or linf [what the mechanism is made for].")
 ]
 AdjacencyName = Annotated[str, typer.Option(help="zero-out or replace-one.")]
 
@@ -77,14 +77,17 @@ def calibrate(
     parameters.integer("rounds", rounds, low=1, high=10**12)
     registration = registry.find(mechanism)
     domain = _domain(registration, clip_geometry, dimension, clip_norm)
-    found = registration.calibrated(
-        domain,
-        _given(param),
-        rounds=rounds,
-        epsilon=epsilon,
-        delta=delta,
-        adjacency=Adjacency.parse(adjacency),
-    )
+    with progress_bars() as bars:
+        bars.update("calibrating", 0, 1, "seconds, or up to a minute for designed tables")
+        found = registration.calibrated(
+            domain,
+            _given(param),
+            rounds=rounds,
+            epsilon=epsilon,
+            delta=delta,
+            adjacency=Adjacency.parse(adjacency),
+        )
+        bars.update("calibrating", 1, 1, "done")
     built = registration.build(domain, found)
     _report(
         built,
@@ -97,11 +100,10 @@ def calibrate(
 
 
 def _domain(registration: Any, geometry: str | None, dimension: int, clip_norm: float) -> Any:
-    """As asked, else Euclidean if the mechanism takes it, else what it is made for."""
+    """As asked, else what the mechanism is made for."""
     from sottovoce.domains import clipped, geometry_of
 
-    taken = [geometry_of(domain) for domain in registration.example_domains]
-    return clipped(geometry or ("l2" if "l2" in taken else taken[0]), dimension, clip_norm)
+    return clipped(geometry or geometry_of(registration.example_domain), dimension, clip_norm)
 
 
 def _report(

@@ -22,7 +22,7 @@ DATA, TABLE, PAGE = "data.json", "data.csv", "index.html"
 
 def run(experiment: Experiment, settings: Settings, out: Path) -> dict[str, Any]:
     """Run and save; each file is whole or absent, and the page, which needs the others, is last."""
-    _prepare(out)
+    _prepare(out, experiment.name)
     start = time.perf_counter()
     findings = experiment.run(settings)
     seconds = time.perf_counter() - start
@@ -36,8 +36,8 @@ def run(experiment: Experiment, settings: Settings, out: Path) -> dict[str, Any]
     return plain
 
 
-def _prepare(out: Path) -> None:
-    """An empty folder, or one that an earlier run made; what that run left is removed."""
+def _prepare(out: Path, name: str) -> None:
+    """An empty folder, or one of the same experiment, whose earlier files are removed."""
     with files.explained("create", out):
         out.mkdir(parents=True, exist_ok=True)
         if not any(out.iterdir()):
@@ -49,6 +49,10 @@ def _prepare(out: Path) -> None:
         earlier = files.read_json(out / DATA)
         if not isinstance(earlier, dict) or "experiment" not in earlier:
             raise OutputError(f"{out / DATA} is not an experiment's; choose another --out")
+        if earlier["experiment"] != name:
+            raise OutputError(
+                f"{out} holds the experiment '{earlier['experiment']}'; choose another --out"
+            )
         pictures = [Path(str(figure["file"])).name for figure in earlier.get("figures", [])]
         for name in (*pictures, TABLE, PAGE):
             (out / name).unlink(missing_ok=True)

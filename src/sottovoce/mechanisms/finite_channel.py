@@ -15,7 +15,13 @@ from sottovoce.design.store import Design, DesignSpec, table_epsilon
 from sottovoce.domains import Box, Domain, L1Ball, L2Ball, Vector
 from sottovoce.errors import ParameterError
 from sottovoce.kernels.table import sample_table
-from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling
+from sottovoce.mechanisms.mechanism import (
+    Codes,
+    FiniteLaw,
+    LevelCodes,
+    Sampling,
+    level_indices,
+)
 from sottovoce.privacy.events import PureDp, Repeated
 from sottovoce.randomness import Keystream
 
@@ -71,7 +77,7 @@ class TableMechanism:
         )
 
     def decode(self, codes: Codes) -> Vector:
-        return self.points[codes.astype(np.intp)]
+        return self.points[level_indices(codes, self.levels)]
 
     def law(self, values: ArrayLike) -> FiniteLaw:
         rows = self.table.channel.at(self._positions(values))
@@ -117,9 +123,9 @@ class IntervalTable(TableMechanism):
         """A box, and an epsilon for which there are tables."""
         if not isinstance(self.input_domain, Box):
             raise ParameterError(
-                f"input_domain must be a Box, got {type(self.input_domain).__name__}; this "
-                "mechanism hides each coordinate over its whole interval: for vectors in a ball "
-                "use 'metric_mvu' or 'gauss_hermite'"
+                f"input_domain must be a Box (clip geometry linf), got "
+                f"{type(self.input_domain).__name__}; this mechanism hides each coordinate over "
+                "its whole interval: for vectors in a ball use 'metric_mvu' or 'gauss_hermite'"
             )
         table_epsilon(self.epsilon)
 

@@ -13,7 +13,13 @@ from sottovoce.design import hermite
 from sottovoce.domains import Domain, L2Ball, Vector, require_l2_ball
 from sottovoce.errors import ParameterError
 from sottovoce.kernels.reference import sample_exponential_family
-from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling
+from sottovoce.mechanisms.mechanism import (
+    Codes,
+    FiniteLaw,
+    LevelCodes,
+    Sampling,
+    level_indices,
+)
 from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.privacy.events import ZeroConcentrated
 from sottovoce.randomness import Keystream
@@ -92,7 +98,7 @@ class GaussHermite:
 
     def decode(self, codes: Codes) -> Vector:
         points = hermite.gauss_hermite(self.levels).points
-        return np.asarray(self.noise_stddev * points[codes.astype(np.intp)])
+        return np.asarray(self.noise_stddev * points[level_indices(codes, self.levels)])
 
     def law(self, values: ArrayLike) -> FiniteLaw:
         tilts = self.input_domain.check(values) / self.noise_stddev

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import MAX_DIMENSION, Domain, Vector
+from sottovoce.errors import DomainError
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.randomness import Keystream
 
@@ -71,6 +72,16 @@ class Float32Codes:
 
 
 CodeFormat = LevelCodes | Float32Codes
+
+
+def level_indices(codes: ArrayLike, levels: int) -> NDArray[np.intp]:
+    """Codes as indices; anything but integers 0 ... levels - 1 is refused."""
+    array = np.asarray(codes)
+    if array.dtype.kind not in "iu" or (
+        array.size and not 0 <= int(array.min()) <= int(array.max()) < levels
+    ):
+        raise DomainError(f"codes must be integers from 0 to {levels - 1}")
+    return array.astype(np.intp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

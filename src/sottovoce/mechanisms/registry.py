@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, runtime_checkable
 
 import sottovoce.mechanisms
 from sottovoce.adjacency import Adjacency
@@ -33,6 +33,15 @@ ENTRY_POINT_GROUP = "sottovoce.mechanisms"
 
 Parameters = Mapping[str, Any]
 M = TypeVar("M", bound=type)
+
+
+def _type_name(annotation: Any) -> str:
+    """A parameter's type for people: int | 'continuous'."""
+    if get_origin(annotation) is Literal:
+        return " | ".join(repr(value) for value in get_args(annotation))
+    if get_args(annotation):
+        return " | ".join(_type_name(part) for part in get_args(annotation))
+    return getattr(annotation, "__name__", str(annotation))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +80,7 @@ class Registration:
     def parameters(self) -> dict[str, str]:
         """Name and type of every parameter but the domain."""
         fields = dataclasses.fields(self.factory)  # type: ignore[arg-type]
-        return {
-            f.name: getattr(f.type, "__name__", str(f.type))
-            for f in fields
-            if f.name != "input_domain"
-        }
+        return {f.name: _type_name(f.type) for f in fields if f.name != "input_domain"}
 
     def check_names(self, given: Parameters) -> None:
         for name in given:
@@ -87,9 +92,9 @@ class Registration:
         self.check_names(given)
         missing = sorted(set(self.parameters) - set(given))
         if missing:
+            example = ", ".join(f"{name}={self.examples[0][name]}" for name in missing)
             raise ParameterError(
-                f"mechanism '{self.kind}' needs {', '.join(missing)}; "
-                f"for example {dict(self.examples[0])}"
+                f"mechanism '{self.kind}' needs {', '.join(missing)}; for example {example}"
             )
 
     def build(self, domain: Domain, given: Parameters) -> Mechanism:

@@ -83,7 +83,9 @@ class HeatMap:
                 padding = [""] * (width - len(values))
                 rows.append([panel.name, label, *(f"{value:.4g}" for value in values), *padding])
         kind = "code" if isinstance(self.panels[0], Panel) else "column"
-        return Table(columns=["matrix", "row", *(f"{kind} {j}" for j in range(width))], rows=rows)
+        first = 0 if kind == "code" else 1
+        names = [f"{kind} {number}" for number in range(first, first + width)]
+        return Table(columns=["matrix", "row", *names], rows=rows)
 
 
 def _cells(panel: Panel | MapPanel, side: float) -> list[str]:

@@ -203,8 +203,9 @@ def _verdict(rows: Sequence[Row], names: Sequence[str], epsilons: Sequence[float
         values = ", ".join(f"{at[name, epsilon]:.3f}" for epsilon in epsilons)
         lines.append(f"{name}: {values}")
     guess = rows[0]["total_variation_of_a_uniform_guess"]
-    winners = ", ".join(
-        f"{min(names, key=lambda name: float(at[name, e] or 0.0))} at {e:g}" for e in epsilons
+    winners = "; ".join(
+        f"at epsilon {e:g}, {min(names, key=lambda name: float(at[name, e] or 0.0))}"
+        for e in epsilons
     )
     lines.append(f"A uniform guess: {guess:.3f}. Nearest to the truth: {winners}.")
     return "\n".join(lines)
