@@ -120,9 +120,8 @@ class MetricMvu(DesignedTable):
             return Repeated(event=whole, count=domain.dimension)
         distance = domain.sensitivity(adjacency)  # of an L1 ball, or of one side of a box
         if isinstance(domain, Box):
-            distance *= (
-                math.sqrt(domain.dimension) if self.metric == "euclidean" else (domain.dimension)
-            )
+            euclidean = self.metric == "euclidean"
+            distance *= math.sqrt(domain.dimension) if euclidean else domain.dimension
         return MetricDp(
             epsilon=self.epsilon,
             metric=self.metric,
