@@ -83,7 +83,7 @@ class IntegerTable:
     """The table that runs: probabilities are integers over 2^128, and rows sum to 2^128 exactly.
 
     `cumulative` holds the rows' running sums, `thresholds` the same and `channel` the whole in
-    float64, rounded.
+    float64, rounded; `digest` stands for all of it.
     """
 
     knots: Vector
@@ -92,6 +92,7 @@ class IntegerTable:
     cumulative: tuple[tuple[int, ...], ...]
     thresholds: Vector
     channel: Channel
+    digest: str
 
     @classmethod
     def of(cls, knots: Vector, letters: Vector, rows: list[list[int]]) -> "IntegerTable":
@@ -104,7 +105,12 @@ class IntegerTable:
         )
         for array in (floats, thresholds, knots, letters):
             array.flags.writeable = False
+        digest = hashlib.blake2b(digest_size=16)
+        for array in (knots, letters):
+            digest.update(array.astype("<f8").tobytes())
+        digest.update(repr(cumulative).encode())
         return cls(
+            digest=digest.hexdigest(),
             knots=knots,
             letters=letters,
             rows=tuple(tuple(row) for row in rows),
@@ -112,14 +118,6 @@ class IntegerTable:
             thresholds=thresholds,
             channel=Channel(knots=knots, rows=floats, letters=letters),
         )
-
-    def digest(self) -> str:
-        """Sixteen bytes, in hex, that stand for the whole table."""
-        digest = hashlib.blake2b(digest_size=16)
-        for array in (self.knots, self.letters):
-            digest.update(array.astype("<f8").tobytes())
-        digest.update(repr(self.rows).encode())
-        return digest.hexdigest()
 
     def pure_epsilon(self) -> float:
         """The exact largest log-ratio between two rows, rounded up."""

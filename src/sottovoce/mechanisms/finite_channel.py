@@ -65,7 +65,7 @@ class TableMechanism:
 
     def design_digest(self) -> str:
         """Server and client must hold the same table, not only the same parameters."""
-        return self.table.digest()
+        return self.table.digest
 
     def code_format(self) -> LevelCodes:
         return LevelCodes(levels=self.levels)
