@@ -71,8 +71,8 @@ class Skellam:
     is declared by the law, which is exact: P(j | x) = (1 - f) w(j - k) + f w(j - k - 1) for
     x/step = k + f and the wrapped Skellam pmf w.
 
-    Privacy. For an integer shift k and an integer order a (Agarwal, Kairouz and Liu 2021,
-    theorem 3.5), and summed over coordinates,
+    Privacy. For an integer shift k and an integer order a (Agarwal, Kairouz and Liu 2021), and
+    summed over coordinates,
 
         D_a <= a k^2/(2V) + min( ((2a-1) k^2 + 6 |k|)/(4 V^2), 3 |k|/(2V) ).
 
