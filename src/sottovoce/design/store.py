@@ -193,7 +193,7 @@ def cache_folder() -> Path:
     """Where solved designs are kept."""
     if chosen := os.environ.get("SOTTOVOCE_CACHE"):
         return Path(chosen) / "designs"
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(base) / "sottovoce" / "designs"
 
 
