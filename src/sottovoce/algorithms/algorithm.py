@@ -1,11 +1,13 @@
 """What an algorithm is: state in, state out."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sottovoce.adjacency import Unit
 from sottovoce.domains import L2Ball, Vector
-from sottovoce.learning.task import ClientData, Task
+
+if TYPE_CHECKING:  # brings torch, which a reader of checkpoints does not need
+    from sottovoce.learning.task import ClientData, Task
 
 State = Mapping[str, Vector]
 Uplinks = tuple[Vector, ...]  # every vector that will leave a client in a round
@@ -23,19 +25,19 @@ class Algorithm(Protocol):
         """What the domain's neighbours differ in."""
         ...
 
-    def domain(self, dimension: int, client: ClientData) -> L2Ball:
+    def domain(self, dimension: int, client: "ClientData") -> L2Ball:
         """Where a client's uplinks live, and so what one neighbour can change."""
         ...
 
-    def weight(self, client: ClientData) -> float:
+    def weight(self, client: "ClientData") -> float:
         """The client's public weight in the mean."""
         ...
 
     def initialise(self, model: Vector) -> State: ...
 
     def client_steps(
-        self, task: Task, model: Vector, clients: Sequence[ClientData]
-    ) -> Iterator[tuple[ClientData, Uplinks]]:
+        self, task: "Task", model: Vector, clients: Sequence["ClientData"]
+    ) -> Iterator[tuple["ClientData", Uplinks]]:
         """Each client's uplinks, as they become ready."""
         ...
 

@@ -21,7 +21,7 @@ import numpy as np
 from sottovoce import files
 from sottovoce.errors import OutputError
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.simulation.engine import Progress
+from sottovoce.simulation.progress import Progress
 
 try:
     import fcntl

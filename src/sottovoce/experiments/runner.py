@@ -17,7 +17,8 @@ from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.mechanism import bits_per_coordinate
 from sottovoce.privacy.events import NonPrivate
 from sottovoce.randomness import Randomness, SeededRandomness, SystemRandomness
-from sottovoce.simulation.engine import Progress, RoundRecord, Simulation
+from sottovoce.simulation.engine import RoundRecord, Simulation
+from sottovoce.simulation.progress import Progress
 
 Metrics = dict[str, Any]
 OnRound = Callable[[Metrics], None]

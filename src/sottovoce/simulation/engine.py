@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sottovoce.adjacency import Adjacency
-from sottovoce.algorithms.algorithm import Algorithm, State
+from sottovoce.algorithms.algorithm import Algorithm
 from sottovoce.domains import Vector
 from sottovoce.learning.task import ClientData, Task
 from sottovoce.ledger.ledger import Ledger
@@ -14,19 +14,11 @@ from sottovoce.rounds.client import Refused, Request, privatise
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.rounds.server import RoundServer
 from sottovoce.simulation.cohorts import ClientSampling, draw
+from sottovoce.simulation.progress import Progress
 from sottovoce.wire.message import HEADER_BYTES
 
 # Coordinates of updates held in memory at once; their clients share two commits of the ledger.
 _COORDINATES_TOGETHER = 1 << 25
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """Everything that changes from round to round."""
-
-    rounds_done: int
-    model: Vector
-    algorithm_state: State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
