@@ -81,7 +81,8 @@ class Skellam:
     (quasi-convexity) and the mean of e^((a-1) D_a) (convexity) over U; docs/privacy.md, "Skellam
     noise", has the proof. Nothing is rejected, so the rounding stays unbiased. The modulus is
     post-processing. The tests check the theorem against mpmath's exact sums over
-    V from .05 to 40, orders to 64 and shifts to 5, and the claim against the exact law.
+    V from .05 to 40, orders to 64 and shifts to 5, and in float64 up to V = 1e6, where fine grids
+    are; and the claim against the exact law.
     """
 
     input_domain: L1Ball | L2Ball
