@@ -12,10 +12,11 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
+from sottovoce.domains import MAX_DIMENSION
 from sottovoce.errors import AdjacencyMismatchError, LedgerError, ParameterError, PrivacyError
 
 
@@ -121,6 +122,118 @@ class RenyiCurve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OneBit:
+    """`dimension` independent bits, P(1) = 1/(1 + e^-z) for the logit z of each.
+
+    Whatever the logits are, those of neighbours lie at most `shift` apart (Euclidean).
+    """
+
+    shift: float
+    dimension: int
+    adjacency: Adjacency
+
+    def __post_init__(self) -> None:
+        parameters.positive("shift", self.shift)
+        parameters.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecureSum:
+    """Sums of `clients` vectors of bits, of which nothing but the sums is seen.
+
+    One of them is protected as in `OneBit`; the logits of all lie within `logit_bound` of 0.
+    """
+
+    shift: float
+    dimension: int
+    logit_bound: float
+    clients: int
+    adjacency: Adjacency
+
+    def __post_init__(self) -> None:
+        parameters.positive("shift", self.shift)
+        parameters.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
+        parameters.positive("logit_bound", self.logit_bound)
+        parameters.integer("clients", self.clients, low=1, high=2**31)
+
+    def local(self) -> OneBit:
+        """What one client's bits alone give away."""
+        return OneBit(shift=self.shift, dimension=self.dimension, adjacency=self.adjacency)
+
+
+SamplingScheme = Literal["poisson", "fixed-size"]
+# What keeps from everybody who was sampled. Without it sampling amplifies nothing.
+HiddenBy = Literal["own-records", "central-noise", "secure-sum"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """`event` on a secret sample, in which a contribution is with probability `rate`.
+
+    poisson      each contribution independently; one that is left out counts as zero.
+    fixed-size   a set of fixed size, every one equally likely. Under zero-out the place of a
+                 contribution that is left out is taken by another, so only replace-one is bounded.
+
+    `event` is one release: a basic event or a composition of some.
+    """
+
+    event: "PrivacyEvent"
+    rate: float
+    scheme: SamplingScheme
+    hidden_by: HiddenBy
+
+    def __post_init__(self) -> None:
+        parameters.fraction("sampling rate", self.rate)
+        for name, value, choices in (
+            ("scheme", self.scheme, get_args(SamplingScheme)),
+            ("hidden_by", self.hidden_by, get_args(HiddenBy)),
+        ):
+            if value not in choices:
+                raise ParameterError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        _check_local(self.event, "sampled")
+        if self.scheme == "fixed-size" and self.adjacency != Adjacency.REPLACE_ONE:
+            raise ParameterError(
+                "fixed-size sampling is accounted under replace-one only (whoever is left out is "
+                "replaced by another); ask for adjacency replace-one, or sample by Poisson"
+            )
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return self.event.adjacency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shuffled:
+    """`clients` messages in random order, each from a randomiser with the local `event`.
+
+    Which message is whose is not seen. `event` must be pure; see `privacy.shuffling`.
+    """
+
+    event: "PrivacyEvent"
+    clients: int
+
+    def __post_init__(self) -> None:
+        parameters.integer("clients", self.clients, low=1, high=2**31)
+        _check_local(self.event, "shuffled")
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return self.event.adjacency
+
+
+def _check_local(event: "PrivacyEvent", verb: str) -> None:
+    """One release without amplification: amplifying twice needs a theorem of its own."""
+    if not isinstance(event, PrivacyEvent):
+        raise ParameterError(f"only a privacy event can be {verb}, got {event!r}")
+    for part in basic_counts(event):
+        if isinstance(part, Sampled | Shuffled | SecureSum):
+            raise ParameterError(
+                f"{type(part).__name__} cannot be {verb} again: no bound is proved for both "
+                "together; use one of them"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Repeated:
     """The same event `count` times, adaptively."""
 
@@ -161,7 +274,17 @@ class Composed:
 
 
 BasicEvent = (
-    NonPrivate | GaussianNoise | ZeroConcentrated | PureDp | MetricDp | FinitePair | RenyiCurve
+    NonPrivate
+    | GaussianNoise
+    | ZeroConcentrated
+    | PureDp
+    | MetricDp
+    | FinitePair
+    | RenyiCurve
+    | OneBit
+    | SecureSum
+    | Sampled
+    | Shuffled
 )
 PrivacyEvent = BasicEvent | Repeated | Composed
 
@@ -175,6 +298,10 @@ _SHAPES: dict[str, type[PrivacyEvent]] = {
         MetricDp,
         FinitePair,
         RenyiCurve,
+        OneBit,
+        SecureSum,
+        Sampled,
+        Shuffled,
         Repeated,
         Composed,
     )

@@ -12,12 +12,17 @@ from sottovoce.privacy.events import (
     GaussianNoise,
     MetricDp,
     NonPrivate,
+    OneBit,
     PrivacyEvent,
     PureDp,
     RenyiCurve,
+    Sampled,
+    SecureSum,
+    Shuffled,
     ZeroConcentrated,
     basic_counts,
 )
+from sottovoce.privacy.one_bit import one_bit_renyi
 
 
 def renyi_divergence(event: PrivacyEvent, order: float) -> float:
@@ -48,6 +53,12 @@ def _basic(event: BasicEvent, order: float) -> float:
         case RenyiCurve():
             above = bisect.bisect_left(event.orders, order)
             return event.divergences[above] if above < len(event.orders) else math.inf
+        case OneBit():
+            return one_bit_renyi(event.shift, event.dimension, order)
+        case SecureSum():
+            return _basic(event.local(), order)
+        case Sampled() | Shuffled():
+            return renyi_divergence(event.event, order)
         case _:
             assert_never(event)
 

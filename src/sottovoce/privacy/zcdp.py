@@ -14,9 +14,13 @@ from sottovoce.privacy.events import (
     GaussianNoise,
     MetricDp,
     NonPrivate,
+    OneBit,
     PrivacyEvent,
     PureDp,
     RenyiCurve,
+    Sampled,
+    SecureSum,
+    Shuffled,
     ZeroConcentrated,
     basic_counts,
 )
@@ -43,7 +47,11 @@ def _basic(event: BasicEvent) -> float:
             return min(event.epsilon**2 / 2.0, event.epsilon)
         case MetricDp():
             return _basic(event.pure())
-        case FinitePair() | RenyiCurve():
+        case OneBit():
+            return event.shift**2 / 8.0
+        case SecureSum():
+            return _basic(event.local())
+        case FinitePair() | RenyiCurve() | Sampled() | Shuffled():
             raise UnsupportedEventError(
                 f"the zcdp accountant has no rho for {type(event).__name__}; use renyi"
             )
