@@ -66,3 +66,15 @@ def privacy_spent(event: PrivacyEvent, delta: float) -> PrivacySpent:
 def epsilon(event: PrivacyEvent, delta: float) -> float:
     """The smallest sound epsilon of the event at `delta`."""
     return privacy_spent(event, delta).epsilon
+
+
+def within(event: PrivacyEvent, delta: float, budget: float) -> bool:
+    """Whether some accountant shows that the event costs at most `budget`; the quick ones first."""
+    parameters.delta(delta)
+    for accountant in ACCOUNTANTS:
+        try:
+            if accountant.epsilon(event, delta) <= budget:
+                return True
+        except UnsupportedEventError:
+            continue
+    return False
