@@ -47,6 +47,9 @@ SecureSumClients = Annotated[
     int | None,
     typer.Option(help="Clients of whom a secure sum reveals nothing but the sum, at least."),
 ]
+AccountantName = Annotated[
+    str | None, typer.Option(help="The bound of this accountant alone [the smallest of all].")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +176,7 @@ def spend(
     clip_norm: ClipNorm = 1.0,
     clip_geometry: ClipGeometry = None,
     adjacency: AdjacencyName = "zero-out",
+    accountant: AccountantName = None,
     as_json: Json = False,
 ) -> None:
     """The epsilon that a client spends over some rounds."""
@@ -193,7 +197,15 @@ def spend(
         secure_sum_clients,
     )
     built = setting.registration.build(setting.domain, _given(param))
-    _report(built, setting, clip_norm=clip_norm, rounds=rounds, delta=delta, as_json=as_json)
+    _report(
+        built,
+        setting,
+        clip_norm=clip_norm,
+        rounds=rounds,
+        delta=delta,
+        accountant=accountant,
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -413,6 +425,7 @@ def _report(
     rounds: int,
     delta: float,
     as_json: bool,
+    accountant: str | None = None,
 ) -> None:
     import math
 
@@ -422,7 +435,8 @@ def _report(
     from sottovoce.privacy.accounting import privacy_spent
     from sottovoce.privacy.events import Repeated
 
-    spent = privacy_spent(Repeated(event=setting.event(mechanism), count=rounds), delta)
+    event = Repeated(event=setting.event(mechanism), count=rounds)
+    spent = privacy_spent(event, delta, accountant)
     public = public_parameters(mechanism)
     result = {
         "epsilon": _finite(spent.epsilon),
