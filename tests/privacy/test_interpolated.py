@@ -135,7 +135,8 @@ def test_in_one_dimension_a_dense_search_comes_within_a_percent_of_the_bound(
     allowed = np.abs(first[:, None] - second) <= reach * (1.0 + 1e-12)
     best = float(found[allowed].max())
     # The concave envelope may exceed h where h is convex, but not at its last point.
-    assert best * (1.0 - 1e-9) <= bound <= best * 1.01
+    # Equal rows leave 1e-30 of rounding against 0.
+    assert best * (1.0 - 1e-9) <= bound <= best * 1.01 + 1e-25
 
 
 @pytest.mark.parametrize("power", [1.0, 2.0])
