@@ -88,7 +88,7 @@ def _scaled_bound(points: Vector, log_weights: Vector) -> float:
     seen = bound = 0.0
     start = 0
     while True:
-        centres = (np.arange(start, start + _CHUNK) + 0.5) * _WIDTH
+        centres = np.asarray((np.arange(start, start + _CHUNK) + 0.5) * _WIDTH, dtype=np.float64)
         seen, covered = _cover(points, log_weights, centres, seen)
         bound = max(bound, covered)
         start += _CHUNK
