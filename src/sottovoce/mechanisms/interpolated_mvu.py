@@ -109,7 +109,7 @@ class InterpolatedMvu:
 
     Nor would more input rows: an unbiased mechanism with Fisher information at most M has variance
     at least 1/M (Cramer and Rao), which is the Gaussian's at equal rho. Gauss-Hermite is within .3%
-    of that once its bits cover the input, so nothing else could gain more than those .3%.
+    of that once its bits cover the input, so no unbiased design could gain more than those .3%.
 
     Reference: Guo, Chaudhuri, Stock and Rabbat 2023, sections 3 and 3.1, appendices A and B.
     """
