@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Vector
-from sottovoce.errors import UnsupportedEventError
+from sottovoce.errors import ParameterError, UnsupportedEventError
 from sottovoce.privacy.binomial import OUTSIDE, TAIL_ERROR, binomial_cdf, fair_pmf
 from sottovoce.privacy.events import PrivacyEvent, Shuffled, basic_counts
 from sottovoce.privacy.loss_pairs import LossPair
@@ -71,7 +71,7 @@ def shuffled_delta(eps0: float, clients: int, epsilon: float) -> float:
     parameters.positive("eps0", eps0)
     parameters.integer("clients", clients, low=1, high=MAX_CLIENTS)
     if not epsilon >= 0.0:
-        raise ValueError(f"epsilon must be at least 0, got {epsilon!r}")
+        raise ParameterError(f"epsilon must be at least 0, got {epsilon!r}")
     if epsilon >= eps0:
         return 0.0
     alpha = _alpha(eps0, epsilon)
@@ -133,10 +133,9 @@ def _clone_buckets(eps0: float, clients: int) -> tuple[Vector, Vector]:
     low, high = max(0.0, mean - 13.0 * spread), min(float(others), mean + 4.0 * spread)
     # A bucket costs at most its width: a twelfth of C's spread, or 2e-4 of C where that is more.
     width = max(1.0, spread / 12.0, 2e-4 * mean)
-    ends = np.concatenate(
-        [[0.0], np.geomspace(1.0, max(1.0, low), 24), np.arange(low, high, width)]
-    )
-    ends = np.unique(np.floor(ends))
+    even = np.arange(low, high + width, width)
+    ends = np.concatenate([[0.0], np.geomspace(1.0, max(1.0, low), 24), even])
+    ends = np.unique(np.minimum(np.floor(ends), others))
     below = binomial_cdf(ends - 1.0, float(others), chance) * (1.0 + TAIL_ERROR)
     below = np.minimum(1.0, np.where(ends > 0.0, below + 1e-300, 0.0))
     ends.setflags(write=False)
