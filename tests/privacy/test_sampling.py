@@ -243,3 +243,9 @@ def test_pure_epsilons_add_up_and_are_infinite_where_there_is_none() -> None:
         assert pure_epsilon(event) == math.inf
     many = Repeated(event=Repeated(event=metric, count=2**53), count=2**53)
     assert pure_epsilon(Repeated(event=many, count=2**53)) > 1e40
+
+
+@pytest.mark.parametrize("order", [1.0, 0.5, -1.0, math.nan])
+def test_orders_up_to_one_are_refused(order: float) -> None:
+    with pytest.raises(ParameterError):
+        renyi_divergence(sampled(PureDp(epsilon=1.0, adjacency=ZERO_OUT), 0.5), order)

@@ -64,3 +64,28 @@ def fair_pmf(coins: int) -> tuple[int, Vector]:
     left = right[:0:-1] if coins % 2 == 0 else right[::-1]
     pmf = np.exp(np.concatenate([left, right]))
     return first, np.asarray(pmf / pmf.sum())
+
+
+def lower_buckets(coins: int, chance: float) -> tuple[Vector, Vector]:
+    """Buckets of X ~ Bin(n, chance) by their lower ends, and upper bounds on P(X < end).
+
+    For a function that falls with X: taken at the ends, with these weights, its mean only grows.
+    """
+    # Rounded down, and 1 - chance up, which makes X smaller: the safe side.
+    chance = max(0.0, 1.0 - math.nextafter(1.0 - chance * (1.0 - 2.0**-48), 2.0))
+    if chance == 0.0 or coins == 0:
+        return np.zeros(1), np.zeros(1)
+    mean = coins * chance
+    spread = math.sqrt(mean * (1.0 - chance)) + 1.0
+    low, high = max(0.0, mean - 13.0 * spread), min(float(coins), mean + 4.0 * spread)
+    # A bucket costs at most its width: a twelfth of X's spread, or 2e-4 of X where that is more.
+    width = max(1.0, spread / 12.0, 2e-4 * mean)
+    even = np.arange(low, high + width, width)
+    ends = np.concatenate([[0.0], np.geomspace(1.0, max(1.0, low), 24), even])
+    ends = np.unique(np.minimum(np.floor(ends), coins))
+    below = binomial_cdf(ends - 1.0, float(coins), chance) * (1.0 + TAIL_ERROR)
+    below = np.minimum(1.0, np.where(ends > 0.0, below + 1e-300, 0.0))
+    below = np.maximum.accumulate(below)
+    ends.setflags(write=False)
+    below.setflags(write=False)
+    return ends, below

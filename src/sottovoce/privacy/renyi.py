@@ -25,6 +25,7 @@ from sottovoce.privacy.events import (
 from sottovoce.privacy.one_bit import one_bit_renyi
 from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.privacy.sampling import STATED_ORDERS, sampled_renyi
+from sottovoce.privacy.secure_sum import NODES, secure_sum_renyi
 
 
 def renyi_divergence(event: PrivacyEvent, order: float) -> float:
@@ -58,7 +59,7 @@ def _basic(event: BasicEvent, order: float) -> float:
         case OneBit():
             return one_bit_renyi(event.shift, event.dimension, order)
         case SecureSum():
-            return _basic(event.local(), order)
+            return secure_sum_renyi(event, order)
         case Sampled():
             # Any bound on the likelihood ratio dominates too, and is the better one far out.
             return min(
@@ -115,4 +116,6 @@ def _stated_orders(event: PrivacyEvent) -> set[float]:
             orders.update(part.orders)
         elif isinstance(part, Sampled):
             orders.update(STATED_ORDERS, _stated_orders(part.event))
+        elif isinstance(part, SecureSum):
+            orders.update(NODES)
     return orders

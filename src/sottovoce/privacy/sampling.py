@@ -37,6 +37,7 @@ import numpy as np
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Vector
+from sottovoce.errors import ParameterError
 from sottovoce.privacy.events import PrivacyEvent, Sampled
 from sottovoce.privacy.pure import pure_epsilon
 
@@ -67,6 +68,8 @@ STATED_ORDERS: tuple[float, ...] = tuple(
 
 def sampled_renyi(event: Sampled, order: float, curve: Curve) -> float:
     """D_a of the sampled event, both directions, from `curve`, the D_a of any event."""
+    if not order > 1.0:
+        raise ParameterError(f"order must lie above 1, got {order!r}")
     unsampled = curve(event.event, order)
     if event.rate == 1.0 or order > MAX_ORDER:
         return unsampled

@@ -30,7 +30,7 @@ from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError, UnsupportedEventError
-from sottovoce.privacy.binomial import OUTSIDE, TAIL_ERROR, binomial_cdf, fair_pmf
+from sottovoce.privacy.binomial import OUTSIDE, TAIL_ERROR, binomial_cdf, fair_pmf, lower_buckets
 from sottovoce.privacy.events import PrivacyEvent, Shuffled, basic_counts
 from sottovoce.privacy.loss_pairs import LossPair
 from sottovoce.privacy.pure import pure_epsilon
@@ -123,24 +123,7 @@ def _deltas(eps0: float, epsilon: float, alpha: float, clones: Vector) -> Vector
 @lru_cache(maxsize=256)
 def _clone_buckets(eps0: float, clients: int) -> tuple[Vector, Vector]:
     """Lower ends of the buckets of C, from 0, and an upper bound on P(C < end) for each."""
-    others, chance = clients - 1, math.exp(-eps0)
-    # Rounded down, and 1 - chance up, which leaves fewer clones: the safe side.
-    chance = max(0.0, 1.0 - math.nextafter(1.0 - chance * (1.0 - _ROUNDING), 2.0))
-    if eps0 > _NO_CLONES or chance == 0.0 or others == 0:
-        return np.zeros(1), np.zeros(1)
-    mean = others * chance
-    spread = math.sqrt(mean * (1.0 - chance)) + 1.0
-    low, high = max(0.0, mean - 13.0 * spread), min(float(others), mean + 4.0 * spread)
-    # A bucket costs at most its width: a twelfth of C's spread, or 2e-4 of C where that is more.
-    width = max(1.0, spread / 12.0, 2e-4 * mean)
-    even = np.arange(low, high + width, width)
-    ends = np.concatenate([[0.0], np.geomspace(1.0, max(1.0, low), 24), even])
-    ends = np.unique(np.minimum(np.floor(ends), others))
-    below = binomial_cdf(ends - 1.0, float(others), chance) * (1.0 + TAIL_ERROR)
-    below = np.minimum(1.0, np.where(ends > 0.0, below + 1e-300, 0.0))
-    ends.setflags(write=False)
-    below.setflags(write=False)
-    return ends, below
+    return lower_buckets(clients - 1, math.exp(-eps0) if eps0 <= _NO_CLONES else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
