@@ -23,6 +23,9 @@ from sottovoce.privacy.events import (
     basic_counts,
 )
 from sottovoce.privacy.one_bit import one_bit_renyi
+from sottovoce.privacy.pure import pure_epsilon
+from sottovoce.privacy.sampling import STATED_ORDERS, sampled_renyi
+from sottovoce.privacy.secure_sum import NODES, secure_sum_renyi
 
 
 def renyi_divergence(event: PrivacyEvent, order: float) -> float:
@@ -56,8 +59,14 @@ def _basic(event: BasicEvent, order: float) -> float:
         case OneBit():
             return one_bit_renyi(event.shift, event.dimension, order)
         case SecureSum():
-            return _basic(event.local(), order)
-        case Sampled() | Shuffled():
+            return secure_sum_renyi(event, order)
+        case Sampled():
+            # Any bound on the likelihood ratio dominates too, and is the better one far out.
+            return min(
+                sampled_renyi(event, order, renyi_divergence),
+                _randomised_response(pure_epsilon(event), order),
+            )
+        case Shuffled():
             return renyi_divergence(event.event, order)
         case _:
             assert_never(event)
@@ -70,6 +79,8 @@ def _randomised_response(epsilon: float, order: float) -> float:
 
     Reference: Kairouz, Oh and Viswanath 2015, theorem 2.3 (post-processing of randomised response).
     """
+    if math.isinf(epsilon):
+        return math.inf
     half, other = order * epsilon / 2.0, (order - 1.0) * epsilon / 2.0
     if half + other > 20.0:
         high, low = order * epsilon, (1.0 - order) * epsilon
@@ -99,5 +110,12 @@ class RenyiAccountant:
 
 def _stated_orders(event: PrivacyEvent) -> set[float]:
     """The orders at which curves are known: between them they are only bounded."""
-    curves = (part for part in basic_counts(event) if isinstance(part, RenyiCurve))
-    return {order for curve in curves for order in curve.orders}
+    orders: set[float] = set()
+    for part in basic_counts(event):
+        if isinstance(part, RenyiCurve):
+            orders.update(part.orders)
+        elif isinstance(part, Sampled):
+            orders.update(STATED_ORDERS, _stated_orders(part.event))
+        elif isinstance(part, SecureSum):
+            orders.update(NODES)
+    return orders

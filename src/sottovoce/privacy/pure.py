@@ -1,0 +1,86 @@
+"""Pure epsilon: the largest logarithm of a likelihood ratio between neighbours."""
+
+import math
+from functools import lru_cache
+from typing import assert_never
+
+from sottovoce.privacy.events import (
+    BasicEvent,
+    FinitePair,
+    GaussianNoise,
+    MetricDp,
+    NonPrivate,
+    OneBit,
+    PrivacyEvent,
+    PureDp,
+    RenyiCurve,
+    Sampled,
+    SecureSum,
+    Shuffled,
+    ZeroConcentrated,
+    basic_counts,
+)
+
+_ROUNDING = 2.0**-48
+
+
+@lru_cache(maxsize=1024)
+def pure_epsilon(event: PrivacyEvent) -> float:
+    """An epsilon such that the event is (epsilon, 0)-DP, rounded up; infinity if none is known."""
+    try:
+        total = math.fsum(count * _basic(part) for part, count in basic_counts(event).items())
+    except OverflowError:  # a count beyond float64
+        return math.inf
+    return total * (1.0 + _ROUNDING)
+
+
+def _basic(event: BasicEvent) -> float:
+    match event:
+        case PureDp():
+            return event.epsilon
+        case MetricDp():
+            return event.pure().epsilon
+        case FinitePair():
+            return _largest_log_ratio(event)
+        case OneBit():
+            # A logit that moves by s changes log P(bit) by at most |s|, and |s|_1 <= |s|_2 sqrt d.
+            return event.shift * math.sqrt(event.dimension)
+        case SecureSum():
+            return _basic(event.local())
+        case Sampled():
+            return _sampled(pure_epsilon(event.event), event.rate)
+        case Shuffled():
+            return pure_epsilon(event.event)  # reordering is post-processing
+        case NonPrivate() | GaussianNoise() | ZeroConcentrated() | RenyiCurve():
+            return math.inf
+        case _:
+            assert_never(event)
+
+
+def _sampled(epsilon: float, rate: float) -> float:
+    """log(1 + q (e^eps - 1)), for zero-out and replace-one alike.
+
+    Replace-one: ((1-q) N + q P)/((1-q) N + q P') with P <= e^eps min(N, P') is largest where
+    N = P'. Zero-out is P' = N or P = N, and 1/(1 - q + q e^-eps) <= 1 - q + q e^eps.
+
+    Reference: Balle, Barthe and Gaboardi 2018, theorems 8 and 9.
+    """
+    if epsilon > 600.0:  # e^epsilon would overflow; unsampled is sound
+        return epsilon
+    return min(epsilon, math.log1p(rate * math.expm1(epsilon)) * (1.0 + _ROUNDING))
+
+
+def _largest_log_ratio(pair: FinitePair) -> float:
+    """Infinite where an outcome belongs to one side only."""
+    largest = 0.0
+    for p, q in zip(pair.first, pair.second, strict=True):
+        if p == q:
+            continue
+        if p == 0.0 or q == 0.0:
+            return math.inf
+        high, low = max(p, q), min(p, q)
+        change = (high - low) / low
+        # The quotient overflows where `low` is denormal.
+        ratio = math.log1p(change) if change < 1e300 else math.log(high) - math.log(low)
+        largest = max(largest, ratio)
+    return largest * (1.0 + _ROUNDING)

@@ -1,0 +1,266 @@
+"""Renyi divergence of sums of bits, of which nothing but the sums is seen.
+
+With logits within Z of 0 every other client's bit is a fair coin with probability 2/(1 + e^Z).
+Give the adversary M, the number of fair coins of a coordinate, and all other bits: what is left is
+one bit plus M fair coins. With v the mean of N = M + 1 fair signs, c = 2 P(1) - 1 and c' for the
+two inputs, the laws are h(x)(1 + c v) and h(x)(1 + c' v), h = Bin(N, 1/2), so
+
+    e^((a-1) D_a) = E (1 + c v)^a (1 + c' v)^(1-a),          M averaged too,
+
+one expectation of a convex function of v. The facts used, with m = (c + c')/2, D = c - c':
+
+1. It is jointly convex in (c, c'): over a convex set it is largest at a vertex of any polygon
+   around it. A larger N is a mean of more signs, smaller in convex order; so M may be replaced by
+   the lower end of a bucket, and the law of v by one on a grid with the same mean in each cell.
+2. A logit move of s gives |D| <= 2 T (1 - m^2), T = tanh(s/4), for
+   (cosh z - 1)(cosh(s/2) - 1) >= 0, z the middle of the two logits.
+3. m <= 0 <= D is the worst sign, and there the excess over 1 divided by D^2 grows with D: the
+   second derivative in D is a power series with coefficients at least 0. So the largest excess
+   X(T) obeys X(T) <= (T/T_1)^2 X(T_1) for T <= T_1: cells in s lose next to nothing.
+
+Coordinates are independent given all that, and the squared moves add up to at most S^2: weak
+duality as in `envelope`. Proofs in docs/privacy.md.
+"""
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.domains import Vector
+from sottovoce.errors import ParameterError
+from sottovoce.privacy.binomial import fair_pmf, lower_buckets
+from sottovoce.privacy.envelope import envelope_bound
+from sottovoce.privacy.events import SecureSum
+from sottovoce.privacy.one_bit import one_bit_renyi
+
+# Beyond, 2^31 clients have 4e-4 fair coins among them.
+MAX_LOGIT_BOUND = 30.0
+_LEAST_LOGIT_BOUND = 1e-6  # a larger bound only says less
+_LEAST_SHIFT = 1e-100  # whose square float64 holds
+_LAST_ORDER = 1e5
+_STEPS_PER_OCTAVE = 3
+_POINTS_PER_STDDEV = 12
+_TANGENTS = 9
+_CELL_RATIO = 1.5
+_ROUNDING = 2.0**-48
+
+# (a-1) D_a is convex in a, so it is known between these by its chords.
+NODES: tuple[float, ...] = tuple(
+    1.0 + 2.0 ** (k / _STEPS_PER_OCTAVE)
+    for k in range(-12, 1 + int(_STEPS_PER_OCTAVE * math.log2(_LAST_ORDER)))
+)
+
+
+def secure_sum_renyi(event: SecureSum, order: float) -> float:
+    """D_a of the sums, both directions: the smaller of what the crowd hides and the local one."""
+    if not order > 1.0:
+        raise ParameterError(f"order must lie above 1, got {order!r}")
+    local = one_bit_renyi(event.shift, event.dimension, order)
+    hidden = event.clients > 1 and event.logit_bound <= MAX_LOGIT_BOUND
+    if not hidden or order > NODES[-1] or event.shift < _LEAST_SHIFT:
+        return local
+    above = int(np.searchsorted(NODES, order))
+    high = _at_node(event, above)
+    if above == 0 or order == NODES[above]:
+        return min(local, high)
+    low, left, right = _at_node(event, above - 1), NODES[above - 1], NODES[above]
+    if math.isinf(low) or math.isinf(high):
+        return min(local, high)
+    weight = (order - left) / (right - left)
+    chord = (1.0 - weight) * low * (left - 1.0) + weight * high * (right - 1.0)
+    return min(local, high, chord / (order - 1.0) * (1.0 + _ROUNDING))
+
+
+@lru_cache(maxsize=1 << 14)
+def _at_node(event: SecureSum, node: int) -> float:
+    """D_a at one of `NODES`, over all coordinates, without regard to the local bound."""
+    cells, order = _cells(event), NODES[node]
+    log_excess = cells.log_excess(order)
+    if not np.isfinite(log_excess.max()):
+        return math.inf
+    # A large excess makes the line steep; then the tangent is the better one.
+    line_holds = not cells.boxed[0] and float(log_excess[0].max()) < 700.0
+    return min(
+        envelope_bound(
+            *_options(cells, log_excess, order, through_zero=line), _budget(event), event.dimension
+        )
+        for line in {False, line_holds}
+    )
+
+
+def _budget(event: SecureSum) -> float:
+    return event.shift**2 * (1.0 + _ROUNDING)
+
+
+def _options(
+    cells: "_Cells", log_excess: Vector, order: float, *, through_zero: bool
+) -> tuple[Vector, Vector]:
+    """Costs u = s^2 and values that lie above D_a of one coordinate, cell by cell.
+
+    D_a <= log(1 + X T(u)^2/T^2)/(a-1), concave in u, lies below its tangent at the right end; in
+    the first cell also, `through_zero`, below the line X u/(16 T^2 (a-1)). Where the box cuts the
+    polygon, the corner on its edge does not shrink with T, so it counts as it is.
+    """
+    u, t = cells.squares, cells.moves
+    largest = log_excess.max(axis=-1)
+    excess = np.exp(np.minimum(largest, 700.0))
+    divergence, corner = (_divergence(logs, order) for logs in (largest, log_excess[:, -1]))
+    # d/du tanh(sqrt(u)/4)^2 = T (1 - T^2)/(4 sqrt u), rounded down: the line only gets higher.
+    growth = t * (1.0 - t * t) / (4.0 * np.sqrt(u)) / (t * t)
+    slope = growth * excess / (1.0 + excess) / (order - 1.0) * (1.0 - 1e-9)
+    left = np.concatenate([[0.0], u[:-1]])
+    at_left = divergence - slope * (u - left)
+    at_left = np.where(cells.boxed, np.maximum(corner, at_left), at_left)
+    if through_zero:
+        line = excess[0] / (16.0 * t[0] ** 2 * (order - 1.0)) * (1.0 + _ROUNDING)
+        at_left[0], divergence[0] = 0.0, max(line * float(u[0]), float(divergence[0]))
+    return np.concatenate([left, u]), np.maximum(0.0, np.concatenate([at_left, divergence]))
+
+
+def _divergence(log_excess: Vector, order: float) -> Vector:
+    """log(1 + X)/(a - 1), rounded up."""
+    exponent = np.logaddexp(0.0, log_excess)
+    small = log_excess < 0.0  # where logaddexp would lose the last digits
+    exponent[small] = np.log1p(np.exp(log_excess[small]))
+    return np.asarray(exponent / (order - 1.0) * (1.0 + _ROUNDING))
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """Right ends of the cells in u = s^2, T there, and the ratios at every vertex and sign mean."""
+
+    squares: Vector
+    moves: Vector
+    boxed: NDArray[np.bool_]  # whether c' at its least value cuts the polygon
+    log_mass: Vector  # cells x vertices x points: log of the weight times 1 + c' v
+    change: Vector  # (1 + c v)/(1 + c' v) - 1
+    log_ratio: Vector
+
+    def log_excess(self, order: float) -> Vector:
+        """log E[(1 + c'v)(r^a - 1 - a (r - 1))] for each cell and vertex, rounded up."""
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            powers, slopes = np.expm1(order * self.log_ratio), order * self.change
+            rounding = 2.0**-50 * (np.abs(powers) + np.abs(slopes))
+            direct = np.log(np.maximum(0.0, powers - slopes) + rounding)
+            direct = np.where(order * self.log_ratio > 600.0, order * self.log_ratio, direct)
+            # Taylor's remainder, which does not cancel.
+            reach = np.maximum(0.0, (order - 2.0) * self.log_ratio)
+            taylor = math.log(order * (order - 1.0) / 2.0) + 2.0 * np.log(np.abs(self.change))
+            logs = self.log_mass + np.fmin(direct, taylor + reach)
+            top = logs.max(axis=-1, keepdims=True)
+            sums = top[..., 0] + np.log(np.exp(logs - top).sum(axis=-1))
+        sums = np.where(np.isnan(sums), np.inf, sums)
+        slack = 1e-9 + 1e-12 * order * np.max(np.abs(self.log_ratio), axis=-1)
+        return np.asarray(sums + slack)
+
+
+@lru_cache(maxsize=4)
+def _cells(event: SecureSum) -> _Cells:
+    budget, bound = _budget(event), max(event.logit_bound, _LEAST_LOGIT_BOUND)
+    widest = min(budget, (2.0 * bound) ** 2)
+    smallest = min(widest, max(min(budget / (2.0 * event.dimension), 1e-2), 1e-4))
+    count = 1 + math.ceil(math.log(widest / smallest) / math.log(_CELL_RATIO))
+    squares = np.unique(np.geomspace(smallest, widest, count + 1) * (1.0 + _ROUNDING))
+    moves = np.tanh(np.sqrt(squares) / 4.0) * (1.0 + _ROUNDING)
+    means, log_weights = _sign_means(event.clients, bound)
+    # Below, the whole polygon has c' > -1 and needs no box.
+    boxed = moves * (1.0 + math.tanh(bound / 2.0)) >= 0.9
+    shapes = [_vertices(float(t), bound, boxed=bool(b)) for t, b in zip(moves, boxed, strict=True)]
+    gap = np.array([[vertex[0] for vertex in shape] for shape in shapes])[..., None]  # 1 + c'
+    step = np.array([[vertex[1] for vertex in shape] for shape in shapes])[..., None]  # c - c'
+    signed = np.concatenate([means, -means])
+    # 1 + c'v = (1 - v) + v (1 + c'), without cancellation for v > 0, where it can be small.
+    second = np.where(signed > 0.0, (1.0 - signed) + signed * gap, 1.0 + signed * (gap - 1.0))
+    change = step * signed / second
+    log_mass = np.concatenate([log_weights, log_weights]) - math.log(2.0) + np.log(second)
+    return _Cells(
+        squares,
+        moves,
+        boxed,
+        log_mass,
+        change,
+        np.log1p(np.maximum(change, -1.0 + 1e-16)),
+    )
+
+
+def _vertices(move: float, bound: float, *, boxed: bool) -> list[tuple[float, float]]:
+    """(1 + c', c - c') at the corners of a polygon around 0 <= D <= 2 T (1 - m^2), m <= 0.
+
+    Tangents of a parabola meet half-way between their points, at 2 T (1 - m_1 m_2). `boxed` leaves
+    out c' below its least value, which cuts the parabola at m where T (1 - m^2) = C + m.
+    """
+    least = 2.0 / (1.0 + math.exp(bound))  # 1 - C
+    reach = bound
+    if boxed:
+        largest = math.tanh(bound / 2.0)
+        root = math.sqrt(max(0.0, 1.0 - 4.0 * move * (largest - move)))
+        cut = max(0.0, (1.0 - root) / (2.0 * move))
+        reach = min(bound, 2.0 * math.atanh(min(cut, 1.0 - 1e-15)))
+    # 1 + m at the points of tangency
+    points = [2.0 / (1.0 + math.exp(z)) for z in np.linspace(0.0, reach, _TANGENTS).tolist()]
+    pairs = [
+        (points[0], points[0]),
+        *itertools.pairwise(points),
+        (points[-1], points[-1]),
+    ]
+    corners = []
+    for one, other in pairs:
+        half = move * (one + other - one * other)
+        gap = (one + other) / 2.0 - half
+        corners.append((max(gap, least) if boxed else gap, 2.0 * half * (1.0 + _ROUNDING)))
+    return corners
+
+
+@lru_cache(maxsize=64)
+def _sign_means(clients: int, bound: float) -> tuple[Vector, Vector]:
+    """Points in (0, 1] and log weights of |v|, larger in convex order than the true law of v."""
+    chance = 2.0 / (1.0 + math.exp(bound))
+    ends, below = lower_buckets(clients - 1, chance)
+    log_weights = _log_bucket_masses(clients - 1, chance, ends, below)
+    typical = float(np.dot(np.exp(log_weights), ends)) + 1.0
+    grid = _grid(1.0 / math.sqrt(typical))
+    logs = np.full(len(grid), -np.inf)
+    inner = grid[:-1]
+    exponent = ((1.0 + inner) * np.log1p(inner) + (1.0 - inner) * np.log1p(-inner)) / 2.0
+    for end, log_weight in zip(ends.tolist(), log_weights.tolist(), strict=True):
+        signs = int(end) + 1
+        first, pmf = fair_pmf(signs)
+        values = np.abs(2.0 * (first + np.arange(len(pmf))) - signs) / signs
+        cell = np.minimum(np.searchsorted(grid, values, side="right") - 1, len(grid) - 2)
+        share = (values - grid[cell]) / (grid[cell + 1] - grid[cell])
+        mass = np.bincount(cell, (1.0 - share) * pmf, minlength=len(grid))
+        mass += np.bincount(cell + 1, share * pmf, minlength=len(grid))
+        with np.errstate(divide="ignore"):
+            logs = np.logaddexp(logs, log_weight + np.log(mass * (1.0 + 1e-8)))
+        if first > 0:
+            # What is not listed: Chernoff's bound at the inner end of each cell, at its outer end.
+            outside = grid[1:] > 1.0 - 2.0 * first / signs
+            far = log_weight + math.log(2.0) - signs * exponent
+            logs[1:] = np.logaddexp(logs[1:], np.where(outside, far, -np.inf))
+    return grid[1:], logs[1:]
+
+
+def _log_bucket_masses(coins: int, chance: float, ends: Vector, below: Vector) -> Vector:
+    """log P(M in the bucket), rounded up, far below what float64 can hold too."""
+    from scipy.special import rel_entr
+
+    with np.errstate(divide="ignore"):
+        logs = np.log(np.diff(below, append=1.0))
+    upper = np.append(ends[1:], coins)
+    # Chernoff: log P(M <= k) <= -n KL(k/n || p) for k <= np.
+    last = np.minimum(upper - 1.0, coins * chance)
+    chernoff = -(rel_entr(last, coins * chance) + rel_entr(coins - last, coins * (1.0 - chance)))
+    tiny = np.append(below[1:], 1.0) < 1e-290
+    return np.asarray(np.where(tiny, chernoff * (1.0 - 1e-6), logs))
+
+
+def _grid(stddev: float) -> Vector:
+    """0, fine steps to 8 standard deviations, then steps of a tenth to 1."""
+    fine_end = min(1.0, 8.0 * stddev)
+    fine = np.linspace(0.0, fine_end, 1 + math.ceil(_POINTS_PER_STDDEV * fine_end / stddev))
+    count = math.ceil(math.log(1.0 / fine_end) / math.log(1.1))
+    return np.append(fine[:-1], np.geomspace(fine_end, 1.0, count + 1) if count else 1.0)
