@@ -72,18 +72,23 @@ class _Setting:
             for value in (self.sampling_rate, self.shuffled_clients, self.secure_sum_clients)
         )
 
-    def event(self, mechanism: "Mechanism") -> "PrivacyEvent":
+    def event(self, mechanism: "Mechanism", adjacency: "Adjacency") -> "PrivacyEvent":
         """What is seen of one client in one round."""
-        from sottovoce.channels.channel import Direct, SecureSum, Shuffler
+        from sottovoce.adjacency import Adjacency
+        from sottovoce.channels.channel import SecureSum
         from sottovoce.privacy.events import Sampled
+        from sottovoce.privacy.shuffling import shuffled
 
         if self.secure_sum_clients is not None:
-            channel: Any = SecureSum(minimum_clients=self.secure_sum_clients)
+            channel = SecureSum(minimum_clients=self.secure_sum_clients)
+            event: PrivacyEvent = channel.event(mechanism, adjacency)
         elif self.shuffled_clients is not None:
-            channel = Shuffler(clients=self.shuffled_clients)
+            # Clones hide any change of an input, so that is what is asked of each message, and
+            # zero-out is one such change.
+            local = mechanism.privacy(Adjacency.REPLACE_ONE)
+            event = shuffled(local, self.shuffled_clients)
         else:
-            channel = Direct()
-        event: PrivacyEvent = channel.event(mechanism, self.adjacency)
+            event = mechanism.privacy(adjacency)
         if self.sampling_rate is None:
             return event
         return Sampled(
@@ -252,7 +257,7 @@ def calibrate(
         bars.update("calibrating", 0, 1, "seconds, or up to a minute for designed tables")
         if rounds is None and knob in given:
             built = registration.build(setting.domain, given)
-            rounds = _rounds(setting.event(built), epsilon, delta)
+            rounds = _rounds(setting.event(built, setting.adjacency), epsilon, delta)
         else:
             rounds = _check_rounds(1 if rounds is None else rounds)
             found = registration.calibrated(
@@ -261,6 +266,7 @@ def calibrate(
                 rounds=rounds,
                 epsilon=epsilon,
                 delta=delta,
+                adjacency=setting.adjacency,
                 event_of=setting.event,
             )
             built = registration.build(setting.domain, found)
@@ -308,7 +314,7 @@ def curve(
         secure_sum_clients,
     )
     built = setting.registration.build(setting.domain, _given(param))
-    event = setting.event(built)
+    event = setting.event(built, setting.adjacency)
     counts = _spread(rounds, points)
     spents: list[PrivacySpent] = []
     with progress_bars() as bars:
@@ -319,7 +325,7 @@ def curve(
     result: dict[str, Any] = {
         "mechanism": setting.registration.kind,
         "delta": delta,
-        "adjacency": str(setting.adjacency),
+        "adjacency": str(event.adjacency),
         **setting.describe(),
         "curve": [
             {
@@ -435,13 +441,13 @@ def _report(
     from sottovoce.privacy.accounting import privacy_spent
     from sottovoce.privacy.events import Repeated
 
-    event = Repeated(event=setting.event(mechanism), count=rounds)
+    event = Repeated(event=setting.event(mechanism, setting.adjacency), count=rounds)
     spent = privacy_spent(event, delta, accountant)
     public = public_parameters(mechanism)
     result = {
         "epsilon": _finite(spent.epsilon),
         "delta": delta,
-        "adjacency": str(setting.adjacency),
+        "adjacency": str(spent.adjacency),
         "accountant": spent.accountant,
         "private": math.isfinite(spent.epsilon),
         "mechanism": public["kind"],
@@ -458,7 +464,7 @@ def _report(
         "bounds": {name: _finite(bound) for name, bound in spent.bounds},
     }
     if setting.amplified:
-        local = Repeated(event=mechanism.privacy(setting.adjacency), count=rounds)
+        local = Repeated(event=mechanism.privacy(spent.adjacency), count=rounds)
         result["local_epsilon"] = _finite(privacy_spent(local, delta).epsilon)
     if as_json:
         print_json(result)
