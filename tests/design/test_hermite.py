@@ -304,9 +304,7 @@ def test_the_excess_error_is_that_of_the_declared_law(levels: int, clients: floa
     tilts = np.array([-2.0, -0.1, 0.0, 0.5, 3.0])
     law = tilted_law(design, tilts)
     means = law @ design.points
-    spread = np.array(
-        [p @ (design.points - m) ** 2 for p, m in zip(law, means, strict=True)]
-    )
+    spread = np.array([p @ (design.points - m) ** 2 for p, m in zip(law, means, strict=True)])
     expected = clients * (means - tilts) ** 2 + spread - 1.0
     np.testing.assert_allclose(excess_error(design, tilts, clients), expected, atol=1e-12)
 

@@ -127,9 +127,7 @@ def unit_vectors(dimension: int, seed: int) -> dict[str, Vector]:
 
 @pytest.mark.parametrize("dimension", [128, 200, 1000, 1024])
 @pytest.mark.parametrize("rho", [0.01, 0.1, 1.0, 5.0, 20.0, 100.0])
-def test_automatic_bits_lose_next_to_nothing_on_rotated_updates(
-    dimension: int, rho: float
-) -> None:
+def test_automatic_bits_lose_next_to_nothing_on_rotated_updates(dimension: int, rho: float) -> None:
     """At most .3% above the Gaussian at equal rho, with 3 bits up to rho = 20 and 4 above.
 
     Measured from the exact law. A single rotation can be unlucky where coordinates are few, so
@@ -149,9 +147,7 @@ def test_automatic_bits_lose_next_to_nothing_on_rotated_updates(
             bias, variance = law.mean() - rotated, law.variance()
             for clients in (1, 100, 10**4):
                 error = float(np.sum(clients * bias**2 + variance))
-                excess.setdefault((name, clients), []).append(
-                    error / (dimension * noise**2) - 1.0
-                )
+                excess.setdefault((name, clients), []).append(error / (dimension * noise**2) - 1.0)
     for found in excess.values():
         assert np.mean(found) <= 0.003
         assert np.median(found) <= 0.003

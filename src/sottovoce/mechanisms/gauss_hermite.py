@@ -73,7 +73,9 @@ class GaussHermite:
     one coordinate about u/sigma (1 up to the certificate's slack): the Gaussian's rho.
 
     Two levels: send the sign, P(+ | u) = 1/(1 + e^(-2u/sigma)), decode sigma tanh(u/sigma) on
-    average. That is charged with the exact curve of logistic bits, which lies below rho a. The bias is below 1% for |u|/sigma up to .17/.70/1.23/2.99/5.5 at 2/3/4/8/16 levels.
+    average. That is charged with the exact curve of logistic bits, which lies below rho a.
+
+    The bias is below 1% for |u|/sigma up to .17/.70/1.23/2.99/5.5 at 2/3/4/8/16 levels.
     """
 
     input_domain: L2Ball
