@@ -106,8 +106,8 @@ def test_every_spike_and_the_all_equal_vector_end_small(dimension: int) -> None:
 
 def test_the_seed_is_all_there_is_to_know() -> None:
     values = np.random.default_rng(0).normal(size=777)
-    same = [Rotation(a_seed(4), 777).forward(values) for _ in range(2)]
-    assert np.array_equal(*same)
+    first, second = (Rotation(a_seed(4), 777).forward(values) for _ in range(2))
+    assert np.array_equal(first, second)
     others = {Rotation(a_seed(n), 777).forward(values).tobytes() for n in range(20)}
     assert len(others) == 20
 

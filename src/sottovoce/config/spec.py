@@ -91,13 +91,18 @@ class MechanismSpec(Section):
 
 
 class RunSpec(Section):
-    """One federated run."""
+    """One federated run.
+
+    `rotation` turns updates at random before they are encoded: "auto" does so where a mechanism
+    sends one of finitely many codes for each coordinate of an L2 ball, and so has a range.
+    """
 
     name: Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]*[^/\\.\x00-\x1f][^/\\\x00-\x1f]*$")]
     seed: Annotated[int, Field(ge=0, lt=2**128)]
     rounds: Annotated[int, Field(ge=1, lt=2**32)]
     randomness: Literal["seeded", "system"] = "system"
     checkpoint_every: Annotated[int, Field(ge=1)] = 10
+    rotation: Literal["auto", "on", "off"] = "auto"
     data: DataSpec
     model: Annotated[LinearSpec | MlpSpec, Field(discriminator="kind")]
     algorithm: FedAvgSpec

@@ -18,12 +18,14 @@ from sottovoce.config.spec import (
     PoissonSpec,
     RunSpec,
 )
+from sottovoce.domains import L2Ball
 from sottovoce.errors import ConfigError
 from sottovoce.learning import datasets, models, partitioners
 from sottovoce.learning.partitioners import DirichletByLabel, Iid, Partition
 from sottovoce.learning.task import ClientData, Task
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
 from sottovoce.privacy.events import NonPrivate
 from sottovoce.randomness import SeededRandomness
 from sottovoce.rounds.plan import ClientPlan
@@ -79,6 +81,8 @@ def assemble(spec: RunSpec) -> Assembly:
         )
         for client in clients
     )
+    rotated = _is_rotated(resolved, parts[0].mechanism)
+    resolved = resolved.model_copy(update={"rotation": "on" if rotated else "off"})
     return Assembly(
         spec=resolved,
         task=task,
@@ -120,6 +124,20 @@ def _with_resolved_mechanism(
         given = registration.resolve(domains[0], given)
     mechanism = MechanismSpec.model_validate({"kind": spec.mechanism.kind, **given})
     return spec.model_copy(update={"mechanism": mechanism})
+
+
+def _is_rotated(spec: RunSpec, mechanism: Mechanism) -> bool:
+    """Whether updates are rotated: where one would gain by it, unless the spec says."""
+    euclidean = isinstance(mechanism.input_domain, L2Ball)
+    if spec.rotation != "auto":
+        if spec.rotation == "on" and not euclidean:
+            raise ConfigError(
+                "'rotation' can only be 'on' with Euclidean clipping (an L2 ball), but mechanism "
+                f"'{spec.mechanism.kind}' has {mechanism.input_domain}; set it to 'off'"
+            )
+        return spec.rotation == "on"
+    code_format = mechanism.code_format()
+    return euclidean and isinstance(code_format, LevelCodes) and code_format.count is None
 
 
 def _budget(spec: RunSpec, algorithm: FedAvg, part: ClientPlan) -> Budget | None:

@@ -92,7 +92,13 @@ def _check_nothing_is_missing(run_folder: RunFolder, ledger: Ledger, spec: RunSp
 def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
     if not run_folder.exists:
         raise OutputError(f"nothing to resume: {run_folder.path} is not a run folder")
-    found = run_folder.header()["spec_hash"]
+    header = run_folder.header()
+    found = header["spec_hash"]
+    if isinstance(header["spec"], dict) and "rotation" not in header["spec"]:
+        raise ConfigError(
+            f"{run_folder.path} was begun by a version without rotations; finish it with that "
+            "version, or choose another --out"
+        )
     if found != spec.hash:
         raise ConfigError(
             f"{run_folder.path} was made from another spec (hash {found}, this one {spec.hash}); "
@@ -116,6 +122,7 @@ def _simulation(assembly: Assembly, ledger: Ledger) -> Simulation:
         schedule=schedule,
         randomness=randomness,
         ledger=ledger,
+        rotated=assembly.spec.rotation == "on",
     )
 
 
@@ -241,6 +248,7 @@ def _result(assembly: Assembly, ledger: Ledger, run_folder: RunFolder) -> dict[s
         "randomness": spec.randomness,
         "sampling_grade": mechanism.sampling,
         "bits_per_coordinate": bits_per_coordinate(mechanism),
+        "rotation": spec.rotation,
         "dimension": assembly.task.dimension,
         "payload_bytes_up_per_message": per_client("up", "payload", received),
         "total_bytes_up_per_message": per_client("up", "total", received),

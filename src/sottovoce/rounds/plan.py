@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency, Unit
+from sottovoce.domains import L2Ball
 from sottovoce.errors import ParameterError
 from sottovoce.ledger.records import Release
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import parameter_hash
+from sottovoce.transforms.rotation import Rotation
 from sottovoce.wire.message import Envelope
 
 
@@ -27,18 +29,24 @@ class ClientPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPlan:
-    """Who is asked in a round, what is protected, and under which adjacency."""
+    """Who is asked in a round, what is protected, and under which adjacency.
+
+    With a `rotation` clients encode rotated updates, and the server turns back what they add up to.
+    """
 
     run: str
     round: int
     unit: Unit
     adjacency: Adjacency
     clients: tuple[ClientPlan, ...]
+    rotation: Rotation | None = None
 
     def __post_init__(self) -> None:
         names = [part.client for part in self.clients]
         if len(set(names)) != len(names):
             raise ParameterError("a client is named twice in the plan of one round")
+        if self.rotation is not None:
+            _check_rotation(self.rotation, self.clients)
 
     def release(self, client: str, uplink: int) -> Release:
         return Release(unit=self.unit, run=self.run, client=client, round=self.round, uplink=uplink)
@@ -46,7 +54,10 @@ class RoundPlan:
     def _context_hash(self, part: ClientPlan) -> bytes:
         """The public parameters, bound to run and client: no message passes for another's."""
         digest = hashlib.blake2b(parameter_hash(part.mechanism), digest_size=16)
-        digest.update(json.dumps([self.run, part.client]).encode())
+        context = [self.run, part.client]
+        if self.rotation is not None:
+            context += ["rotation", self.rotation.seed.hex()]
+        digest.update(json.dumps(context).encode())
         return digest.digest()
 
     def envelope(self, part: ClientPlan, uplink: int) -> Envelope:
@@ -58,3 +69,14 @@ class RoundPlan:
             dimension=part.mechanism.input_domain.dimension,
             code_format=part.mechanism.code_format(),
         )
+
+
+def _check_rotation(rotation: Rotation, clients: tuple[ClientPlan, ...]) -> None:
+    """Only a Euclidean ball looks the same from every side."""
+    for part in clients:
+        domain = part.mechanism.input_domain
+        if not isinstance(domain, L2Ball) or domain.dimension != rotation.dimension:
+            raise ParameterError(
+                f"a rotation of {rotation.dimension} coordinates needs inputs from an L2Ball of "
+                f"that dimension; client '{part.client}' has {domain}"
+            )

@@ -49,4 +49,7 @@ class RoundServer:
 
     def result(self) -> Vector | None:
         """The weighted mean of what arrived, or None if nothing did."""
-        return self._mean.result()
+        mean = self._mean.result()
+        if mean is None or self._plan.rotation is None:
+            return mean
+        return self._plan.rotation.inverse(mean)  # linear, so once for all clients
