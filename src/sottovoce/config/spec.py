@@ -64,6 +64,17 @@ class FedAvgSpec(Section):
     local_learning_rate: Positive | None = None
 
 
+class DirectSpec(Section):
+    kind: Literal["direct"]
+
+
+class SecureSumSpec(Section):
+    """A simulated secure sum: released only if at least `minimum_clients` messages arrived."""
+
+    kind: Literal["secure_sum"]
+    minimum_clients: Annotated[int, Field(ge=2, lt=2**31)]
+
+
 class PrivacySpec(Section):
     """What is protected (level, adjacency), the clip, and the budget of each client.
 
@@ -110,6 +121,10 @@ class RunSpec(Section):
     mechanism: MechanismSpec
     sampling: Annotated[EveryoneSpec | PoissonSpec | FixedSizeSpec, Field(discriminator="kind")] = (
         EveryoneSpec(kind="everyone")
+    )
+
+    channel: Annotated[DirectSpec | SecureSumSpec, Field(discriminator="kind")] = DirectSpec(
+        kind="direct"
     )
 
     def plain(self) -> dict[str, Any]:

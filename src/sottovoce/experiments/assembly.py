@@ -7,7 +7,9 @@ import torch
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.algorithms.fedavg import FedAvg, LocalSgd, LocalWork, SampleClippedGradient
+from sottovoce.channels.channel import Channel, Direct, SecureSum
 from sottovoce.config.spec import (
+    DirectSpec,
     DirichletSpec,
     EveryoneSpec,
     FixedSizeSpec,
@@ -17,6 +19,7 @@ from sottovoce.config.spec import (
     MlpSpec,
     PoissonSpec,
     RunSpec,
+    SecureSumSpec,
 )
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ConfigError
@@ -42,6 +45,7 @@ class Assembly:
     parts: tuple[ClientPlan, ...]
     algorithm: FedAvg
     sampling: ClientSampling
+    channel: Channel
     budget: Budget | None
 
 
@@ -69,7 +73,8 @@ def assemble(spec: RunSpec) -> Assembly:
         server_learning_rate=spec.algorithm.server_learning_rate,
         server_momentum=spec.algorithm.server_momentum,
     )
-    resolved = _with_resolved_mechanism(spec, algorithm, task.dimension, clients)
+    channel = _channel(spec)
+    resolved = _with_resolved_mechanism(spec, algorithm, task.dimension, clients, channel)
     registration = registry.find(resolved.mechanism.kind)
     parts = tuple(
         ClientPlan(
@@ -81,6 +86,8 @@ def assemble(spec: RunSpec) -> Assembly:
         )
         for client in clients
     )
+    channel.check((part.mechanism, part.weight) for part in parts)
+    channel.event(parts[0].mechanism, spec.privacy.adjacency)  # refused here, before any round
     rotated = _is_rotated(resolved, parts[0].mechanism)
     resolved = resolved.model_copy(update={"rotation": "on" if rotated else "off"})
     return Assembly(
@@ -90,12 +97,17 @@ def assemble(spec: RunSpec) -> Assembly:
         parts=parts,
         algorithm=algorithm,
         sampling=_sampling(spec),
+        channel=channel,
         budget=_budget(resolved, algorithm, parts[0]),
     )
 
 
 def _with_resolved_mechanism(
-    spec: RunSpec, algorithm: FedAvg, dimension: int, clients: tuple[ClientData, ...]
+    spec: RunSpec,
+    algorithm: FedAvg,
+    dimension: int,
+    clients: tuple[ClientData, ...],
+    channel: Channel,
 ) -> RunSpec:
     """The spec with calibrated and automatic parameters filled in.
 
@@ -119,6 +131,7 @@ def _with_resolved_mechanism(
             epsilon=spec.privacy.epsilon,
             delta=spec.privacy.delta,
             adjacency=Adjacency(spec.privacy.adjacency),
+            event_of=channel.event,
         )
     else:
         given = registration.resolve(domains[0], given)
@@ -209,3 +222,20 @@ def _sampling(spec: RunSpec) -> ClientSampling:
             return FixedSize(size=size)
         case _:
             assert_never(spec.sampling)
+
+
+def _channel(spec: RunSpec) -> Channel:
+    match spec.channel:
+        case DirectSpec():
+            return Direct()
+        case SecureSumSpec(minimum_clients=minimum):
+            fixed = spec.sampling.size if isinstance(spec.sampling, FixedSizeSpec) else None
+            largest = fixed or spec.data.clients
+            if minimum > largest:
+                raise ConfigError(
+                    f"channel.minimum_clients {minimum} exceeds the {largest} clients that a round "
+                    "can have: no sum would ever be released"
+                )
+            return SecureSum(minimum_clients=minimum)
+        case _:
+            assert_never(spec.channel)

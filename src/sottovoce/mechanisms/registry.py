@@ -27,12 +27,19 @@ from sottovoce.errors import ParameterError, UnknownNameError
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.privacy import accounting
 from sottovoce.privacy.calibration import Direction, calibrate
-from sottovoce.privacy.events import Repeated
+from sottovoce.privacy.events import PrivacyEvent, Repeated
 
 ENTRY_POINT_GROUP = "sottovoce.mechanisms"
 
 Parameters = Mapping[str, Any]
 M = TypeVar("M", bound=type)
+# What a message is charged with: the mechanism's own privacy, unless something hides the message.
+EventOf = Callable[[Mechanism, Adjacency], PrivacyEvent]
+
+
+def local_event(mechanism: Mechanism, adjacency: Adjacency) -> PrivacyEvent:
+    """The event of a message that the server sees."""
+    return mechanism.privacy(adjacency)
 
 
 def _type_name(annotation: Any) -> str:
@@ -125,6 +132,7 @@ class Registration:
         epsilon: float,
         delta: float,
         adjacency: Adjacency,
+        event_of: EventOf = local_event,
     ) -> dict[str, Any]:
         """`given` plus the knob's value that spends at most `epsilon` over `rounds` releases."""
         if self.knob is None:
@@ -141,7 +149,7 @@ class Registration:
 
         def event_at(value: float) -> Repeated:
             mechanism = self.build(domain, {**given, knob.parameter: value})
-            return Repeated(event=mechanism.privacy(adjacency), count=rounds)
+            return Repeated(event=event_of(mechanism, adjacency), count=rounds)
 
         value = calibrate(
             event_at,
@@ -162,6 +170,7 @@ class Registration:
         epsilon: float,
         delta: float,
         adjacency: Adjacency,
+        event_of: EventOf = local_event,
     ) -> dict[str, Any]:
         """One set of parameters that keeps the budget on every domain; 'auto' is for the first.
 
@@ -171,12 +180,18 @@ class Registration:
 
         def calibrated(domain: Domain, fixed: Parameters) -> dict[str, Any]:
             return self.calibrated(
-                domain, fixed, rounds=rounds, epsilon=epsilon, delta=delta, adjacency=adjacency
+                domain,
+                fixed,
+                rounds=rounds,
+                epsilon=epsilon,
+                delta=delta,
+                adjacency=adjacency,
+                event_of=event_of,
             )
 
         found = calibrated(domains[0], given)
         for domain in domains[1:]:
-            event = self.build(domain, found).privacy(adjacency)
+            event = event_of(self.build(domain, found), adjacency)
             if accounting.epsilon(Repeated(event=event, count=rounds), delta) > epsilon:
                 found = calibrated(domain, {name: found[name] for name in given})
         return found

@@ -132,7 +132,7 @@ def _charge(
     if earlier is not None and earlier.message is not None:
         _check_still_valid(earlier, prepared)
         return Sent(part=request.part, uplink=request.uplink, message=earlier.message)
-    event = request.part.mechanism.privacy(plan.adjacency)
+    event = plan.event(request.part)
     attempt = 0
     if earlier is not None:
         keystream, commitment = _open_stream(randomness, prepared, earlier.attempt)

@@ -2,15 +2,17 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency, Unit
+from sottovoce.channels.channel import Channel, Direct
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ParameterError
 from sottovoce.ledger.records import Release
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import parameter_hash
+from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.transforms.rotation import Rotation
 from sottovoce.wire.message import Envelope
 
@@ -32,6 +34,7 @@ class RoundPlan:
     """Who is asked in a round, what is protected, and under which adjacency.
 
     With a `rotation` clients encode rotated updates, and the server turns back what they add up to.
+    The `channel` says what the server sees of the messages, and so what each is charged with.
     """
 
     run: str
@@ -40,6 +43,7 @@ class RoundPlan:
     adjacency: Adjacency
     clients: tuple[ClientPlan, ...]
     rotation: Rotation | None = None
+    channel: Channel = field(default_factory=Direct)
 
     def __post_init__(self) -> None:
         names = [part.client for part in self.clients]
@@ -47,9 +51,14 @@ class RoundPlan:
             raise ParameterError("a client is named twice in the plan of one round")
         if self.rotation is not None:
             _check_rotation(self.rotation, self.clients)
+        self.channel.check((part.mechanism, part.weight) for part in self.clients)
 
     def release(self, client: str, uplink: int) -> Release:
         return Release(unit=self.unit, run=self.run, client=client, round=self.round, uplink=uplink)
+
+    def event(self, part: ClientPlan) -> PrivacyEvent:
+        """What one message of this client is charged with."""
+        return self.channel.event(part.mechanism, self.adjacency)
 
     def _context_hash(self, part: ClientPlan) -> bytes:
         """The public parameters, bound to run and client: no message passes for another's."""
@@ -57,6 +66,8 @@ class RoundPlan:
         context = [self.run, part.client]
         if self.rotation is not None:
             context += ["rotation", self.rotation.seed.hex()]
+        if self.channel != Direct():
+            context += ["channel", repr(self.channel)]
         digest.update(json.dumps(context).encode())
         return digest.digest()
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.algorithms.algorithm import Algorithm
+from sottovoce.channels.channel import Channel
 from sottovoce.domains import Vector
 from sottovoce.learning.task import ClientData, Task
 from sottovoce.ledger.ledger import Ledger
@@ -55,6 +56,7 @@ class Simulation:
     randomness: Randomness
     ledger: Ledger
     rotated: bool
+    channel: Channel
 
     def start(self) -> Progress:
         model = self.task.initial_model()
@@ -96,6 +98,7 @@ class Simulation:
             adjacency=self.adjacency,
             clients=tuple(self.parts[i] for i in cohort),
             rotation=rotation,
+            channel=self.channel,
         )
 
     def _collect(
