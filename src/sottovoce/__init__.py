@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.generalized_rr import (
         GeneralisedRandomisedResponse as GeneralisedRandomisedResponse,
     )
+    from sottovoce.mechanisms.interpolated_mvu import InterpolatedMvu as InterpolatedMvu
     from sottovoce.mechanisms.laplace import Laplace as Laplace
     from sottovoce.mechanisms.metric_mvu import MetricMvu as MetricMvu
     from sottovoce.mechanisms.mvu import Mvu as Mvu
@@ -53,6 +54,7 @@ _HOMES = {
     "GaussHermite": "mechanisms.gauss_hermite",
     "Gaussian": "mechanisms.gaussian",
     "GeneralisedRandomisedResponse": "mechanisms.generalized_rr",
+    "InterpolatedMvu": "mechanisms.interpolated_mvu",
     "Laplace": "mechanisms.laplace",
     "MetricMvu": "mechanisms.metric_mvu",
     "Mvu": "mechanisms.mvu",

@@ -11,15 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate
 
+from sottovoce.design.fisher import ExponentialFamily, certified_fisher_bound, tilted_law
 from sottovoce.design.hermite import (
     MAX_LEVELS,
-    HermiteDesign,
-    certified_fisher_bound,
     excess_error,
     gauss_hermite,
     levels_covering,
     mean_of_tilt,
-    tilted_law,
     unbiased_range,
 )
 from sottovoce.domains import Vector
@@ -50,7 +48,7 @@ def exact_fisher_information(points: Vector, weights: Vector, tilt: float) -> An
         return mpmath.fsum(m * (v - mean) ** 2 for m, v in zip(masses, y, strict=True)) / total
 
 
-def exact_log_partition(design: HermiteDesign, tilt: Any) -> Any:
+def exact_log_partition(design: ExponentialFamily, tilt: Any) -> Any:
     terms = (
         mpmath.mpf(float(w)) * mpmath.exp(mpmath.mpf(float(y)) * tilt)
         for y, w in zip(design.points, design.weights, strict=True)
@@ -58,7 +56,7 @@ def exact_log_partition(design: HermiteDesign, tilt: Any) -> Any:
     return mpmath.log(mpmath.fsum(terms))
 
 
-def exact_renyi(design: HermiteDesign, first: float, second: float, order: float) -> Any:
+def exact_renyi(design: ExponentialFamily, first: float, second: float, order: float) -> Any:
     """D_a between two tilts by the log-partition function, in mpmath."""
     with mpmath.workdps(60):
         z, other, a = mpmath.mpf(first), mpmath.mpf(second), mpmath.mpf(order)

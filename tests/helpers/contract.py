@@ -115,9 +115,13 @@ def _p_values(law: Law, decoded: Vector) -> Iterator[tuple[str, float]]:
     coordinates = range(decoded.shape[1])
     match law:
         case FiniteLaw():
+            # Codes that decode to the same number are one outcome.
+            points, outcome_of = np.unique(law.points, return_inverse=True)
             for i in coordinates:
-                outcomes = np.abs(decoded[:, i, None] - law.points).argmin(axis=1)
-                yield f"coordinate {i}", _chi_square(outcomes, law.table[i])
+                outcomes = np.abs(decoded[:, i, None] - points).argmin(axis=1)
+                pmf = np.zeros(len(points))
+                np.add.at(pmf, outcome_of, law.table[i])
+                yield f"coordinate {i}", _chi_square(outcomes, pmf)
         case JointLaw():
             distances = np.abs(decoded[:, None, :] - law.points[None, :, :]).sum(axis=2)
             assert distances.min(axis=1).max() <= 1e-9 * np.abs(law.points).max()

@@ -10,6 +10,7 @@ from sottovoce.errors import ParameterError
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.clamped_sign import ClampedSign
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
+from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated
 
@@ -48,18 +49,14 @@ def test_a_senseless_bound_is_refused_with_a_remedy(bad: Any) -> None:
 
 def test_calibration_can_be_told_what_a_message_is_charged_with() -> None:
     registration = registry.find("clamped_sign")
-    budget: dict[str, Any] = {
-        "rounds": 3,
-        "epsilon": 2.0,
-        "delta": 1e-5,
-        "adjacency": Adjacency.ZERO_OUT,
-    }
+    budget: dict[str, Any] = {"rounds": 3, "epsilon": 2.0, "delta": 1e-5}
+    seen = registry.seen(Adjacency.ZERO_OUT)
 
-    def twice(mechanism: Any, adjacency: Adjacency) -> Repeated:
-        return Repeated(event=mechanism.privacy(adjacency), count=2)
+    def twice(mechanism: Mechanism) -> Repeated:
+        return Repeated(event=seen(mechanism), count=2)
 
-    plain = registration.calibrated(BALL, {"logit_bound": 1.0}, **budget)
+    plain = registration.calibrated(BALL, {"logit_bound": 1.0}, **budget, event_of=seen)
     found = registration.calibrated_for_all([BALL], {"logit_bound": 1.0}, **budget, event_of=twice)
     assert found["noise_multiplier"] > plain["noise_multiplier"]
-    event = twice(registration.build(BALL, found), Adjacency.ZERO_OUT)
+    event = twice(registration.build(BALL, found))
     assert 1.999 < accounting.epsilon(Repeated(event=event, count=3), 1e-5) <= 2.0

@@ -14,6 +14,9 @@ from sottovoce.privacy.envelope import grid_renyi_bound, pairwise_renyi, rowwise
 from sottovoce.privacy.interpolated import interpolated_renyi_bound
 
 orders = st.floats(1.01, 1e3)
+# Rows interpolated here round by 1e-17: equal laws then differ by a divergence of 1e-31, and one of
+# 1e-16 is known to eight digits only. Below this, it is the yardstick that is wrong.
+YARDSTICK = 1e-20
 powers = st.sampled_from([1.0, 1.5, 2.0])
 
 
@@ -75,8 +78,8 @@ def test_no_continuous_pair_exceeds_the_bound_under_replace_one(
     rng = np.random.default_rng(seed)
     first, second = neighbours(rng, knots, (400, dimension), power, radius)
     assert not math.isnan(bound)
-    assert divergences(knots, rows, first, second, order).max() <= bound
-    assert divergences(knots, rows, second, first, order).max() <= bound
+    assert divergences(knots, rows, first, second, order).max() <= bound + YARDSTICK
+    assert divergences(knots, rows, second, first, order).max() <= bound + YARDSTICK
 
 
 @given(
@@ -108,8 +111,8 @@ def test_no_continuous_pair_exceeds_the_bound_under_zero_out(
     step = rng.standard_normal(moved.shape)
     norm = (np.abs(step) ** power).sum(axis=1, keepdims=True) ** (1.0 / power)
     moved = np.clip(fixed + step * radius * (1.0 - 1e-12) / norm, knots[0], knots[-1])
-    assert divergences(knots, rows, moved, fixed, order).max() <= bound
-    assert divergences(knots, rows, fixed, moved, order).max() <= bound
+    assert divergences(knots, rows, moved, fixed, order).max() <= bound + YARDSTICK
+    assert divergences(knots, rows, fixed, moved, order).max() <= bound + YARDSTICK
     replace_one = interpolated_renyi_bound(
         knots, rows, order, power=power, radius_distance=radius, dimension=dimension
     )
@@ -135,7 +138,7 @@ def test_in_one_dimension_a_dense_search_comes_within_a_percent_of_the_bound(
     allowed = np.abs(first[:, None] - second) <= reach * (1.0 + 1e-12)
     best = float(found[allowed].max())
     # The concave envelope may exceed h where h is convex, but not at its last point.
-    assert best * (1.0 - 1e-9) <= bound <= best * 1.01
+    assert best * (1.0 - 1e-9) <= bound + YARDSTICK <= best * 1.01 + 1e-19
 
 
 @pytest.mark.parametrize("power", [1.0, 2.0])

@@ -9,7 +9,8 @@ import pytest
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
-from sottovoce.design.hermite import certified_fisher_bound, unbiased_range
+from sottovoce.design.fisher import certified_fisher_bound
+from sottovoce.design.hermite import unbiased_range
 from sottovoce.domains import ROUNDING_HEADROOM, L1Ball
 from sottovoce.errors import DomainError, LedgerError, ParameterError
 from sottovoce.privacy import accounting

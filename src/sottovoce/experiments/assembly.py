@@ -5,7 +5,6 @@ from typing import assert_never
 
 import torch
 
-from sottovoce.adjacency import Adjacency
 from sottovoce.algorithms.fedavg import FedAvg, LocalSgd, LocalWork, SampleClippedGradient
 from sottovoce.channels.channel import Channel, Direct, SecureSum
 from sottovoce.config.spec import (
@@ -130,8 +129,7 @@ def _with_resolved_mechanism(
             rounds=spec.rounds,
             epsilon=spec.privacy.epsilon,
             delta=spec.privacy.delta,
-            adjacency=Adjacency(spec.privacy.adjacency),
-            event_of=channel.event,
+            event_of=lambda mechanism: channel.event(mechanism, spec.privacy.adjacency),
         )
     else:
         given = registration.resolve(domains[0], given)

@@ -25,7 +25,7 @@ from sottovoce.errors import (
 from sottovoce.ledger.database import Database
 from sottovoce.ledger.records import Budget, Charge, Release
 from sottovoce.privacy import events
-from sottovoce.privacy.accounting import PrivacySpent, privacy_spent, show_epsilon
+from sottovoce.privacy.accounting import PrivacySpent, privacy_spent, show_epsilon, within
 from sottovoce.privacy.events import PrivacyEvent
 
 Chain = Literal["charges", "budgets"]
@@ -330,15 +330,15 @@ class Ledger:
         if budget is None:
             return
         _check_adjacency(str(release), event, budget)
-        after = privacy_spent(
-            events.multiset([*self.history(release.client), (event, 1)]), budget.delta
+        after = events.multiset([*self.history(release.client), (event, 1)])
+        if within(after, budget.delta, budget.epsilon):
+            return
+        spent = privacy_spent(after, budget.delta)
+        raise BudgetExhaustedError(
+            f"{release}: epsilon would reach {show_epsilon(spent.epsilon)} at delta "
+            f"{budget.delta:g} ({budget.adjacency}), above the budget {budget.epsilon:g}; "
+            "nothing is sent"
         )
-        if not after.epsilon <= budget.epsilon:
-            raise BudgetExhaustedError(
-                f"{release}: epsilon would reach {show_epsilon(after.epsilon)} at delta "
-                f"{budget.delta:g} ({budget.adjacency}), above the budget {budget.epsilon:g}; "
-                "nothing is sent"
-            )
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.design import hermite
+from sottovoce.design.fisher import tilted_law
 from sottovoce.domains import L2Ball, Vector, require_l2_ball
 from sottovoce.kernels.reference import sample_exponential_family
 from sottovoce.mechanisms.mechanism import (
@@ -82,7 +83,7 @@ class ClampedSign:
 
     def law(self, values: ArrayLike) -> FiniteLaw:
         design = hermite.gauss_hermite(2)
-        table = hermite.tilted_law(design, self._tilts(values))
+        table = tilted_law(design, self._tilts(values))
         return FiniteLaw(points=self.noise_stddev * design.points, table=table)
 
     def privacy(self, adjacency: Adjacency) -> OneBit:

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.design import hermite
+from sottovoce.design.fisher import tilted_law
 from sottovoce.domains import Domain, L2Ball, Vector, require_l2_ball
 from sottovoce.errors import ParameterError
 from sottovoce.kernels.reference import sample_exponential_family
@@ -113,9 +114,7 @@ class GaussHermite:
     def law(self, values: ArrayLike) -> FiniteLaw:
         tilts = self.input_domain.check(values) / self.noise_stddev
         design = hermite.gauss_hermite(self.levels)
-        return FiniteLaw(
-            points=self.noise_stddev * design.points, table=hermite.tilted_law(design, tilts)
-        )
+        return FiniteLaw(points=self.noise_stddev * design.points, table=tilted_law(design, tilts))
 
     def privacy(self, adjacency: Adjacency) -> OneBit | ZeroConcentrated:
         shift = self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier

@@ -33,13 +33,13 @@ ENTRY_POINT_GROUP = "sottovoce.mechanisms"
 
 Parameters = Mapping[str, Any]
 M = TypeVar("M", bound=type)
-# What a message is charged with: the mechanism's own privacy, unless something hides the message.
-EventOf = Callable[[Mechanism, Adjacency], PrivacyEvent]
+# What one release is charged with: the mechanism's own privacy, unless something hides it.
+EventOf = Callable[[Mechanism], PrivacyEvent]
 
 
-def local_event(mechanism: Mechanism, adjacency: Adjacency) -> PrivacyEvent:
-    """The event of a message that the server sees."""
-    return mechanism.privacy(adjacency)
+def seen(adjacency: Adjacency) -> EventOf:
+    """The event of a release that the server sees: the mechanism's own."""
+    return lambda mechanism: mechanism.privacy(adjacency)
 
 
 def _type_name(annotation: Any) -> str:
@@ -131,8 +131,7 @@ class Registration:
         rounds: int,
         epsilon: float,
         delta: float,
-        adjacency: Adjacency,
-        event_of: EventOf = local_event,
+        event_of: EventOf,
     ) -> dict[str, Any]:
         """`given` plus the knob's value that spends at most `epsilon` over `rounds` releases."""
         if self.knob is None:
@@ -149,7 +148,7 @@ class Registration:
 
         def event_at(value: float) -> Repeated:
             mechanism = self.build(domain, {**given, knob.parameter: value})
-            return Repeated(event=event_of(mechanism, adjacency), count=rounds)
+            return Repeated(event=event_of(mechanism), count=rounds)
 
         value = calibrate(
             event_at,
@@ -169,8 +168,7 @@ class Registration:
         rounds: int,
         epsilon: float,
         delta: float,
-        adjacency: Adjacency,
-        event_of: EventOf = local_event,
+        event_of: EventOf,
     ) -> dict[str, Any]:
         """One set of parameters that keeps the budget on every domain; 'auto' is for the first.
 
@@ -180,18 +178,12 @@ class Registration:
 
         def calibrated(domain: Domain, fixed: Parameters) -> dict[str, Any]:
             return self.calibrated(
-                domain,
-                fixed,
-                rounds=rounds,
-                epsilon=epsilon,
-                delta=delta,
-                adjacency=adjacency,
-                event_of=event_of,
+                domain, fixed, rounds=rounds, epsilon=epsilon, delta=delta, event_of=event_of
             )
 
         found = calibrated(domains[0], given)
         for domain in domains[1:]:
-            event = event_of(self.build(domain, found), adjacency)
+            event = event_of(self.build(domain, found))
             if accounting.epsilon(Repeated(event=event, count=rounds), delta) > epsilon:
                 found = calibrated(domain, {name: found[name] for name in given})
         return found

@@ -2,12 +2,13 @@
 
 import decimal
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
-from sottovoce.errors import UnsupportedEventError
+from sottovoce.errors import UnknownNameError, UnsupportedEventError
 from sottovoce.privacy.accountant import Accountant
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.privacy.gaussian import GaussianAccountant
@@ -44,15 +45,16 @@ def show_epsilon(value: float, decimals: int = 4) -> str:
 
 
 @lru_cache(maxsize=4096)
-def privacy_spent(event: PrivacyEvent, delta: float) -> PrivacySpent:
-    """The smallest epsilon among the accountants that have a sound bound for the event."""
+def privacy_spent(event: PrivacyEvent, delta: float, accountant: str | None = None) -> PrivacySpent:
+    """The smallest epsilon among the accountants that have a sound bound for the event.
+
+    With `accountant` its bound alone; it is an error if it has none.
+    """
     parameters.delta(delta)
-    bounds: list[tuple[str, float]] = []
-    for accountant in ACCOUNTANTS:
-        try:
-            bounds.append((accountant.name, accountant.epsilon(event, delta)))
-        except UnsupportedEventError:
-            continue
+    if accountant is not None:
+        bounds = [(accountant, find_accountant(accountant).epsilon(event, delta))]
+    else:
+        bounds = list(_bounds(event, delta))
     name, epsilon = min(bounds, key=lambda bound: bound[1])
     return PrivacySpent(
         epsilon=epsilon,
@@ -63,6 +65,29 @@ def privacy_spent(event: PrivacyEvent, delta: float) -> PrivacySpent:
     )
 
 
+def _bounds(event: PrivacyEvent, delta: float) -> Iterator[tuple[str, float]]:
+    """Every sound bound by name, the quick ones first."""
+    for accountant in ACCOUNTANTS:
+        try:
+            yield accountant.name, accountant.epsilon(event, delta)
+        except UnsupportedEventError:
+            continue
+
+
+def find_accountant(name: str) -> Accountant:
+    """The accountant of this name, or an error that names the nearest."""
+    for accountant in ACCOUNTANTS:
+        if accountant.name == name:
+            return accountant
+    raise UnknownNameError.among("accountant", name, [one.name for one in ACCOUNTANTS])
+
+
 def epsilon(event: PrivacyEvent, delta: float) -> float:
     """The smallest sound epsilon of the event at `delta`."""
     return privacy_spent(event, delta).epsilon
+
+
+def within(event: PrivacyEvent, delta: float, budget: float) -> bool:
+    """Whether some accountant shows that the event costs at most `budget`; the quick ones first."""
+    parameters.delta(delta)
+    return any(bound <= budget for _, bound in _bounds(event, delta))

@@ -1,4 +1,4 @@
-"""Find the parameter that just meets a budget, from the private side."""
+"""What just meets a budget, from the private side: a parameter, or a number of rounds."""
 
 import math
 from collections.abc import Callable
@@ -7,13 +7,15 @@ from typing import Literal
 from sottovoce import parameters
 from sottovoce.errors import ParameterError
 from sottovoce.privacy import accounting
-from sottovoce.privacy.events import PrivacyEvent
+from sottovoce.privacy.events import PrivacyEvent, Repeated
 
 Direction = Literal["larger", "smaller"]
 
 # Where to look, from the least to the most private end; just inside what parameters allow.
 _ENDS: dict[Direction, tuple[float, float]] = {"larger": (1e-4, 1e8), "smaller": (999.0, 1e-9)}
 _RELATIVE_TOLERANCE = 1e-7
+_COARSE = 1e-2
+MAX_ROUNDS = 10**12
 
 
 def calibrate(
@@ -28,14 +30,14 @@ def calibrate(
     """The least private parameter whose event still has at most `epsilon` at `delta`.
 
     `event_at` must grow more private as its parameter grows larger (or smaller, as `more_private`
-    says). The result itself is checked to meet the budget: it is the safe end of a bisection.
+    says). The result itself is checked to meet the budget: it is the safe end of a bracket.
     `ends` are where to look, the least private first.
     """
     parameters.epsilon(epsilon)
     parameters.delta(delta)
 
     def meets(log_parameter: float) -> bool:
-        return accounting.epsilon(event_at(math.exp(log_parameter)), delta) <= epsilon
+        return accounting.within(event_at(math.exp(log_parameter)), delta, epsilon)
 
     loose, safe = (math.log(end) for end in ends or _ENDS[more_private])
     if not meets(safe):
@@ -45,7 +47,68 @@ def calibrate(
         )
     if meets(loose):
         return math.exp(loose)
-    while abs(safe - loose) > relative_tolerance:
+    while abs(safe - loose) > max(_COARSE, relative_tolerance):
         middle = (safe + loose) / 2.0
         safe, loose = (middle, loose) if meets(middle) else (safe, middle)
-    return math.exp(safe)
+    return math.exp(_refined(event_at, safe, loose, epsilon, delta, relative_tolerance))
+
+
+def _refined(
+    event_at: Callable[[float], PrivacyEvent],
+    safe: float,
+    loose: float,
+    target: float,
+    delta: float,
+    tolerance: float,
+) -> float:
+    """Close the bracket by secants: log epsilon is nearly linear in the log of the parameter."""
+
+    def missing(log_parameter: float) -> float:
+        spent = accounting.epsilon(event_at(math.exp(log_parameter)), delta)
+        return math.log(target) - math.log(spent) if spent > 0.0 else math.inf
+
+    at_safe, at_loose = missing(safe), missing(loose)
+    while abs(safe - loose) > tolerance and at_safe > tolerance:
+        middle = (safe + loose) / 2.0
+        if math.isfinite(at_safe) and math.isfinite(at_loose):
+            # Aim half a tolerance inside, so that the safe end closes in too; and never at an end.
+            share = (at_safe - tolerance / 2.0) / (at_safe - at_loose)
+            middle = safe + min(max(share, 1e-3), 1.0 - 1e-3) * (loose - safe)
+        if middle in (safe, loose):
+            break
+        at_middle = missing(middle)
+        if at_middle >= 0.0:
+            # A flat curve may stall a secant: halve what it leaves.
+            stalled = abs(middle - safe) < abs(loose - safe) / 4.0 and at_middle > tolerance
+            safe, at_safe = middle, at_middle
+        else:
+            stalled = abs(middle - loose) < abs(loose - safe) / 4.0
+            loose, at_loose = middle, at_middle
+        if stalled:
+            middle = (safe + loose) / 2.0
+            at_middle = missing(middle)
+            if at_middle >= 0.0:
+                safe, at_safe = middle, at_middle
+            else:
+                loose, at_loose = middle, at_middle
+    return safe
+
+
+def rounds_within(event: PrivacyEvent, *, epsilon: float, delta: float) -> int:
+    """How often the event may happen within the budget: 0 if not even once, at most 10^12."""
+    parameters.epsilon(epsilon)
+    parameters.delta(delta)
+
+    def fits(count: int) -> bool:
+        return accounting.within(Repeated(event=event, count=count), delta, epsilon)
+
+    if not fits(1):
+        return 0
+    most, too_many = 1, 2
+    while too_many <= MAX_ROUNDS and fits(too_many):
+        most, too_many = too_many, 2 * too_many
+    too_many = min(too_many, MAX_ROUNDS + 1)
+    while too_many - most > 1:
+        middle = (most + too_many) // 2
+        most, too_many = (middle, too_many) if fits(middle) else (most, middle)
+    return most

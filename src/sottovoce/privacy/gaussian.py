@@ -23,7 +23,7 @@ def total_mu(event: PrivacyEvent) -> float:
         if not isinstance(part, GaussianNoise):
             raise UnsupportedEventError(
                 f"the gaussian accountant is exact for GaussianNoise only, got "
-                f"{type(part).__name__}; use renyi"
+                f"{type(part).__name__}; use renyi (the Gaussian of its rho may understate it)"
             )
         # A count beyond float64 has no square root there, and no epsilon worth knowing.
         mus.append(math.sqrt(count) * part.mu if count < 2**1000 else math.inf)

@@ -17,6 +17,7 @@ import math
 
 # Where a s is below this, a s^2/8 is within a few 1e-6 of g_a and better conditioned.
 _SMALL = 1e-2
+_LARGE_STEP = 300.0  # from here on D_a <= s says as much
 _ROUNDING = 2.0**-44
 
 
@@ -26,23 +27,21 @@ def one_bit_renyi(shift: float, dimension: int, order: float) -> float:
     gaussian = order * shift**2 / 8.0
     if order * step < _SMALL:
         return gaussian
-    return min(gaussian, dimension * _largest(step, order) * (1.0 + _ROUNDING))
+    worst = step if step > _LARGE_STEP else _largest(step, order)
+    return min(gaussian, dimension * worst * (1.0 + _ROUNDING))
 
 
 def _largest(step: float, order: float) -> float:
     """g_a(step^2): D_a of one bit at the worst logit."""
-    # Everything over e^(as): 1 - a e^(-(a-1)s) + (a-1) e^(-as), and the same for the denominator.
-    far, near = math.exp(-order * step), math.exp(-(order - 1.0) * step)
-    above = 1.0 - order * near + (order - 1.0) * far
-    below = (order - 1.0) - order * math.exp(-step) + far
+    # Numerator and denominator over e^(as), in differences that do not cancel for small steps.
+    growth = order * step
+    far = math.exp(-growth)
+    above = -math.expm1(-growth) - order * math.expm1(step) * far
+    below = math.expm1(-growth) - order * math.expm1(-step)
     logit = math.log(above) - math.log(below) - step
-    excess = (
-        _softplus(logit + order * step)
-        - order * _softplus(logit + step)
-        + (order - 1.0) * _softplus(logit)
-    )
-    # Rounding of the three terms, each at most `order` times its softplus, on the private side.
-    slack = 2.0**-50 * order * (_softplus(logit + step) + _softplus(logit + order * step) / order)
+    largest, middle, least = (_softplus(logit + move) for move in (growth, step, 0.0))
+    excess = largest - order * middle + (order - 1.0) * least
+    slack = 2.0**-50 * (largest + order * (middle + least))  # of rounding, on the private side
     return (excess + slack) / (order - 1.0)
 
 
