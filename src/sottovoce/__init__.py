@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.bitwise_rr import (
         BitwiseRandomisedResponse as BitwiseRandomisedResponse,
     )
+    from sottovoce.mechanisms.clamped_sign import ClampedSign as ClampedSign
     from sottovoce.mechanisms.cldp import Cldp as Cldp
     from sottovoce.mechanisms.gauss_hermite import GaussHermite as GaussHermite
     from sottovoce.mechanisms.gaussian import Gaussian as Gaussian
@@ -48,6 +49,7 @@ _HOMES = {
     "Budget": "ledger.records",
     "Ledger": "ledger.ledger",
     "BitwiseRandomisedResponse": "mechanisms.bitwise_rr",
+    "ClampedSign": "mechanisms.clamped_sign",
     "Cldp": "mechanisms.cldp",
     "GaussHermite": "mechanisms.gauss_hermite",
     "Gaussian": "mechanisms.gaussian",

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import integrate
 
 from sottovoce.design.fisher import ExponentialFamily, certified_fisher_bound, tilted_law
 from sottovoce.design.hermite import (
     MAX_LEVELS,
+    excess_error,
     gauss_hermite,
     levels_covering,
     mean_of_tilt,
@@ -293,12 +295,54 @@ def test_the_bias_is_1_percent_up_to_the_unbiased_range_and_more_just_beyond(lev
     assert np.all(np.abs(mean_of_tilt(design, beyond) - beyond) > 0.01 * beyond)
 
 
-@pytest.mark.parametrize(
-    ("tilt", "levels"),
-    [(0.0, 2), (0.16, 2), (0.18, 4), (1.2, 4), (1.3, 8), (2.9, 8), (3.1, 16), (1e9, MAX_LEVELS)],
-)
-def test_the_fewest_bits_whose_range_covers_the_tilt_are_chosen(tilt: float, levels: int) -> None:
-    assert levels_covering(tilt) == levels
+@pytest.mark.parametrize("levels", [2, 3, 8])
+@pytest.mark.parametrize("clients", [1.0, 100.0])
+def test_the_excess_error_is_that_of_the_declared_law(levels: int, clients: float) -> None:
+    design = gauss_hermite(levels)
+    tilts = np.array([-2.0, -0.1, 0.0, 0.5, 3.0])
+    law = tilted_law(design, tilts)
+    means = law @ design.points
+    spread = np.array([p @ (design.points - m) ** 2 for p, m in zip(law, means, strict=True)])
+    expected = clients * (means - tilts) ** 2 + spread - 1.0
+    np.testing.assert_allclose(excess_error(design, tilts, clients), expected, atol=1e-12)
+
+
+def covering(reach: float, spread: float) -> int:
+    return levels_covering(reach, spread, clients=1e4, excess=0.0025)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.01, 0.08, 0.1, 0.3, 0.6, 1.2, 2.0])
+def test_the_fewest_bits_that_are_accurate_enough_are_chosen(spread: float) -> None:
+    """Against adaptive quadrature of the typical error."""
+
+    def typical(levels: int) -> float:
+        def integrand(normal: float) -> float:
+            (excess,) = excess_error(gauss_hermite(levels), np.array([spread * normal]), 1e4)
+            return float(excess) * math.exp(-(normal**2) / 2.0) / math.sqrt(2.0 * math.pi)
+
+        return float(2.0 * integrate.quad(integrand, 0.0, 12.0, limit=200)[0])
+
+    levels = covering(1e6, spread)
+    assert typical(levels) <= 0.0025 * (1.0 + 1e-6)
+    assert levels == 2 or typical(levels // 2) > 0.0025 * (1.0 - 1e-6)
+
+
+@pytest.mark.parametrize("reach", [0.01, 0.5, 1.5, 3.0])
+def test_in_few_dimensions_the_worst_tilt_decides(reach: float) -> None:
+    levels = covering(reach, reach)
+    worst = excess_error(gauss_hermite(levels), np.linspace(-reach, reach, 1001), 1e4).max()
+    assert worst <= 0.0025
+    assert levels <= covering(1e6, reach)
+
+
+def test_where_no_number_of_levels_is_enough_the_largest_is_taken() -> None:
+    assert covering(1e9, 1e9) == MAX_LEVELS
+
+
+def test_two_levels_are_exactly_one_fair_sign() -> None:
+    design = gauss_hermite(2)
+    assert design.points.tolist() == [-1.0, 1.0]
+    assert design.weights.tolist() == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("levels", [2, 3, 8, 64])

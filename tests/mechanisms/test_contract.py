@@ -172,7 +172,12 @@ def test_calibration_lands_just_inside_the_budget(case: Case) -> None:
         return
     given = {k: v for k, v in case.example.items() if k != registration.knob.parameter}
     found = registration.calibrated(
-        domain, given, rounds=10, epsilon=2.0, delta=1e-6, adjacency=Adjacency.REPLACE_ONE
+        domain,
+        given,
+        rounds=10,
+        epsilon=2.0,
+        delta=1e-6,
+        event_of=registry.seen(Adjacency.REPLACE_ONE),
     )
     event = registration.build(domain, found).privacy(Adjacency.REPLACE_ONE)
     # Epsilon moves at most as the square of the knob, by as much as its tolerance leaves open.

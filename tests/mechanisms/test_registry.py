@@ -64,7 +64,7 @@ BUDGET: dict[str, Any] = {
     "rounds": 5,
     "epsilon": 3.5,
     "delta": 1e-5,
-    "adjacency": Adjacency.ZERO_OUT,
+    "event_of": registry.seen(Adjacency.ZERO_OUT),
 }
 
 

@@ -64,6 +64,17 @@ class FedAvgSpec(Section):
     local_learning_rate: Positive | None = None
 
 
+class DirectSpec(Section):
+    kind: Literal["direct"]
+
+
+class SecureSumSpec(Section):
+    """A simulated secure sum: released only if at least `minimum_clients` messages arrived."""
+
+    kind: Literal["secure_sum"]
+    minimum_clients: Annotated[int, Field(ge=2, lt=2**31)]
+
+
 class PrivacySpec(Section):
     """What is protected (level, adjacency), the clip, and the budget of each client.
 
@@ -91,13 +102,18 @@ class MechanismSpec(Section):
 
 
 class RunSpec(Section):
-    """One federated run."""
+    """One federated run.
+
+    `rotation` turns updates at random before they are encoded: "auto" does so where a mechanism
+    sends one of finitely many codes for each coordinate of an L2 ball, and so has a range.
+    """
 
     name: Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]*[^/\\.\x00-\x1f][^/\\\x00-\x1f]*$")]
     seed: Annotated[int, Field(ge=0, lt=2**128)]
     rounds: Annotated[int, Field(ge=1, lt=2**32)]
     randomness: Literal["seeded", "system"] = "system"
     checkpoint_every: Annotated[int, Field(ge=1)] = 10
+    rotation: Literal["auto", "on", "off"] = "auto"
     data: DataSpec
     model: Annotated[LinearSpec | MlpSpec, Field(discriminator="kind")]
     algorithm: FedAvgSpec
@@ -105,6 +121,10 @@ class RunSpec(Section):
     mechanism: MechanismSpec
     sampling: Annotated[EveryoneSpec | PoissonSpec | FixedSizeSpec, Field(discriminator="kind")] = (
         EveryoneSpec(kind="everyone")
+    )
+
+    channel: Annotated[DirectSpec | SecureSumSpec, Field(discriminator="kind")] = DirectSpec(
+        kind="direct"
     )
 
     def plain(self) -> dict[str, Any]:

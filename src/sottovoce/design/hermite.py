@@ -44,9 +44,33 @@ def unbiased_range(levels: int, relative_bias: float = 0.01) -> float:
     return float(tilts[max(0, int(np.argmax(outside)) - 1)] if outside.any() else tilts[-1])
 
 
-def levels_covering(tilt: float) -> int:
-    """The smallest power of two whose unbiased range covers `tilt`; the largest if none does."""
+def excess_error(design: ExponentialFamily, tilts: Vector, clients: float) -> Vector:
+    """By what fraction of sigma^2/n the error of n clients with the same tilt exceeds that.
+
+    n E(mean - z)^2 = n (E[y] - z)^2 + Var(y), in units of sigma^2; a Gaussian has 1.
+    """
+    law = tilted_law(design, tilts)
+    mean = law @ design.points
+    variance = law @ design.points**2 - mean**2
+    return np.asarray(clients * (mean - tilts) ** 2 + variance - 1.0)
+
+
+def levels_covering(reach: float, spread: float, *, clients: float, excess: float) -> int:
+    """The smallest power of two whose error is at most `excess` above the Gaussian's.
+
+    On average over tilts from N(0, spread^2), or else for every tilt up to `reach`, which is what
+    counts in few dimensions. The largest number of levels if none is enough.
+    """
+    normal = np.linspace(0.0, 10.0, 301)
+    weights = np.exp(-(normal**2) / 2.0)
+    weights[0] /= 2.0  # one half of a symmetric sum
+    weights /= weights.sum()
     levels = 2
-    while levels < MAX_LEVELS and unbiased_range(levels) < tilt:
+    while levels < MAX_LEVELS:
+        design = gauss_hermite(levels)
+        typical = float(weights @ excess_error(design, spread * normal, clients))
+        largest = excess_error(design, np.linspace(0.0, reach, 301), clients).max()
+        if min(typical, largest) <= excess:
+            break
         levels *= 2
     return levels

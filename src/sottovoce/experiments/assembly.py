@@ -5,9 +5,10 @@ from typing import assert_never
 
 import torch
 
-from sottovoce.adjacency import Adjacency
 from sottovoce.algorithms.fedavg import FedAvg, LocalSgd, LocalWork, SampleClippedGradient
+from sottovoce.channels.channel import Channel, Direct, SecureSum
 from sottovoce.config.spec import (
+    DirectSpec,
     DirichletSpec,
     EveryoneSpec,
     FixedSizeSpec,
@@ -17,13 +18,16 @@ from sottovoce.config.spec import (
     MlpSpec,
     PoissonSpec,
     RunSpec,
+    SecureSumSpec,
 )
+from sottovoce.domains import L2Ball
 from sottovoce.errors import ConfigError
 from sottovoce.learning import datasets, models, partitioners
 from sottovoce.learning.partitioners import DirichletByLabel, Iid, Partition
 from sottovoce.learning.task import ClientData, Task
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
 from sottovoce.privacy.events import NonPrivate
 from sottovoce.randomness import SeededRandomness
 from sottovoce.rounds.plan import ClientPlan
@@ -40,6 +44,7 @@ class Assembly:
     parts: tuple[ClientPlan, ...]
     algorithm: FedAvg
     sampling: ClientSampling
+    channel: Channel
     budget: Budget | None
 
 
@@ -67,7 +72,8 @@ def assemble(spec: RunSpec) -> Assembly:
         server_learning_rate=spec.algorithm.server_learning_rate,
         server_momentum=spec.algorithm.server_momentum,
     )
-    resolved = _with_resolved_mechanism(spec, algorithm, task.dimension, clients)
+    channel = _channel(spec)
+    resolved = _with_resolved_mechanism(spec, algorithm, task.dimension, clients, channel)
     registration = registry.find(resolved.mechanism.kind)
     parts = tuple(
         ClientPlan(
@@ -79,6 +85,10 @@ def assemble(spec: RunSpec) -> Assembly:
         )
         for client in clients
     )
+    channel.check((part.mechanism, part.weight) for part in parts)
+    channel.event(parts[0].mechanism, spec.privacy.adjacency)  # refused here, before any round
+    rotated = _is_rotated(resolved, parts[0].mechanism)
+    resolved = resolved.model_copy(update={"rotation": "on" if rotated else "off"})
     return Assembly(
         spec=resolved,
         task=task,
@@ -86,12 +96,17 @@ def assemble(spec: RunSpec) -> Assembly:
         parts=parts,
         algorithm=algorithm,
         sampling=_sampling(spec),
+        channel=channel,
         budget=_budget(resolved, algorithm, parts[0]),
     )
 
 
 def _with_resolved_mechanism(
-    spec: RunSpec, algorithm: FedAvg, dimension: int, clients: tuple[ClientData, ...]
+    spec: RunSpec,
+    algorithm: FedAvg,
+    dimension: int,
+    clients: tuple[ClientData, ...],
+    channel: Channel,
 ) -> RunSpec:
     """The spec with calibrated and automatic parameters filled in.
 
@@ -114,12 +129,26 @@ def _with_resolved_mechanism(
             rounds=spec.rounds,
             epsilon=spec.privacy.epsilon,
             delta=spec.privacy.delta,
-            adjacency=Adjacency(spec.privacy.adjacency),
+            event_of=lambda mechanism: channel.event(mechanism, spec.privacy.adjacency),
         )
     else:
         given = registration.resolve(domains[0], given)
     mechanism = MechanismSpec.model_validate({"kind": spec.mechanism.kind, **given})
     return spec.model_copy(update={"mechanism": mechanism})
+
+
+def _is_rotated(spec: RunSpec, mechanism: Mechanism) -> bool:
+    """Whether updates are rotated: where one would gain by it, unless the spec says."""
+    euclidean = isinstance(mechanism.input_domain, L2Ball)
+    if spec.rotation != "auto":
+        if spec.rotation == "on" and not euclidean:
+            raise ConfigError(
+                "'rotation' can only be 'on' with Euclidean clipping (an L2 ball), but mechanism "
+                f"'{spec.mechanism.kind}' has {mechanism.input_domain}; set it to 'off'"
+            )
+        return spec.rotation == "on"
+    code_format = mechanism.code_format()
+    return euclidean and isinstance(code_format, LevelCodes) and code_format.count is None
 
 
 def _budget(spec: RunSpec, algorithm: FedAvg, part: ClientPlan) -> Budget | None:
@@ -191,3 +220,20 @@ def _sampling(spec: RunSpec) -> ClientSampling:
             return FixedSize(size=size)
         case _:
             assert_never(spec.sampling)
+
+
+def _channel(spec: RunSpec) -> Channel:
+    match spec.channel:
+        case DirectSpec():
+            return Direct()
+        case SecureSumSpec(minimum_clients=minimum):
+            fixed = spec.sampling.size if isinstance(spec.sampling, FixedSizeSpec) else None
+            largest = fixed or spec.data.clients
+            if minimum > largest:
+                raise ConfigError(
+                    f"channel.minimum_clients {minimum} exceeds the {largest} clients that a round "
+                    "can have: no sum would ever be released"
+                )
+            return SecureSum(minimum_clients=minimum)
+        case _:
+            assert_never(spec.channel)

@@ -97,6 +97,8 @@ def _summary(
         "accuracy",
         "loss",
         "epsilon",
+        "local_epsilon",
+        "central_epsilon",
         "spec_hash",
         "clients_out_of_budget",
         "warnings",

@@ -8,6 +8,7 @@ from typing import Any, assert_never
 
 from sottovoce import __version__
 from sottovoce.adjacency import Adjacency, Unit
+from sottovoce.channels.channel import Direct, SecureSum
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError, LedgerError, OutputError
 from sottovoce.experiments.assembly import Assembly, assemble
@@ -15,7 +16,9 @@ from sottovoce.experiments.run_folder import RunFolder
 from sottovoce.files import finite_or_none
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.mechanism import bits_per_coordinate
-from sottovoce.privacy.events import NonPrivate
+from sottovoce.privacy import events
+from sottovoce.privacy.accounting import privacy_spent
+from sottovoce.privacy.events import NonPrivate, PrivacyEvent, multiset
 from sottovoce.randomness import Randomness, SeededRandomness, SystemRandomness
 from sottovoce.simulation.engine import RoundRecord, Simulation
 from sottovoce.simulation.progress import Progress
@@ -92,7 +95,13 @@ def _check_nothing_is_missing(run_folder: RunFolder, ledger: Ledger, spec: RunSp
 def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
     if not run_folder.exists:
         raise OutputError(f"nothing to resume: {run_folder.path} is not a run folder")
-    found = run_folder.header()["spec_hash"]
+    header = run_folder.header()
+    found = header["spec_hash"]
+    if isinstance(header["spec"], dict) and "rotation" not in header["spec"]:
+        raise ConfigError(
+            f"{run_folder.path} was begun by a version without rotations; finish it with that "
+            "version, or choose another --out"
+        )
     if found != spec.hash:
         raise ConfigError(
             f"{run_folder.path} was made from another spec (hash {found}, this one {spec.hash}); "
@@ -116,6 +125,8 @@ def _simulation(assembly: Assembly, ledger: Ledger) -> Simulation:
         schedule=schedule,
         randomness=randomness,
         ledger=ledger,
+        rotated=assembly.spec.rotation == "on",
+        channel=assembly.channel,
     )
 
 
@@ -170,7 +181,35 @@ def guarantee(assembly: Assembly) -> str:
         *(["float noise"] if mechanism.sampling == "float" else []),
     ]
     grade = f" (simulation only: {' and '.join(reasons)})" if reasons else ""
-    return f"{spec.privacy.level}-level local privacy: the messages hide {change}{public}{grade}"
+    match assembly.channel:
+        case Direct():
+            what = "local privacy: the messages hide"
+        case SecureSum():
+            what = f"privacy of sums ({assembly.channel.describe()}): the sums hide"
+        case _:
+            assert_never(assembly.channel)
+    return f"{spec.privacy.level}-level {what} {change}{public}{grade}"
+
+
+def _both_epsilons(assembly: Assembly, ledger: Ledger, charged: float) -> dict[str, float | None]:
+    """What a client's messages would give away if they were seen, and what their sums do."""
+    if isinstance(assembly.channel, Direct):
+        return {"local_epsilon": finite_or_none(charged), "central_epsilon": None}
+
+    def local(event: PrivacyEvent) -> PrivacyEvent:
+        return event.local() if isinstance(event, events.SecureSum) else event
+
+    # Clients mostly share a history: each distinct one is accounted once.
+    histories = {tuple(ledger.history(client)) for client in ledger.clients()} - {()}
+    delta = assembly.spec.privacy.delta
+    totals = [
+        privacy_spent(multiset((local(event), count) for event, count in history), delta).epsilon
+        for history in histories
+    ]
+    return {
+        "local_epsilon": finite_or_none(max(totals, default=0.0)),
+        "central_epsilon": finite_or_none(charged),
+    }
 
 
 def _warnings(assembly: Assembly, rows: list[Metrics]) -> list[str]:
@@ -182,6 +221,11 @@ def _warnings(assembly: Assembly, rows: list[Metrics]) -> list[str]:
             f"{short['clients_out_of_budget']} of {short['clients_asked']} clients were out of "
             f"budget in round {short['round']} of {assembly.spec.rounds}; leave the noise to "
             "calibration, or ask for fewer rounds"
+        )
+    if isinstance(assembly.channel, SecureSum):
+        found.append(
+            "the secure sum is simulated: bytes are those of the bare codes, and a real protocol "
+            "sends more (a sum of n bits alone takes log2(n + 1) bits a coordinate)"
         )
     sample = assembly.algorithm.unit is Unit.SAMPLE
     protected = sum(c.num_samples for c in assembly.clients) if sample else len(assembly.clients)
@@ -232,6 +276,8 @@ def _result(assembly: Assembly, ledger: Ledger, run_folder: RunFolder) -> dict[s
         "loss": rows[-1]["loss"],
         "rounds": rows[-1]["round"],
         "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
+        **_both_epsilons(assembly, ledger, spent.epsilon if spent else 0.0),
+        "channel": assembly.channel.describe(),
         "delta": spec.privacy.delta,
         "private": spent is None or math.isfinite(spent.epsilon),
         "accountant": spent.accountant if spent else None,
@@ -241,6 +287,7 @@ def _result(assembly: Assembly, ledger: Ledger, run_folder: RunFolder) -> dict[s
         "randomness": spec.randomness,
         "sampling_grade": mechanism.sampling,
         "bits_per_coordinate": bits_per_coordinate(mechanism),
+        "rotation": spec.rotation,
         "dimension": assembly.task.dimension,
         "payload_bytes_up_per_message": per_client("up", "payload", received),
         "total_bytes_up_per_message": per_client("up", "total", received),

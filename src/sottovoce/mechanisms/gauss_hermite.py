@@ -22,7 +22,7 @@ from sottovoce.mechanisms.mechanism import (
     level_indices,
 )
 from sottovoce.mechanisms.registry import Knob, Parameters, register
-from sottovoce.privacy.events import ZeroConcentrated
+from sottovoce.privacy.events import OneBit, ZeroConcentrated
 from sottovoce.randomness import Keystream
 
 # The norm check and u/sigma round by less than 2^-48 of the radius, that is, by less than this
@@ -30,18 +30,26 @@ from sottovoce.randomness import Keystream
 _ROUNDING = 2.0**-26
 
 
-def _automatic_levels(domain: Domain, given: Parameters) -> int:
-    """The fewest bits whose unbiased range covers a flat update of full norm.
+# Automatic levels: the error of so many clients that all send the same rotated update of full norm
+# is to be at most this fraction above the Gaussian's, on average over rotations.
+_CLIENTS = 1e4
+_EXCESS = 0.0025
 
-    The largest of d coordinates of a vector spread evenly over the sphere of radius C is about
-    C sqrt(2 log(2d)/d). Only public values enter, so the choice gives nothing away.
+
+def _automatic_levels(domain: Domain, given: Parameters) -> int:
+    """The fewest bits that cost next to no accuracy on a rotated update of full norm.
+
+    A coordinate of it is a sum with random signs of variance at most C^2/K, K the largest power of
+    two up to d (see `transforms.rotation`); its even moments are at most those of N(0, C^2/K)
+    (Khintchine). Only public values enter, so the choice gives nothing away.
     """
     if not isinstance(domain, L2Ball):
         raise ParameterError("levels = 'auto' needs an L2 ball; give the number of levels")
-    flat = math.sqrt(2.0 * math.log(2.0 * domain.dimension) / domain.dimension)
-    noise_multiplier = parameters.noise_multiplier(given["noise_multiplier"])
-    tilt = min(1.0, flat) * domain.records / noise_multiplier
-    return hermite.levels_covering(tilt)
+    block = 1 << (domain.dimension.bit_length() - 1)
+    reach = domain.records / parameters.noise_multiplier(given["noise_multiplier"])
+    return hermite.levels_covering(
+        reach, reach / math.sqrt(block), clients=_CLIENTS, excess=_EXCESS
+    )
 
 
 @register(
@@ -66,7 +74,9 @@ class GaussHermite:
     one coordinate about u/sigma (1 up to the certificate's slack): the Gaussian's rho.
 
     Two levels: send the sign, P(+ | u) = 1/(1 + e^(-2u/sigma)), decode sigma tanh(u/sigma) on
-    average. The bias is below 1% for |u|/sigma up to .17/.70/1.23/2.99/5.5 at 2/3/4/8/16 levels.
+    average. That is charged with the exact curve of logistic bits, which lies below rho a.
+
+    The bias is below 1% for |u|/sigma up to .17/.70/1.23/2.99/5.5 at 2/3/4/8/16 levels.
     """
 
     input_domain: L2Ball
@@ -106,8 +116,17 @@ class GaussHermite:
         design = hermite.gauss_hermite(self.levels)
         return FiniteLaw(points=self.noise_stddev * design.points, table=tilted_law(design, tilts))
 
-    def privacy(self, adjacency: Adjacency) -> ZeroConcentrated:
+    def privacy(self, adjacency: Adjacency) -> OneBit | ZeroConcentrated:
         shift = self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier
         shift *= 1.0 + _ROUNDING
+        if self.levels == 2:  # nodes -1, 1 and weights 1/2, exactly
+            dimension = self.input_domain.dimension
+            return OneBit(shift=2.0 * shift, dimension=dimension, adjacency=adjacency)
         fisher_bound = hermite.gauss_hermite(self.levels).fisher_bound
         return ZeroConcentrated(rho=fisher_bound * shift**2 / 2.0, adjacency=adjacency)
+
+    @property
+    def inflation(self) -> float:
+        """By what fraction the rho charged exceeds Delta^2/(2 sigma^2): slack and rounding."""
+        fisher_bound = 1.0 if self.levels == 2 else hermite.gauss_hermite(self.levels).fisher_bound
+        return fisher_bound * (1.0 + _ROUNDING) ** 2 - 1.0

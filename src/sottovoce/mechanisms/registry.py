@@ -27,12 +27,19 @@ from sottovoce.errors import ParameterError, UnknownNameError
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.privacy import accounting
 from sottovoce.privacy.calibration import Direction, calibrate
-from sottovoce.privacy.events import Repeated
+from sottovoce.privacy.events import PrivacyEvent, Repeated
 
 ENTRY_POINT_GROUP = "sottovoce.mechanisms"
 
 Parameters = Mapping[str, Any]
 M = TypeVar("M", bound=type)
+# What one release is charged with: the mechanism's own privacy, unless something hides it.
+EventOf = Callable[[Mechanism], PrivacyEvent]
+
+
+def seen(adjacency: Adjacency) -> EventOf:
+    """The event of a release that the server sees: the mechanism's own."""
+    return lambda mechanism: mechanism.privacy(adjacency)
 
 
 def _type_name(annotation: Any) -> str:
@@ -124,7 +131,7 @@ class Registration:
         rounds: int,
         epsilon: float,
         delta: float,
-        adjacency: Adjacency,
+        event_of: EventOf,
     ) -> dict[str, Any]:
         """`given` plus the knob's value that spends at most `epsilon` over `rounds` releases."""
         if self.knob is None:
@@ -141,7 +148,7 @@ class Registration:
 
         def event_at(value: float) -> Repeated:
             mechanism = self.build(domain, {**given, knob.parameter: value})
-            return Repeated(event=mechanism.privacy(adjacency), count=rounds)
+            return Repeated(event=event_of(mechanism), count=rounds)
 
         value = calibrate(
             event_at,
@@ -161,7 +168,7 @@ class Registration:
         rounds: int,
         epsilon: float,
         delta: float,
-        adjacency: Adjacency,
+        event_of: EventOf,
     ) -> dict[str, Any]:
         """One set of parameters that keeps the budget on every domain; 'auto' is for the first.
 
@@ -171,12 +178,12 @@ class Registration:
 
         def calibrated(domain: Domain, fixed: Parameters) -> dict[str, Any]:
             return self.calibrated(
-                domain, fixed, rounds=rounds, epsilon=epsilon, delta=delta, adjacency=adjacency
+                domain, fixed, rounds=rounds, epsilon=epsilon, delta=delta, event_of=event_of
             )
 
         found = calibrated(domains[0], given)
         for domain in domains[1:]:
-            event = self.build(domain, found).privacy(adjacency)
+            event = event_of(self.build(domain, found))
             if accounting.epsilon(Repeated(event=event, count=rounds), delta) > epsilon:
                 found = calibrated(domain, {name: found[name] for name in given})
         return found

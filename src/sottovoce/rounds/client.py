@@ -1,4 +1,4 @@
-"""The client's side: project, charge, encode, seal, store. Nothing else leaves.
+"""The client's side: project, rotate, charge, encode, seal, store. Nothing else leaves.
 
 Order is what makes it private. The charge is durable before a single code is drawn, and the sealed
 message is durable before it is handed on; so a crash may cost a client a charge, but never hides
@@ -106,14 +106,18 @@ def privatise_one(
 
 def _prepare(plan: RoundPlan, request: Request) -> _Prepared:
     release = plan.release(request.part.client, request.uplink)
+    domain = request.part.mechanism.input_domain
     try:
-        projected = request.part.mechanism.input_domain.project(request.values)
+        values = domain.project(request.values)
+        if plan.rotation is not None:
+            # The projection's headroom pays for the rotation's rounding: this never raises.
+            values = domain.check(plan.rotation.forward(values))
     except DomainError as error:
         raise DomainError(f"update of {release}: {error}; nothing was charged") from None
     return _Prepared(
         request=request,
         # A copy: whoever owns the array may go on training while we charge and encode.
-        values=np.array(projected, copy=True),
+        values=np.array(values, copy=True),
         envelope=plan.envelope(request.part, request.uplink),
         release=release,
     )
@@ -128,7 +132,7 @@ def _charge(
     if earlier is not None and earlier.message is not None:
         _check_still_valid(earlier, prepared)
         return Sent(part=request.part, uplink=request.uplink, message=earlier.message)
-    event = request.part.mechanism.privacy(plan.adjacency)
+    event = plan.event(request.part)
     attempt = 0
     if earlier is not None:
         keystream, commitment = _open_stream(randomness, prepared, earlier.attempt)

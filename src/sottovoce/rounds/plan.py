@@ -2,14 +2,18 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency, Unit
+from sottovoce.channels.channel import Channel, Direct
+from sottovoce.domains import L2Ball
 from sottovoce.errors import ParameterError
 from sottovoce.ledger.records import Release
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import parameter_hash
+from sottovoce.privacy.events import PrivacyEvent
+from sottovoce.transforms.rotation import Rotation
 from sottovoce.wire.message import Envelope
 
 
@@ -27,26 +31,44 @@ class ClientPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPlan:
-    """Who is asked in a round, what is protected, and under which adjacency."""
+    """Who is asked in a round, what is protected, and under which adjacency.
+
+    With a `rotation` clients encode rotated updates, and the server turns back what they add up to.
+    The `channel` says what the server sees of the messages, and so what each is charged with.
+    """
 
     run: str
     round: int
     unit: Unit
     adjacency: Adjacency
     clients: tuple[ClientPlan, ...]
+    rotation: Rotation | None = None
+    channel: Channel = field(default_factory=Direct)
 
     def __post_init__(self) -> None:
         names = [part.client for part in self.clients]
         if len(set(names)) != len(names):
             raise ParameterError("a client is named twice in the plan of one round")
+        if self.rotation is not None:
+            _check_rotation(self.rotation, self.clients)
+        self.channel.check((part.mechanism, part.weight) for part in self.clients)
 
     def release(self, client: str, uplink: int) -> Release:
         return Release(unit=self.unit, run=self.run, client=client, round=self.round, uplink=uplink)
 
+    def event(self, part: ClientPlan) -> PrivacyEvent:
+        """What one message of this client is charged with."""
+        return self.channel.event(part.mechanism, self.adjacency)
+
     def _context_hash(self, part: ClientPlan) -> bytes:
         """The public parameters, bound to run and client: no message passes for another's."""
         digest = hashlib.blake2b(parameter_hash(part.mechanism), digest_size=16)
-        digest.update(json.dumps([self.run, part.client]).encode())
+        context = [self.run, part.client]
+        if self.rotation is not None:
+            context += ["rotation", self.rotation.seed.hex()]
+        if self.channel != Direct():
+            context += ["channel", repr(self.channel)]
+        digest.update(json.dumps(context).encode())
         return digest.digest()
 
     def envelope(self, part: ClientPlan, uplink: int) -> Envelope:
@@ -58,3 +80,14 @@ class RoundPlan:
             dimension=part.mechanism.input_domain.dimension,
             code_format=part.mechanism.code_format(),
         )
+
+
+def _check_rotation(rotation: Rotation, clients: tuple[ClientPlan, ...]) -> None:
+    """Only a Euclidean ball looks the same from every side."""
+    for part in clients:
+        domain = part.mechanism.input_domain
+        if not isinstance(domain, L2Ball) or domain.dimension != rotation.dimension:
+            raise ParameterError(
+                f"a rotation of {rotation.dimension} coordinates needs inputs from an L2Ball of "
+                f"that dimension; client '{part.client}' has {domain}"
+            )

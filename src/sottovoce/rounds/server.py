@@ -1,6 +1,10 @@
-"""The server's side: open, check, decode, accumulate, one message at a time."""
+"""The server's side: open, check, decode, accumulate, one message at a time.
 
-from sottovoce.aggregation.mean import StreamingMean
+Where the channel is a secure sum this object plays its trusted part: it sees messages, and lets out
+nothing but their sum.
+"""
+
+from sottovoce.channels.channel import Collector
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError, WireError
 from sottovoce.rounds.plan import RoundPlan
@@ -25,7 +29,7 @@ class RoundServer:
         self._uplink = uplink
         self._waiting = {part.client: part for part in plan.clients}
         self._answered: set[str] = set()
-        self._mean = StreamingMean(dimension)
+        self._collector: Collector = plan.channel.collector(dimension)
         self.payload_bytes = 0
         self.total_bytes = 0
 
@@ -41,12 +45,15 @@ class RoundServer:
         if part is None:
             raise WireError(f"client '{client}' was not asked in round {self._plan.round}")
         codes = open_sealed(message, self._plan.envelope(part, self._uplink))
-        self._mean.add(part.mechanism.decode(codes), part.weight)
+        self._collector.add(part.mechanism, part.weight, codes)
         self._answered.add(client)
         del self._waiting[client]
         self.payload_bytes += len(message) - HEADER_BYTES
         self.total_bytes += len(message)
 
     def result(self) -> Vector | None:
-        """The weighted mean of what arrived, or None if nothing did."""
-        return self._mean.result()
+        """The weighted mean of what arrived, or None if nothing did or too little for a sum."""
+        mean = self._collector.result()
+        if mean is None or self._plan.rotation is None:
+            return mean
+        return self._plan.rotation.inverse(mean)  # linear, so once for all clients

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.algorithms.algorithm import Algorithm
+from sottovoce.channels.channel import Channel
 from sottovoce.domains import Vector
 from sottovoce.learning.task import ClientData, Task
 from sottovoce.ledger.ledger import Ledger
@@ -15,6 +16,7 @@ from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.rounds.server import RoundServer
 from sottovoce.simulation.cohorts import ClientSampling, draw
 from sottovoce.simulation.progress import Progress
+from sottovoce.transforms.rotation import Rotation
 from sottovoce.wire.message import HEADER_BYTES
 
 # Coordinates of updates held in memory at once; their clients share two commits of the ledger.
@@ -39,7 +41,8 @@ class RoundRecord:
 class Simulation:
     """A federated run on one machine: public plan, clients' data, and where randomness comes from.
 
-    `schedule` draws cohorts and is always seeded; `randomness` feeds the mechanisms.
+    `schedule` draws cohorts and is always seeded; `randomness` feeds the mechanisms. Where updates
+    are `rotated`, each round has its own rotation.
     """
 
     run: str
@@ -52,6 +55,8 @@ class Simulation:
     schedule: SeededRandomness
     randomness: Randomness
     ledger: Ledger
+    rotated: bool
+    channel: Channel
 
     def start(self) -> Progress:
         model = self.task.initial_model()
@@ -62,13 +67,7 @@ class Simulation:
         """One round."""
         number = progress.rounds_done + 1  # rounds are counted from 1
         cohort = draw(self.sampling, len(self.clients), self.schedule.generator("cohort", number))
-        plan = RoundPlan(
-            run=self.run,
-            round=number,
-            unit=self.algorithm.unit,
-            adjacency=self.adjacency,
-            clients=tuple(self.parts[i] for i in cohort),
-        )
+        plan = self._plan(number, cohort)
         servers, refused = self._collect(plan, [self.clients[i] for i in cohort], progress.model)
         results = [server.result() for server in servers]
         combined = [mean for mean in results if mean is not None]
@@ -87,6 +86,20 @@ class Simulation:
             total_bytes_down=payload_down + HEADER_BYTES * len(cohort),
         )
         return Progress(rounds_done=number, model=model, algorithm_state=state), record
+
+    def _plan(self, number: int, cohort: Sequence[int]) -> RoundPlan:
+        rotation = None
+        if self.rotated:
+            rotation = Rotation.of_round(self.run, number, self.task.dimension)
+        return RoundPlan(
+            run=self.run,
+            round=number,
+            unit=self.algorithm.unit,
+            adjacency=self.adjacency,
+            clients=tuple(self.parts[i] for i in cohort),
+            rotation=rotation,
+            channel=self.channel,
+        )
 
     def _collect(
         self, plan: RoundPlan, clients: Sequence[ClientData], model: Vector

@@ -68,7 +68,7 @@ def noise_stddev() -> float:
         rounds=1,
         epsilon=EPSILON,
         delta=DELTA,
-        adjacency=Adjacency.REPLACE_ONE,
+        event_of=registry.seen(Adjacency.REPLACE_ONE),
     )
     return float(found["noise_multiplier"])
 

@@ -48,7 +48,7 @@ def contenders(epsilon: float) -> list[Contender]:
         rounds=1,
         epsilon=epsilon,
         delta=DELTA,
-        adjacency=Adjacency.ZERO_OUT,
+        event_of=registry.seen(Adjacency.ZERO_OUT),
     )
     return [
         _contender(LAPLACE, "laplace", {"noise_multiplier": 1.0 / epsilon}),

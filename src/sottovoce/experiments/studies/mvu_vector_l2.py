@@ -50,7 +50,12 @@ def contenders(epsilon: float) -> list[Contender]:
 
     def calibrated(name: str, kind: str, **given: Any) -> Contender:
         found = registry.find(kind).calibrated(
-            BALL, given, rounds=1, epsilon=epsilon, delta=DELTA, adjacency=Adjacency.ZERO_OUT
+            BALL,
+            given,
+            rounds=1,
+            epsilon=epsilon,
+            delta=DELTA,
+            event_of=registry.seen(Adjacency.ZERO_OUT),
         )
         return _contender(name, kind, **found)
 

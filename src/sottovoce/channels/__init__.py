@@ -1,0 +1,1 @@
+"""How messages reach the server, and so what it sees of them."""

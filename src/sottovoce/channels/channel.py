@@ -1,0 +1,25 @@
+"""The closed set of channels. Rounds know the first two; a shuffler is only accounted for.
+
+A channel says what is charged for a message, which cohorts it can serve, and how the server adds up
+what arrives.
+"""
+
+from typing import Protocol
+
+from sottovoce.channels.direct import Direct as Direct
+from sottovoce.channels.secure_sum import SecureSum as SecureSum
+from sottovoce.channels.shuffler import Shuffler as Shuffler
+from sottovoce.domains import Vector
+from sottovoce.mechanisms.mechanism import Codes, Mechanism
+
+Channel = Direct | SecureSum
+
+
+class Collector(Protocol):
+    """Adds up the messages of one round in O(d) memory."""
+
+    def add(self, mechanism: Mechanism, weight: float, codes: Codes) -> None: ...
+
+    def result(self) -> Vector | None:
+        """The mean, or None where nothing may be, or can be, said."""
+        ...

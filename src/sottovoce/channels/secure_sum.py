@@ -1,0 +1,101 @@
+"""Secure sums, simulated: this process is trusted to reveal nothing but the sum of all bits.
+
+In a deployment a cryptographic protocol stands here. What the accounting needs of it: nobody learns
+more than the sums over at least `minimum_clients` messages, at most one sum in each round, and all
+but one of these clients follow their mechanism.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from sottovoce import parameters
+from sottovoce.adjacency import Adjacency
+from sottovoce.domains import Vector
+from sottovoce.errors import ParameterError, PrivacyError, WireError
+from sottovoce.mechanisms.mechanism import Codes, Mechanism
+from sottovoce.privacy import events
+from sottovoce.privacy.events import OneBit
+
+
+@runtime_checkable
+class ClampedBits(Protocol):
+    """A mechanism of one bit a coordinate whose logits all lie within `logit_bound` of 0."""
+
+    @property
+    def logit_bound(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecureSum:
+    """Sums of bits, released only where at least `minimum_clients` messages arrived."""
+
+    minimum_clients: int
+
+    def __post_init__(self) -> None:
+        parameters.integer(
+            "minimum_clients",
+            self.minimum_clients,
+            low=2,
+            high=2**31,
+            remedy="the sum of one message is that message",
+        )
+
+    def event(self, mechanism: Mechanism, adjacency: Adjacency) -> events.SecureSum:
+        local = mechanism.privacy(adjacency)
+        if not isinstance(local, OneBit) or not isinstance(mechanism, ClampedBits):
+            raise PrivacyError(
+                "secure sums amplify only clamped one-bit codes; use mechanism 'clamped_sign'"
+            )
+        return events.SecureSum(
+            shift=local.shift,
+            dimension=local.dimension,
+            logit_bound=mechanism.logit_bound,
+            clients=self.minimum_clients,
+            adjacency=adjacency,
+        )
+
+    def check(self, cohort: Iterable[tuple[Mechanism, float]]) -> None:
+        """A sum of bits has one meaning only if all of them have the same."""
+        if len(set(cohort)) > 1:
+            raise ParameterError(
+                "a secure sum needs the same mechanism and weight for every client; give all "
+                "clients as many records, or protect whole clients (privacy.level = 'client')"
+            )
+
+    def collector(self, dimension: int) -> "BitSum":
+        return BitSum(dimension, self.minimum_clients)
+
+    def describe(self) -> str:
+        return "secure sum, simulated: this process is trusted to reveal only sums"
+
+
+class BitSum:
+    """How many clients sent a 1, coordinate by coordinate; read once, and only if enough did."""
+
+    def __init__(self, dimension: int, minimum_clients: int) -> None:
+        self._ones = np.zeros(dimension, dtype=np.int64)
+        self._received = 0
+        self._minimum = minimum_clients
+        self._mechanism: Mechanism | None = None
+        self._released: Vector | None = None
+
+    def add(self, mechanism: Mechanism, weight: float, codes: Codes) -> None:  # noqa: ARG002
+        # Equal weights, which the plan has checked, cancel.
+        if self._released is not None:
+            # The difference of two sums would be one client's bits.
+            raise WireError("the sum of this round has been released; a late message is not added")
+        assert self._mechanism in (None, mechanism)
+        self._mechanism = mechanism
+        self._ones += codes.astype(np.int64)
+        self._received += 1
+
+    def result(self) -> Vector | None:
+        """The mean of what the bits stand for, or None if too few clients sent any."""
+        if self._released is None and self._mechanism and self._received >= self._minimum:
+            zeros = np.zeros(len(self._ones), dtype=np.uint8)
+            low, high = self._mechanism.decode(zeros), self._mechanism.decode(zeros + np.uint8(1))
+            self._released = low + (high - low) * (self._ones / self._received)
+        return None if self._released is None else self._released.copy()

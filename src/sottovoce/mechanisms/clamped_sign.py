@@ -1,0 +1,100 @@
+"""The clamped sign: one bit a coordinate whose chance of either value is bounded from below."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sottovoce import parameters
+from sottovoce.adjacency import Adjacency
+from sottovoce.design import hermite
+from sottovoce.design.fisher import tilted_law
+from sottovoce.domains import L2Ball, Vector, require_l2_ball
+from sottovoce.kernels.reference import sample_exponential_family
+from sottovoce.mechanisms.mechanism import (
+    Codes,
+    FiniteLaw,
+    LevelCodes,
+    Sampling,
+    level_indices,
+)
+from sottovoce.mechanisms.registry import Knob, register
+from sottovoce.privacy.events import OneBit
+from sottovoce.randomness import Keystream
+
+# As in `gauss_hermite`: norm check and u/sigma, as a fraction of the distance of neighbours.
+_ROUNDING = 2.0**-26
+
+
+@register(
+    "clamped_sign",
+    summary="one bit a coordinate with clamped logits: what secure sums can amplify",
+    examples=[
+        {"noise_multiplier": 2.0, "logit_bound": 1.0},
+        {"noise_multiplier": 0.5, "logit_bound": 2.0},
+    ],
+    example_domain=L2Ball(dimension=8, radius=1.0),
+    knob=Knob(parameter="noise_multiplier", more_private="larger"),
+)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClampedSign:
+    """P(+ | u) = 1/(1 + e^-z), z = 2u/sigma clamped to [-Z, Z], Z = `logit_bound`; decodes +-sigma.
+
+    sigma = noise_multiplier * clip norm / records. Clamping is a contraction, so the logits of
+    neighbours Delta apart stay within 2 Delta/sigma: what one message gives away is at most what
+    the sign without a clamp does. And every bit is a fair coin with probability at least
+    2/(1 + e^Z), whatever the update: in a sum of many clients' bits those coins hide each of them.
+
+    E = sigma tanh(z/2): beyond |u| = sigma Z/2 the mean stays where it is. Rotate, and choose Z
+    some times 2/(noise_multiplier sqrt(d)).
+    """
+
+    input_domain: L2Ball
+    noise_multiplier: float
+    logit_bound: float
+    sampling: ClassVar[Sampling] = "exact"
+
+    def __post_init__(self) -> None:
+        require_l2_ball(self.input_domain)
+        parameters.noise_multiplier(self.noise_multiplier)
+        parameters.positive(
+            "logit_bound",
+            self.logit_bound,
+            at_most=100.0,
+            remedy="use 'gauss_hermite' with levels = 2 for bits without a clamp",
+        )
+
+    @property
+    def noise_stddev(self) -> float:
+        return self.noise_multiplier * self.input_domain.radius / self.input_domain.records
+
+    def code_format(self) -> LevelCodes:
+        return LevelCodes(levels=2)
+
+    def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
+        design = hermite.gauss_hermite(2)
+        tilts = self._tilts(values)
+        return sample_exponential_family(tilts, design.points, design.weights, keystream)
+
+    def decode(self, codes: Codes) -> Vector:
+        points = hermite.gauss_hermite(2).points
+        return np.asarray(self.noise_stddev * points[level_indices(codes, 2)])
+
+    def law(self, values: ArrayLike) -> FiniteLaw:
+        design = hermite.gauss_hermite(2)
+        table = tilted_law(design, self._tilts(values))
+        return FiniteLaw(points=self.noise_stddev * design.points, table=table)
+
+    def privacy(self, adjacency: Adjacency) -> OneBit:
+        shift = 2.0 * self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier
+        return OneBit(
+            shift=shift * (1.0 + _ROUNDING),
+            dimension=self.input_domain.dimension,
+            adjacency=adjacency,
+        )
+
+    def _tilts(self, values: ArrayLike) -> Vector:
+        """Half the logits: the two nodes -1 and 1 lie 2 apart."""
+        half = self.logit_bound / 2.0  # exact, so the logit's bound is too
+        return np.clip(self.input_domain.check(values) / self.noise_stddev, -half, half)
