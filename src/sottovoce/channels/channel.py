@@ -1,4 +1,5 @@
-"""The closed set of channels. Rounds know the first two; a shuffler is only accounted for.
+"""The closed set of channels.
+
 
 A channel says what is charged for a message, which cohorts it can serve, and how the server adds up
 what arrives.
@@ -8,7 +9,6 @@ from typing import Protocol
 
 from sottovoce.channels.direct import Direct as Direct
 from sottovoce.channels.secure_sum import SecureSum as SecureSum
-from sottovoce.channels.shuffler import Shuffler as Shuffler
 from sottovoce.domains import Vector
 from sottovoce.mechanisms.mechanism import Codes, Mechanism
 

@@ -72,7 +72,7 @@ class _Setting:
             for value in (self.sampling_rate, self.shuffled_clients, self.secure_sum_clients)
         )
 
-    def event(self, mechanism: "Mechanism", adjacency: "Adjacency") -> "PrivacyEvent":
+    def event(self, mechanism: "Mechanism") -> "PrivacyEvent":
         """What is seen of one client in one round."""
         from sottovoce.adjacency import Adjacency
         from sottovoce.channels.channel import SecureSum
@@ -81,14 +81,14 @@ class _Setting:
 
         if self.secure_sum_clients is not None:
             channel = SecureSum(minimum_clients=self.secure_sum_clients)
-            event: PrivacyEvent = channel.event(mechanism, adjacency)
+            event: PrivacyEvent = channel.event(mechanism, self.adjacency)
         elif self.shuffled_clients is not None:
             # Clones hide any change of an input, so that is what is asked of each message, and
             # zero-out is one such change.
             local = mechanism.privacy(Adjacency.REPLACE_ONE)
             event = shuffled(local, self.shuffled_clients)
         else:
-            event = mechanism.privacy(adjacency)
+            event = mechanism.privacy(self.adjacency)
         if self.sampling_rate is None:
             return event
         return Sampled(
@@ -257,7 +257,7 @@ def calibrate(
         bars.update("calibrating", 0, 1, "seconds, or up to a minute for designed tables")
         if rounds is None and knob in given:
             built = registration.build(setting.domain, given)
-            rounds = _rounds(setting.event(built, setting.adjacency), epsilon, delta)
+            rounds = _rounds(setting.event(built), epsilon, delta)
         else:
             rounds = _check_rounds(1 if rounds is None else rounds)
             found = registration.calibrated(
@@ -266,7 +266,6 @@ def calibrate(
                 rounds=rounds,
                 epsilon=epsilon,
                 delta=delta,
-                adjacency=setting.adjacency,
                 event_of=setting.event,
             )
             built = registration.build(setting.domain, found)
@@ -314,7 +313,7 @@ def curve(
         secure_sum_clients,
     )
     built = setting.registration.build(setting.domain, _given(param))
-    event = setting.event(built, setting.adjacency)
+    event = setting.event(built)
     counts = _spread(rounds, points)
     spents: list[PrivacySpent] = []
     with progress_bars() as bars:
@@ -441,7 +440,7 @@ def _report(
     from sottovoce.privacy.accounting import privacy_spent
     from sottovoce.privacy.events import Repeated
 
-    event = Repeated(event=setting.event(mechanism, setting.adjacency), count=rounds)
+    event = Repeated(event=setting.event(mechanism), count=rounds)
     spent = privacy_spent(event, delta, accountant)
     public = public_parameters(mechanism)
     result = {
