@@ -1,6 +1,5 @@
 """The closed set of channels.
 
-
 A channel says what is charged for a message, which cohorts it can serve, and how the server adds up
 what arrives.
 """
