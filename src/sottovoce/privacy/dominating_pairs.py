@@ -1,7 +1,6 @@
 """From events to pairs of laws that dominate them, for the PLD accountant."""
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import assert_never
 
@@ -152,8 +151,3 @@ def _product(one: LossPair, two: LossPair) -> AtomPair:
     seconds = masses * np.exp(-np.maximum(losses, -700.0))
     losses[-1], seconds[-1] = math.inf, 0.0
     return AtomPair(losses, masses, seconds)
-
-
-def counted(parts: Sequence[CountedPairs]) -> tuple[int, bool]:
-    """How many pairs there are in all, and whether both directions are the same."""
-    return sum(part[2] for part in parts), all(part[0] is part[1] for part in parts)

@@ -22,7 +22,9 @@ from sottovoce.privacy.loss_pairs import PAIR_ACCURACY, LossPair
 _LARGEST_LOSS = 2e6  # counts as infinite: no epsilon beyond is worth knowing
 _SEARCH = np.geomspace(1e-12, _LARGEST_LOSS, 400)
 _SEARCH_EDGES = np.concatenate((-_SEARCH[::-1], [0.0], _SEARCH))
-_FFT_ROUNDING = 16.0 * 2.0**-53  # per level of the transform, worst case (Higham 2002, section 24.1)
+_FFT_ROUNDING = (
+    16.0 * 2.0**-53
+)  # per level of the transform, worst case (Higham 2002, section 24.1)
 _LARGEST_EXPONENT = 700.0
 
 
@@ -75,7 +77,9 @@ def connect_dots(pair: LossPair, dots: Vector) -> LossLaw:
     scaled = q * np.exp(np.minimum(dots[1:], _LARGEST_EXPONENT)) * (1.0 - 4.0 * slack[1:])
     # Denormal masses are not accurate: round all the way up, as beyond what e^y' can hold.
     accurate = (q > 1e-290) & (dots[1:] <= _LARGEST_EXPONENT)
-    lower = np.where(accurate, np.clip((scaled - p) / np.expm1(np.minimum(gap, 700.0)), 0.0, p), 0.0)
+    lower = np.where(
+        accurate, np.clip((scaled - p) / np.expm1(np.minimum(gap, 700.0)), 0.0, p), 0.0
+    )
     masses = np.zeros(len(dots))
     masses[0] = first[0]
     masses[1:] += p - lower
@@ -177,7 +181,9 @@ class ComposedLaw:
         self.floor = -math.inf if start == least else start * step
         self.top = (start + size - 1) * step
         self.wrapped = 0.0 if start + size > most else _chernoff(parts, top_tilt, self.top)
-        survival = sum(count * math.log1p(-min(part.law.infinite, 1 - 2**-53)) for part, count in parts)
+        survival = sum(
+            count * math.log1p(-min(part.law.infinite, 1 - 2**-53)) for part, count in parts
+        )
         self.infinite = -math.expm1(survival) * (1.0 + 2.0**-48)
         self._compose(parts, size)
 

@@ -115,9 +115,7 @@ def randomised_response(epsilon: float) -> AtomPair:
     """
     lie = math.exp(-epsilon) / (1.0 + math.exp(-epsilon))
     truth = 1.0 / (1.0 + math.exp(-epsilon))
-    return AtomPair(
-        np.array([-epsilon, epsilon]), np.array([lie, truth]), np.array([truth, lie])
-    )
+    return AtomPair(np.array([-epsilon, epsilon]), np.array([lie, truth]), np.array([truth, lie]))
 
 
 @lru_cache(maxsize=256)
@@ -139,9 +137,7 @@ def either_order(first: tuple[float, ...], second: tuple[float, ...]) -> AtomPai
             after_one, after_two = (curve.value(knots[i + 1]) for curve in curves)
             if (one - two) * (after_one - after_two) < 0:  # the curves cross in between
                 part = (one - two) / ((one - two) - (after_one - after_two))
-                points.append(
-                    (x + part * (knots[i + 1] - x), one + part * (after_one - one))
-                )
+                points.append((x + part * (knots[i + 1] - x), one + part * (after_one - one)))
     slopes = [
         (high[1] - low[1]) / (high[0] - low[0])
         for low, high in zip(points, points[1:], strict=False)

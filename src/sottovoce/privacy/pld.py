@@ -140,9 +140,49 @@ def _plan(parts: Parts, delta: float, epsilon: float | None = None) -> _Plan | N
     """
     count = sum(times for _, times in parts)
     tail = max(1e-306, 10.0 ** math.floor(math.log10(1e-4 * delta / count)))
-    with np.errstate(invalid="ignore"):
-        moments = sum(times * _moments(pair, tail) for pair, times in parts)
-    infinite = sum(times * coarse_law(pair, tail).infinite for pair, times in parts)
-    left = delta - infinite
-    ...
-    return None
+    laws = [(coarse_law(pair, tail), times) for pair, times in parts]
+    finite = sum(times * math.log1p(-min(law.infinite, 1.0 - 2.0**-53)) for law, times in laws)
+    left = delta + math.expm1(finite) if epsilon is None else delta
+    moments = sum((times * _moments(pair, tail) for pair, times in parts), np.zeros(1))
+    forward = moments[len(_TILTS) + 1 :]
+    if left <= 0.0 or not np.all(np.isfinite(moments)):
+        return None
+    if epsilon is None:
+        bounds = [
+            epsilon_at_order(moment / tilt, 1.0 + tilt, left)
+            for moment, tilt in zip(forward, _TILTS, strict=True)
+        ]
+    else:
+        bounds = [
+            log_delta_at_order(moment / tilt, 1.0 + tilt, epsilon)
+            for moment, tilt in zip(forward, _TILTS, strict=True)
+        ]
+    best = int(np.argmin(bounds))
+    tilt, bound = float(_TILTS[best]), bounds[best]
+    tops = (forward - math.log(1e-7 * left)) / _TILTS
+    lower = _ALL_TILTS < tilt
+    lows = (forward[best] - moments[lower] - 18.0) / (tilt - _ALL_TILTS[lower])
+    low, high = float(np.max(lows)), float(np.min(tops))
+    if epsilon is not None:
+        low, high = min(low, epsilon), max(high, epsilon)
+    spread = math.sqrt(sum(times * law.variance() for law, times in laws))
+    cost = _PRECISION * max(bound if epsilon is None else epsilon, 0.1 * spread)
+    ranges = [loss_range(pair, tail) for pair, _ in parts]
+    widest = max(high - low, *(end - start for start, end in ranges), 1e-12)
+    step = max(math.sqrt(12.0 * cost / ((1.0 + tilt) * count)), cost / count)
+    return _Plan(
+        step=grid_step(max(min(step, widest / 64.0), widest / _LARGEST_GRID)),
+        tail=tail,
+        tilt=tilt,
+        low=low,
+        high=high,
+        top_tilt=float(_TILTS[np.argmin(tops)]),
+        delta=math.exp(min(0.0, bound)) if epsilon is not None else delta,
+    )
+
+
+@lru_cache(maxsize=256)
+def _moments(pair: LossPair, tail: float) -> Vector:
+    """K at all tilts, of the coarse law."""
+    law = coarse_law(pair, tail)
+    return np.array([law.log_moment(tilt) for tilt in _ALL_TILTS])
