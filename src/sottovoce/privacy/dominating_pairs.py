@@ -147,7 +147,9 @@ def _product(one: LossPair, two: LossPair) -> AtomPair:
     # Each mass is a sum of at most 2^13 terms.
     masses = np.append(masses, 0.0) * (1.0 + 2.0**-39)
     masses[-1] = laws[0].law.infinite + laws[1].law.infinite
-    losses = (laws[0].start + laws[1].start + np.arange(len(masses))) * step
+    losses = (
+        np.arange(len(masses), dtype=np.float64) * step + (laws[0].start + laws[1].start) * step
+    )
     seconds = masses * np.exp(-np.maximum(losses, -700.0))
     losses[-1], seconds[-1] = math.inf, 0.0
     return AtomPair(losses, masses, seconds)

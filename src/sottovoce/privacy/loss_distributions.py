@@ -176,7 +176,7 @@ class ComposedLaw:
         most = sum(count * (part.start + len(part.law.losses) - 1) for part, count in parts)
         start = max(least, math.floor(window[0] / step))
         stop = min(most, math.ceil(window[1] / step))
-        size = 2 ** max(1, math.ceil(math.log2(max(2, stop - start + 1))))
+        size: int = 2 ** max(1, math.ceil(math.log2(max(2, stop - start + 1))))
         self.start, self.step, self.tilt = start, step, tilt
         self.floor = -math.inf if start == least else start * step
         self.top = (start + size - 1) * step

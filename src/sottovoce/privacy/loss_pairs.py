@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -26,6 +27,8 @@ MAX_SAMPLING_RATE = 0.999
 
 class LossPair(Protocol):
     """An ordered pair (P, Q) that dominates a release, by the laws of its loss log(dP/dQ)."""
+
+    def __hash__(self) -> int: ...  # what is computed from a pair is kept
 
     def masses(self, edges: Vector) -> tuple[Vector, Vector]:
         """P and Q of the loss in (-inf, e_0], (e_0, e_1], ..., (e_last, inf], one more than edges.
@@ -98,10 +101,11 @@ class AtomPair:
     def masses(self, edges: Vector) -> tuple[Vector, Vector]:
         bins = np.searchsorted(edges, self.losses, side="left")
         size = len(edges) + 1
-        return (
-            np.bincount(bins, weights=self.first, minlength=size),
-            np.bincount(bins, weights=self.second, minlength=size),
+        first, second = (
+            np.bincount(bins, weights=law, minlength=size).astype(np.float64, copy=False)
+            for law in (self.first, self.second)
         )
+        return first, second
 
     def reverse(self) -> "AtomPair":
         return AtomPair(-self.losses[::-1], self.second[::-1], self.first[::-1])
@@ -138,11 +142,9 @@ def either_order(first: tuple[float, ...], second: tuple[float, ...]) -> AtomPai
             if (one - two) * (after_one - after_two) < 0:  # the curves cross in between
                 part = (one - two) / ((one - two) - (after_one - after_two))
                 points.append((x + part * (knots[i + 1] - x), one + part * (after_one - one)))
-    slopes = [
-        (high[1] - low[1]) / (high[0] - low[0])
-        for low, high in zip(points, points[1:], strict=False)
-    ] + [Fraction(0)]
-    rises = [after - before for before, after in zip(slopes, slopes[1:], strict=False)]
+    slopes = [(high[1] - low[1]) / (high[0] - low[0]) for low, high in pairwise(points)]
+    slopes.append(Fraction(0))
+    rises = [after - before for before, after in pairwise(slopes)]
     atoms = [(x, q) for (x, _), q in zip(points[1:], rises, strict=True) if q > 0]
     return AtomPair(
         np.array([_log(x) for x, _ in atoms] + [math.inf]),

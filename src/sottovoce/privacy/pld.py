@@ -89,7 +89,7 @@ def _least_epsilon(law: ComposedLaw, delta: float, low: float) -> float:
     By false position in log delta, halving where that is slow. What is returned was evaluated.
     """
     high = law.top
-    at_low, at_high = (math.log(law.delta(end) / delta) for end in (low, high))
+    at_low, at_high = (_excess(law.delta(end), delta) for end in (low, high))
     if at_high > 0.0:
         return math.inf
     for i in range(200):
@@ -97,13 +97,19 @@ def _least_epsilon(law: ComposedLaw, delta: float, low: float) -> float:
             break
         part = at_low / (at_low - at_high) if i % 3 else 0.5
         middle = low + min(0.999, max(0.001, part)) * (high - low)
-        value = law.delta(middle)
-        at_middle = math.log(value / delta) if value > 0.0 else -1e3
+        at_middle = _excess(law.delta(middle), delta)
         if at_middle > 0.0:
             low, at_low = middle, at_middle
         else:
             high, at_high = middle, at_middle
     return high
+
+
+def _excess(found: float, delta: float) -> float:
+    """log(found/delta): at most 0 only if `found` is at most delta."""
+    if found <= delta:
+        return min(0.0, math.log(max(found, 1e-308)) - math.log(delta))
+    return max(1e-300, math.log(found) - math.log(delta))
 
 
 def _delta(parts: Parts, epsilon: float) -> float:
@@ -160,7 +166,7 @@ def _plan(parts: Parts, delta: float, epsilon: float | None = None) -> _Plan | N
     best = int(np.argmin(bounds))
     tilt, bound = float(_TILTS[best]), bounds[best]
     tops = (forward - math.log(1e-7 * left)) / _TILTS
-    lower = _ALL_TILTS < tilt
+    lower = tilt > _ALL_TILTS
     lows = (forward[best] - moments[lower] - 18.0) / (tilt - _ALL_TILTS[lower])
     low, high = float(np.max(lows)), float(np.min(tops))
     if epsilon is not None:
