@@ -66,7 +66,7 @@ def sampled(
 
 def exact_delta(steps: Sequence[tuple[Pmf, Pmf]], epsilon: float) -> Any:
     """sum max(0, P - e^eps Q) over all outcomes of the product of the steps' pmfs."""
-    with mpmath.workdps(60):
+    with mpmath.workdps(50):
         factor, total = mpmath.exp(mpmath.mpf(epsilon)), mpmath.mpf(0)
         for cells in itertools.product(*(range(len(first)) for first, _ in steps)):
             p = mpmath.fprod(first[i] for (first, _), i in zip(steps, cells, strict=True))
@@ -76,7 +76,7 @@ def exact_delta(steps: Sequence[tuple[Pmf, Pmf]], epsilon: float) -> Any:
 
 
 def mixture(rate: float, out: Pmf, present: Pmf) -> Pmf:
-    with mpmath.workdps(60):
+    with mpmath.workdps(50):
         q = mpmath.mpf(rate)
         return [(1 - q) * o + q * mpmath.mpf(p) for o, p in zip(out, present, strict=True)]
 
@@ -93,7 +93,9 @@ def covers(event: PrivacyEvent, steps: Sequence[tuple[Pmf, Pmf]], delta: float) 
 @st.composite
 def finite_pairs(draw: st.DrawFn, zeros: bool = False) -> FinitePair:
     size = draw(st.integers(2, 4))
-    weights = st.lists(st.integers(0 if zeros else 1, 1000), min_size=size, max_size=size)
+    weights = st.lists(
+        st.integers(0, 6) if zeros else st.integers(1, 1000), min_size=size, max_size=size
+    )
 
     def pmf() -> tuple[float, ...]:
         drawn = draw(weights.filter(lambda w: sum(w) > 0))
@@ -192,7 +194,7 @@ def exact_sampled_response(
     epsilon_each: float, rate: float, count: int, epsilon: float, away: bool
 ) -> Any:
     """The delta of sampled randomised responses, by the binomial of the outcomes."""
-    with mpmath.workdps(60):
+    with mpmath.workdps(50):
         truth = 1 / (1 + mpmath.exp(-mpmath.mpf(epsilon_each)))
         out = 1 - truth
         mixed = (1 - mpmath.mpf(rate)) * out + mpmath.mpf(rate) * truth
@@ -232,10 +234,8 @@ def test_a_thousand_sampled_responses_have_the_known_epsilon() -> None:
     [
         (1.0, 0.01, 1000, 1e-5),
         (1.0, 0.01, 1000, 1e-8),
-        (2.0, 0.1, 30, 1e-6),
         (0.5, 0.5, 10, 1e-3),
-        (1.0, 0.001, 20_000, 1e-6),
-        (5.0, 0.02, 1, 1e-5),
+        (1.0, 0.001, 10_000, 1e-6),
     ],
 )
 def test_sampled_gaussians_agree_with_dp_accounting(
@@ -247,7 +247,7 @@ def test_sampled_gaussians_agree_with_dp_accounting(
     theirs.compose(dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(1.0 / mu)), count)
     expected = theirs.get_epsilon(delta)
     epsilon = ACCOUNTANT.epsilon(Repeated(event=sampled(gaussian(mu), rate), count=count), delta)
-    assert expected - 3e-4 <= epsilon <= expected * (1.0 + 5e-5) + 1e-4
+    assert expected - 5e-4 <= epsilon <= expected * (1.0 + 5e-5)
 
 
 def test_the_noise_for_epsilon_two_is_the_known_one() -> None:
@@ -307,7 +307,7 @@ def test_a_release_of_several_responses_is_composed_before_it_is_sampled(
     epsilons: list[float], rate: float, delta: float, reverse: bool
 ) -> None:
     event = sampled(Composed(events=tuple(pure(epsilon) for epsilon in epsilons)), rate)
-    with mpmath.workdps(60):
+    with mpmath.workdps(50):
         truths = [1 / (1 + mpmath.exp(-mpmath.mpf(epsilon))) for epsilon in epsilons]
         cells = list(itertools.product(*((truth, 1 - truth) for truth in truths)))
         flipped = itertools.product(*((1 - truth, truth) for truth in truths))
@@ -328,7 +328,7 @@ def test_many_responses_in_one_sampled_release_are_covered_by_their_binomial() -
     count, each, rate, delta = 300, 0.1, 0.05, 1e-6
     event = sampled(Repeated(event=pure(each), count=count), rate)
     epsilon = ACCOUNTANT.epsilon(event, delta)
-    with mpmath.workdps(60):
+    with mpmath.workdps(50):
         truth = 1 / (1 + mpmath.exp(-mpmath.mpf(each)))
         present, out = (
             [mpmath.binomial(count, k) * p**k * (1 - p) ** (count - k) for k in range(count + 1)]
@@ -411,7 +411,7 @@ def test_one_response_of_any_size_is_covered_and_within_a_part_in_1e4(
     epsilon_each: float, delta: float
 ) -> None:
     epsilon = ACCOUNTANT.epsilon(pure(epsilon_each), delta)
-    with mpmath.workdps(400):
+    with mpmath.workdps(1000):
         truth = 1 / (1 + mpmath.exp(-mpmath.mpf(epsilon_each)))
         exact = mpmath.log((truth - mpmath.mpf(delta)) / (1 - truth))
         assert exact <= epsilon <= max(exact, 0) * (1.0 + 1e-4) or exact <= 0.0 == epsilon

@@ -27,6 +27,7 @@ from sottovoce.privacy.events import (
 from sottovoce.privacy.loss_distributions import grid_law, grid_step, loss_range
 from sottovoce.privacy.loss_pairs import (
     MAX_SAMPLING_RATE,
+    PAIR_ACCURACY,
     AtomPair,
     GaussianPair,
     LossPair,
@@ -143,13 +144,15 @@ def _product(one: LossPair, two: LossPair) -> AtomPair:
     ranges = [loss_range(pair, _TAIL) for pair in (one, two)]
     step = grid_step(max(max(high - low, 1e-9) for low, high in ranges) / _CELLS)
     laws = [grid_law(pair, step, _TAIL) for pair in (one, two)]
-    masses = np.convolve(laws[0].law.masses, laws[1].law.masses)
-    # Each mass is a sum of at most 2^13 terms.
-    masses = np.append(masses, 0.0) * (1.0 + 2.0**-39)
-    masses[-1] = laws[0].law.infinite + laws[1].law.infinite
-    losses = (
-        np.arange(len(masses), dtype=np.float64) * step + (laws[0].start + laws[1].start) * step
+    # Each mass is a sum of at most 2^14 terms.
+    finite = np.convolve(laws[0].law.masses, laws[1].law.masses) * (1.0 + PAIR_ACCURACY)
+    losses = (laws[0].start + laws[1].start + np.arange(len(finite), dtype=np.float64)) * step
+    second = finite * np.exp(-np.maximum(losses, -700.0))
+    # The Q mass that rounding up took away must be somewhere: sampling leaves it to P as well.
+    rest = max(0.0, 1.0 - float(np.sum(second)))
+    infinite = laws[0].law.infinite + laws[1].law.infinite
+    return AtomPair(
+        np.concatenate(([-math.inf], losses, [math.inf])),
+        np.concatenate(([0.0], finite, [infinite])),
+        np.concatenate(([rest], second, [0.0])),
     )
-    seconds = masses * np.exp(-np.maximum(losses, -700.0))
-    losses[-1], seconds[-1] = math.inf, 0.0
-    return AtomPair(losses, masses, seconds)

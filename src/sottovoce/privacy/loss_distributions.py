@@ -26,6 +26,8 @@ _FFT_ROUNDING = (
     16.0 * 2.0**-53
 )  # per level of the transform, worst case (Higham 2002, section 24.1)
 _LARGEST_EXPONENT = 700.0
+LOG_OUTSIDE = 22.0  # a window leaves out e^-22 of a tilted law on each side
+_LARGEST_TRANSFORM = 2**22
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +46,11 @@ class LossLaw:
         with np.errstate(divide="ignore"):
             logs: Vector = np.log(self.masses)
         return logs
+
+    def support(self) -> "LossLaw":
+        """The same law without losses of no mass."""
+        some = self.masses > 0.0
+        return LossLaw(self.losses[some], self.masses[some], self.infinite)
 
     def variance(self) -> float:
         total = float(np.sum(self.masses))
@@ -146,6 +153,31 @@ def grid_step(wanted: float) -> float:
     return math.ldexp(math.floor(8.0 * mantissa), exponent - 3)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tilts:
+    """Where a composition is decided (`middle`), and the tilts that bound it on both sides."""
+
+    low: float
+    middle: float
+    high: float
+    top: float
+    top_mass: float
+
+    def window(self, parts: Sequence[tuple[GridLaw, int]]) -> tuple[float, float]:
+        """Chernoff bounds: outside lie little tilted mass, and above at most `top_mass` of mass."""
+        low, middle, high, top = (
+            math.fsum(count * part.law.log_moment(tilt) for part, count in parts)
+            for tilt in (self.low, self.middle, self.high, self.top)
+        )
+        return (
+            (middle - low - LOG_OUTSIDE) / (self.middle - self.low),
+            max(
+                (high - middle + LOG_OUTSIDE) / (self.high - self.middle),
+                (top - math.log(self.top_mass)) / self.top,
+            ),
+        )
+
+
 class ComposedLaw:
     """Laws on one grid, each composed with itself as often as its count says.
 
@@ -154,8 +186,8 @@ class ComposedLaw:
     largest mass, becomes relative to the Renyi bound e^(K - t eps), and small deltas come out.
 
     Wrapping. Sums of losses are known modulo the window. What lies above it (at most
-    e^(K(s) - s top) of the P mass, for any s > 0) is added to delta. What lies below it wraps up
-    and only adds, for it counts nothing at the epsilons of the window.
+    e^(K(s) - s top) of the P mass, for any s > 0) is added to delta. What lies below it counts
+    nothing at the epsilons of the window. That both appear within, elsewhere, only adds.
 
     Rounding, in l2. A transform of length N is right to g = _FFT_ROUNDING log2(N), relatively; the
     transform X of masses x has |X| <= 1 and norm sqrt(N) |x|. So its T-th power is wrong by at most
@@ -165,27 +197,26 @@ class ComposedLaw:
     """
 
     def __init__(
-        self,
-        parts: Sequence[tuple[GridLaw, int]],
-        tilt: float,
-        window: tuple[float, float],
-        top_tilt: float,
+        self, parts: Sequence[tuple[GridLaw, int]], tilts: "Tilts", reach_down_to: float = math.inf
     ) -> None:
         step = parts[0][0].step
         least = sum(count * part.start for part, count in parts)
         most = sum(count * (part.start + len(part.law.losses) - 1) for part, count in parts)
-        start = max(least, math.floor(window[0] / step))
-        stop = min(most, math.ceil(window[1] / step))
-        size: int = 2 ** max(1, math.ceil(math.log2(max(2, stop - start + 1))))
-        self.start, self.step, self.tilt = start, step, tilt
+        low, high = tilts.window(parts)
+        start = max(least, math.floor(min(low, reach_down_to) / step) - 2)
+        stop = min(most, max(start, math.ceil(high / step)) + 2)
+        size: int = 2 ** max(1, math.ceil(math.log2(stop - start + 1)))
+        self.start, self.step, self.tilt = start, step, tilts.middle
         self.floor = -math.inf if start == least else start * step
-        self.top = (start + size - 1) * step
-        self.wrapped = 0.0 if start + size > most else _chernoff(parts, top_tilt, self.top)
+        self.top, self.most = (start + size - 1) * step, most * step
+        self.wrapped = 0.0 if start + size > most else chernoff(parts, tilts.top, self.top)
         survival = sum(
             count * math.log1p(-min(part.law.infinite, 1 - 2**-53)) for part, count in parts
         )
         self.infinite = -math.expm1(survival) * (1.0 + 2.0**-48)
-        self._compose(parts, size)
+        self._rounding = math.inf
+        if size <= _LARGEST_TRANSFORM and self.infinite < 1.0:
+            self._compose(parts, size)
 
     def _compose(self, parts: Sequence[tuple[GridLaw, int]], size: int) -> None:
         level = _FFT_ROUNDING * math.log2(2 * size)
@@ -194,8 +225,6 @@ class ComposedLaw:
         for part, count in parts:
             logs = part.law.logs() + self.tilt * part.law.losses
             moment = log_sum_exp(logs)
-            if not math.isfinite(moment):  # no finite loss at all
-                self.infinite, moment, logs = 1.0, 0.0, np.zeros_like(logs)
             tilted = np.exp(logs - moment)
             places = (part.start + np.arange(len(tilted))) % size
             folded = np.bincount(places, weights=tilted, minlength=size)
@@ -215,8 +244,11 @@ class ComposedLaw:
         self.tilted = np.maximum(0.0, np.roll(masses, -(self.start % size)))
 
     def delta(self, epsilon: float) -> float:
-        """At least the delta of the composition at `epsilon`; 1 outside of the window."""
-        if not self.floor <= epsilon <= self.top or not math.isfinite(self._rounding):
+        """At least the delta of the composition at `epsilon`; 1 below the window."""
+        if epsilon >= self.most:
+            return self.infinite  # there are no larger losses
+        epsilon = min(epsilon, self.top)  # delta does not grow with epsilon
+        if epsilon < self.floor or not math.isfinite(self._rounding):
             return 1.0
         above = max(0, math.floor(epsilon / self.step) + 1 - self.start)
         gaps = (self.start + np.arange(above, len(self.tilted))) * self.step - epsilon
@@ -238,7 +270,7 @@ def _power(values: NDArray[np.complex128], exponent: float) -> NDArray[np.comple
     return np.abs(values) ** exponent * turned
 
 
-def _chernoff(parts: Sequence[tuple[GridLaw, int]], tilt: float, loss: float) -> float:
+def chernoff(parts: Sequence[tuple[GridLaw, int]], tilt: float, loss: float) -> float:
     """At least the P mass of composed finite losses above `loss`: e^(K(s) - s loss)."""
     moments = [count * part.law.log_moment(tilt) for part, count in parts]
     reach = [

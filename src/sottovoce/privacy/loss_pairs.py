@@ -33,8 +33,8 @@ class LossPair(Protocol):
     def masses(self, edges: Vector) -> tuple[Vector, Vector]:
         """P and Q of the loss in (-inf, e_0], (e_0, e_1], ..., (e_last, inf], one more than edges.
 
-        Increasing edges, perhaps none. Infinite losses count: +inf (P alone) in the last, -inf in
-        the first. Accurate to PAIR_ACCURACY.
+        Increasing edges, perhaps none. Infinite losses count: +inf (P alone) in the last, -inf (Q
+        alone) in the first, so that each law has all of its mass. Accurate to PAIR_ACCURACY.
         """
         ...
 
@@ -146,10 +146,11 @@ def either_order(first: tuple[float, ...], second: tuple[float, ...]) -> AtomPai
     slopes.append(Fraction(0))
     rises = [after - before for before, after in pairwise(slopes)]
     atoms = [(x, q) for (x, _), q in zip(points[1:], rises, strict=True) if q > 0]
+    rest = max(Fraction(0), 1 - sum((q for _, q in atoms), Fraction(0)))
     return AtomPair(
-        np.array([_log(x) for x, _ in atoms] + [math.inf]),
-        np.array([float(x * q) for x, q in atoms] + [float(points[-1][1])]),
-        np.array([float(q) for _, q in atoms] + [0.0]),
+        np.array([-math.inf] + [_log(x) for x, _ in atoms] + [math.inf]),
+        np.array([0.0] + [float(x * q) for x, q in atoms] + [float(points[-1][1])]),
+        np.array([float(rest)] + [float(q) for _, q in atoms] + [0.0]),
     )
 
 

@@ -5,8 +5,8 @@ this one keeps: some 15% for sampled Gaussians.
 """
 
 import math
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,7 +17,10 @@ from sottovoce.privacy.conversion import epsilon_at_order, log_delta_at_order
 from sottovoce.privacy.dominating_pairs import dominating_pairs
 from sottovoce.privacy.events import GaussianNoise, NonPrivate, PrivacyEvent, basic_counts
 from sottovoce.privacy.loss_distributions import (
+    LOG_OUTSIDE,
     ComposedLaw,
+    LossLaw,
+    Tilts,
     coarse_law,
     grid_law,
     grid_step,
@@ -29,8 +32,7 @@ _PRECISION = 1e-5  # what the grid may cost, as a part of epsilon
 _LARGEST_GRID = 2.0**20
 _LARGEST_COUNT = 2**50
 _LARGEST_MU = 1000.0
-_TILTS = np.geomspace(1e-4, 1e9, 261)
-_ALL_TILTS = np.concatenate((-_TILTS[::-1], [0.0], _TILTS))
+_TILTS = np.geomspace(1e-4, 1e10, 141)
 
 Parts = tuple[tuple[LossPair, int], ...]
 
@@ -73,8 +75,8 @@ def _epsilon(parts: Parts, delta: float) -> float:
     plan = _plan(parts, delta)
     if plan is None:
         return math.inf
-    for low in (plan.low, 0.0):
-        law = _composed(parts, replace(plan, low=min(low, plan.low)))
+    for reach_down_to in (math.inf, 0.0):
+        law = _composed(parts, plan, reach_down_to)
         start = max(0.0, law.floor)
         if law.delta(start) > delta:
             return _least_epsilon(law, delta, start)
@@ -116,12 +118,12 @@ def _delta(parts: Parts, epsilon: float) -> float:
     """The delta of one direction, planned for about what the Renyi bound says."""
     plan = _plan(parts, 1e-30, epsilon)
     plan = plan and _plan(parts, max(1e-290, min(0.5, plan.delta)), epsilon)
-    return 1.0 if plan is None else _composed(parts, plan).delta(epsilon)
+    return 1.0 if plan is None else _composed(parts, plan, epsilon).delta(epsilon)
 
 
-def _composed(parts: Parts, plan: "_Plan") -> ComposedLaw:
+def _composed(parts: Parts, plan: "_Plan", reach_down_to: float) -> ComposedLaw:
     laws = [(grid_law(pair, plan.step, plan.tail), count) for pair, count in parts]
-    return ComposedLaw(laws, plan.tilt, (plan.low, plan.high), plan.top_tilt)
+    return ComposedLaw(laws, plan.tilts, reach_down_to)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,10 +132,7 @@ class _Plan:
 
     step: float
     tail: float
-    tilt: float
-    low: float
-    high: float
-    top_tilt: float
+    tilts: Tilts
     delta: float  # the Renyi bound
 
 
@@ -145,50 +144,67 @@ def _plan(parts: Parts, delta: float, epsilon: float | None = None) -> _Plan | N
     than h. None if what is infinite alone exceeds delta.
     """
     count = sum(times for _, times in parts)
-    tail = max(1e-306, 10.0 ** math.floor(math.log10(1e-4 * delta / count)))
-    laws = [(coarse_law(pair, tail), times) for pair, times in parts]
+    tail = max(1e-306, 10.0 ** math.floor(math.log10(1e-6 * delta / count)))
+    laws = [(coarse_law(pair, tail).support(), times) for pair, times in parts]
     finite = sum(times * math.log1p(-min(law.infinite, 1.0 - 2.0**-53)) for law, times in laws)
     left = delta + math.expm1(finite) if epsilon is None else delta
-    moments = sum((times * _moments(pair, tail) for pair, times in parts), np.zeros(1))
-    forward = moments[len(_TILTS) + 1 :]
-    if left <= 0.0 or not np.all(np.isfinite(moments)):
+    if left <= 0.0 or any(not len(law.losses) for law, _ in laws):
         return None
-    if epsilon is None:
-        bounds = [
-            epsilon_at_order(moment / tilt, 1.0 + tilt, left)
-            for moment, tilt in zip(forward, _TILTS, strict=True)
-        ]
-    else:
-        bounds = [
-            log_delta_at_order(moment / tilt, 1.0 + tilt, epsilon)
-            for moment, tilt in zip(forward, _TILTS, strict=True)
-        ]
-    best = int(np.argmin(bounds))
-    tilt, bound = float(_TILTS[best]), bounds[best]
-    tops = (forward - math.log(1e-7 * left)) / _TILTS
-    lower = tilt > _ALL_TILTS
-    lows = (forward[best] - moments[lower] - 18.0) / (tilt - _ALL_TILTS[lower])
-    low, high = float(np.max(lows)), float(np.min(tops))
-    if epsilon is not None:
-        low, high = min(low, epsilon), max(high, epsilon)
+
+    def bound(tilt: float, moment: float) -> float:
+        if epsilon is None:
+            return epsilon_at_order(moment / tilt, 1.0 + tilt, left)
+        return log_delta_at_order(moment / tilt, 1.0 + tilt, epsilon)
+
+    tilts, moments, best = _moments(laws, bound)
+    tilt, found = float(tilts[best]), bound(float(tilts[best]), float(moments[best]))
+    lows = (moments[best] - moments[:best] - LOG_OUTSIDE) / (tilt - tilts[:best])
+    highs = (moments[best + 1 :] - moments[best] + LOG_OUTSIDE) / (tilts[best + 1 :] - tilt)
+    positive = tilts > 0.0
+    tops = (moments[positive] - math.log(1e-7 * left)) / tilts[positive]
+    at = found if epsilon is None else epsilon
+    low, high = min(float(np.max(lows)), at), max(float(np.min(highs)), float(np.min(tops)))
+    widths = [end - start for start, end in (loss_range(pair, tail) for pair, _ in parts)]
+    widest = max(*widths, high - low, 1e-12)
     spread = math.sqrt(sum(times * law.variance() for law, times in laws))
-    cost = _PRECISION * max(bound if epsilon is None else epsilon, 0.1 * spread)
-    ranges = [loss_range(pair, tail) for pair, _ in parts]
-    widest = max(high - low, *(end - start for start, end in ranges), 1e-12)
+    cost = _PRECISION * max(at, 0.1 * spread)
     step = max(math.sqrt(12.0 * cost / ((1.0 + tilt) * count)), cost / count)
     return _Plan(
         step=grid_step(max(min(step, widest / 64.0), widest / _LARGEST_GRID)),
         tail=tail,
-        tilt=tilt,
-        low=low,
-        high=high,
-        top_tilt=float(_TILTS[np.argmin(tops)]),
-        delta=math.exp(min(0.0, bound)) if epsilon is not None else delta,
+        tilts=Tilts(
+            low=float(tilts[np.argmax(lows)]),
+            middle=tilt,
+            high=float(tilts[best + 1 + np.argmin(highs)]),
+            top=float(tilts[positive][np.argmin(tops)]),
+            top_mass=1e-7 * left,
+        ),
+        delta=delta if epsilon is None else math.exp(min(0.0, found)),
     )
 
 
-@lru_cache(maxsize=256)
-def _moments(pair: LossPair, tail: float) -> Vector:
-    """K at all tilts, of the coarse law."""
-    law = coarse_law(pair, tail)
-    return np.array([law.log_moment(tilt) for tilt in _ALL_TILTS])
+def _moments(
+    laws: Sequence[tuple[LossLaw, int]], bound: Callable[[float, float], float]
+) -> tuple[Vector, Vector, int]:
+    """Increasing tilts, K of the composition at each, and the place of the best.
+
+    Refined around it: where single large losses begin to matter, K grows very fast.
+    """
+    # Beyond this, what a tilted loss rounds to would show in delta.
+    reach = sum(times * float(np.max(np.abs(law.losses))) for law, times in laws)
+    forward = _TILTS[: max(3, int(np.sum(_TILTS * reach <= 1e10)))]
+    tilts, moments = np.zeros(0), np.zeros(0)
+    more = np.concatenate((-_TILTS[::-4], [0.0], forward))
+    for refinement in range(4):
+        values = [sum(times * law.log_moment(tilt) for law, times in laws) for tilt in more]
+        tilts, moments = np.append(tilts, more), np.append(moments, values)
+        order = np.argsort(tilts)
+        tilts, moments = tilts[order], moments[order]
+        first = int(np.searchsorted(tilts, 0.0, side="right"))
+        bounds = [bound(t, m) for t, m in zip(tilts[first:-1], moments[first:-1], strict=True)]
+        best = first + int(np.argmin(bounds))
+        start = max(best - 1, first)
+        if refinement < 3:
+            more = np.geomspace(tilts[start], tilts[best + 1], 10)[1:-1]
+            more = more[~np.isin(more, tilts)]
+    return tilts, moments, best
