@@ -105,7 +105,7 @@ def finite_pairs(draw: st.DrawFn, zeros: bool = False) -> FinitePair:
 
 
 @given(pair=finite_pairs(), count=st.integers(1, 4), delta=deltas, data=st.data())
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 def test_finite_pairs_are_covered_whichever_order_each_step_has(
     pair: FinitePair, count: int, delta: float, data: st.DataObject
 ) -> None:
@@ -117,7 +117,7 @@ def test_finite_pairs_are_covered_whichever_order_each_step_has(
 
 
 @given(pair=finite_pairs(zeros=True), count=st.integers(1, 3), delta=deltas)
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 def test_outcomes_that_one_side_never_has_are_covered(
     pair: FinitePair, count: int, delta: float
 ) -> None:
@@ -134,7 +134,7 @@ def test_outcomes_that_one_side_never_has_are_covered(
     swap=st.booleans(),
     reverse=st.booleans(),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_sampled_finite_pairs_are_covered_in_all_four_directions(
     pair: FinitePair, rate: float, count: int, delta: float, swap: bool, reverse: bool
 ) -> None:
@@ -161,7 +161,7 @@ def three_laws(draw: st.DrawFn) -> tuple[float, list[list[float]]]:
     delta=deltas,
     scheme=st.sampled_from(["poisson", "fixed-size"]),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_replacing_a_sampled_contribution_is_covered_for_all_three_laws(
     found: tuple[float, list[list[float]]],
     rate: float,
@@ -297,12 +297,12 @@ def test_gaussians_beside_a_response_of_nearly_nothing_are_the_exact_gaussian(
 
 
 @given(
-    epsilons=st.lists(st.floats(0.05, 3.0), min_size=2, max_size=5),
+    epsilons=st.lists(st.floats(0.05, 3.0), min_size=2, max_size=4),
     rate=st.floats(0.01, 1.0),
     delta=deltas,
     reverse=st.booleans(),
 )
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 def test_a_release_of_several_responses_is_composed_before_it_is_sampled(
     epsilons: list[float], rate: float, delta: float, reverse: bool
 ) -> None:
@@ -319,7 +319,7 @@ def test_a_release_of_several_responses_is_composed_before_it_is_sampled(
     epsilon = ACCOUNTANT.epsilon(event, delta)
     other = [(mixed, out) if reverse else (out, mixed)]
     if epsilon > 0.0:
-        at = epsilon * (1.0 - 1e-3) - 1e-7
+        at = epsilon * (1.0 - 3e-3) - 1e-7  # two or three roundings up, of a part in 4096
         assert max(exact_delta(steps, at), exact_delta(other, at)) > delta
 
 
@@ -357,7 +357,7 @@ def test_different_parts_compose_to_at_least_each_and_at_most_their_sum() -> Non
     rates=st.lists(st.floats(0.01, 1.0), min_size=3, max_size=3),
     delta=deltas,
 )
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 def test_compositions_of_different_sampled_responses_are_covered_and_close(
     epsilons: list[float], rates: list[float], delta: float
 ) -> None:

@@ -143,8 +143,12 @@ def grid_law(pair: LossPair, step: float, tail: float) -> GridLaw:
     """The pair's law on the grid of whole multiples of `step`."""
     low, high = loss_range(pair, tail)
     start, stop = math.floor(low / step), math.ceil(high / step) + 1
-    dots = np.arange(start, stop + 1, dtype=np.float64) * step
-    return GridLaw(start, step, connect_dots(pair, dots))
+    law = connect_dots(pair, np.arange(start, stop + 1, dtype=np.float64) * step)
+    some = np.flatnonzero(law.masses)
+    if len(some):  # no dots of no mass at the ends: the largest loss bounds epsilon
+        cut = slice(some[0], some[-1] + 1)
+        law = LossLaw(law.losses[cut], law.masses[cut], law.infinite)
+    return GridLaw(start + int(some[0]) if len(some) else start, step, law)
 
 
 def grid_step(wanted: float) -> float:
