@@ -77,10 +77,10 @@ def test_the_smallest_bound_wins_and_is_named(event: BasicEvent) -> None:
     ("event", "supported", "winner"),
     [
         (ONE_OF_EACH[0], {"gaussian", "renyi", "zcdp"}, "gaussian"),
-        (ONE_OF_EACH[2], {"renyi", "zcdp"}, "renyi"),
-        (ONE_OF_EACH[3], {"renyi"}, "renyi"),
+        (ONE_OF_EACH[2], {"renyi", "zcdp", "pld"}, "renyi"),
+        (ONE_OF_EACH[3], {"renyi", "pld"}, "renyi"),
         (ONE_OF_EACH[4], {"renyi"}, "renyi"),
-        (Composed(events=(ONE_OF_EACH[0], ONE_OF_EACH[2])), {"renyi", "zcdp"}, "renyi"),
+        (Composed(events=(ONE_OF_EACH[0], ONE_OF_EACH[2])), {"renyi", "zcdp", "pld"}, "pld"),
     ],
 )
 def test_every_accountant_that_supports_the_event_is_listed(

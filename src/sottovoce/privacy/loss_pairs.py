@@ -1,20 +1,275 @@
-"""Ordered pairs of laws, known by their privacy loss: what the PLD accountant works on."""
+"""Ordered pairs of laws, known by their privacy loss: what the PLD accountant works on.
 
+A pair (P, Q) matters only through its curve H(x) = sup over events of P - x Q, for x = e^eps > 0:
+a pair dominates a release if its curve is nowhere below that of any two neighbours.
+
+Reference: Zhu, Dong and Wang 2022 (dominating pairs, their composition and sampling).
+"""
+
+import bisect
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from itertools import pairwise
 from typing import Protocol
 
+import numpy as np
+
 from sottovoce.domains import Vector
+
+# What every pair promises about `masses`; the accountant rounds up by more than this.
+# A mass is wrong by at most this part of itself, an edge by at most this times (1 + |edge|).
+PAIR_ACCURACY = 2.0**-40
+# Edges close to log(1 - rate) are only so accurate. Above this rate sampling counts as none.
+MAX_SAMPLING_RATE = 0.999
 
 
 class LossPair(Protocol):
     """An ordered pair (P, Q) that dominates a release, by the laws of its loss log(dP/dQ)."""
 
+    def __hash__(self) -> int: ...  # what is computed from a pair is kept
+
     def masses(self, edges: Vector) -> tuple[Vector, Vector]:
         """P and Q of the loss in (-inf, e_0], (e_0, e_1], ..., (e_last, inf], one more than edges.
 
-        Increasing edges. Infinite losses count: +inf (P alone) in the last, -inf in the first.
+        Increasing edges, perhaps none. Infinite losses count: +inf (P alone) in the last, -inf (Q
+        alone) in the first, so that each law has all of its mass. Accurate to PAIR_ACCURACY.
         """
         ...
 
     def reverse(self) -> "LossPair":
         """(Q, P): the other direction."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianPair:
+    """N(mu, 1) and N(0, 1): the loss is N(mu^2/2, mu^2) under P and N(-mu^2/2, mu^2) under Q."""
+
+    mu: float
+
+    def masses(self, edges: Vector) -> tuple[Vector, Vector]:
+        if not len(edges):
+            return np.ones(1), np.ones(1)
+        standard = edges / self.mu - self.mu / 2.0
+        # Both laws on the same bins: what rounding does to an edge it does to both masses.
+        return _normal_masses(standard, 0.0), _normal_masses(standard, self.mu)
+
+    def reverse(self) -> "GaussianPair":
+        return self
+
+
+def _normal_masses(edges: Vector, shift: float) -> Vector:
+    """Masses of a standard normal between edges + shift, each relative to itself.
+
+    A bin that is narrow for the density there is integrated (8-point Gauss-Legendre, exact to
+    2^-50 for exponents that change by at most 1): the difference of two cdfs would cancel.
+    """
+    from scipy.special import ndtr
+
+    low, high = edges[:-1] + shift, edges[1:] + shift
+    middle, width = (edges[:-1] + edges[1:]) / 2.0 + shift, np.diff(edges)
+    right = low > 0.0  # where ndtr would be close to 1
+    inner = np.where(right, ndtr(-low) - ndtr(-high), ndtr(high) - ndtr(low))
+    narrow = width * (1.0 + np.abs(middle)) <= 1.0
+    inner[narrow] = _integral(middle[narrow], width[narrow])
+    ends = ndtr(np.array([edges[0] + shift, -(edges[-1] + shift)]))
+    return np.concatenate((ends[:1], np.maximum(0.0, inner), ends[1:]))
+
+
+def _integral(middle: Vector, width: Vector) -> Vector:
+    """The standard normal density integrated over middle -+ width/2."""
+    nodes, weights = np.polynomial.legendre.leggauss(8)
+    # e^(-(m+t)^2/2) = e^(-m^2/2) e^(-t (m + t/2)): the second factor is near 1.
+    total = np.zeros_like(middle)
+    for node, weight in zip(nodes, weights, strict=True):
+        step = node * width / 2.0
+        total += weight * np.exp(-step * (middle + step / 2.0))
+    density: Vector = np.exp(-0.5 * middle * middle) / math.sqrt(2.0 * math.pi)
+    return density * total * width / 2.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AtomPair:
+    """Finitely many losses (increasing, perhaps infinite) with their masses under P and Q."""
+
+    losses: Vector
+    first: Vector
+    second: Vector
+
+    def masses(self, edges: Vector) -> tuple[Vector, Vector]:
+        bins = np.searchsorted(edges, self.losses, side="left")
+        size = len(edges) + 1
+        first, second = (
+            np.bincount(bins, weights=law, minlength=size).astype(np.float64, copy=False)
+            for law in (self.first, self.second)
+        )
+        return first, second
+
+    def reverse(self) -> "AtomPair":
+        return AtomPair(-self.losses[::-1], self.second[::-1], self.first[::-1])
+
+
+@lru_cache(maxsize=256)
+def randomised_response(epsilon: float) -> AtomPair:
+    """Binary randomised response, which dominates every epsilon-DP pair, in both orders.
+
+    Reference: Kairouz, Oh and Viswanath 2015, theorem 2.3.
+    """
+    lie = math.exp(-epsilon) / (1.0 + math.exp(-epsilon))
+    truth = 1.0 / (1.0 + math.exp(-epsilon))
+    return AtomPair(np.array([-epsilon, epsilon]), np.array([lie, truth]), np.array([truth, lie]))
+
+
+@lru_cache(maxsize=256)
+def either_order(first: tuple[float, ...], second: tuple[float, ...]) -> AtomPair:
+    """The least pair that dominates both (P, Q) and (Q, P), for two pmfs.
+
+    Its curve is the larger of the two, which is convex, so a pair has it: at a kink x, where the
+    slope rises by q, Q has mass q and P has x q. It is needed because an adaptive composition may
+    use P for one neighbour now and for the other later, so that neither order covers it.
+    In rationals: no rounding before the last step.
+    """
+    curves = (_Curve(first, second), _Curve(second, first))
+    knots = sorted({Fraction(0)}.union(*(curve.kinks for curve in curves)))
+    points: list[tuple[Fraction, Fraction]] = []
+    for i, x in enumerate(knots):
+        one, two = (curve.value(x) for curve in curves)
+        points.append((x, max(one, two)))
+        if i + 1 < len(knots):
+            after_one, after_two = (curve.value(knots[i + 1]) for curve in curves)
+            if (one - two) * (after_one - after_two) < 0:  # the curves cross in between
+                part = (one - two) / ((one - two) - (after_one - after_two))
+                points.append((x + part * (knots[i + 1] - x), one + part * (after_one - one)))
+    slopes = [(high[1] - low[1]) / (high[0] - low[0]) for low, high in pairwise(points)]
+    slopes.append(Fraction(0))
+    rises = [after - before for before, after in pairwise(slopes)]
+    atoms = [(x, q) for (x, _), q in zip(points[1:], rises, strict=True) if q > 0]
+    rest = max(Fraction(0), 1 - sum((q for _, q in atoms), Fraction(0)))
+    return AtomPair(
+        np.array([-math.inf] + [_log(x) for x, _ in atoms] + [math.inf]),
+        np.array([0.0] + [float(x * q) for x, q in atoms] + [float(points[-1][1])]),
+        np.array([float(rest)] + [float(q) for _, q in atoms] + [0.0]),
+    )
+
+
+class _Curve:
+    """H(x) = sum max(0, p - x q) of two pmfs, exactly."""
+
+    def __init__(self, first: tuple[float, ...], second: tuple[float, ...]) -> None:
+        exact = [(Fraction(p), Fraction(q)) for p, q in zip(first, second, strict=True)]
+        atoms = sorted((p / q, p, q) for p, q in exact if q > 0 and p > 0)
+        self.kinks = [kink for kink, _, _ in atoms]
+        p_above, q_above = sum((p for p, q in exact if q == 0), Fraction(0)), Fraction(0)
+        self._tails = [(p_above, q_above)]  # of the atoms from i on, last first
+        for _, p, q in reversed(atoms):
+            p_above, q_above = p_above + p, q_above + q
+            self._tails.append((p_above, q_above))
+
+    def value(self, x: Fraction) -> Fraction:
+        p_above, q_above = self._tails[len(self.kinks) - bisect.bisect_right(self.kinks, x)]
+        return p_above - x * q_above
+
+
+def _log(x: Fraction) -> float:
+    if abs(x - 1) < Fraction(1, 2):
+        return math.log1p(float(x - 1))
+    return math.log(x.numerator) - math.log(x.denominator)  # no ratio that could overflow
+
+
+@dataclass(frozen=True, slots=True)
+class SampledPair:
+    """((1-q) Q + q P, Q): a contribution with law P is present at rate q, else the law is Q.
+
+    loss = log(1 - q + q e^l), which grows with the loss l of (P, Q), from log(1 - q) up. Its curve
+    is q H(x) at 1 - q + q x, so what is above the curve of (P, Q) stays above.
+    """
+
+    base: LossPair
+    rate: float
+
+    def masses(self, edges: Vector) -> tuple[Vector, Vector]:
+        reached = edges[edges > math.log1p(-self.rate)]
+        first, second = self.base.masses(_unsampled(reached, self.rate))
+        # All losses lie above the other edges. So does a base loss of -inf, which is now finite.
+        nothing = np.zeros(len(edges) - len(reached))
+        mixed = (1.0 - self.rate) * second + self.rate * first
+        return np.concatenate((nothing, mixed)), np.concatenate((nothing, second))
+
+    def reverse(self) -> "SampledAwayPair":
+        return SampledAwayPair(self.base.reverse(), self.rate)
+
+
+@dataclass(frozen=True, slots=True)
+class SampledAwayPair:
+    """(P, (1-q) P + q Q): the other direction, for a contribution whose law is Q.
+
+    loss = -log(1 - q + q e^-l), from -inf up to -log(1 - q). Its curve is (1 - (1-q) x) H(z) at
+    z = q x/(1 - (1-q) x), so what is above the curve of (P, Q) stays above.
+    """
+
+    base: LossPair
+    rate: float
+
+    def masses(self, edges: Vector) -> tuple[Vector, Vector]:
+        reached = edges[edges < -math.log1p(-self.rate)]
+        first, second = self.base.masses(-_unsampled(-reached, self.rate))
+        nothing = np.zeros(len(edges) - len(reached))
+        mixed = (1.0 - self.rate) * first + self.rate * second
+        return np.concatenate((first, nothing)), np.concatenate((mixed, nothing))
+
+    def reverse(self) -> SampledPair:
+        return SampledPair(self.base.reverse(), self.rate)
+
+
+def _unsampled(losses: Vector, rate: float) -> Vector:
+    """The base loss l with log(1 - q + q e^l) = loss, for losses above log(1 - q)."""
+    small = np.minimum(losses, 1.0)  # expm1 of large ones would overflow
+    ratio = np.maximum(np.expm1(small) / rate, -1.0 + 2.0**-53)
+    large = np.maximum(losses, 1.0)
+    beyond = large + np.log1p(-(1.0 - rate) * np.exp(-large)) - math.log(rate)
+    return np.where(losses <= 1.0, np.log1p(ratio), beyond)
+
+
+@dataclass(frozen=True, slots=True)
+class SwappedPair:
+    """A contribution, sampled at rate q, is replaced by another: both sides are mixtures.
+
+    With the left-out law N and those of the two contributions A and B, whose pairs all have curves
+    at most H, and M = (1-q) N + q A, M' = (1-q) N + q B, x >= 1, x' = 1 + q (x - 1), b = x'/x:
+
+        M - x' M' = q [(1-b) (A - x N) + b (A - x B)],    so  sup M - x' M' <= q H(x).
+
+    The same holds for M' and M, and for x' < 1 it follows from h(x') = 1 - x' + x' h(1/x') between
+    every curve h and that of the reverse. For a symmetric base this is the curve of `SampledPair`
+    for x' >= 1 and of `SampledAwayPair` for x' < 1: the losses above 0 come from one, those below
+    from the other. What is left, P(l=0) + (1-q) (P(l>0) - Q(l>0)) >= 0, is the same for both laws
+    and has loss 0.
+
+    Reference: Balle, Barthe and Gaboardi 2018, theorem 2 (advanced joint convexity).
+    """
+
+    base: LossPair
+    rate: float
+
+    def masses(self, edges: Vector) -> tuple[Vector, Vector]:
+        below, above, zero = edges[edges < 0.0], edges[edges > 0.0], np.zeros(1)
+        lower = SampledAwayPair(self.base, self.rate).masses(np.concatenate((below, zero)))
+        upper = SampledPair(self.base, self.rate).masses(np.concatenate((zero, above)))
+        rest = 1.0 - float(np.sum(lower[0][:-1])) - float(np.sum(upper[0][1:]))
+        # A base that is rounded up has more than all mass; below 0 that would count as less.
+        excess = sum(max(0.0, float(np.sum(law)) - 1.0) for law in lower)
+        atom = max(0.0, rest) + excess + 2.0 * PAIR_ACCURACY
+        at_zero = len(edges) - len(above) - int(np.any(edges == 0.0))
+        laws = []
+        for low, high in zip(lower, upper, strict=True):
+            law = np.zeros(len(edges) + 1)
+            law[: len(below) + 1] += low[:-1]
+            law[len(edges) - len(above) :] += high[1:]
+            law[at_zero] += atom
+            laws.append(law)
+        return laws[0], laws[1]
+
+    def reverse(self) -> "SwappedPair":
+        return self

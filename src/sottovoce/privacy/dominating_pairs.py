@@ -1,0 +1,158 @@
+"""From events to pairs of laws that dominate them, for the PLD accountant."""
+
+import math
+from functools import lru_cache
+from typing import assert_never
+
+import numpy as np
+
+from sottovoce.adjacency import Adjacency
+from sottovoce.errors import UnsupportedEventError
+from sottovoce.privacy.events import (
+    BasicEvent,
+    FinitePair,
+    GaussianNoise,
+    MetricDp,
+    NonPrivate,
+    OneBit,
+    PrivacyEvent,
+    PureDp,
+    RenyiCurve,
+    Sampled,
+    SecureSum,
+    Shuffled,
+    ZeroConcentrated,
+    basic_counts,
+)
+from sottovoce.privacy.loss_distributions import grid_law, grid_step, loss_range
+from sottovoce.privacy.loss_pairs import (
+    MAX_SAMPLING_RATE,
+    PAIR_ACCURACY,
+    AtomPair,
+    GaussianPair,
+    LossPair,
+    SampledAwayPair,
+    SampledPair,
+    SwappedPair,
+    either_order,
+    randomised_response,
+)
+
+_CELLS = 4096  # of a release that is composed before it is sampled
+_TAIL = 1e-40  # the same, cut off (and counted as infinite) at each step
+
+# A pair for a contribution in the first of two neighbours, one for it in the second, and a count.
+CountedPairs = tuple[LossPair, LossPair, int]
+
+
+def dominating_pairs(event: PrivacyEvent) -> list[CountedPairs]:
+    """Pairs whose composition dominates the event; Gaussians are one, however many."""
+    mus, found = [], []
+    for part, count in basic_counts(event).items():
+        mu = _gaussian_mu(part)
+        if mu is None:
+            found.append((*_pairs(part), count))
+        else:
+            mus.append(mu * math.sqrt(float(count)))
+    if mus:
+        gaussian = GaussianPair(math.hypot(*mus) * (1.0 + 2.0**-48))
+        found.append((gaussian, gaussian, 1))
+    return found
+
+
+def _gaussian_mu(event: BasicEvent) -> float | None:
+    """The mu of an event that a Gaussian pair dominates; None for another event.
+
+    A bit, Bern(sigmoid(z)), is the sign of a unit Gaussian at Phi^-1(sigmoid(z)), which moves by
+    at most sqrt(2 pi)/4 times as much as z: its slope is largest at z = 0. So bits whose logits
+    move by S are post-processed from Gaussians that move by S sqrt(2 pi)/4.
+    """
+    match event:
+        case GaussianNoise():
+            return event.mu
+        case OneBit() if event.dimension > 1:
+            return event.shift * math.sqrt(2.0 * math.pi) / 4.0
+        case _:
+            return None
+
+
+@lru_cache(maxsize=256)
+def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
+    match event:
+        case NonPrivate():
+            return _alike(either_order((1.0, 0.0), (0.0, 1.0)))
+        case PureDp():
+            return _alike(randomised_response(event.epsilon))
+        case MetricDp():
+            return _alike(randomised_response(event.pure().epsilon))
+        case OneBit():  # one bit has likelihood ratios up to e^shift; more are Gaussian, above
+            return _alike(randomised_response(event.shift))
+        case FinitePair():
+            return _alike(either_order(event.first, event.second))
+        case Sampled():
+            return _sampled(event)
+        case Shuffled():
+            # The place for privacy.shuffling: return pair, pair.reverse().
+            raise UnsupportedEventError("the pld accountant has no pair for Shuffled; use renyi")
+        case GaussianNoise() | SecureSum() | ZeroConcentrated() | RenyiCurve():
+            raise UnsupportedEventError(
+                f"the pld accountant needs a dominating pair, which {type(event).__name__} does "
+                "not have; use renyi"
+            )
+        case _:
+            assert_never(event)
+
+
+def _alike(pair: LossPair) -> tuple[LossPair, LossPair]:
+    """One pair for both directions: it dominates the event in both orders."""
+    return pair, pair
+
+
+def _sampled(event: Sampled) -> tuple[LossPair, LossPair]:
+    base = _one_pair(event.event)
+    if event.rate > MAX_SAMPLING_RATE:
+        return _alike(base)  # sampling never hurts: joint convexity
+    if event.adjacency == Adjacency.REPLACE_ONE:
+        return _alike(SwappedPair(base, event.rate))
+    return SampledPair(base, event.rate), SampledAwayPair(base, event.rate)
+
+
+def _one_pair(event: PrivacyEvent) -> LossPair:
+    """One pair for a whole release without amplification, in both orders."""
+    parts = [_power(pair, count) for pair, _, count in dominating_pairs(event)]
+    total = parts[0]
+    for part in parts[1:]:
+        total = _product(total, part)
+    return total
+
+
+def _power(pair: LossPair, count: int) -> LossPair:
+    """The pair `count` times, by squaring."""
+    if count == 1:
+        return pair
+    half = _power(pair, count // 2)
+    square = _product(half, half)
+    return _product(square, pair) if count % 2 else square
+
+
+def _product(one: LossPair, two: LossPair) -> AtomPair:
+    """Two pairs, one after the other: losses add, on a grid that both are rounded up to.
+
+    By direct convolution: every sum is of positive terms, so that each mass is right relatively to
+    itself, as the sampling of the result needs it; an FFT would be right to the largest only.
+    """
+    ranges = [loss_range(pair, _TAIL) for pair in (one, two)]
+    step = grid_step(max(max(high - low, 1e-9) for low, high in ranges) / _CELLS)
+    laws = [grid_law(pair, step, _TAIL) for pair in (one, two)]
+    # Each mass is a sum of at most 2^14 terms.
+    finite = np.convolve(laws[0].law.masses, laws[1].law.masses) * (1.0 + PAIR_ACCURACY)
+    losses = (laws[0].start + laws[1].start + np.arange(len(finite), dtype=np.float64)) * step
+    second = finite * np.exp(-np.maximum(losses, -700.0))
+    # The Q mass that rounding up took away must be somewhere: sampling leaves it to P as well.
+    rest = max(0.0, 1.0 - float(np.sum(second)))
+    infinite = laws[0].law.infinite + laws[1].law.infinite
+    return AtomPair(
+        np.concatenate(([-math.inf], losses, [math.inf])),
+        np.concatenate(([0.0], finite, [infinite])),
+        np.concatenate(([rest], second, [0.0])),
+    )

@@ -1,0 +1,288 @@
+"""Privacy loss distributions on a grid: rounded up, composed by FFT, read off as delta.
+
+Everything here errs on the private side, rounding included: a law on the grid has, at every
+epsilon, at least the delta of the pair that it stands for.
+
+References: Sommer, Meiser and Mohammadi 2019; Koskela, Jalko and Honkela 2020 (loss distributions
+and FFT); Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022 (connect the dots).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.domains import Vector
+from sottovoce.privacy.divergences import log_sum_exp
+from sottovoce.privacy.loss_pairs import PAIR_ACCURACY, LossPair
+
+_LARGEST_LOSS = 2e6  # counts as infinite: no epsilon beyond is worth knowing
+_SEARCH = np.geomspace(1e-12, _LARGEST_LOSS, 400)
+_SEARCH_EDGES = np.concatenate((-_SEARCH[::-1], [0.0], _SEARCH))
+_FFT_ROUNDING = (
+    16.0 * 2.0**-53
+)  # per level of the transform, worst case (Higham 2002, section 24.1)
+_LARGEST_EXPONENT = 700.0
+LOG_OUTSIDE = 22.0  # a window leaves out e^-22 of a tilted law on each side
+_LARGEST_TRANSFORM = 2**22
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LossLaw:
+    """P-masses at finite losses, and at an infinite one; Q-masses are e^-loss of them."""
+
+    losses: Vector
+    masses: Vector
+    infinite: float
+
+    def log_moment(self, tilt: float) -> float:
+        """K(t) = log sum mass e^(t loss) = t D_(1+t), of the finite losses."""
+        return log_sum_exp(self.logs() + tilt * self.losses)
+
+    def logs(self) -> Vector:
+        with np.errstate(divide="ignore"):
+            logs: Vector = np.log(self.masses)
+        return logs
+
+    def support(self) -> "LossLaw":
+        """The same law without losses of no mass."""
+        some = self.masses > 0.0
+        return LossLaw(self.losses[some], self.masses[some], self.infinite)
+
+    def variance(self) -> float:
+        total = float(np.sum(self.masses))
+        if not total > 0.0:
+            return 0.0
+        mean = float(np.sum(self.masses * self.losses)) / total
+        return float(np.sum(self.masses * (self.losses - mean) ** 2)) / total
+
+
+def connect_dots(pair: LossPair, dots: Vector) -> LossLaw:
+    """The least law on `dots` that dominates the pair, up to rounding, which is upward.
+
+    P and Q masses p, q of a bin (y, y'] become masses a at y and b at y' with the same sums,
+
+        a + b = p,  a e^-y + b e^-y' = q,   so   a = (q e^y' - p)/(e^(y'-y) - 1).
+
+    The curve H(x) is then the chord of the old one between dots, so above it, for it is convex.
+    What lies below the first dot moves up to it; what lies above the last counts as infinite.
+
+    Rounding. Mass at a higher loss, or more mass, only raises the curve. So it is enough that b is
+    not too small and a + b neither. With s = PAIR_ACCURACY (1 + |y|), masses are right to s, and
+    a takes 4 s from q and adds 4 s to p, which covers both errors, those of e^y' and the sums. The
+    edges may be off by s. They are lowered by s, so no loss in a bin lies above y', and those down
+    to y - 2 s are covered too: the chord, prolonged to e^-y (1 + 2 s), falls below the curve by at
+    most 2 s times its slope times e^-y, which is what 2 s of the 4 s from q give back.
+    """
+    slack = PAIR_ACCURACY * (1.0 + np.abs(dots))
+    first, second = pair.masses(dots - slack)
+    first = first * (1.0 + 4.0 * np.append(slack, slack[-1]))
+    p, q, gap = first[1:-1], second[1:-1], np.diff(dots)
+    scaled = q * np.exp(np.minimum(dots[1:], _LARGEST_EXPONENT)) * (1.0 - 4.0 * slack[1:])
+    # Denormal masses are not accurate: round all the way up, as beyond what e^y' can hold.
+    accurate = (q > 1e-290) & (dots[1:] <= _LARGEST_EXPONENT)
+    lower = np.where(
+        accurate, np.clip((scaled - p) / np.expm1(np.minimum(gap, 700.0)), 0.0, p), 0.0
+    )
+    masses = np.zeros(len(dots))
+    masses[0] = first[0]
+    masses[1:] += p - lower
+    masses[:-1] += lower
+    return LossLaw(dots, masses, min(1.0, float(first[-1]) + len(dots) * 1e-307))
+
+
+@lru_cache(maxsize=256)
+def loss_range(pair: LossPair, tail: float) -> tuple[float, float]:
+    """Losses outside of which there is P mass of about `tail` on each side, infinite ones aside."""
+    low, high = -_LARGEST_LOSS, _LARGEST_LOSS
+    edges = _SEARCH_EDGES
+    for _ in range(2):
+        masses, _q = pair.masses(edges)
+        below, above = np.cumsum(masses)[:-1], np.cumsum(masses[::-1])[::-1][1:]
+        at_low = int(np.searchsorted(below, tail, side="right")) - 1
+        at_high = int(np.sum(above > above[-1] + tail))
+        low, low_end = (edges[max(0, at_low)], edges[min(len(edges) - 1, at_low + 1)])
+        high, high_start = (
+            edges[min(len(edges) - 1, at_high)],
+            edges[max(0, min(len(edges) - 1, at_high) - 1)],
+        )
+        edges = np.unique(
+            np.concatenate((np.linspace(low, low_end, 64), np.linspace(high_start, high, 64)))
+        )
+    return float(low), float(max(high, low))
+
+
+@lru_cache(maxsize=256)
+def coarse_law(pair: LossPair, tail: float) -> LossLaw:
+    """The law on a few thousand dots, evenly and geometrically spaced: to plan with."""
+    low, high = loss_range(pair, tail)
+    reach = max(abs(low), abs(high), 1e-12)
+    powers = np.geomspace(1e-7 * reach, reach, 600)
+    width = max(high - low, 1e-9 * reach)
+    dots = np.concatenate(
+        (-powers, [0.0], powers, np.linspace(low - 1e-3 * width, high + 1e-3 * width, 1000))
+    )
+    inside = (dots >= low - 0.01 * width) & (dots <= high + 0.01 * width)
+    return connect_dots(pair, np.unique(dots[inside]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GridLaw:
+    """A law at the losses (start + i) * step."""
+
+    start: int
+    step: float
+    law: LossLaw
+
+
+@lru_cache(maxsize=64)
+def grid_law(pair: LossPair, step: float, tail: float) -> GridLaw:
+    """The pair's law on the grid of whole multiples of `step`."""
+    low, high = loss_range(pair, tail)
+    start, stop = math.floor(low / step), math.ceil(high / step) + 1
+    law = connect_dots(pair, np.arange(start, stop + 1, dtype=np.float64) * step)
+    some = np.flatnonzero(law.masses)
+    if len(some):  # no dots of no mass at the ends: the largest loss bounds epsilon
+        cut = slice(some[0], some[-1] + 1)
+        law = LossLaw(law.losses[cut], law.masses[cut], law.infinite)
+    return GridLaw(start + int(some[0]) if len(some) else start, step, law)
+
+
+def grid_step(wanted: float) -> float:
+    """The next smaller step with three significant bits: its multiples are exact in float64."""
+    mantissa, exponent = math.frexp(wanted)
+    return math.ldexp(math.floor(8.0 * mantissa), exponent - 3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tilts:
+    """Where a composition is decided (`middle`), and the tilts that bound it on both sides."""
+
+    low: float
+    middle: float
+    high: float
+    top: float
+    top_mass: float
+
+    def window(self, parts: Sequence[tuple[GridLaw, int]]) -> tuple[float, float]:
+        """Chernoff bounds: outside lie little tilted mass, and above at most `top_mass` of mass."""
+        low, middle, high, top = (
+            math.fsum(count * part.law.log_moment(tilt) for part, count in parts)
+            for tilt in (self.low, self.middle, self.high, self.top)
+        )
+        return (
+            (middle - low - LOG_OUTSIDE) / (self.middle - self.low),
+            max(
+                (high - middle + LOG_OUTSIDE) / (self.high - self.middle),
+                (top - math.log(self.top_mass)) / self.top,
+            ),
+        )
+
+
+class ComposedLaw:
+    """Laws on one grid, each composed with itself as often as its count says.
+
+    Each law is tilted: its masses are multiplied by e^(t loss - K(t)), which are near 1 in sum and
+    centred where delta is decided, so that the rounding of the FFT, which is relative to the
+    largest mass, becomes relative to the Renyi bound e^(K - t eps), and small deltas come out.
+
+    Wrapping. Sums of losses are known modulo the window. What lies above it (at most
+    e^(K(s) - s top) of the P mass, for any s > 0) is added to delta. What lies below it counts
+    nothing at the epsilons of the window. That both appear within, elsewhere, only adds.
+
+    Rounding, in l2. A transform of length N is right to g = _FFT_ROUNDING log2(N), relatively; the
+    transform X of masses x has |X| <= 1 and norm sqrt(N) |x|. So its T-th power is wrong by at most
+    T g sqrt(N) |x|, what polar powers round (a few T 2^-53) included, products add these up, and
+    the inverse brings sum T g |x| + g. Cauchy-Schwarz brings it into delta. Masses, tilts and
+    scales have errors relative to themselves, so their T-fold products do: `_log_slack`.
+    """
+
+    def __init__(
+        self, parts: Sequence[tuple[GridLaw, int]], tilts: "Tilts", reach_down_to: float = math.inf
+    ) -> None:
+        step = parts[0][0].step
+        least = sum(count * part.start for part, count in parts)
+        most = sum(count * (part.start + len(part.law.losses) - 1) for part, count in parts)
+        low, high = tilts.window(parts)
+        start = max(least, math.floor(min(low, reach_down_to) / step) - 2)
+        stop = min(most, max(start, math.ceil(high / step)) + 2)
+        size: int = 2 ** max(1, math.ceil(math.log2(stop - start + 1)))
+        self.start, self.step, self.tilt = start, step, tilts.middle
+        self.floor = -math.inf if start == least else start * step
+        self.top, self.most = (start + size - 1) * step, most * step
+        self.wrapped = 0.0 if start + size > most else chernoff(parts, tilts.top, self.top)
+        survival = sum(
+            count * math.log1p(-min(part.law.infinite, 1 - 2**-53)) for part, count in parts
+        )
+        self.infinite = -math.expm1(survival) * (1.0 + 2.0**-48)
+        self._rounding = math.inf
+        if size <= _LARGEST_TRANSFORM and self.infinite < 1.0:
+            self._compose(parts, size)
+
+    def _compose(self, parts: Sequence[tuple[GridLaw, int]], size: int) -> None:
+        level = _FFT_ROUNDING * math.log2(2 * size)
+        self.log_scale, self._rounding, growth, slack = 0.0, level, 0.0, 0.0
+        spectrum: NDArray[np.complex128] = np.ones(size // 2 + 1, dtype=np.complex128)
+        for part, count in parts:
+            logs = part.law.logs() + self.tilt * part.law.losses
+            moment = log_sum_exp(logs)
+            tilted = np.exp(logs - moment)
+            places = (part.start + np.arange(len(tilted))) % size
+            folded = np.bincount(places, weights=tilted, minlength=size)
+            transformed = np.fft.rfft(folded)
+            spectrum *= _power(transformed, float(count))
+            norm = float(np.linalg.norm(folded))
+            reach = self.tilt * float(np.max(np.abs(part.law.losses[tilted > 0.0]), initial=0.0))
+            self.log_scale += count * moment
+            self._rounding += count * level * norm
+            growth += count * (
+                max(0.0, float(np.sum(folded)) - 1.0) + level * math.sqrt(size) * norm
+            )
+            slack += count * 2.0**-51 * (1000.0 + reach + abs(moment))
+        self._rounding *= math.exp(min(growth, _LARGEST_EXPONENT))
+        self._log_slack = slack
+        masses = np.fft.irfft(spectrum, size)
+        self.tilted = np.maximum(0.0, np.roll(masses, -(self.start % size)))
+
+    def delta(self, epsilon: float) -> float:
+        """At least the delta of the composition at `epsilon`; 1 below the window."""
+        if epsilon >= self.most:
+            return self.infinite  # there are no larger losses
+        epsilon = min(epsilon, self.top)  # delta does not grow with epsilon
+        if epsilon < self.floor or not math.isfinite(self._rounding):
+            return 1.0
+        above = max(0, math.floor(epsilon / self.step) + 1 - self.start)
+        gaps = (self.start + np.arange(above, len(self.tilted))) * self.step - epsilon
+        gaps = np.maximum(0.0, gaps)
+        weights = np.exp(-self.tilt * gaps) * -np.expm1(-gaps)
+        total = float(np.sum(weights * self.tilted[above:]))
+        total += self._rounding * float(np.linalg.norm(weights)) + 1e-300
+        reach = abs(self.log_scale) + self.tilt * (abs(epsilon) + self.step)
+        log_factor = self.log_scale - self.tilt * epsilon + self._log_slack + 2.0**-49 * reach
+        log_delta = math.log(total) + log_factor
+        if not log_delta < 0.0:
+            return 1.0
+        return min(1.0, math.exp(log_delta) * (1.0 + 2.0**-40) + self.wrapped + self.infinite)
+
+
+def _power(values: NDArray[np.complex128], exponent: float) -> NDArray[np.complex128]:
+    """Polar, so that neither zeros nor large exponents need care."""
+    turned: NDArray[np.complex128] = np.exp(1j * exponent * np.angle(values))
+    return np.abs(values) ** exponent * turned
+
+
+def chernoff(parts: Sequence[tuple[GridLaw, int]], tilt: float, loss: float) -> float:
+    """At least the P mass of composed finite losses above `loss`: e^(K(s) - s loss)."""
+    moments = [count * part.law.log_moment(tilt) for part, count in parts]
+    reach = [
+        count * tilt * float(np.max(np.abs(part.law.losses), initial=0.0)) for part, count in parts
+    ]
+    log_mass = math.fsum(moments) - tilt * loss
+    rounding = 2.0**-45 * (
+        math.fsum(map(abs, moments)) + tilt * abs(loss) + sum(count for _, count in parts)
+    )
+    rounding += 2.0**-51 * math.fsum(reach)
+    return math.exp(min(0.0, log_mass + rounding))
