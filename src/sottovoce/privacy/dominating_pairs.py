@@ -30,6 +30,7 @@ from sottovoce.privacy.loss_pairs import (
     PAIR_ACCURACY,
     AtomPair,
     GaussianPair,
+    LogisticBitPair,
     LossPair,
     SampledAwayPair,
     SampledPair,
@@ -37,6 +38,7 @@ from sottovoce.privacy.loss_pairs import (
     either_order,
     randomised_response,
 )
+from sottovoce.privacy.shuffling import clones_pair
 
 _CELLS = 4096  # of a release that is composed before it is sampled
 _TAIL = 1e-40  # the same, cut off (and counted as infinite) at each step
@@ -85,15 +87,14 @@ def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
             return _alike(randomised_response(event.epsilon))
         case MetricDp():
             return _alike(randomised_response(event.pure().epsilon))
-        case OneBit():  # one bit has likelihood ratios up to e^shift; more are Gaussian, above
-            return _alike(randomised_response(event.shift))
+        case OneBit():  # a single one; more are Gaussian, above
+            return _alike(LogisticBitPair(event.shift))
         case FinitePair():
             return _alike(either_order(event.first, event.second))
         case Sampled():
             return _sampled(event)
         case Shuffled():
-            # The place for privacy.shuffling: return pair, pair.reverse().
-            raise UnsupportedEventError("the pld accountant has no pair for Shuffled; use renyi")
+            return _alike(clones_pair(event))
         case GaussianNoise() | SecureSum() | ZeroConcentrated() | RenyiCurve():
             raise UnsupportedEventError(
                 f"the pld accountant needs a dominating pair, which {type(event).__name__} does "

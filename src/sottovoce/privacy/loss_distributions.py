@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sottovoce.domains import Vector
 from sottovoce.privacy.divergences import log_sum_exp
-from sottovoce.privacy.loss_pairs import PAIR_ACCURACY, LossPair
+from sottovoce.privacy.loss_pairs import LossPair
 
 _LARGEST_LOSS = 2e6  # counts as infinite: no epsilon beyond is worth knowing
 _SEARCH = np.geomspace(1e-12, _LARGEST_LOSS, 400)
@@ -71,13 +71,13 @@ def connect_dots(pair: LossPair, dots: Vector) -> LossLaw:
     What lies below the first dot moves up to it; what lies above the last counts as infinite.
 
     Rounding. Mass at a higher loss, or more mass, only raises the curve. So it is enough that b is
-    not too small and a + b neither. With s = PAIR_ACCURACY (1 + |y|), masses are right to s, and
+    not too small and a + b neither. With s = accuracy (1 + |y|), masses are right to s, and
     a takes 4 s from q and adds 4 s to p, which covers both errors, those of e^y' and the sums. The
     edges may be off by s. They are lowered by s, so no loss in a bin lies above y', and those down
     to y - 2 s are covered too: the chord, prolonged to e^-y (1 + 2 s), falls below the curve by at
     most 2 s times its slope times e^-y, which is what 2 s of the 4 s from q give back.
     """
-    slack = PAIR_ACCURACY * (1.0 + np.abs(dots))
+    slack = pair.accuracy * (1.0 + np.abs(dots))
     first, second = pair.masses(dots - slack)
     first = first * (1.0 + 4.0 * np.append(slack, slack[-1]))
     p, q, gap = first[1:-1], second[1:-1], np.diff(dots)

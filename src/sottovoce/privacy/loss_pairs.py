@@ -12,21 +12,26 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from sottovoce.domains import Vector
 
-# What every pair promises about `masses`; the accountant rounds up by more than this.
-# A mass is wrong by at most this part of itself, an edge by at most this times (1 + |edge|).
+# What pairs promise about `masses`, unless they say otherwise.
 PAIR_ACCURACY = 2.0**-40
 # Edges close to log(1 - rate) are only so accurate. Above this rate sampling counts as none.
 MAX_SAMPLING_RATE = 0.999
 
 
 class LossPair(Protocol):
-    """An ordered pair (P, Q) that dominates a release, by the laws of its loss log(dP/dQ)."""
+    """An ordered pair (P, Q) that dominates a release, by the laws of its loss log(dP/dQ).
+
+    A mass is wrong by at most `accuracy` of itself, an edge by at most this times (1 + |edge|); the
+    accountant rounds up by more than that.
+    """
+
+    accuracy: ClassVar[float]
 
     def __hash__(self) -> int: ...  # what is computed from a pair is kept
 
@@ -34,7 +39,7 @@ class LossPair(Protocol):
         """P and Q of the loss in (-inf, e_0], (e_0, e_1], ..., (e_last, inf], one more than edges.
 
         Increasing edges, perhaps none. Infinite losses count: +inf (P alone) in the last, -inf (Q
-        alone) in the first, so that each law has all of its mass. Accurate to PAIR_ACCURACY.
+        alone) in the first, so that each law has all of its mass.
         """
         ...
 
@@ -48,6 +53,7 @@ class GaussianPair:
     """N(mu, 1) and N(0, 1): the loss is N(mu^2/2, mu^2) under P and N(-mu^2/2, mu^2) under Q."""
 
     mu: float
+    accuracy: ClassVar[float] = PAIR_ACCURACY
 
     def masses(self, edges: Vector) -> tuple[Vector, Vector]:
         if not len(edges):
@@ -90,6 +96,29 @@ def _integral(middle: Vector, width: Vector) -> Vector:
     return density * total * width / 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class LogisticBitPair:
+    """One bit whose logit moves by at most s, wherever it is.
+
+    H(x) = (e^(s/2) - sqrt x)^2/(e^s - 1) is the sup over z of sigma(z + s) - x sigma(z), at e^z = (e^(s/2) - sqrt x)/(e^s sqrt x -
+    e^(s/2)); under P the loss has density e^(l/2)/(4 sinh(s/2)) on [-s, s], under Q e^-l times it.
+    """
+
+    shift: float
+    accuracy: ClassVar[float] = PAIR_ACCURACY
+
+    def masses(self, edges: Vector) -> tuple[Vector, Vector]:
+        ends = np.concatenate(
+            ([-self.shift], np.clip(edges, -self.shift, self.shift), [self.shift])
+        )
+        low, high = ends[:-1], ends[1:]
+        part = -np.expm1((low - high) / 2.0) / -math.expm1(-self.shift)
+        return part * np.exp((high - self.shift) / 2.0), part * np.exp((-low - self.shift) / 2.0)
+
+    def reverse(self) -> "LogisticBitPair":
+        return self
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class AtomPair:
     """Finitely many losses (increasing, perhaps infinite) with their masses under P and Q."""
@@ -97,6 +126,7 @@ class AtomPair:
     losses: Vector
     first: Vector
     second: Vector
+    accuracy: ClassVar[float] = PAIR_ACCURACY
 
     def masses(self, edges: Vector) -> tuple[Vector, Vector]:
         bins = np.searchsorted(edges, self.losses, side="left")
@@ -188,6 +218,7 @@ class SampledPair:
 
     base: LossPair
     rate: float
+    accuracy: ClassVar[float] = PAIR_ACCURACY
 
     def masses(self, edges: Vector) -> tuple[Vector, Vector]:
         reached = edges[edges > math.log1p(-self.rate)]
@@ -211,6 +242,7 @@ class SampledAwayPair:
 
     base: LossPair
     rate: float
+    accuracy: ClassVar[float] = PAIR_ACCURACY
 
     def masses(self, edges: Vector) -> tuple[Vector, Vector]:
         reached = edges[edges < -math.log1p(-self.rate)]
@@ -252,6 +284,7 @@ class SwappedPair:
 
     base: LossPair
     rate: float
+    accuracy: ClassVar[float] = PAIR_ACCURACY
 
     def masses(self, edges: Vector) -> tuple[Vector, Vector]:
         below, above, zero = edges[edges < 0.0], edges[edges > 0.0], np.zeros(1)

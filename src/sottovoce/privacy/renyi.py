@@ -26,6 +26,7 @@ from sottovoce.privacy.one_bit import one_bit_renyi
 from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.privacy.sampling import STATED_ORDERS, sampled_renyi
 from sottovoce.privacy.secure_sum import NODES, secure_sum_renyi
+from sottovoce.privacy.shuffling import local_epsilon
 
 
 def renyi_divergence(event: PrivacyEvent, order: float) -> float:
@@ -67,6 +68,7 @@ def _basic(event: BasicEvent, order: float) -> float:
                 _randomised_response(pure_epsilon(event), order),
             )
         case Shuffled():
+            local_epsilon(event)  # refuses what shuffling does not amplify
             return renyi_divergence(event.event, order)
         case _:
             assert_never(event)

@@ -22,6 +22,7 @@ used). eps0 is between any two inputs, so a zero-out epsilon counts twice.
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,6 +133,7 @@ class ClonesPair:
 
     eps0: float
     clients: int
+    accuracy: ClassVar[float] = 4.0 * TAIL_ERROR  # of binomial masses and of their differences
 
     def masses(self, edges: Vector) -> tuple[Vector, Vector]:
         ends, below = _clone_buckets(self.eps0, self.clients)
