@@ -100,8 +100,8 @@ def _integral(middle: Vector, width: Vector) -> Vector:
 class LogisticBitPair:
     """One bit whose logit moves by at most s, wherever it is.
 
-    H(x) = (e^(s/2) - sqrt x)^2/(e^s - 1) is the sup over z of sigma(z + s) - x sigma(z), at e^z = (e^(s/2) - sqrt x)/(e^s sqrt x -
-    e^(s/2)); under P the loss has density e^(l/2)/(4 sinh(s/2)) on [-s, s], under Q e^-l times it.
+    H(x) = (e^(s/2) - sqrt x)^2/(e^s - 1), the sup over z of sigma(z + s) - x sigma(z): under P the
+    loss has density e^(l/2)/(4 sinh(s/2)) on [-s, s], under Q e^-l times that.
     """
 
     shift: float
