@@ -1,0 +1,131 @@
+"""`sottovoce privacy`: samples, shuffles, secure sums, curves, and what is refused."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GAUSSIAN = "privacy spend --mechanism gaussian --param noise_multiplier=1 --delta 1e-5"
+SAMPLED = f"{GAUSSIAN} --sampling-rate 0.01 --rounds 1000"
+TABLE = "--mechanism generalized_rr --param epsilon=1 --param bits=1"
+SUM = "--mechanism clamped_sign --param noise_multiplier=1 --param logit_bound=1 --delta 1e-5"
+
+
+def test_a_sampled_gaussian_by_every_bound(cli: Any) -> None:
+    result = cli(*SAMPLED.split(), "--json").json
+    assert result["epsilon"] == pytest.approx(1.8282, abs=1e-3)
+    assert result["accountant"] == "pld"
+    assert set(result["bounds"]) == {"renyi", "pld"}
+    assert result["bounds"]["renyi"] == pytest.approx(2.1077, abs=1e-3)
+    assert result["sampling"] == {"rate": 0.01, "scheme": "poisson", "hidden_by": "own-records"}
+    assert result["adjacency"] == "zero-out"
+    assert result["local_epsilon"] > 100.0
+
+
+def test_sampled_randomised_response_is_near_the_exact_binomial(cli: Any) -> None:
+    words = f"privacy spend {TABLE} --sampling-rate 0.01 --rounds 1000 --delta 1e-5 --json"
+    assert 1.278055 <= cli(*words.split()).json["epsilon"] <= 1.278055 + 1e-4
+
+
+def test_one_bit_sampled(cli: Any) -> None:
+    words = (
+        "privacy spend --mechanism gauss_hermite --param levels=2 --param noise_multiplier=1 "
+        "--dimension 10 --sampling-rate 0.01 --rounds 1000 --delta 1e-5 --json"
+    )
+    result = cli(*words.split()).json
+    assert result["epsilon"] == pytest.approx(1.973, abs=1e-3)
+    assert 0.0 < result["rounding_inflation"] < 1e-3
+
+
+def test_shuffling_is_accounted_under_replace_one(cli: Any) -> None:
+    words = f"privacy spend {TABLE} --shuffled-clients 1000 --delta 1e-6 --json"
+    result = cli(*words.split()).json
+    assert result["epsilon"] == pytest.approx(0.182, abs=1e-3)
+    assert result["adjacency"] == "replace-one"
+    assert result["local_epsilon"] == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_secure_sum_prints_local_and_central_epsilon(cli: Any) -> None:
+    words = f"privacy spend {SUM} --dimension 100 --secure-sum-clients 1000 --json"
+    result = cli(*words.split()).json
+    assert result["epsilon"] < 0.1 * result["local_epsilon"]
+    assert result["secure_sum_clients"] == 1000
+
+
+def test_noise_for_a_sampled_budget_and_rounds_that_fit_one(cli: Any) -> None:
+    sampled = "--sampling-rate 0.01 --delta 1e-5 --json"
+    noise = f"privacy calibrate --mechanism gaussian --epsilon 2 --rounds 1000 {sampled}"
+    found = cli(*noise.split()).json
+    assert found["parameters"]["noise_multiplier"] == pytest.approx(0.9591, abs=1e-4)
+    assert 2.0 - 1e-5 <= found["epsilon"] <= 2.0
+    rounds = "privacy calibrate --mechanism gaussian --param noise_multiplier=1 --epsilon 2"
+    fits = cli(*f"{rounds} {sampled}".split()).json
+    assert fits["epsilon"] <= 2.0
+    more = SAMPLED.replace("--rounds 1000", f"--rounds {fits['rounds'] + 1}")
+    assert cli(*more.split(), "--json").json["epsilon"] > 2.0
+
+
+def test_a_curve_and_its_picture(cli: Any, tmp_path: Path) -> None:
+    picture = tmp_path / "curve.svg"
+    words = SAMPLED.replace("spend", "curve").split()
+    result = cli(*words, "--points", 4, "--plot", picture, "--json").json
+    assert [point["rounds"] for point in result["curve"]] == [1, 10, 100, 1000]
+    epsilons = [point["epsilon"] for point in result["curve"]]
+    assert epsilons == sorted(epsilons)
+    assert epsilons[-1] == pytest.approx(1.8282, abs=1e-3)
+    drawn = picture.read_text()
+    assert "renyi" in drawn
+    assert "pld" in drawn
+    table = cli(*words, "--points", 2)
+    assert table.code == 0
+    assert "1.8283" in table.out
+
+
+def test_one_accountant_can_be_asked(cli: Any) -> None:
+    result = cli(*SAMPLED.split(), "--accountant", "renyi", "--json").json
+    assert result["bounds"] == {"renyi": result["epsilon"]}
+    assert result["epsilon"] > 2.0
+
+
+def test_an_enormous_number_of_rounds_has_an_enormous_epsilon(cli: Any) -> None:
+    for rounds in (10**9, 10**12):
+        result = cli(*SAMPLED.replace("1000", str(rounds)).split(), "--json").json
+        assert (result["epsilon"] or math.inf) > 1e4
+
+
+ONE_BIT = (
+    "privacy spend --mechanism gauss_hermite --param levels=2 --param noise_multiplier=1 "
+    "--delta 1e-5"
+)
+REFUSED = [
+    (f"{SAMPLED} --sampling-hidden-by nothing", "sees who took part"),
+    (f"{SAMPLED} --sampling-hidden-by luck", "hidden_by must be one of own-records"),
+    (f"{SAMPLED} --sampling fixed-size", "ask for adjacency replace-one"),
+    (f"{SAMPLED} --sampling stratified", "scheme must be one of poisson, fixed-size"),
+    (SAMPLED.replace("0.01", "0"), "sampling rate must be"),
+    (SAMPLED.replace("0.01", "1.5"), "sampling rate must be"),
+    (SAMPLED.replace("0.01", "nan"), "sampling rate must be"),
+    (SAMPLED.replace("1000", "0"), "rounds must be an integer from 1"),
+    (SAMPLED.replace("1000", str(10**12 + 1)), "rounds must be an integer from 1"),
+    (SAMPLED.replace("1e-5", "1"), "strictly between 0 and 1"),
+    (f"{GAUSSIAN} --shuffled-clients 100", "shuffling amplifies pure local guarantees only"),
+    (f"privacy spend {TABLE} --delta 1e-6 --shuffled-clients 0", "clients must be an integer"),
+    (f"{ONE_BIT} --secure-sum-clients 100", "use mechanism 'clamped_sign'"),
+    (f"{GAUSSIAN} --secure-sum-clients 100", "use mechanism 'clamped_sign'"),
+    (f"privacy spend {SUM} --secure-sum-clients 1", "the sum of one message is that message"),
+    (f"privacy spend {SUM} --secure-sum-clients 9 --shuffled-clients 9", "give one of"),
+    (f"privacy spend {SUM} --secure-sum-clients 9 --sampling-rate 0.1", "cannot be sampled"),
+    (f"{ONE_BIT} --accountant gaussian", "may understate it"),
+    (f"{ONE_BIT} --accountant plt", "did you mean 'pld'"),
+    ("privacy curve --mechanism no_privacy --delta 1e-5 --plot x.svg", "nothing to draw"),
+    (SAMPLED.replace("spend", "curve") + " --points 0", "points must be an integer"),
+]
+
+
+@pytest.mark.parametrize(("words", "reason"), REFUSED)
+def test_what_is_unsound_or_senseless_is_refused(cli: Any, words: str, reason: str) -> None:
+    result = cli(*words.split())
+    assert result.code == 2
+    assert reason in result.err
+    assert result.err.count("\n") == 1
