@@ -76,7 +76,7 @@ def test_the_mse_of_a_quick_run(tmp_path: Path) -> None:
     result = quick("imvu-mse", tmp_path)
     keys = ("dimension", "vector", "rho", "mechanism")
     rows = {tuple(row[key] for key in keys): row for row in result["rows"]}
-    assert len(rows) == len(result["rows"]) == 2 * 2 * len(imvu_mse.RHOS) * 5
+    assert len(rows) == len(result["rows"]) == 2 * 3 * len(imvu_mse.RHOS) * 5
     # One bit at d = 128, rho = 1 and 5: .985/1.043 and .933/6.42 on average over directions.
     for rho, few, many in ((1.0, 0.985, 1.043), (5.0, 0.933, 6.42)):
         row = rows[128, "flat", rho, imvu_mse.OURS[1]]
@@ -87,12 +87,15 @@ def test_the_mse_of_a_quick_run(tmp_path: Path) -> None:
                 1.0, abs=imvu_mse.WITHIN
             )
     sampled = [row for row in result["rows"] if row["sampled_ratio_100"] is not None]
-    assert len(sampled) == 10
+    assert len(sampled) == 15
     for row in sampled:
         error = abs(row["sampled_ratio_100"] - row["ratio_100"])
         assert error < 0.25 * row["ratio_100"]
     assert rows[128, "flat", 1.0, imvu_mse.PUBLISHED]["best_epsilons"].startswith("0.25 ")
     assert "Fewest bits" in result["verdict"]
+    for row in rows.values():
+        if row["vector"] == "spiky-rotated" and row["bits"] == row["automatic_bits"]:
+            assert row["mechanism"] == imvu_mse.PUBLISHED or row["ratio_10000"] < 1.003
 
 
 @pytest.mark.parametrize("rho", [0.01, 1.0, 20.0])
@@ -138,6 +141,7 @@ def mse_rows(ratios: dict[str, float], sampled: float | None = None) -> list[dic
             "rho": 1.0,
             "mechanism": name,
             "bits": bits[name],
+            "automatic_bits": 2,
             "ratio_1": 1.0,
             "ratio_100": 1.0,
             "ratio_10000": ratio,
@@ -157,6 +161,7 @@ def test_the_verdict_on_the_mse_says_what_the_rows_say() -> None:
     assert "below our one bit's in 0 of 3 settings" in some
     assert "above the Gaussian's in 2." in some
     assert "in 4 of 4 cases" in some
+    assert "at most 2 bits, and an MSE of at most 1.0020 of the Gaussian's" in some
     none = imvu_mse.verdict(mse_rows({ours[1]: 1.1, ours[2]: 1.004, imvu_mse.PUBLISHED: 1.0}, 1.2))
     assert "more than 2 at rho = 1." in none
     assert "below our one bit's in 1 of 3 settings" in none
