@@ -117,7 +117,7 @@ def test_finite_pairs_are_covered_whichever_order_each_step_has(
 
 
 @given(pair=finite_pairs(zeros=True), count=st.integers(1, 3), delta=deltas)
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=8)
 def test_outcomes_that_one_side_never_has_are_covered(
     pair: FinitePair, count: int, delta: float
 ) -> None:
@@ -357,7 +357,7 @@ def test_different_parts_compose_to_at_least_each_and_at_most_their_sum() -> Non
     rates=st.lists(st.floats(0.01, 1.0), min_size=3, max_size=3),
     delta=deltas,
 )
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=8)
 def test_compositions_of_different_sampled_responses_are_covered_and_close(
     epsilons: list[float], rates: list[float], delta: float
 ) -> None:
@@ -372,9 +372,8 @@ def test_compositions_of_different_sampled_responses_are_covered_and_close(
         out = [1 - truth, truth]
         steps.append((mixture(rate, out, [truth, 1 - truth]), out))
     back = [(second, first) for first, second in steps]
-    assert covers(event, steps, delta)
-    assert covers(event, back, delta)
     found = ACCOUNTANT.epsilon(event, delta)
+    assert max(exact_delta(steps, found), exact_delta(back, found)) <= delta * (1.0 + ROUNDING)
     if found > 0.0:
         at = found * (1.0 - 1e-4) - 1e-7
         assert max(exact_delta(steps, at), exact_delta(back, at)) > delta
@@ -415,6 +414,25 @@ def test_one_response_of_any_size_is_covered_and_within_a_part_in_1e4(
         truth = 1 / (1 + mpmath.exp(-mpmath.mpf(epsilon_each)))
         exact = mpmath.log((truth - mpmath.mpf(delta)) / (1 - truth))
         assert exact <= epsilon <= max(exact, 0) * (1.0 + 1e-4) or exact <= 0.0 == epsilon
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        gaussian(1e-12),
+        gaussian(1e6),
+        pure(1e-300),
+        pure(1e9),
+        Repeated(event=pure(0.5), count=2**53),
+        Repeated(event=Repeated(event=gaussian(1e-3), count=2**53), count=2**53),
+    ],
+)
+@pytest.mark.parametrize("rate", [1e-300, 0.5, 1.0])
+def test_extreme_parameters_neither_warn_nor_fail(event: PrivacyEvent, rate: float) -> None:
+    for delta in (1e-300, 1e-5, 0.9):
+        assert ACCOUNTANT.epsilon(sampled(event, rate), delta) >= 0.0
+    for epsilon in (0.0, 1.0, 1e5):
+        assert 0.0 <= ACCOUNTANT.delta(sampled(event, rate), epsilon) <= 1.0
 
 
 def test_deltas_close_to_one_need_no_epsilon() -> None:

@@ -40,6 +40,8 @@ from sottovoce.privacy.loss_pairs import (
 )
 from sottovoce.privacy.shuffling import clones_pair
 
+_LEAST = 1e-100  # mus and rates below it count as this: no quotient overflows
+_LARGEST_MU = 1000.0  # beyond it, losses of a million are common
 _CELLS = 4096  # of a release that is composed before it is sampled
 _TAIL = 1e-40  # the same, cut off (and counted as infinite) at each step
 
@@ -55,9 +57,10 @@ def dominating_pairs(event: PrivacyEvent) -> list[CountedPairs]:
         if mu is None:
             found.append((*_pairs(part), count))
         else:
-            mus.append(mu * math.sqrt(float(count)))
+            mus.append(mu * math.sqrt(float(min(count, 2**1000))))
     if mus:
-        gaussian = GaussianPair(math.hypot(*mus) * (1.0 + 2.0**-48))
+        total = max(math.hypot(*mus), _LEAST) * (1.0 + 2.0**-48)
+        gaussian: LossPair = GaussianPair(total) if total <= _LARGEST_MU else _disjoint()
         found.append((gaussian, gaussian, 1))
     return found
 
@@ -82,7 +85,7 @@ def _gaussian_mu(event: BasicEvent) -> float | None:
 def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
     match event:
         case NonPrivate():
-            return _alike(either_order((1.0, 0.0), (0.0, 1.0)))
+            return _alike(_disjoint())
         case PureDp():
             return _alike(randomised_response(event.epsilon))
         case MetricDp():
@@ -104,18 +107,23 @@ def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
             assert_never(event)
 
 
+def _disjoint() -> LossPair:
+    """Two laws without a common outcome: no guarantee at all."""
+    return either_order((1.0, 0.0), (0.0, 1.0))
+
+
 def _alike(pair: LossPair) -> tuple[LossPair, LossPair]:
     """One pair for both directions: it dominates the event in both orders."""
     return pair, pair
 
 
 def _sampled(event: Sampled) -> tuple[LossPair, LossPair]:
-    base = _one_pair(event.event)
-    if event.rate > MAX_SAMPLING_RATE:
+    base, rate = _one_pair(event.event), max(event.rate, _LEAST)
+    if rate > MAX_SAMPLING_RATE:
         return _alike(base)  # sampling never hurts: joint convexity
     if event.adjacency == Adjacency.REPLACE_ONE:
-        return _alike(SwappedPair(base, event.rate))
-    return SampledPair(base, event.rate), SampledAwayPair(base, event.rate)
+        return _alike(SwappedPair(base, rate))
+    return SampledPair(base, rate), SampledAwayPair(base, rate)
 
 
 def _one_pair(event: PrivacyEvent) -> LossPair:

@@ -81,12 +81,12 @@ def connect_dots(pair: LossPair, dots: Vector) -> LossLaw:
     first, second = pair.masses(dots - slack)
     first = first * (1.0 + 4.0 * np.append(slack, slack[-1]))
     p, q, gap = first[1:-1], second[1:-1], np.diff(dots)
-    scaled = q * np.exp(np.minimum(dots[1:], _LARGEST_EXPONENT)) * (1.0 - 4.0 * slack[1:])
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        scaled = q * np.exp(np.minimum(dots[1:], _LARGEST_EXPONENT)) * (1.0 - 4.0 * slack[1:])
+        lower = (scaled - p) / np.expm1(np.minimum(gap, _LARGEST_EXPONENT))
     # Denormal masses are not accurate: round all the way up, as beyond what e^y' can hold.
-    accurate = (q > 1e-290) & (dots[1:] <= _LARGEST_EXPONENT)
-    lower = np.where(
-        accurate, np.clip((scaled - p) / np.expm1(np.minimum(gap, 700.0)), 0.0, p), 0.0
-    )
+    accurate = (q > 1e-290) & (dots[1:] <= _LARGEST_EXPONENT) & np.isfinite(lower)
+    lower = np.where(accurate, np.clip(lower, 0.0, p), 0.0)
     masses = np.zeros(len(dots))
     masses[0] = first[0]
     masses[1:] += p - lower
@@ -217,7 +217,7 @@ class ComposedLaw:
         survival = sum(
             count * math.log1p(-min(part.law.infinite, 1 - 2**-53)) for part, count in parts
         )
-        self.infinite = -math.expm1(survival) * (1.0 + 2.0**-48)
+        self.infinite = min(1.0, -math.expm1(survival) * (1.0 + 2.0**-48))
         self._rounding = math.inf
         if size <= _LARGEST_TRANSFORM and self.infinite < 1.0:
             self._compose(parts, size)
