@@ -250,6 +250,14 @@ def test_sampled_gaussians_agree_with_dp_accounting(
     assert expected - 5e-4 <= epsilon <= expected * (1.0 + 5e-5)
 
 
+def test_tiny_deltas_of_many_releases_are_between_one_large_loss_and_the_renyi_bound() -> None:
+    # One release of a thousand has a loss above 10 with probability 1e-35 or so, two above 5.
+    event = Repeated(event=sampled(gaussian(1.0), 0.01), count=1000)
+    bound = ACCOUNTANT.delta(event, 10.0)
+    assert 1e-36 < bound < 1e-32
+    assert ACCOUNTANT.epsilon(event, bound) == pytest.approx(10.0, abs=1e-3)
+
+
 def test_the_noise_for_epsilon_two_is_the_known_one() -> None:
     def epsilon(stddev: float) -> float:
         return ACCOUNTANT.epsilon(

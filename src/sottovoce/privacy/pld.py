@@ -166,8 +166,9 @@ def _plan(parts: Parts, delta: float, epsilon: float | None = None) -> _Plan | N
     spread = math.sqrt(sum(times * law.variance() for law, times in laws))
     cost = _PRECISION * max(at, 0.1 * spread)
     step = max(math.sqrt(12.0 * cost / ((1.0 + tilt) * count)), cost / count)
-    if epsilon is not None and found < -660.0:  # next to nothing, however rounded up
-        step = widest / 4096.0
+    if epsilon is not None:  # if all losses lie below it, they do so rounded up to this
+        room = epsilon - sum(times * loss_range(pair, tail)[1] for pair, times in parts)
+        step = max(step, room / (4.0 * count))
     return _Plan(
         step=grid_step(max(min(step, widest / 64.0), widest / _LARGEST_GRID)),
         tail=tail,
