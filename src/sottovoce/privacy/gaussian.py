@@ -39,20 +39,24 @@ class GaussianAccountant:
         return gaussian_delta(total_mu(event), epsilon)
 
     def epsilon(self, event: PrivacyEvent, delta: float) -> float:
-        parameters.delta(delta)
-        mu = total_mu(event)
-        if math.isinf(mu):
+        return gaussian_epsilon(total_mu(event), delta)
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """The least epsilon, rounded up, at which the exact delta of mu-GDP is at most `delta`."""
+    parameters.delta(delta)
+    if math.isinf(mu):
+        return math.inf
+    if gaussian_delta(mu, 0.0) <= delta:
+        return 0.0
+    low, high = 0.0, 1.0
+    while gaussian_delta(mu, high) > delta:
+        low, high = high, 2.0 * high
+        if high > _LARGEST_EPSILON:
             return math.inf
-        if gaussian_delta(mu, 0.0) <= delta:
-            return 0.0
-        low, high = 0.0, 1.0
-        while gaussian_delta(mu, high) > delta:
-            low, high = high, 2.0 * high
-            if high > _LARGEST_EPSILON:
-                return math.inf
-        while high - low > 1e-12 * high:
-            middle = (low + high) / 2.0
-            if middle in (low, high):
-                break
-            low, high = (middle, high) if gaussian_delta(mu, middle) > delta else (low, middle)
-        return high * (1.0 + 1e-9)  # above the rounding of log_ndtr, on the safe side
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2.0
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if gaussian_delta(mu, middle) > delta else (low, middle)
+    return high * (1.0 + 1e-9)  # above the rounding of log_ndtr, on the safe side

@@ -14,8 +14,10 @@ from sottovoce import parameters
 from sottovoce.domains import Vector
 from sottovoce.errors import UnsupportedEventError
 from sottovoce.privacy.conversion import epsilon_at_order, log_delta_at_order
+from sottovoce.privacy.divergences import gaussian_delta
 from sottovoce.privacy.dominating_pairs import dominating_pairs
 from sottovoce.privacy.events import GaussianNoise, NonPrivate, PrivacyEvent, basic_counts
+from sottovoce.privacy.gaussian import gaussian_epsilon
 from sottovoce.privacy.loss_distributions import (
     LOG_OUTSIDE,
     ComposedLaw,
@@ -69,6 +71,9 @@ def _directions(event: PrivacyEvent) -> list[Parts]:
 
 def _epsilon(parts: Parts, delta: float) -> float:
     """The least epsilon of one direction."""
+    mu = _lone_gaussian(parts)
+    if mu is not None:
+        return gaussian_epsilon(mu, delta)
     plan = _plan(parts, delta)
     if plan is None:
         return math.inf
@@ -113,9 +118,18 @@ def _excess(found: float, delta: float) -> float:
 
 def _delta(parts: Parts, epsilon: float) -> float:
     """The delta of one direction, planned for about what the Renyi bound says."""
+    mu = _lone_gaussian(parts)
+    if mu is not None:
+        return gaussian_delta(mu, epsilon)
     plan = _plan(parts, 1e-30, epsilon)
     plan = plan and _plan(parts, max(1e-290, min(0.5, plan.delta)), epsilon)
     return 1.0 if plan is None else _composed(parts, plan, epsilon).delta(epsilon)
+
+
+def _lone_gaussian(parts: Parts) -> float | None:
+    """The mu of parts that are a single Gaussian, which needs no grid: bits that are not sampled."""
+    ((pair, count), *others) = parts
+    return pair.mu if isinstance(pair, GaussianPair) and count == 1 and not others else None
 
 
 def _composed(parts: Parts, plan: "_Plan", reach_down_to: float) -> ComposedLaw:
