@@ -28,7 +28,7 @@ from sottovoce.privacy.loss_distributions import (
     grid_step,
     loss_range,
 )
-from sottovoce.privacy.loss_pairs import LossPair
+from sottovoce.privacy.loss_pairs import GaussianPair, LossPair
 
 _PRECISION = 1e-5  # what the grid may cost, as a part of epsilon
 _LARGEST_GRID = 2.0**20
@@ -127,7 +127,7 @@ def _delta(parts: Parts, epsilon: float) -> float:
 
 
 def _lone_gaussian(parts: Parts) -> float | None:
-    """The mu of parts that are a single Gaussian, which needs no grid: bits that are not sampled."""
+    """The mu of parts that are one Gaussian and need no grid: bits that are not sampled."""
     ((pair, count), *others) = parts
     return pair.mu if isinstance(pair, GaussianPair) and count == 1 and not others else None
 
