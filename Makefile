@@ -38,6 +38,8 @@ test-full: check ## the above, what is slow, and property tests with new cases
 bench: install   ## benchmarks: they report, they never fail on speed
 	$(BIN)/python benchmarks/bench.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/designs.py
+	$(BIN)/python benchmarks/accounting.py
+	$(BIN)/python benchmarks/rotated_mse.py
 
 designs: install ## solve again the MVU designs that come with the package (minutes)
 	$(BIN)/python tools/ship_designs.py

@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     from sottovoce.privacy.accounting import privacy_spent as privacy_spent
     from sottovoce.privacy.events import Composed as Composed
     from sottovoce.privacy.events import Repeated as Repeated
+    from sottovoce.privacy.events import Sampled as Sampled
     from sottovoce.randomness import SeededRandomness as SeededRandomness
     from sottovoce.randomness import SystemRandomness as SystemRandomness
+    from sottovoce.transforms.rotation import Rotation as Rotation
 
 _HOMES = {
     "Adjacency": "adjacency",
@@ -64,8 +66,10 @@ _HOMES = {
     "privacy_spent": "privacy.accounting",
     "Composed": "privacy.events",
     "Repeated": "privacy.events",
+    "Sampled": "privacy.events",
     "SeededRandomness": "randomness",
     "SystemRandomness": "randomness",
+    "Rotation": "transforms.rotation",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]
