@@ -2,7 +2,7 @@
 
 import decimal
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,14 +19,13 @@ from sottovoce.privacy.zcdp import ZcdpAccountant
 
 # The last one is the slowest; it leaves to the others what they are exact for.
 _RENYI = RenyiAccountant()
-# The quick ones first.
-ACCOUNTANTS: tuple[Accountant, ...] = (
+QUICK: tuple[Accountant, ...] = (
     GaussianAccountant(),
     _RENYI,
     ZcdpAccountant(),
     ShufflingAccountant(),
-    PldAccountant(),
 )
+ACCOUNTANTS: tuple[Accountant, ...] = (*QUICK, PldAccountant())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +76,11 @@ def privacy_spent(event: PrivacyEvent, delta: float, accountant: str | None = No
     )
 
 
-def _bounds(event: PrivacyEvent, delta: float) -> Iterator[tuple[str, float]]:
+def _bounds(
+    event: PrivacyEvent, delta: float, accountants: Sequence[Accountant] = ACCOUNTANTS
+) -> Iterator[tuple[str, float]]:
     """Every sound bound by name, the quick ones first."""
-    for accountant in ACCOUNTANTS:
+    for accountant in accountants:
         try:
             yield accountant.name, accountant.epsilon(event, delta)
         except UnsupportedEventError:
@@ -99,7 +100,11 @@ def epsilon(event: PrivacyEvent, delta: float) -> float:
     return privacy_spent(event, delta).epsilon
 
 
-def within(event: PrivacyEvent, delta: float, budget: float) -> bool:
-    """Whether some accountant shows that the event costs at most `budget`; the quick ones first."""
+def within(event: PrivacyEvent, delta: float, budget: float, *, quickly: bool = False) -> bool:
+    """Whether some accountant (or, quickly, a quick one) shows that the event costs at most that.
+
+    The quick ones are asked first, and nobody after the first who does.
+    """
     parameters.delta(delta)
-    return any(bound <= budget for _, bound in _bounds(event, delta))
+    asked = QUICK if quickly else ACCOUNTANTS
+    return any(bound <= budget for _, bound in _bounds(event, delta, asked))

@@ -36,20 +36,29 @@ def calibrate(
     parameters.epsilon(epsilon)
     parameters.delta(delta)
 
-    def meets(log_parameter: float) -> bool:
-        return accounting.within(event_at(math.exp(log_parameter)), delta, epsilon)
+    def meets(log_parameter: float, *, quickly: bool = False) -> bool:
+        event = event_at(math.exp(log_parameter))
+        return accounting.within(event, delta, epsilon, quickly=quickly)
 
     loose, safe = (math.log(end) for end in ends or _ENDS[more_private])
-    if not meets(safe):
+    quickly = meets(safe, quickly=True)
+    if not quickly and not meets(safe):
         raise ParameterError(
             f"not even the parameter {math.exp(safe):g} reaches epsilon {epsilon:g} at delta "
             f"{delta:g}; ask for a larger epsilon or fewer rounds"
         )
-    if meets(loose):
+    least_private = loose
+    if meets(loose, quickly=quickly):
         return math.exp(loose)
     while abs(safe - loose) > max(_COARSE, relative_tolerance):
         middle = (safe + loose) / 2.0
-        safe, loose = (middle, loose) if meets(middle) else (safe, middle)
+        safe, loose = (middle, loose) if meets(middle, quickly=quickly) else (safe, middle)
+    while quickly and meets(loose):  # the quick accountants end here; the others may go on
+        if loose == least_private:
+            return math.exp(loose)
+        step = 2.0 * (loose - safe)
+        safe = loose
+        loose = safe + math.copysign(min(abs(step), abs(least_private - safe)), step)
     return math.exp(_refined(event_at, safe, loose, epsilon, delta, relative_tolerance))
 
 
