@@ -1,0 +1,168 @@
+"""The options that say what a round releases, apart from the mechanism's own parameters."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from sottovoce.adjacency import Adjacency
+    from sottovoce.domains import Domain
+    from sottovoce.mechanisms.mechanism import Mechanism
+    from sottovoce.mechanisms.registry import Registration
+    from sottovoce.privacy.events import PrivacyEvent
+
+Kind = Annotated[str, typer.Option("--mechanism", help="A name from 'sottovoce mechanism list'.")]
+Dimension = Annotated[int, typer.Option(help="Coordinates of an update.")]
+ClipNorm = Annotated[float, typer.Option(help="The largest norm of a contribution.")]
+ClipGeometry = Annotated[
+    str | None, typer.Option(help="l2, l1 or linf [what the mechanism is made for].")
+]
+AdjacencyName = Annotated[str, typer.Option(help="zero-out or replace-one.")]
+SamplingRate = Annotated[
+    float | None,
+    typer.Option(help="Each round works on a secret sample, taken with this probability."),
+]
+SamplingScheme = Annotated[str, typer.Option(help="poisson or fixed-size.")]
+SamplingHiddenBy = Annotated[
+    str,
+    typer.Option(
+        help="What keeps the sample secret: own-records (a client samples its own records), "
+        "central-noise, secure-sum, or nothing (the server sees who sends: refused)."
+    ),
+]
+ShuffledClients = Annotated[
+    int | None, typer.Option(help="Messages that a shuffler mixes in each round.")
+]
+SecureSumClients = Annotated[
+    int | None,
+    typer.Option(help="Clients of whom a secure sum reveals nothing but the sum, at least."),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What one round releases, apart from the mechanism's own parameters."""
+
+    registration: "Registration"
+    domain: "Domain"
+    clip_norm: float
+    adjacency: "Adjacency"
+    sampling_rate: float | None
+    sampling_scheme: str
+    sampling_hidden_by: str
+    shuffled_clients: int | None
+    secure_sum_clients: int | None
+
+    @property
+    def amplified(self) -> bool:
+        return any(
+            value is not None
+            for value in (self.sampling_rate, self.shuffled_clients, self.secure_sum_clients)
+        )
+
+    def event(self, mechanism: "Mechanism") -> "PrivacyEvent":
+        """What is seen of one client in one round."""
+        from sottovoce.adjacency import Adjacency
+        from sottovoce.channels.channel import SecureSum
+        from sottovoce.privacy.events import Sampled
+        from sottovoce.privacy.shuffling import shuffled
+
+        if self.secure_sum_clients is not None:
+            channel = SecureSum(minimum_clients=self.secure_sum_clients)
+            event: PrivacyEvent = channel.event(mechanism, self.adjacency)
+        elif self.shuffled_clients is not None:
+            # Clones hide any change of an input, so that is what is asked of each message, and
+            # zero-out is one such change.
+            local = mechanism.privacy(Adjacency.REPLACE_ONE)
+            event = shuffled(local, self.shuffled_clients)
+        else:
+            event = mechanism.privacy(self.adjacency)
+        if self.sampling_rate is None:
+            return event
+        return Sampled(
+            event=event,
+            rate=self.sampling_rate,
+            scheme=self.sampling_scheme,  # type: ignore[arg-type]
+            hidden_by=self.sampling_hidden_by,  # type: ignore[arg-type]
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """How the release is amplified, for the result; empty if it is not."""
+        described: dict[str, Any] = {}
+        if self.sampling_rate is not None:
+            described["sampling"] = {
+                "rate": self.sampling_rate,
+                "scheme": self.sampling_scheme,
+                "hidden_by": self.sampling_hidden_by,
+            }
+        if self.shuffled_clients is not None:
+            described["shuffled_clients"] = self.shuffled_clients
+        if self.secure_sum_clients is not None:
+            described["secure_sum_clients"] = self.secure_sum_clients
+        return described
+
+
+def _setting(
+    mechanism: Kind,
+    dimension: Dimension = 1,
+    clip_norm: ClipNorm = 1.0,
+    clip_geometry: ClipGeometry = None,
+    adjacency: AdjacencyName = "zero-out",
+    sampling_rate: SamplingRate = None,
+    sampling: SamplingScheme = "poisson",
+    sampling_hidden_by: SamplingHiddenBy = "own-records",
+    shuffled_clients: ShuffledClients = None,
+    secure_sum_clients: SecureSumClients = None,
+) -> Setting:
+    from sottovoce import parameters
+    from sottovoce.adjacency import Adjacency
+    from sottovoce.domains import clipped, geometry_of
+    from sottovoce.errors import PrivacyError
+    from sottovoce.mechanisms import registry
+
+    registration = registry.find(mechanism)
+    geometry = clip_geometry or geometry_of(registration.example_domain)
+    if shuffled_clients is not None and secure_sum_clients is not None:
+        raise PrivacyError(
+            "a shuffler's messages and a secure sum's are seen in different ways; give one of "
+            "--shuffled-clients and --secure-sum-clients"
+        )
+    if sampling_rate is not None:
+        parameters.fraction("sampling rate", sampling_rate)
+        if sampling_hidden_by == "nothing":
+            raise PrivacyError(
+                "a server that receives each message sees who took part, so sampling clients "
+                "amplifies nothing; leave out --sampling-rate and count as --rounds those in "
+                "which a client takes part, or hide the sample by own-records, central-noise or "
+                "secure-sum"
+            )
+    return Setting(
+        registration=registration,
+        domain=clipped(geometry, dimension, clip_norm),
+        clip_norm=clip_norm,
+        adjacency=Adjacency.parse(adjacency),
+        sampling_rate=sampling_rate,
+        sampling_scheme=sampling,
+        sampling_hidden_by=sampling_hidden_by,
+        shuffled_clients=shuffled_clients,
+        secure_sum_clients=secure_sum_clients,
+    )
+
+
+def with_setting(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the options of `_setting`, which takes what they say as its `setting`."""
+    options, own = (inspect.signature(call).parameters for call in (_setting, command))
+
+    def call(**given: Any) -> None:
+        chosen = {name: given.pop(name) for name in options}
+        command(setting=_setting(**chosen), **given)
+
+    both = [*options.values(), *(one for name, one in own.items() if name != "setting")]
+    named = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in both]
+    call.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
+    call.__annotations__ = {one.name: one.annotation for one in named}
+    call.__name__, call.__doc__ = command.__name__, command.__doc__
+    return call
