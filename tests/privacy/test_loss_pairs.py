@@ -15,6 +15,7 @@ from sottovoce.privacy.loss_pairs import (
     PAIR_ACCURACY,
     AtomPair,
     GaussianPair,
+    LogisticBitPair,
     LossPair,
     SampledAwayPair,
     SampledPair,
@@ -52,6 +53,24 @@ def test_gaussian_masses_are_right_relatively_in_both_tails(mu: float) -> None:
                 exact = high - low
                 if exact > 1e-300:
                     assert abs(found - exact) <= PAIR_ACCURACY * exact
+
+
+@given(shift=st.floats(1e-6, 60.0), logit=st.floats(-40.0, 40.0), part=st.floats(-1.2, 1.2))
+@settings(deadline=None)
+def test_no_logit_of_one_bit_lies_above_its_pair(shift: float, logit: float, part: float) -> None:
+    epsilon = part * shift
+    with mpmath.workdps(60):
+        z, s = mpmath.mpf(logit), mpmath.mpf(shift)
+        high, low = 1 / (1 + mpmath.exp(-z - s)), 1 / (1 + mpmath.exp(-z))
+        x = mpmath.exp(mpmath.mpf(epsilon))
+        for p, q in ((high, low), (low, high)):
+            exact = max(p - x * q, 0) + max((1 - p) - x * (1 - q), 0)
+            found = curve(LogisticBitPair(shift), epsilon)
+            # The difference of two masses of about 1 rounds absolutely.
+            assert exact <= found + 1e-14 * (1 + float(x))
+    first, second = LogisticBitPair(shift).masses(np.linspace(-shift, shift, 7))
+    assert first.sum() == pytest.approx(1.0, rel=1e-12)
+    np.testing.assert_allclose(first, second[::-1], rtol=1e-9, atol=1e-15)
 
 
 @given(first=pmfs(4), second=pmfs(4), epsilon=st.floats(-3.0, 3.0))

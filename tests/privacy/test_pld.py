@@ -449,17 +449,34 @@ def test_deltas_close_to_one_need_no_epsilon() -> None:
     assert ACCOUNTANT.delta(event, 0.0) < 0.2
 
 
-def test_one_bit_is_randomised_response_and_many_are_gaussian() -> None:
-    bit = OneBit(shift=1.0, dimension=1, adjacency=ZERO_OUT)
+def test_many_bits_are_dominated_by_a_gaussian() -> None:
     bits = OneBit(shift=1.0, dimension=50, adjacency=ZERO_OUT)
     mu = math.sqrt(2.0 * math.pi) / 4.0
-    for event, twin in ((bit, pure(1.0)), (bits, gaussian(mu))):
-        one, two = (
-            ACCOUNTANT.epsilon(Repeated(event=sampled(part, 0.1), count=30), 1e-5)
-            for part in (event, twin)
-        )
-        assert one == pytest.approx(two, rel=1e-9)
+    one, two = (
+        ACCOUNTANT.epsilon(Repeated(event=sampled(part, 0.1), count=30), 1e-5)
+        for part in (bits, gaussian(mu))
+    )
+    assert one == pytest.approx(two, rel=1e-9)
     assert gaussian_delta(mu, ACCOUNTANT.epsilon(bits, 1e-5)) <= 1e-5 * (1.0 + 1e-9)
+    assert ACCOUNTANT.delta(bits, 1.0) == pytest.approx(gaussian_delta(mu, 1.0), rel=1e-9)
+
+
+@pytest.mark.parametrize("shift", [0.01, 1.0, 9.0])
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.99])
+def test_one_bit_has_the_worst_delta_over_all_logits(shift: float, part: float) -> None:
+    epsilon = part * shift
+    worst = (math.exp(shift / 2.0) - math.exp(epsilon / 2.0)) ** 2 / math.expm1(shift)
+    bit = OneBit(shift=shift, dimension=1, adjacency=ZERO_OUT)
+    assert worst * (1.0 - 1e-12) <= ACCOUNTANT.delta(bit, epsilon) <= worst * (1.0 + 1e-2)
+
+
+def test_shuffled_rounds_compose() -> None:
+    event = Shuffled(event=PureDp(epsilon=1.0, adjacency=Adjacency.REPLACE_ONE), clients=1000)
+    once, often = (
+        ACCOUNTANT.epsilon(Repeated(event=event, count=count), 1e-6) for count in (1, 50)
+    )
+    assert once == pytest.approx(0.1825, abs=1e-3)
+    assert 4.0 * once < often < 50.0 * once
 
 
 def test_metric_privacy_counts_as_that_of_the_farthest_neighbours() -> None:
@@ -483,7 +500,6 @@ def test_a_release_without_a_guarantee_has_none_unless_it_is_seldom_sampled() ->
         ZeroConcentrated(rho=0.1, adjacency=ZERO_OUT),
         RenyiCurve(orders=(2.0,), divergences=(0.1,), adjacency=ZERO_OUT),
         SecureSum(shift=1.0, dimension=2, logit_bound=1.0, clients=9, adjacency=ZERO_OUT),
-        Shuffled(event=pure(1.0), clients=100),
         sampled(ZeroConcentrated(rho=0.1, adjacency=ZERO_OUT), 0.1),
         sampled(Composed(events=(pure(1.0), ZeroConcentrated(rho=1.0, adjacency=ZERO_OUT))), 0.1),
     ],
