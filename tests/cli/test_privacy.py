@@ -9,6 +9,10 @@ import pytest
 GAUSSIAN = "privacy spend --mechanism gaussian --param noise_multiplier=1 --delta 1e-5"
 SAMPLED = f"{GAUSSIAN} --sampling-rate 0.01 --rounds 1000"
 TABLE = "--mechanism generalized_rr --param epsilon=1 --param bits=1"
+ONE_BIT = (
+    "privacy spend --mechanism gauss_hermite --param levels=2 --param noise_multiplier=1 "
+    "--delta 1e-5"
+)
 SUM = "--mechanism clamped_sign --param noise_multiplier=1 --param logit_bound=1 --delta 1e-5"
 
 
@@ -36,6 +40,43 @@ def test_one_bit_sampled(cli: Any) -> None:
     result = cli(*words.split()).json
     assert result["epsilon"] == pytest.approx(1.973, abs=1e-3)
     assert 0.0 < result["rounding_inflation"] < 1e-3
+
+
+def test_bits_of_no_stated_dimension_are_charged_for_any(cli: Any) -> None:
+    def epsilon(dimension: str) -> Any:
+        return cli(*f"{ONE_BIT} --rounds 30 {dimension} --json".split()).json
+
+    anyone = epsilon("")
+    assert anyone["dimension"] == "any"
+    assert anyone["epsilon"] >= epsilon("--dimension 1000000")["epsilon"]
+    assert anyone["epsilon"] > 1.05 * epsilon("--dimension 1")["epsilon"]
+    assert epsilon("--dimension 650")["dimension"] == 650
+
+
+def test_hiding_never_raises_epsilon(cli: Any) -> None:
+    """A hundred coordinates have no clones; composed one by one they cost less than their sum."""
+    words = (
+        "privacy spend --mechanism mvu --param epsilon=1 --param input_bits=3 --param "
+        "output_bits=3 --dimension 100 --delta 1e-5 --shuffled-clients 1000 --json"
+    )
+    result = cli(*words.split()).json
+    assert result["epsilon"] <= result["local_epsilon"]
+    assert result["accountant"] == "local"
+
+
+def test_what_an_epsilon_rests_on_is_said(cli: Any) -> None:
+    for hiding, words in (
+        ("own-records", "samples its own records"),
+        ("central-noise", "adds the noise once"),
+        ("secure-sum", "sends the encoding of zero"),
+    ):
+        result = cli(*f"{SAMPLED} --sampling-hidden-by {hiding} --json".split()).json
+        assert words in result["assumes"]
+
+
+def test_numbers_may_begin_with_a_point(cli: Any) -> None:
+    words = "privacy spend --mechanism gaussian --param noise_multiplier=.5 --delta 1e-5 --json"
+    assert cli(*words.split()).json["parameters"]["noise_multiplier"] == 0.5
 
 
 def test_shuffling_is_accounted_under_replace_one(cli: Any) -> None:
@@ -75,6 +116,7 @@ def test_a_curve_and_its_picture(cli: Any, tmp_path: Path) -> None:
     assert epsilons == sorted(epsilons)
     assert epsilons[-1] == pytest.approx(1.8282, abs=1e-3)
     drawn = picture.read_text()
+    assert ">Epsilon of gaussian at delta = 1e-05, zero-out, by accountant<" in drawn
     assert "renyi" in drawn
     assert "pld" in drawn
     table = cli(*words, "--points", 2)
@@ -94,15 +136,14 @@ def test_an_enormous_number_of_rounds_has_an_enormous_epsilon(cli: Any) -> None:
         assert (result["epsilon"] or math.inf) > 1e4
 
 
-ONE_BIT = (
-    "privacy spend --mechanism gauss_hermite --param levels=2 --param noise_multiplier=1 "
-    "--delta 1e-5"
-)
 REFUSED = [
     (f"{SAMPLED} --sampling-hidden-by nothing", "sees who took part"),
-    (f"{SAMPLED} --sampling-hidden-by luck", "hidden_by must be one of own-records"),
+    (
+        f"{SAMPLED} --sampling-hidden-by luck",
+        "valid names: central-noise, nothing, own",
+    ),
     (f"{SAMPLED} --sampling fixed-size", "ask for adjacency replace-one"),
-    (f"{SAMPLED} --sampling stratified", "scheme must be one of poisson, fixed-size"),
+    (f"{SAMPLED} --sampling stratified", "valid names: fixed-size, poisson"),
     (SAMPLED.replace("0.01", "0"), "sampling rate must be"),
     (SAMPLED.replace("0.01", "1.5"), "sampling rate must be"),
     (SAMPLED.replace("0.01", "nan"), "sampling rate must be"),
@@ -114,12 +155,19 @@ REFUSED = [
     (f"{ONE_BIT} --secure-sum-clients 100", "use mechanism 'clamped_sign'"),
     (f"{GAUSSIAN} --secure-sum-clients 100", "use mechanism 'clamped_sign'"),
     (f"privacy spend {SUM} --secure-sum-clients 1", "the sum of one message is that message"),
-    (f"privacy spend {SUM} --secure-sum-clients 9 --shuffled-clients 9", "give one of"),
-    (f"privacy spend {SUM} --secure-sum-clients 9 --sampling-rate 0.1", "cannot be sampled"),
+    (
+        f"privacy spend {SUM} --secure-sum-clients 9 --shuffled-clients 9",
+        "clients together",
+    ),
+    (f"privacy spend {SUM} --secure-sum-clients 9 --sampling-rate 0.1", "give one of them"),
+    (f"{GAUSSIAN} --sampling fixed-size", "need --sampling-rate"),
+    (f"{GAUSSIAN} --sampling-hidden-by central-noise", "need --sampling-rate"),
     (f"{ONE_BIT} --accountant gaussian", "may understate it"),
     (f"{ONE_BIT} --accountant plt", "did you mean 'pld'"),
     ("privacy curve --mechanism no_privacy --delta 1e-5 --plot x.svg", "nothing to draw"),
     (SAMPLED.replace("spend", "curve") + " --points 0", "points must be an integer"),
+    (SAMPLED.replace("spend", "curve") + " --plot x.png", "name a file that ends in .svg"),
+    (SAMPLED.replace("spend", "curve") + " --plot nowhere/x.svg", "make it first"),
 ]
 
 

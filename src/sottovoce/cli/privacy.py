@@ -114,6 +114,7 @@ def curve(
     parameters.delta(delta)
     _check_rounds(rounds)
     parameters.integer("points", points, low=1, high=1000)
+    _check_plot(plot)
     built = setting.registration.build(setting.domain, _given(param))
     event = setting.event(built)
     counts = _spread(rounds, points)
@@ -139,7 +140,7 @@ def curve(
         ],
     }
     if plot is not None:
-        _plot(plot, built, delta, counts, spents)
+        _plot(plot, built, delta, str(event.adjacency), counts, spents)
         result["plot"] = str(plot)
     if as_json:
         print_json(result)
@@ -151,6 +152,18 @@ def curve(
             for count, spent in zip(counts, spents, strict=True)
         ],
     )
+
+
+def _check_plot(plot: Path | None) -> None:
+    """Before anything is computed."""
+    from sottovoce.errors import OutputError, ParameterError
+
+    if plot is None:
+        return
+    if plot.suffix != ".svg":
+        raise ParameterError(f"--plot draws SVG: name a file that ends in .svg, got '{plot}'")
+    if not plot.parent.is_dir():
+        raise OutputError(f"there is no folder '{plot.parent}' for --plot; make it first")
 
 
 def _check_rounds(rounds: int) -> int:
@@ -191,6 +204,7 @@ def _plot(
     path: Path,
     mechanism: "Mechanism",
     delta: float,
+    adjacency: str,
     counts: list[int],
     spents: "list[PrivacySpent]",
 ) -> None:
@@ -215,7 +229,7 @@ def _plot(
 
         raise ParameterError("every bound is infinite, so there is nothing to draw")
     chart = LineChart(
-        title=f"Epsilon of {kind_of(mechanism)} at delta = {delta:g}, by accountant",
+        title=f"Epsilon of {kind_of(mechanism)} at delta = {delta:g}, {adjacency}, by accountant",
         x_label="rounds",
         y_label="epsilon",
         lines=lines,
@@ -237,22 +251,24 @@ def _report(
 
     from sottovoce.domains import geometry_of
     from sottovoce.mechanisms.mechanism import bits_per_coordinate
-    from sottovoce.mechanisms.registry import public_parameters
+    from sottovoce.mechanisms.registry import kind_of, parameters_of
     from sottovoce.privacy.accounting import privacy_spent
-    from sottovoce.privacy.events import Repeated
+    from sottovoce.privacy.events import OneBit, Repeated
 
     event = Repeated(event=setting.event(mechanism), count=rounds)
     spent = privacy_spent(event, delta, accountant)
-    public = public_parameters(mechanism)
+    any_dimension = setting.dimension is None and isinstance(
+        setting.local_event(mechanism, setting.adjacency), OneBit
+    )
     result = {
         "epsilon": _finite(spent.epsilon),
         "delta": delta,
         "adjacency": str(spent.adjacency),
         "accountant": spent.accountant,
         "private": math.isfinite(spent.epsilon),
-        "mechanism": public["kind"],
-        "parameters": public["parameters"],
-        "dimension": public["domain"]["dimension"],
+        "mechanism": kind_of(mechanism),
+        "parameters": parameters_of(mechanism),
+        "dimension": "any" if any_dimension else mechanism.input_domain.dimension,
         "clip_norm": setting.clip_norm,
         "clip_geometry": geometry_of(mechanism.input_domain),
         "noise_stddev": getattr(mechanism, "noise_stddev", None),
@@ -263,13 +279,14 @@ def _report(
         **setting.describe(),
         "bounds": {name: _finite(bound) for name, bound in spent.bounds},
     }
+    fields = {**result, "epsilon": spent.epsilon, "bounds": dict(spent.bounds)}
     if setting.amplified:
-        local = Repeated(event=mechanism.privacy(spent.adjacency), count=rounds)
-        result["local_epsilon"] = _finite(privacy_spent(local, delta).epsilon)
+        local = Repeated(event=setting.local_event(mechanism, spent.adjacency), count=rounds)
+        fields["local_epsilon"] = privacy_spent(local, delta).epsilon
+        result["local_epsilon"] = _finite(fields["local_epsilon"])
     if as_json:
         print_json(result)
         return
-    fields = {**result, "epsilon": spent.epsilon}
     if mechanism.sampling == "float":
         fields["sampling_grade"] = "float (simulation only: float noise leaks in its last bits)"
     print_fields(fields)

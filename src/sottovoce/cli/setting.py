@@ -1,9 +1,10 @@
 """The options that say what a round releases, apart from the mechanism's own parameters."""
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
     from sottovoce.privacy.events import PrivacyEvent
 
 Kind = Annotated[str, typer.Option("--mechanism", help="A name from 'sottovoce mechanism list'.")]
-Dimension = Annotated[int, typer.Option(help="Coordinates of an update.")]
+Dimension = Annotated[
+    int | None,
+    typer.Option(help="Coordinates of an update [1; for one-bit codes, any number]."),
+]
 ClipNorm = Annotated[float, typer.Option(help="The largest norm of a contribution.")]
 ClipGeometry = Annotated[
     str | None, typer.Option(help="l2, l1 or linf [what the mechanism is made for].")
@@ -25,7 +29,7 @@ SamplingRate = Annotated[
     float | None,
     typer.Option(help="Each round works on a secret sample, taken with this probability."),
 ]
-SamplingScheme = Annotated[str, typer.Option(help="poisson or fixed-size.")]
+Sampling = Annotated[str, typer.Option(help="poisson or fixed-size.")]
 SamplingHiddenBy = Annotated[
     str,
     typer.Option(
@@ -41,6 +45,14 @@ SecureSumClients = Annotated[
     typer.Option(help="Clients of whom a secure sum reveals nothing but the sum, at least."),
 ]
 
+# What hides a sample, and what must be true for it.
+_ASSUMPTIONS = {
+    "own-records": "each client samples its own records in secret; one that is left out counts "
+    "as zero",
+    "central-noise": "someone trusted adds the noise once, to the sum; nobody sees who was sampled",
+    "secure-sum": "nobody sees who was sampled, and whoever was not sends the encoding of zero",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
@@ -48,6 +60,7 @@ class Setting:
 
     registration: "Registration"
     domain: "Domain"
+    dimension: int | None
     clip_norm: float
     adjacency: "Adjacency"
     sampling_rate: float | None
@@ -72,14 +85,14 @@ class Setting:
 
         if self.secure_sum_clients is not None:
             channel = SecureSum(minimum_clients=self.secure_sum_clients)
-            event: PrivacyEvent = channel.event(mechanism, self.adjacency)
+            event = self._any_dimension(channel.event(mechanism, self.adjacency))
         elif self.shuffled_clients is not None:
             # Clones hide any change of an input, so that is what is asked of each message, and
             # zero-out is one such change.
-            local = mechanism.privacy(Adjacency.REPLACE_ONE)
+            local = self._any_dimension(mechanism.privacy(Adjacency.REPLACE_ONE))
             event = shuffled(local, self.shuffled_clients)
         else:
-            event = mechanism.privacy(self.adjacency)
+            event = self._any_dimension(mechanism.privacy(self.adjacency))
         if self.sampling_rate is None:
             return event
         return Sampled(
@@ -88,6 +101,19 @@ class Setting:
             scheme=self.sampling_scheme,  # type: ignore[arg-type]
             hidden_by=self.sampling_hidden_by,  # type: ignore[arg-type]
         )
+
+    def local_event(self, mechanism: "Mechanism", adjacency: "Adjacency") -> "PrivacyEvent":
+        """What a message alone would give away."""
+        return self._any_dimension(mechanism.privacy(adjacency))
+
+    def _any_dimension(self, event: "PrivacyEvent") -> "PrivacyEvent":
+        """Bits without a stated dimension: epsilon grows with it, so the largest counts."""
+        from sottovoce.domains import MAX_DIMENSION
+        from sottovoce.privacy.events import OneBit, SecureSum
+
+        if self.dimension is None and isinstance(event, OneBit | SecureSum):
+            return dataclasses.replace(event, dimension=MAX_DIMENSION)
+        return event
 
     def describe(self) -> dict[str, Any]:
         """How the release is amplified, for the result; empty if it is not."""
@@ -102,17 +128,33 @@ class Setting:
             described["shuffled_clients"] = self.shuffled_clients
         if self.secure_sum_clients is not None:
             described["secure_sum_clients"] = self.secure_sum_clients
+        if self.amplified:
+            described["assumes"] = self._assumption()
         return described
+
+    def _assumption(self) -> str:
+        """What must be true for the epsilon to hold, in a sentence."""
+        if self.shuffled_clients is not None:
+            return (
+                f"a trusted shuffler mixes at least {self.shuffled_clients} messages each round; "
+                "any change of an input is hidden (replace-one), zero-out among them"
+            )
+        if self.secure_sum_clients is not None:
+            return (
+                f"nobody sees more than sums over at least {self.secure_sum_clients} clients who "
+                "do not collude"
+            )
+        return _ASSUMPTIONS[self.sampling_hidden_by]
 
 
 def _setting(
     mechanism: Kind,
-    dimension: Dimension = 1,
+    dimension: Dimension = None,
     clip_norm: ClipNorm = 1.0,
     clip_geometry: ClipGeometry = None,
     adjacency: AdjacencyName = "zero-out",
     sampling_rate: SamplingRate = None,
-    sampling: SamplingScheme = "poisson",
+    sampling: Sampling = "poisson",
     sampling_hidden_by: SamplingHiddenBy = "own-records",
     shuffled_clients: ShuffledClients = None,
     secure_sum_clients: SecureSumClients = None,
@@ -120,15 +162,27 @@ def _setting(
     from sottovoce import parameters
     from sottovoce.adjacency import Adjacency
     from sottovoce.domains import clipped, geometry_of
-    from sottovoce.errors import PrivacyError
+    from sottovoce.errors import ParameterError, PrivacyError, UnknownNameError
     from sottovoce.mechanisms import registry
+    from sottovoce.privacy.events import SamplingScheme
 
     registration = registry.find(mechanism)
     geometry = clip_geometry or geometry_of(registration.example_domain)
-    if shuffled_clients is not None and secure_sum_clients is not None:
+    hiding = {
+        "--sampling-rate": sampling_rate,
+        "--shuffled-clients": shuffled_clients,
+        "--secure-sum-clients": secure_sum_clients,
+    }
+    given = [option for option, value in hiding.items() if value is not None]
+    if len(given) > 1:
         raise PrivacyError(
-            "a shuffler's messages and a secure sum's are seen in different ways; give one of "
-            "--shuffled-clients and --secure-sum-clients"
+            f"no bound is proved for {' and '.join(given)} together; give one of them"
+        )
+    if sampling not in get_args(SamplingScheme):
+        raise UnknownNameError.among("--sampling", sampling, get_args(SamplingScheme))
+    if sampling_hidden_by not in (*_ASSUMPTIONS, "nothing"):
+        raise UnknownNameError.among(
+            "--sampling-hidden-by", sampling_hidden_by, [*_ASSUMPTIONS, "nothing"]
         )
     if sampling_rate is not None:
         parameters.fraction("sampling rate", sampling_rate)
@@ -139,9 +193,15 @@ def _setting(
                 "which a client takes part, or hide the sample by own-records, central-noise or "
                 "secure-sum"
             )
+    elif (sampling, sampling_hidden_by) != ("poisson", "own-records"):
+        raise ParameterError(
+            "--sampling and --sampling-hidden-by need --sampling-rate, the probability to be "
+            "in the sample"
+        )
     return Setting(
         registration=registration,
-        domain=clipped(geometry, dimension, clip_norm),
+        domain=clipped(geometry, 1 if dimension is None else dimension, clip_norm),
+        dimension=dimension,
         clip_norm=clip_norm,
         adjacency=Adjacency.parse(adjacency),
         sampling_rate=sampling_rate,

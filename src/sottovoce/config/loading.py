@@ -51,10 +51,14 @@ def parse(table: Mapping[str, Any], source: str = "spec") -> RunSpec:
 
 
 def parse_value(text: str) -> Any:
-    """A TOML value; bare words are strings."""
+    """A TOML value, or a number as people also write it (.5, 1e5); bare words are strings."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
         return text
 
 

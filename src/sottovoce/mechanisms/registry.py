@@ -272,6 +272,11 @@ def public_parameters(mechanism: Mechanism) -> dict[str, Any]:
     return public
 
 
+def parameters_of(mechanism: Mechanism) -> dict[str, Any]:
+    """Every parameter but the domain, as plain data; nothing is designed for it."""
+    return {name: v for name, v in _plain_fields(mechanism).items() if name != "input_domain"}
+
+
 def _plain_fields(value: Any) -> dict[str, Any]:
     """A dataclass as plain data; a whole number in a float field is a float, whoever typed it."""
     plain: dict[str, Any] = {}

@@ -162,7 +162,8 @@ class SecureSum:
 
 
 SamplingScheme = Literal["poisson", "fixed-size"]
-# What keeps from everybody who was sampled. Without it sampling amplifies nothing.
+# What keeps from everybody who was sampled; without it sampling amplifies nothing. Behind a secure
+# sum those who were not sampled send the encoding of zero: whoever sends nothing adds no noise.
 HiddenBy = Literal["own-records", "central-noise", "secure-sum"]
 
 
@@ -328,6 +329,21 @@ def basic_counts(event: PrivacyEvent) -> dict[BasicEvent, int]:
             case _:
                 counts[current] = counts.get(current, 0) + times
     return counts
+
+
+def unhidden(event: PrivacyEvent) -> PrivacyEvent:
+    """What the event would be if every message were seen: hiding is post-processing."""
+    counts: dict[PrivacyEvent, int] = {}
+    for part, count in basic_counts(event).items():
+        match part:
+            case Shuffled():
+                seen: PrivacyEvent = part.event
+            case SecureSum():
+                seen = part.local()
+            case _:
+                seen = part
+        counts[seen] = counts.get(seen, 0) + count
+    return multiset(counts.items())
 
 
 def to_json(event: PrivacyEvent) -> str:

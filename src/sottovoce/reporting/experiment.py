@@ -19,7 +19,12 @@ def render_page(result: Mapping[str, Any], charts: Sequence[LineChart | HeatMap]
     environment.filters["cell"] = show_cell
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     figures = [
-        {"caption": described["caption"], "svg": chart.svg(), "table": chart.table()}
+        {
+            "title": chart.title,
+            "caption": described["caption"],
+            "svg": chart.svg(),
+            "table": chart.table(),
+        }
         for described, chart in zip(result["figures"], charts, strict=True)
     ]
     return template.render(style=PAGE, result=result, figures=figures)

@@ -1,6 +1,9 @@
 """The look that pages and figures share: one palette, light and dark, no network."""
 
+import re
+
 NUM_COLOURS = 8
+_TITLE_HEIGHT = 32
 
 _LIGHT = (
     "--ink: #1d2430; --soft: #5b6675; --page: #fdfcf9; --rule: #dcdfe4; "
@@ -22,6 +25,7 @@ FIGURES = "\n".join(
     [
         "svg text { fill: var(--soft); font: 12px system-ui, sans-serif; }",
         "svg .name { fill: var(--ink); }",
+        "svg .title { fill: var(--ink); font-size: 15px; }",
         ".grid { stroke: var(--rule); } .frame { fill: none; stroke: var(--rule); }",
         ".curve { fill: none; stroke-width: 2.2; } .band { opacity: .14; stroke: none; }",
         ".cell { fill: var(--c1); } .span { stroke: var(--c2); stroke-width: 4; }",
@@ -40,6 +44,7 @@ PAGE = "\n".join(
         "       max-width: 60rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }",
         "h1 { font-size: 1.6rem; margin: 0 0 .25rem; }",
         "h2 { font-size: 1.15rem; margin: 2.2rem 0 .5rem; }",
+        "h3 { font-size: 1rem; margin: 1.6rem 0 .3rem; }",
         "p { max-width: 44rem; } .soft { color: var(--soft); } .scroll { overflow-x: auto; }",
         "table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 100%; }",
         "th, td { text-align: right; padding: .35rem .6rem; border-bottom: 1px solid var(--rule);",
@@ -53,8 +58,15 @@ PAGE = "\n".join(
 
 
 def standalone(svg: str) -> str:
-    """An inline figure as a file of its own, with its style inside."""
+    """An inline figure as a file of its own, with its style inside and its title above."""
     head, rest = svg.split(">", 1)
     head = head.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     style = f"{PALETTE}\n{FIGURES}\nsvg {{ background: var(--page); }}"
-    return f"{head}>\n<style>\n{style}\n</style>{rest}\n"
+    size = re.search(r'viewBox="0 0 (\S+) (\S+)"', head)
+    title = re.search(r'aria-label="(.*)"', head)
+    above = ""
+    if size and title:
+        box = f'viewBox="0 {-_TITLE_HEIGHT} {size[1]} {float(size[2]) + _TITLE_HEIGHT:g}"'
+        head = head.replace(size[0], box)
+        above = f'\n<text x="16" y="-12" class="title">{title[1]}</text>'
+    return f"{head}>\n<style>\n{style}\n</style>{above}{rest}\n"

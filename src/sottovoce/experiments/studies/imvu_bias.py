@@ -170,8 +170,9 @@ def verdict(rows: Sequence[Row]) -> str:
     lines = [
         f"MVU is {'unbiased' if mvu <= UNBIASED else 'BIASED'}: at most {mvu:.1g}.",
         f"The largest bias of I-MVU at epsilon = {listed} is {values(INTERPOLATED)}; "
-        f"{'it grows' if grows else 'it does NOT always grow'} with epsilon. Its "
-        f"square is {', '.join(f'{share:.2g}%' for share in shares)} of one client's MSE.",
+        f"{'it grows' if grows else 'it does NOT always grow'} with epsilon. The "
+        f"mean of its square is {', '.join(f'{share:.2g}%' for share in shares)} of one client's "
+        "MSE.",
     ]
     for name in OURS:
         wins = [f"{e:g}" for e in epsilons if biases[e, name] < biases[e, INTERPOLATED]]
