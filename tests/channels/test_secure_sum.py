@@ -17,8 +17,8 @@ from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.privacy import events
-from sottovoce.privacy.events import OneBit
-from sottovoce.randomness import SeededRandomness
+from sottovoce.privacy.events import OneBit, basic_counts, multiset
+from sottovoce.randomness import SeededRandomness, SystemRandomness
 from sottovoce.rounds.client import Request, privatise_one
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.rounds.server import RoundServer
@@ -174,3 +174,34 @@ def test_a_message_for_one_channel_does_not_pass_in_another(ledger: Ledger) -> N
         server = RoundServer(a_plan(channel), dimension=DIMENSION)
         with pytest.raises(WireError, match="hash of the public parameters"):
             server.receive("ada", message)
+
+
+def test_a_second_attempt_is_charged_as_if_it_were_seen(ledger: Ledger) -> None:
+    """Where the others repeat theirs, two sums differ by this client's two messages alone."""
+    plan = a_plan(SecureSum(minimum_clients=3))
+    send(plan, ledger, "ada")
+    ledger.discard_messages("run", before_round=2)
+    (part,) = (part for part in plan.clients if part.client == "ada")
+    request = Request(part=part, uplink=0, values=np.zeros(DIMENSION))
+    for _ in range(2):  # the second call finds the stored message of attempt 1
+        privatise_one(plan, request, ledger, SystemRandomness())
+    hidden, seen = SecureSum(minimum_clients=3).event(SIGN, Z), SIGN.privacy(Z)
+    assert basic_counts(multiset(ledger.history("ada"))) == {hidden: 1, seen: 1}
+    ledger.discard_messages("run", before_round=2)
+    privatise_one(plan, request, ledger, SystemRandomness())
+    assert basic_counts(multiset(ledger.history("ada"))) == {hidden: 1, seen: 2}
+
+
+def test_messages_of_two_mechanisms_do_not_add_up() -> None:
+    collector = SecureSum(minimum_clients=2).collector(DIMENSION)
+    bits = np.zeros(DIMENSION, dtype=np.uint8)
+    collector.add(SIGN, 1.0, bits)
+    other = ClampedSign(input_domain=BALL, noise_multiplier=0.7, logit_bound=1.0)
+    with pytest.raises(WireError, match="another mechanism"):
+        collector.add(other, 1.0, bits)
+
+
+def test_a_cohort_too_small_for_a_sum_is_not_asked() -> None:
+    assert not SecureSum(minimum_clients=3).serves(2)
+    assert SecureSum(minimum_clients=3).serves(3)
+    assert Direct().serves(0)

@@ -122,6 +122,8 @@ def test_a_curve_and_its_picture(cli: Any, tmp_path: Path) -> None:
     table = cli(*words, "--points", 2)
     assert table.code == 0
     assert "1.8283" in table.out
+    assert "zero-out" in table.out
+    assert "samples its own records" in table.out
 
 
 def test_one_accountant_can_be_asked(cli: Any) -> None:
@@ -161,6 +163,7 @@ REFUSED = [
     ),
     (f"privacy spend {SUM} --secure-sum-clients 9 --sampling-rate 0.1", "give one of them"),
     (f"{GAUSSIAN} --sampling fixed-size", "need --sampling-rate"),
+    (f"{ONE_BIT} --sampling-rate .1 --sampling-hidden-by central-noise", "hide the sample by own"),
     (f"{GAUSSIAN} --sampling-hidden-by central-noise", "need --sampling-rate"),
     (f"{ONE_BIT} --accountant gaussian", "may understate it"),
     (f"{ONE_BIT} --accountant plt", "did you mean 'pld'"),

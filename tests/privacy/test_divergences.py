@@ -228,3 +228,20 @@ def test_gaussian_delta_of_a_vanishing_mu_errs_upwards_or_not_at_all(mu: float) 
         exact = 2 * mpmath.ncdf(mpmath.mpf(mu) / 2) - 1
         relative_rounding = 2.0**-52 / mu
         assert gaussian_delta(mu, 0.0) >= exact * (1 - min(relative_rounding, 0.5))
+
+
+def test_a_huge_ratio_at_next_to_no_mass_does_not_hide_the_rest() -> None:
+    """Found by a reader: the sum is 1 and a little, so its rounding is absolute."""
+    tiny = 1e-300
+    p = np.array([0.5 + 1e-9, 0.5 - 1e-9, 1.36 * tiny])
+    q = np.array([0.5, 0.5, tiny])
+    with mpmath.workdps(60):
+        exact = (
+            mpmath.log(
+                mpmath.fsum(
+                    mpmath.mpf(x) ** 100 * mpmath.mpf(y) ** -99 for x, y in zip(p, q, strict=True)
+                )
+            )
+            / 99
+        )
+    assert finite_renyi(p, q, 100.0) >= exact

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,16 +17,22 @@ from sottovoce.privacy.events import (
     Composed,
     FinitePair,
     GaussianNoise,
+    MetricDp,
     NonPrivate,
+    OneBit,
     PrivacyEvent,
     PureDp,
     RenyiCurve,
     Repeated,
+    Sampled,
+    SecureSum,
+    Shuffled,
     ZeroConcentrated,
     basic_counts,
     from_json,
     multiset,
     to_json,
+    unhidden,
 )
 
 ZERO_OUT, REPLACE_ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
@@ -38,6 +45,11 @@ ONE_OF_EACH_SHAPE: list[PrivacyEvent] = [
     ZeroConcentrated(rho=0.1, adjacency=REPLACE_ONE),
     PURE,
     FinitePair(first=(0.75, 0.25), second=(0.25, 0.75), adjacency=ZERO_OUT),
+    MetricDp(epsilon=1.0, metric="l1", distance=0.5, adjacency=REPLACE_ONE),
+    OneBit(shift=0.5, dimension=7, adjacency=ZERO_OUT),
+    SecureSum(shift=0.5, dimension=7, logit_bound=2.0, clients=30, adjacency=REPLACE_ONE),
+    Sampled(event=PURE, rate=0.25, scheme="poisson", hidden_by="central-noise"),
+    Shuffled(event=PURE, clients=100),
     RenyiCurve(orders=(2.0, 4.0), divergences=(0.1, 0.3), adjacency=ZERO_OUT),
     Repeated(event=GAUSSIAN, count=3),
     Composed(events=(GAUSSIAN, PURE)),
@@ -337,3 +349,38 @@ def test_a_curve_that_breaks_a_rule_is_refused(
 def test_an_empty_composition_is_refused() -> None:
     with pytest.raises(ParameterError, match="at least one event"):
         Composed(events=())
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "zero_out", "nonsense", None])
+def test_an_adjacency_is_no_word(adjacency: Any) -> None:
+    makers: list[Callable[[], object]] = [
+        lambda: NonPrivate(adjacency=adjacency),
+        lambda: GaussianNoise(mu=1.0, adjacency=adjacency),
+        lambda: ZeroConcentrated(rho=1.0, adjacency=adjacency),
+        lambda: PureDp(epsilon=1.0, adjacency=adjacency),
+        lambda: OneBit(shift=1.0, dimension=2, adjacency=adjacency),
+        lambda: FinitePair(first=(0.5, 0.5), second=(0.4, 0.6), adjacency=adjacency),
+        lambda: RenyiCurve(orders=(2.0,), divergences=(0.1,), adjacency=adjacency),
+        lambda: MetricDp(epsilon=1.0, metric="l1", distance=1.0, adjacency=adjacency),
+        lambda: SecureSum(shift=1.0, dimension=2, logit_bound=1.0, clients=3, adjacency=adjacency),
+    ]
+    for make in makers:
+        with pytest.raises(ParameterError, match=r"Adjacency\.ZERO_OUT"):
+            make()
+
+
+def test_what_hides_can_be_taken_away() -> None:
+    pure = PureDp(epsilon=1.0, adjacency=ZERO_OUT)
+    assert unhidden(pure) is pure
+    total = SecureSum(shift=1.0, dimension=2, logit_bound=1.0, clients=3, adjacency=ZERO_OUT)
+    both = Composed(events=(Repeated(event=total, count=3), Shuffled(event=pure, clients=9), pure))
+    assert basic_counts(unhidden(both)) == {total.local(): 3, pure: 2}
+
+
+def test_amplifying_twice_is_refused() -> None:
+    pure = PureDp(epsilon=1.0, adjacency=ZERO_OUT)
+    shuffled = Shuffled(event=pure, clients=9)
+    with pytest.raises(ParameterError, match="no bound is proved for both"):
+        Sampled(event=shuffled, rate=0.1, scheme="poisson", hidden_by="own-records")
+    with pytest.raises(ParameterError, match="no bound is proved for both"):
+        Shuffled(event=Repeated(event=shuffled, count=2), clients=9)

@@ -20,6 +20,10 @@ class Direct:
     def check(self, cohort: Iterable[tuple[Mechanism, float]]) -> None:
         """Any mechanisms and weights will do."""
 
+    def serves(self, clients: int) -> bool:  # noqa: ARG002
+        """Any cohort will do."""
+        return True
+
     def collector(self, dimension: int) -> "DecodedMean":
         return DecodedMean(dimension)
 

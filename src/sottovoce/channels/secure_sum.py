@@ -1,8 +1,9 @@
 """Secure sums, simulated: this process is trusted to reveal nothing but the sum of all bits.
 
 In a deployment a cryptographic protocol stands here. What the accounting needs of it: nobody learns
-more than the sums over at least `minimum_clients` messages, at most one sum in each round, and all
-but one of these clients follow their mechanism.
+more than the sums over at least `minimum_clients` messages, at most one sum in each round, and that
+many clients follow their mechanism and keep their bits to themselves. Whoever may collude, or looks
+at the sum as one of the clients, is not counted among them.
 """
 
 from collections.abc import Iterable
@@ -65,6 +66,10 @@ class SecureSum:
                 "clients as many records, or protect whole clients (privacy.level = 'client')"
             )
 
+    def serves(self, clients: int) -> bool:
+        """Whether a sum could come of a cohort of this (public) size."""
+        return clients >= self.minimum_clients
+
     def collector(self, dimension: int) -> "BitSum":
         return BitSum(dimension, self.minimum_clients)
 
@@ -87,7 +92,8 @@ class BitSum:
         if self._released is not None:
             # The difference of two sums would be one client's bits.
             raise WireError("the sum of this round has been released; a late message is not added")
-        assert self._mechanism in (None, mechanism)
+        if self._mechanism not in (None, mechanism):
+            raise WireError("a message of another mechanism does not belong into this sum")
         self._mechanism = mechanism
         self._ones += codes.astype(np.int64)
         self._received += 1

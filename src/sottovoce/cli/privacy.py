@@ -145,6 +145,8 @@ def curve(
     if as_json:
         print_json(result)
         return
+    described = setting.describe()
+    print_fields({name: result[name] for name in ("mechanism", "delta", "adjacency", *described)})
     print_table(
         ["rounds", "epsilon", "accountant"],
         [

@@ -80,6 +80,8 @@ class Setting:
         """What is seen of one client in one round."""
         from sottovoce.adjacency import Adjacency
         from sottovoce.channels.channel import SecureSum
+        from sottovoce.errors import PrivacyError
+        from sottovoce.mechanisms.mechanism import Float32Codes
         from sottovoce.privacy.events import Sampled
         from sottovoce.privacy.shuffling import shuffled
 
@@ -95,6 +97,13 @@ class Setting:
             event = self._any_dimension(mechanism.privacy(self.adjacency))
         if self.sampling_rate is None:
             return event
+        if self.sampling_hidden_by == "central-noise" and not isinstance(
+            mechanism.code_format(), Float32Codes
+        ):
+            raise PrivacyError(
+                f"'{self.registration.kind}' draws codes at each client, so no noise is added to a "
+                "sum; use gaussian or laplace, or hide the sample by own-records"
+            )
         return Sampled(
             event=event,
             rate=self.sampling_rate,

@@ -10,7 +10,7 @@ from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import UnknownNameError, UnsupportedEventError
 from sottovoce.privacy.accountant import Accountant
-from sottovoce.privacy.events import PrivacyEvent, SecureSum, Shuffled, basic_counts, unhidden
+from sottovoce.privacy.events import PrivacyEvent, unhidden
 from sottovoce.privacy.gaussian import GaussianAccountant
 from sottovoce.privacy.pld import PldAccountant
 from sottovoce.privacy.renyi import RenyiAccountant
@@ -91,9 +91,9 @@ def _bounds(
             known = True
         except UnsupportedEventError:
             continue
-    if known and any(isinstance(part, Shuffled | SecureSum) for part in basic_counts(event)):
-        seen = _bounds(unhidden(event), delta, accountants)
-        yield "local", min(bound for _, bound in seen)
+    seen = unhidden(event)
+    if known and seen != event:
+        yield "local", min(bound for _, bound in _bounds(seen, delta, accountants))
 
 
 def find_accountant(name: str) -> Accountant:

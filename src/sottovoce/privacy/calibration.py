@@ -74,7 +74,10 @@ def _refined(
 
     def missing(log_parameter: float) -> float:
         spent = accounting.epsilon(event_at(math.exp(log_parameter)), delta)
-        return math.log(target) - math.log(spent) if spent > 0.0 else math.inf
+        if spent == 0.0:
+            return math.inf
+        gap = math.log(target) - math.log(spent)
+        return gap if spent <= target else min(gap, -1e-300)  # logarithms may hide the last bit
 
     at_safe, at_loose = missing(safe), missing(loose)
     while abs(safe - loose) > tolerance and at_safe > tolerance:

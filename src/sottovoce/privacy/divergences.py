@@ -33,7 +33,8 @@ def finite_renyi(first: ArrayLike, second: ArrayLike, order: float) -> float:
         ratios = np.log1p((p - q) / q)  # exact where p and q are close
     if order * float(ratios.max()) > 30.0:
         logs = np.log(q) + order * ratios
-        return max(0.0, log_sum_exp(logs) / (order - 1.0)) * (1.0 + 2.0**-48)
+        # The sum may be 1 and next to nothing; then its rounding is absolute.
+        return (max(0.0, log_sum_exp(logs)) * (1.0 + 2.0**-48) + 2.0**-48) / (order - 1.0)
     # sum p^a q^(1-a) - 1 = sum q (r^a - 1 - a (r - 1)) for r = p/q: no term is negative, so
     # nothing cancels, and the rounding (relative to each part) is added on the private side.
     powers, slopes = np.expm1(order * ratios), order * np.expm1(ratios)

@@ -20,11 +20,22 @@ from sottovoce.domains import MAX_DIMENSION
 from sottovoce.errors import AdjacencyMismatchError, LedgerError, ParameterError, PrivacyError
 
 
+def _check_adjacency(adjacency: object) -> None:
+    """A word in its place would compare unequal to either, and be taken for the other."""
+    if not isinstance(adjacency, Adjacency):
+        raise ParameterError(
+            f"adjacency must be Adjacency.ZERO_OUT or Adjacency.REPLACE_ONE, got {adjacency!r}"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NonPrivate:
     """A release with no guarantee."""
 
     adjacency: Adjacency
+
+    def __post_init__(self) -> None:
+        _check_adjacency(self.adjacency)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +46,7 @@ class GaussianNoise:
     adjacency: Adjacency
 
     def __post_init__(self) -> None:
+        _check_adjacency(self.adjacency)
         parameters.positive("mu", self.mu)
 
 
@@ -46,6 +58,7 @@ class ZeroConcentrated:
     adjacency: Adjacency
 
     def __post_init__(self) -> None:
+        _check_adjacency(self.adjacency)
         parameters.positive("rho", self.rho)
 
 
@@ -57,6 +70,7 @@ class PureDp:
     adjacency: Adjacency
 
     def __post_init__(self) -> None:
+        _check_adjacency(self.adjacency)
         parameters.positive("epsilon", self.epsilon)
 
 
@@ -74,6 +88,7 @@ class MetricDp:
     adjacency: Adjacency
 
     def __post_init__(self) -> None:
+        _check_adjacency(self.adjacency)
         parameters.positive("epsilon", self.epsilon)
         parameters.positive("distance", self.distance)
 
@@ -91,6 +106,7 @@ class FinitePair:
     adjacency: Adjacency
 
     def __post_init__(self) -> None:
+        _check_adjacency(self.adjacency)
         if len(self.first) != len(self.second) or not self.first:
             raise ParameterError("a pair of pmfs needs two of the same, positive length")
         for pmf in (self.first, self.second):
@@ -111,6 +127,7 @@ class RenyiCurve:
     adjacency: Adjacency
 
     def __post_init__(self) -> None:
+        _check_adjacency(self.adjacency)
         if len(self.orders) != len(self.divergences) or not self.orders:
             raise ParameterError("a Renyi curve needs as many divergences as orders, at least one")
         if not self.orders[0] > 1.0 or any(
@@ -133,6 +150,7 @@ class OneBit:
     adjacency: Adjacency
 
     def __post_init__(self) -> None:
+        _check_adjacency(self.adjacency)
         parameters.positive("shift", self.shift)
         parameters.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
 
@@ -141,7 +159,8 @@ class OneBit:
 class SecureSum:
     """Sums of `clients` vectors of bits, of which nothing but the sums is seen.
 
-    One of them is protected as in `OneBit`; the logits of all lie within `logit_bound` of 0.
+    One of them is protected as in `OneBit`, the others hide it: all of them draw their bits as they
+    should, with logits within `logit_bound` of 0, and tell nobody.
     """
 
     shift: float
@@ -151,6 +170,7 @@ class SecureSum:
     adjacency: Adjacency
 
     def __post_init__(self) -> None:
+        _check_adjacency(self.adjacency)
         parameters.positive("shift", self.shift)
         parameters.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
         parameters.positive("logit_bound", self.logit_bound)
@@ -333,8 +353,11 @@ def basic_counts(event: PrivacyEvent) -> dict[BasicEvent, int]:
 
 def unhidden(event: PrivacyEvent) -> PrivacyEvent:
     """What the event would be if every message were seen: hiding is post-processing."""
+    parts = basic_counts(event)
+    if not any(isinstance(part, Shuffled | SecureSum) for part in parts):
+        return event
     counts: dict[PrivacyEvent, int] = {}
-    for part, count in basic_counts(event).items():
+    for part, count in parts.items():
         match part:
             case Shuffled():
                 seen: PrivacyEvent = part.event

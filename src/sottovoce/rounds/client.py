@@ -21,6 +21,7 @@ from sottovoce.errors import (
 )
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Charge, Release
+from sottovoce.privacy.events import unhidden
 from sottovoce.randomness import Keystream, Randomness
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.wire.message import Envelope, open_sealed, seal
@@ -136,10 +137,13 @@ def _charge(
     attempt = 0
     if earlier is not None:
         keystream, commitment = _open_stream(randomness, prepared, earlier.attempt)
-        if commitment is not None and (commitment, event) == (earlier.commitment, earlier.event):
+        paid = event if earlier.attempt == 0 else unhidden(event)
+        if commitment is not None and (commitment, paid) == (earlier.commitment, earlier.event):
             # Same key, input and mechanism: encoding again releases nothing that was not paid for.
             return _Charged(prepared=prepared, charge=earlier, keystream=keystream)
         attempt = earlier.attempt + 1  # lost in a crash: fresh randomness is a new charge
+        # Where others repeat theirs, two sums differ by this client's two messages alone.
+        event = unhidden(event)
     keystream, commitment = _open_stream(randomness, prepared, attempt)
     try:
         charge = ledger.charge(prepared.release, attempt, event, commitment)

@@ -67,6 +67,8 @@ class Simulation:
         """One round."""
         number = progress.rounds_done + 1  # rounds are counted from 1
         cohort = draw(self.sampling, len(self.clients), self.schedule.generator("cohort", number))
+        if not self.channel.serves(len(cohort)):
+            cohort = []  # nothing could be released, so nobody is asked, and nobody charged
         plan = self._plan(number, cohort)
         servers, refused = self._collect(plan, [self.clients[i] for i in cohort], progress.model)
         results = [server.result() for server in servers]
