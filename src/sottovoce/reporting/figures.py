@@ -10,7 +10,7 @@ from sottovoce.reporting.style import NUM_COLOURS
 
 WIDTH = 720
 _HEIGHT = 360
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 16, 48
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 28, 16, 48
 _LEGEND_ROW = 20
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")  # told apart without colour, too
 _FEW_POINTS = 12  # up to here each point gets a dot
