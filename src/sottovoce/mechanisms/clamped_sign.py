@@ -94,6 +94,11 @@ class ClampedSign:
             adjacency=adjacency,
         )
 
+    @property
+    def inflation(self) -> float:
+        """By what fraction the rho charged exceeds Delta^2/(2 sigma^2): rounding."""
+        return (1.0 + _ROUNDING) ** 2 - 1.0
+
     def _tilts(self, values: ArrayLike) -> Vector:
         """Half the logits: the two nodes -1 and 1 lie 2 apart."""
         half = self.logit_bound / 2.0  # exact, so the logit's bound is too
