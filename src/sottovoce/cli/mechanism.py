@@ -14,7 +14,7 @@ from sottovoce.cli.output import (
     show,
 )
 
-app = typer.Typer(help="List, describe and design mechanisms.", no_args_is_help=True)
+app = typer.Typer(help="List, show and design mechanisms.", no_args_is_help=True)
 
 
 def _row(registration: Any) -> dict[str, Any]:

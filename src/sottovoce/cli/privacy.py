@@ -255,6 +255,7 @@ def _report(
     from sottovoce.mechanisms.mechanism import bits_per_coordinate
     from sottovoce.mechanisms.registry import kind_of, parameters_of
     from sottovoce.privacy.accounting import privacy_spent
+    from sottovoce.privacy.calibration import MAX_ROUNDS
     from sottovoce.privacy.events import OneBit, Repeated
 
     event = Repeated(event=setting.event(mechanism), count=rounds)
@@ -289,6 +290,8 @@ def _report(
     if as_json:
         print_json(result)
         return
+    if rounds == MAX_ROUNDS:
+        fields["rounds"] = f"{rounds} (more are not counted)"
     if mechanism.sampling == "float":
         fields["sampling_grade"] = "float (simulation only: float noise leaks in its last bits)"
     print_fields(fields)

@@ -109,6 +109,7 @@ def epsilon(event: PrivacyEvent, delta: float) -> float:
     return privacy_spent(event, delta).epsilon
 
 
+@lru_cache(maxsize=4096)
 def within(event: PrivacyEvent, delta: float, budget: float, *, quickly: bool = False) -> bool:
     """Whether some accountant (or, quickly, a quick one) shows that the event costs at most that.
 

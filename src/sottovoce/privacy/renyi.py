@@ -2,6 +2,7 @@
 
 import bisect
 import math
+from collections.abc import Mapping
 from typing import assert_never
 
 from sottovoce.privacy.conversion import delta_from_renyi, epsilon_from_renyi
@@ -34,7 +35,11 @@ def renyi_divergence(event: PrivacyEvent, order: float) -> float:
 
     Reference: Mironov 2017, proposition 1 (adaptive composition).
     """
-    return math.fsum(count * _basic(event, order) for event, count in basic_counts(event).items())
+    return _total(basic_counts(event), order)
+
+
+def _total(counts: Mapping[BasicEvent, int], order: float) -> float:
+    return math.fsum(count * _basic(event, order) for event, count in counts.items())
 
 
 def _basic(event: BasicEvent, order: float) -> float:
@@ -100,14 +105,12 @@ class RenyiAccountant:
     name = "renyi"
 
     def epsilon(self, event: PrivacyEvent, delta: float) -> float:
-        return epsilon_from_renyi(
-            lambda order: renyi_divergence(event, order), delta, _stated_orders(event)
-        )
+        counts = basic_counts(event)
+        return epsilon_from_renyi(lambda order: _total(counts, order), delta, _stated_orders(event))
 
     def delta(self, event: PrivacyEvent, epsilon: float) -> float:
-        return delta_from_renyi(
-            lambda order: renyi_divergence(event, order), epsilon, _stated_orders(event)
-        )
+        counts = basic_counts(event)
+        return delta_from_renyi(lambda order: _total(counts, order), epsilon, _stated_orders(event))
 
 
 def _stated_orders(event: PrivacyEvent) -> set[float]:
