@@ -21,7 +21,7 @@ from sottovoce.errors import (
 )
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Charge, Release
-from sottovoce.privacy.events import unhidden
+from sottovoce.privacy.events import PrivacyEvent, Repeated, unhidden
 from sottovoce.randomness import Keystream, Randomness
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.wire.message import Envelope, open_sealed, seal
@@ -133,23 +133,35 @@ def _charge(
     if earlier is not None and earlier.message is not None:
         _check_still_valid(earlier, prepared)
         return Sent(part=request.part, uplink=request.uplink, message=earlier.message)
-    event = plan.event(request.part)
     attempt = 0
     if earlier is not None:
         keystream, commitment = _open_stream(randomness, prepared, earlier.attempt)
-        paid = event if earlier.attempt == 0 else unhidden(event)
+        paid = _event(plan, request.part, earlier.attempt)
         if commitment is not None and (commitment, paid) == (earlier.commitment, earlier.event):
             # Same key, input and mechanism: encoding again releases nothing that was not paid for.
             return _Charged(prepared=prepared, charge=earlier, keystream=keystream)
         attempt = earlier.attempt + 1  # lost in a crash: fresh randomness is a new charge
-        # Where others repeat theirs, two sums differ by this client's two messages alone.
-        event = unhidden(event)
     keystream, commitment = _open_stream(randomness, prepared, attempt)
+    event = _event(plan, request.part, attempt)
     try:
         charge = ledger.charge(prepared.release, attempt, event, commitment)
     except BudgetExhaustedError as error:
         return Refused(part=request.part, uplink=request.uplink, error=error)
     return _Charged(prepared=prepared, charge=charge, keystream=keystream)
+
+
+def _event(plan: RoundPlan, part: ClientPlan, attempt: int) -> PrivacyEvent:
+    """What an attempt is charged with.
+
+    A channel hides one message of a client in a round. Where the others repeat theirs, two sums
+    differ by this client's two messages alone: so the second attempt pays for both as if they were
+    seen, and each further one for itself.
+    """
+    event = plan.event(part)
+    seen = unhidden(event)
+    if attempt == 0 or seen == event:
+        return event
+    return Repeated(event=seen, count=2) if attempt == 1 else seen
 
 
 def _check_still_valid(earlier: Charge, prepared: _Prepared) -> None:
