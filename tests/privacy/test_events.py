@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import AdjacencyMismatchError, LedgerError, ParameterError, PrivacyError
+from sottovoce.privacy.event_json import from_json, to_json
 from sottovoce.privacy.events import (
     BasicEvent,
     Composed,
@@ -29,9 +30,7 @@ from sottovoce.privacy.events import (
     Shuffled,
     ZeroConcentrated,
     basic_counts,
-    from_json,
     multiset,
-    to_json,
     unhidden,
 )
 

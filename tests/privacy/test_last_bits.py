@@ -15,6 +15,7 @@ from sottovoce.domains import ROUNDING_HEADROOM, L1Ball
 from sottovoce.errors import DomainError, LedgerError, ParameterError
 from sottovoce.privacy import accounting
 from sottovoce.privacy.divergences import gaussian_delta
+from sottovoce.privacy.event_json import from_json, to_json
 from sottovoce.privacy.events import (
     FinitePair,
     GaussianNoise,
@@ -22,8 +23,6 @@ from sottovoce.privacy.events import (
     PureDp,
     RenyiCurve,
     Repeated,
-    from_json,
-    to_json,
 )
 from sottovoce.privacy.gaussian import GaussianAccountant
 from sottovoce.privacy.renyi import RenyiAccountant

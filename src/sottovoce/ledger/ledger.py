@@ -26,6 +26,7 @@ from sottovoce.ledger.database import Database
 from sottovoce.ledger.records import Budget, Charge, Release
 from sottovoce.privacy import events
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent, show_epsilon, within
+from sottovoce.privacy.event_json import from_json, to_json
 from sottovoce.privacy.events import PrivacyEvent
 
 Chain = Literal["charges", "budgets"]
@@ -84,7 +85,7 @@ class Ledger:
         self, release: Release, attempt: int, event: PrivacyEvent, commitment: bytes | None
     ) -> Charge:
         """Enter a charge, or raise BudgetExhaustedError and enter nothing."""
-        text = events.to_json(event)
+        text = to_json(event)
         with self._writing():
             self._check_unit(release.client, release.unit)
             self._check_budget(release, event)
@@ -151,7 +152,7 @@ class Ledger:
             id=row[0],
             release=release,
             attempt=row[1],
-            event=events.from_json(row[2]),
+            event=from_json(row[2]),
             commitment=row[3],
             message=row[4],
         )
@@ -183,7 +184,7 @@ class Ledger:
             "WHERE client = ? GROUP BY event ORDER BY event",
             (client,),
         )
-        return [(events.from_json(text), count) for text, count in rows]
+        return [(from_json(text), count) for text, count in rows]
 
     def spent(self, client: str, delta: float) -> PrivacySpent | None:
         """What a client has spent; None if nothing."""
@@ -210,7 +211,7 @@ class Ledger:
         # Clients mostly share a history: each distinct one is accounted once.
         totals = [
             privacy_spent(
-                events.multiset((events.from_json(text), count) for text, count in history), delta
+                events.multiset((from_json(text), count) for text, count in history), delta
             )
             for history in {tuple(history) for history in histories.values()}
         ]

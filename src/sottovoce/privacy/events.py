@@ -7,17 +7,15 @@ Each event carries its adjacency; events of different adjacencies do not compose
 Events are plain immutable data. The ledger stores them, never epsilons: epsilon is recomputed.
 """
 
-import dataclasses
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import MAX_DIMENSION
-from sottovoce.errors import AdjacencyMismatchError, LedgerError, ParameterError, PrivacyError
+from sottovoce.errors import AdjacencyMismatchError, ParameterError
 
 
 def _check_adjacency(adjacency: object) -> None:
@@ -309,25 +307,6 @@ BasicEvent = (
 )
 PrivacyEvent = BasicEvent | Repeated | Composed
 
-_SHAPES: dict[str, type[PrivacyEvent]] = {
-    shape.__name__: shape
-    for shape in (
-        NonPrivate,
-        GaussianNoise,
-        ZeroConcentrated,
-        PureDp,
-        MetricDp,
-        FinitePair,
-        RenyiCurve,
-        OneBit,
-        SecureSum,
-        Sampled,
-        Shuffled,
-        Repeated,
-        Composed,
-    )
-}
-
 
 def multiset(events: Iterable[tuple[PrivacyEvent, int]]) -> PrivacyEvent:
     """The composition of each event as often as its count says."""
@@ -367,54 +346,3 @@ def unhidden(event: PrivacyEvent) -> PrivacyEvent:
                 seen = part
         counts[seen] = counts.get(seen, 0) + count
     return multiset(counts.items())
-
-
-def to_json(event: PrivacyEvent) -> str:
-    """Canonical JSON: equal events give equal text, and floats survive exactly."""
-
-    def plain(value: Any, kind: Any = None) -> Any:
-        if dataclasses.is_dataclass(value):
-            fields = {
-                field.name: plain(getattr(value, field.name), field.type)
-                for field in dataclasses.fields(value)
-            }
-            return {"shape": type(value).__name__, **fields}
-        if isinstance(value, tuple):
-            element = float if kind == tuple[float, ...] else None
-            return [plain(item, element) for item in value]
-        # A whole number in a float field is written as a float: equal events, equal text.
-        return float(value) if kind is float else value
-
-    return json.dumps(plain(event), sort_keys=True, separators=(",", ":"))
-
-
-def from_json(text: str | None) -> PrivacyEvent:
-    """The inverse of `to_json`; anything else is a LedgerError."""
-    if text is None:
-        raise LedgerError("a charge refers to an event that is gone; restore the ledger")
-
-    def build(value: Any) -> Any:
-        if isinstance(value, list):
-            return tuple(build(item) for item in value)
-        if not isinstance(value, dict):
-            return value
-        fields = {name: build(item) for name, item in value.items() if name != "shape"}
-        if "adjacency" in fields:
-            fields["adjacency"] = Adjacency(fields["adjacency"])
-        return _SHAPES[value["shape"]](**fields)
-
-    try:
-        event = build(json.loads(text))
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-        PrivacyError,
-    ) as error:
-        raise LedgerError(f"not a privacy event: {text[:80]!r} ({error})") from None
-    if not isinstance(event, PrivacyEvent):
-        raise LedgerError(f"not a privacy event: {text[:80]!r}")
-    return event
