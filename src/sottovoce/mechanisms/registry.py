@@ -264,9 +264,11 @@ def kind_of(mechanism: Mechanism) -> str:
 
 def public_parameters(mechanism: Mechanism) -> dict[str, Any]:
     """Everything that server and client must agree on, as plain data."""
-    fields = _plain_fields(mechanism)
-    domain = fields.pop("input_domain")
-    public = {"kind": kind_of(mechanism), "domain": domain, "parameters": fields}
+    public = {
+        "kind": kind_of(mechanism),
+        "domain": _plain_fields(mechanism)["input_domain"],
+        "parameters": parameters_of(mechanism),
+    }
     if isinstance(mechanism, Designed):
         public["design"] = mechanism.design_digest()
     return public

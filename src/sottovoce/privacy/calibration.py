@@ -80,9 +80,11 @@ def _refined(
         return gap if spent <= target else min(gap, -1e-300)  # logarithms may hide the last bit
 
     at_safe, at_loose = missing(safe), missing(loose)
+    stalled = False
     while abs(safe - loose) > tolerance and at_safe > tolerance:
+        width = abs(safe - loose)
         middle = (safe + loose) / 2.0
-        if math.isfinite(at_safe) and math.isfinite(at_loose):
+        if not stalled and math.isfinite(at_safe) and math.isfinite(at_loose):
             # Aim half a tolerance inside, so that the safe end closes in too; and never at an end.
             share = (at_safe - tolerance / 2.0) / (at_safe - at_loose)
             middle = safe + min(max(share, 1e-3), 1.0 - 1e-3) * (loose - safe)
@@ -90,19 +92,10 @@ def _refined(
             break
         at_middle = missing(middle)
         if at_middle >= 0.0:
-            # A flat curve may stall a secant: halve what it leaves.
-            stalled = abs(middle - safe) < abs(loose - safe) / 4.0 and at_middle > tolerance
             safe, at_safe = middle, at_middle
         else:
-            stalled = abs(middle - loose) < abs(loose - safe) / 4.0
             loose, at_loose = middle, at_middle
-        if stalled:
-            middle = (safe + loose) / 2.0
-            at_middle = missing(middle)
-            if at_middle >= 0.0:
-                safe, at_safe = middle, at_middle
-            else:
-                loose, at_loose = middle, at_middle
+        stalled = abs(safe - loose) > width / 2.0  # then halve what is left
     return safe
 
 
