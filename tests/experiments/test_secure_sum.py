@@ -57,6 +57,20 @@ def test_a_run_says_what_is_trusted_and_prints_both_epsilons(tmp_path: Path) -> 
     assert result["local_epsilon"] == local >= central
 
 
+def test_a_cohort_too_small_for_a_sum_is_neither_asked_nor_charged(tmp_path: Path) -> None:
+    sampling = {"kind": "poisson", "rate": 0.6}  # 7.2 of the 12 on average, where 8 are needed
+    result = run(a_spec(sampling=sampling, rounds=8), tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    asked = [row["clients_asked"] for row in folder.metrics()]
+    assert 0 in asked
+    assert max(asked) >= 8
+    assert all(count == 0 or count >= 8 for count in asked)
+    with folder.ledger(must_exist=True) as ledger:
+        assert ledger.num_charges == sum(asked)
+    idle = asked.count(0)
+    assert any(f"in {idle} of 8 rounds" in warning for warning in result["warnings"])
+
+
 def test_without_a_secure_sum_what_is_charged_is_local(tmp_path: Path) -> None:
     result = run(a_spec(channel={"kind": "direct"}), tmp_path / "run")
     assert result["channel"].startswith("direct")

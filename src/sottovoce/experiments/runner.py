@@ -16,9 +16,8 @@ from sottovoce.experiments.run_folder import RunFolder
 from sottovoce.files import finite_or_none
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.mechanism import bits_per_coordinate
-from sottovoce.privacy import events
 from sottovoce.privacy.accounting import privacy_spent
-from sottovoce.privacy.events import NonPrivate, PrivacyEvent, multiset
+from sottovoce.privacy.events import NonPrivate, multiset, unhidden
 from sottovoce.randomness import Randomness, SeededRandomness, SystemRandomness
 from sottovoce.simulation.engine import RoundRecord, Simulation
 from sottovoce.simulation.progress import Progress
@@ -196,16 +195,10 @@ def _both_epsilons(assembly: Assembly, ledger: Ledger, charged: float) -> dict[s
     if isinstance(assembly.channel, Direct):
         return {"local_epsilon": finite_or_none(charged), "central_epsilon": None}
 
-    def local(event: PrivacyEvent) -> PrivacyEvent:
-        return event.local() if isinstance(event, events.SecureSum) else event
-
     # Clients mostly share a history: each distinct one is accounted once.
     histories = {tuple(ledger.history(client)) for client in ledger.clients()} - {()}
     delta = assembly.spec.privacy.delta
-    totals = [
-        privacy_spent(multiset((local(event), count) for event, count in history), delta).epsilon
-        for history in histories
-    ]
+    totals = [privacy_spent(unhidden(multiset(history)), delta).epsilon for history in histories]
     return {
         "local_epsilon": finite_or_none(max(totals, default=0.0)),
         "central_epsilon": finite_or_none(charged),
@@ -221,6 +214,12 @@ def _warnings(assembly: Assembly, rows: list[Metrics]) -> list[str]:
             f"{short['clients_out_of_budget']} of {short['clients_asked']} clients were out of "
             f"budget in round {short['round']} of {assembly.spec.rounds}; leave the noise to "
             "calibration, or ask for fewer rounds"
+        )
+    idle = sum(not row["clients_asked"] for row in rows)
+    if idle:
+        found.append(
+            f"in {idle} of {len(rows)} rounds the sample had too few clients: nobody was asked or "
+            "charged, and the model stayed as it was"
         )
     if isinstance(assembly.channel, SecureSum):
         found.append(
