@@ -29,7 +29,7 @@ check: install   ## ruff, mypy --strict, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: check      ## check, then every test, with warnings as errors
+test: check      ## check, then the tests but for slow ones, with warnings as errors
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not slow'
 
 test-full: check ## the above, what is slow, and property tests with new cases
