@@ -1,0 +1,1 @@
+"""Scalar noise laws: moments, quantiles and exact tails."""
