@@ -13,7 +13,7 @@ from sottovoce.errors import ParameterError
 from sottovoce.noises.staircase import Staircase, nu_for_mean_absolute, nu_for_variance
 
 CASES = [(0.05, 0.3), (0.5, 0.45), (1.0, 0.8), (3.0, 0.1), (10.0, 0.6)]
-EPSILONS = (1e-12, 1e-6, 0.01, 1.0, 4.0, 30.0, 900.0)
+EPSILONS = (1e-12, 1e-6, 0.01, 1.0, 4.0, 30.0, 500.0)
 
 
 def _density_at_zero(epsilon: float, nu: float) -> mpmath.mpf:
@@ -124,7 +124,7 @@ def test_the_characteristic_function_is_the_integral_of_the_cosine(
 @pytest.mark.parametrize(
     ("change", "reason"),
     [({"nu": 0.0}, "nu"), ({"nu": 1.0}, "strictly"), ({"epsilon": 1e-13}, "1e-12"),
-     ({"epsilon": 1001.0}, "epsilon"), ({"step": 0.0}, "step")],
+     ({"epsilon": 501.0}, "no_privacy"), ({"step": 0.0}, "step")],
 )  # fmt: skip
 def test_parameters_that_make_no_law_are_refused(change: dict[str, float], reason: str) -> None:
     with pytest.raises(ParameterError, match=reason):

@@ -19,31 +19,11 @@ import numpy as np
 
 from sottovoce import parameters
 from sottovoce.domains import Vector
-from sottovoce.errors import ParameterError
-
-# Below it, the steps that noise reaches (some 37/epsilon) are no exact float64 any more.
-MIN_STEP_EPSILON = 1e-12
-
-
-def step_epsilon(value: float, name: str = "epsilon") -> float:
-    """The epsilon of one step: from 1e-12 to 1000."""
-    number = parameters.epsilon(value, name)
-    if number < MIN_STEP_EPSILON:
-        raise ParameterError(f"{name} must be at least {MIN_STEP_EPSILON:g}, got {value!r}")
-    return number
-
-
-def inner_width(value: float) -> float:
-    """nu, the part of a step that lies on the higher level: strictly between 0 and 1."""
-    number = parameters.fraction("nu", value)
-    if number == 1.0:
-        raise ParameterError("nu must lie strictly between 0 and 1, got 1; 'auto' chooses it")
-    return number
 
 
 def nu_for_mean_absolute(epsilon: float) -> float:
     """The nu of least E|X|: 1/(1 + e^(epsilon/2)) (Geng and Viswanath 2016, theorem 4)."""
-    return 1.0 / (1.0 + math.exp(step_epsilon(epsilon) / 2.0))
+    return 1.0 / (1.0 + math.exp(parameters.step_epsilon("epsilon", epsilon) / 2.0))
 
 
 def nu_for_variance(epsilon: float) -> float:
@@ -52,7 +32,7 @@ def nu_for_variance(epsilon: float) -> float:
     The derivative of the variance by nu vanishes where (b + (1 - b) nu)^3 = b (1 + b)/2, and
     nowhere else (Geng and Viswanath 2016, theorem 7, in another form). It falls from 1/2 to 0.
     """
-    if step_epsilon(epsilon) > 1.0:
+    if parameters.step_epsilon("epsilon", epsilon) > 1.0:
         b = math.exp(-epsilon)
         # The root of b apart: b itself may vanish.
         return (math.exp(-epsilon / 3.0) * math.cbrt((1.0 + b) / 2.0) - b) / (1.0 - b)
@@ -70,8 +50,8 @@ class Staircase:
 
     def __post_init__(self) -> None:
         parameters.positive("step", self.step, at_most=1e300)
-        step_epsilon(self.epsilon)
-        inner_width(self.nu)
+        parameters.step_epsilon("epsilon", self.epsilon)
+        parameters.inner_fraction("nu", self.nu)
 
     @property
     def _decay(self) -> float:
