@@ -30,8 +30,8 @@ def _automatic_steps(domain: Domain, given: Parameters) -> float:
     "discrete_gaussian",
     summary="integers: Gaussian noise rounded to a grid, modulo 2^bits, sampled exactly",
     examples=[
-        {"noise_multiplier": 2.0, "bits": 6, "steps_per_radius": 2.0},
-        {"noise_multiplier": 1.0, "bits": 3, "steps_per_radius": 1.0},
+        {"noise_multiplier": 2.0, "bits": 6, "steps_per_radius": 16.0},
+        {"noise_multiplier": 1.0, "bits": 4, "steps_per_radius": "auto"},
     ],
     example_domain=L2Ball(dimension=8, radius=1.0),
     knob=Knob(

@@ -24,7 +24,7 @@ from sottovoce.mechanisms.mechanism import (
 )
 from sottovoce.mechanisms.registry import Parameters
 from sottovoce.noises.noise import Noise
-from sottovoce.noises.rounded import sample_rounded
+from sottovoce.noises.rounded import MAX_STEPS, check_width, sample_rounded
 from sottovoce.randomness import Keystream
 
 MAX_BITS = 20
@@ -79,8 +79,8 @@ def knob_ends(
     if given["steps_per_radius"] == "auto":
         return least, most
     steps = parameters.positive("steps_per_radius", given["steps_per_radius"])
-    widest = 2.0 ** check_bits(given["bits"]) * width(domain) / steps
-    return least, min(most, 0.999 * widest / math.sqrt(unit(domain, 1.0).variance))
+    widest = 0.999 * MAX_STEPS * width(domain) / steps
+    return least, min(most, widest / unit(domain, 1.0).quantile_slope)
 
 
 class RoundedNoise:
@@ -99,7 +99,7 @@ class RoundedNoise:
         raise NotImplementedError
 
     def check_grid(self) -> None:
-        """A grid that holds the domain, and whose range the noise does not exceed by far."""
+        """A grid whose range holds the domain, and whose steps are not too small for the noise."""
         check_bits(self.bits)
         finest = 2.0 ** (self.bits - 1) * width(self.input_domain) / reach(self.input_domain)
         steps = parameters.positive(
@@ -110,12 +110,7 @@ class RoundedNoise:
         )
         if steps < 1e-15:
             raise ParameterError(f"steps_per_radius must be at least 1e-15, got {steps!r}")
-        if self.noise_stddev > self.levels * self.step:
-            raise ParameterError(
-                f"noise of standard deviation {self.noise_stddev:g} exceeds the whole range "
-                f"{self.levels * self.step:g} of {self.bits} bits, so that codes would tell "
-                "nothing; lower steps_per_radius (or use 'auto')"
-            )
+        check_width(self.noise, self.step)
 
     @property
     def noise_stddev(self) -> float:
@@ -158,7 +153,7 @@ class RoundedNoise:
         with kinks.
         """
         places = self._centred(values) / self.step
-        points = self.decode(np.arange(self.levels))
+        points = self.decode(np.arange(self.levels, dtype=np.uint32))
         if len(places) * self.levels <= _MAX_TABLE_CELLS:
             return FiniteLaw(points=points, table=self._table(places))
         if self._is_fine:

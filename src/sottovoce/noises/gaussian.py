@@ -84,7 +84,7 @@ def pi(digits: int) -> Decimal:
     places = digits + 10  # for one unit lost in each of the terms
 
     def inverse_tangent(denominator: int) -> int:
-        power = 10**places // denominator
+        power: int = 10**places // denominator
         total, odd, sign = power, 1, 1
         while power:
             power //= denominator**2

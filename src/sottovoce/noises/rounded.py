@@ -32,8 +32,8 @@ from sottovoce.randomness import Keystream
 
 GridCodes = NDArray[np.int64]
 
-# Beyond these float64 would decide too little to be worth its while.
-MAX_STEPS = 2.0**24
+# Beyond it float64 would decide too little to be worth its while.
+MAX_STEPS = 2.0**20
 _CHUNK = 1 << 14
 _SMALLEST_TAIL = 2.0**-24
 _UNIT = 2.0**-64
@@ -41,11 +41,7 @@ _UNIT = 2.0**-64
 
 def sample_rounded(values: Vector, noise: Noise, step: float, keystream: Keystream) -> GridCodes:
     """round((x + noise)/step) for each value x, with independent noise."""
-    if not noise.quantile_slope <= MAX_STEPS * step:
-        raise ParameterError(
-            f"noise of slope {noise.quantile_slope:g} on a grid of step {step:g} is wider than "
-            f"{MAX_STEPS:g} steps; use a coarser grid"
-        )
+    check_width(noise, step)
     if values.size and not float(np.abs(values).max()) <= MAX_STEPS * step:  # also refuses NaN
         raise DomainError(f"values must lie within {MAX_STEPS:g} steps of 0")
     words = keystream.words(len(values))
@@ -58,6 +54,15 @@ def sample_rounded(values: Vector, noise: Noise, step: float, keystream: Keystre
             i = start + int(offset)
             codes[i] = exact_code(float(values[i]), noise, step, int(words[i]), i, keystream)
     return codes
+
+
+def check_width(noise: Noise, step: float) -> None:
+    """The noise spans few enough steps."""
+    if not noise.quantile_slope <= MAX_STEPS * step:
+        raise ParameterError(
+            f"noise {noise} is more than {MAX_STEPS:g} steps of {step:g} wide; use a coarser grid: "
+            "lower steps_per_radius, or make it 'auto'"
+        )
 
 
 def _margin(values: Vector, noise: Noise, step: float) -> float:
