@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     )
     from sottovoce.mechanisms.clamped_sign import ClampedSign as ClampedSign
     from sottovoce.mechanisms.cldp import Cldp as Cldp
+    from sottovoce.mechanisms.discrete_gaussian import DiscreteGaussian as DiscreteGaussian
+    from sottovoce.mechanisms.discrete_laplace import DiscreteLaplace as DiscreteLaplace
     from sottovoce.mechanisms.gauss_hermite import GaussHermite as GaussHermite
     from sottovoce.mechanisms.gaussian import Gaussian as Gaussian
     from sottovoce.mechanisms.generalized_rr import (
@@ -53,6 +55,8 @@ _HOMES = {
     "BitwiseRandomisedResponse": "mechanisms.bitwise_rr",
     "ClampedSign": "mechanisms.clamped_sign",
     "Cldp": "mechanisms.cldp",
+    "DiscreteGaussian": "mechanisms.discrete_gaussian",
+    "DiscreteLaplace": "mechanisms.discrete_laplace",
     "GaussHermite": "mechanisms.gauss_hermite",
     "Gaussian": "mechanisms.gaussian",
     "GeneralisedRandomisedResponse": "mechanisms.generalized_rr",

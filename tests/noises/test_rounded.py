@@ -226,7 +226,7 @@ def test_the_margin_covers_what_float64_can_be_off() -> None:
     words = generator.integers(2**41, 2**64, 300, dtype=np.uint64)
     words[:100] = (2.0 ** generator.uniform(41.0, 64.0, 100)).astype(np.uint64)
     values = generator.uniform(-1.0, 1.0, 300)
-    margin = rounded._margin(values, noise, step)
+    margin = rounded._margin(1.0, noise, step)
     with mpmath.workdps(40):
         for value, word in zip(values.tolist(), words.tolist(), strict=True):
             for end in (word >> 1, (word >> 1) + 1):  # of all tails that begin with this word

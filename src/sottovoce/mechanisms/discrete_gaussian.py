@@ -30,8 +30,8 @@ def _automatic_steps(domain: Domain, given: Parameters) -> float:
     "discrete_gaussian",
     summary="integers: Gaussian noise rounded to a grid, modulo 2^bits, sampled exactly",
     examples=[
-        {"noise_multiplier": 2.0, "bits": 6, "steps_per_radius": 16.0},
-        {"noise_multiplier": 1.0, "bits": 4, "steps_per_radius": "auto"},
+        {"noise_multiplier": 2.0, "bits": 8, "steps_per_radius": "auto"},
+        {"noise_multiplier": 1.0, "bits": 5, "steps_per_radius": 8.0},
     ],
     example_domain=L2Ball(dimension=8, radius=1.0),
     knob=Knob(
@@ -52,8 +52,8 @@ class DiscreteGaussian(RoundedNoise):
     drawn exactly from the law of the rounded real number, so no last bits leak.
 
     The mean is x up to e^(-2 pi^2 sigma^2/step^2) of a step and what wraps around, the variance
-    sigma^2 + step^2/12; steps_per_radius = "auto" is the finest grid on which a coordinate wraps
-    around with probability 1e-9 at most.
+    sigma^2 + step^2/12 as nearly. steps_per_radius = "auto" is the finest grid on which a
+    coordinate wraps around with probability 1e-9 at most.
 
     Reference: docs/privacy.md, "Noise on a grid"; Dong, Roth and Su 2022, theorem 2.7.
     """

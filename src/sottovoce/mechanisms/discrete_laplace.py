@@ -32,8 +32,8 @@ def _automatic_steps(domain: Domain, given: Parameters) -> float:
     "discrete_laplace",
     summary="integers: Laplace noise rounded to a grid, modulo 2^bits, sampled exactly",
     examples=[
-        {"noise_multiplier": 2.0, "bits": 6, "steps_per_radius": 8.0},
-        {"noise_multiplier": 1.0, "bits": 4, "steps_per_radius": "auto"},
+        {"noise_multiplier": 2.0, "bits": 8, "steps_per_radius": "auto"},
+        {"noise_multiplier": 1.0, "bits": 5, "steps_per_radius": 4.0},
     ],
     example_domain=L1Ball(dimension=8, radius=1.0),
     further_domains=[
@@ -62,9 +62,9 @@ class DiscreteLaplace(RoundedNoise):
     what the norm check rounds. The code is drawn exactly from the law of the rounded real number,
     so no last bits leak.
 
-    The mean is x up to step^3/(60 b^2) and what wraps around, for b above a step; the variance
-    2 b^2 + step^2/12. steps_per_radius = "auto" is the finest grid on which a coordinate wraps
-    around with probability 1e-9 at most.
+    The mean is x up to step^3/(100 b^2) and what wraps around, the variance nearly
+    2 b^2 + step^2/12 if b exceeds a step. steps_per_radius = "auto" is the finest grid on which a
+    coordinate wraps around with probability 1e-9 at most.
 
     Reference: docs/privacy.md, "Noise on a grid"; Dwork, McSherry, Nissim and Smith 2006,
     proposition 1; `privacy.laplace` for which shift is worst.

@@ -35,7 +35,7 @@ ROUNDING = 2.0**-26
 WRAP_PROBABILITY = 1e-9
 _MAX_TABLE_CELLS = 2**22
 _CHUNK_CELLS = 2**20
-# Noise this many steps wide has, once rounded, its mean and variance plus 1/12 up to 1e-5 steps.
+# Noise this many steps wide is rounded as if by independent uniform noise (see `law`).
 _FINE_STEPS = 64.0
 _NEXT_TO_NOTHING = 2.0**-70
 
@@ -147,10 +147,11 @@ class RoundedNoise:
     def law(self, values: ArrayLike) -> FiniteLaw | MomentLaw:
         """Every cell's probability; for large tables, mean and variance alone.
 
-        Where noise is 64 steps wide or wider and does not wrap around, those are the value and
-        noise variance + step^2/12: exactly for noise whose characteristic function vanishes at
-        every 2 pi k/step, up to e^(-2 pi^2 64^2) for Gaussian noise, and up to 1e-5 steps for noise
-        with kinks.
+        Where noise is 64 steps wide or wider and hardly ever wraps around, those are taken to be
+        the value and noise variance + step^2/12. With phi the noise's characteristic function and
+        w_k = 2 pi k/step, the mean is then off by at most step sum_k |phi(w_k)|/(pi k), k > 0: by
+        1e-5 steps for Laplace noise, by nothing for Gaussian noise, by some 1e-3 steps for noise
+        whose density jumps. Otherwise they are added up over all cells, which takes its time.
         """
         places = self._centred(values) / self.step
         points = self.decode(np.arange(self.levels, dtype=np.uint32))

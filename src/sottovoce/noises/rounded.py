@@ -42,11 +42,12 @@ _UNIT = 2.0**-64
 def sample_rounded(values: Vector, noise: Noise, step: float, keystream: Keystream) -> GridCodes:
     """round((x + noise)/step) for each value x, with independent noise."""
     check_width(noise, step)
-    if values.size and not float(np.abs(values).max()) <= MAX_STEPS * step:  # also refuses NaN
+    farthest = float(np.abs(values).max(initial=0.0))
+    if not farthest <= MAX_STEPS * step:  # also refuses NaN
         raise DomainError(f"values must lie within {MAX_STEPS:g} steps of 0")
     words = keystream.words(len(values))
     codes = np.empty(len(values), dtype=np.int64)
-    margin = _margin(values, noise, step)
+    margin = _margin(farthest, noise, step)
     for start in range(0, len(values), _CHUNK):
         part = slice(start, start + _CHUNK)
         codes[part], undecided = _float_codes(values[part], noise, step, words[part], margin)
@@ -65,9 +66,8 @@ def check_width(noise: Noise, step: float) -> None:
         )
 
 
-def _margin(values: Vector, noise: Noise, step: float) -> float:
+def _margin(farthest: float, noise: Noise, step: float) -> float:
     """How near to the middle between two grid points, in steps, float64 may not decide."""
-    farthest = float(np.abs(values).max(initial=0.0))
     largest = float(noise.quantile(np.array([_SMALLEST_TAIL]))[0])
     return ((noise.quantile_slope + largest) * 2.0**-39 + farthest * 2.0**-50) / step
 
