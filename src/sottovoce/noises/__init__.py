@@ -1,1 +1,1 @@
-"""Scalar noise laws: moments, quantiles and exact tails."""
+"""Scalar noise laws, and drawing from them on a grid without any rounding error."""

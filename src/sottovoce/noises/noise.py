@@ -1,5 +1,6 @@
-"""What a scalar noise law is."""
+"""What a scalar noise law can tell about itself."""
 
+import decimal
 from decimal import Decimal
 from fractions import Fraction
 from typing import Protocol
@@ -8,7 +9,7 @@ from sottovoce.domains import Vector
 
 
 class Noise(Protocol):
-    """A law that is symmetric about 0. Implementations are frozen dataclasses."""
+    """A law with a density, symmetric about 0. Implementations are frozen dataclasses."""
 
     @property
     def variance(self) -> float: ...
@@ -18,8 +19,17 @@ class Noise(Protocol):
         """E|X|."""
         ...
 
+    @property
+    def quantile_slope(self) -> float:
+        """The largest P(X > t)/density(t): the quantile moves no faster with the tail's log."""
+        ...
+
     def quantile(self, tail: Vector) -> Vector:
         """t >= 0 with P(X > t) = tail, for tails in (0, 1/2]; relative error below 2^-40."""
+        ...
+
+    def tail(self, threshold: Vector) -> Vector:
+        """P(X > t) for t >= 0, in float64."""
         ...
 
     def survival(self, threshold: Fraction, digits: int) -> Decimal:
@@ -29,3 +39,8 @@ class Noise(Protocol):
     def characteristic(self, frequency: Vector) -> Vector:
         """E cos(frequency X)."""
         ...
+
+
+def precise(digits: int) -> decimal.Context:
+    """Decimal arithmetic of relative error 10^-digits, in which nothing overflows or traps."""
+    return decimal.Context(prec=digits, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, traps=[])

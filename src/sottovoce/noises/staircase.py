@@ -91,14 +91,28 @@ class Staircase:
 
         P(|X| > k + r) = b^k (1 - 2 c r) for r <= nu and b^(k+1) (1 + 2 c (1 - r)) beyond.
         """
-        # -log P(|X| > t), the first where that is near 0.
-        depth = np.where(tail > 0.25, -np.log1p(2.0 * (tail - 0.5)), -np.log(2.0 * tail))
+        depth = -np.log(2.0 * tail)  # -log P(|X| > t); 2 tail is exact, also where it is near 1
         whole = np.floor(depth / self.epsilon)
         rest = np.clip(depth - whole * self.epsilon, 0.0, self.epsilon)
         inner = -np.expm1(-rest) / self._twice_density
         # Beyond 700 it is an inner place for certain, and the exponential would overflow.
         outer = 1.0 - np.expm1(np.minimum(self.epsilon - rest, 700.0)) / self._twice_density
         return np.asarray(self.step * (whole + np.where(inner <= self.nu, inner, outer)))
+
+    @property
+    def quantile_slope(self) -> float:
+        """The largest P(X > t)/f(t): where an outer level begins, 1/(2 c) + 1 - nu steps."""
+        return self.step * (1.0 / self._twice_density + 1.0 - self.nu)
+
+    def tail(self, threshold: Vector) -> Vector:
+        """P(X > t) for t >= 0, in float64."""
+        places = threshold / self.step
+        whole = np.floor(places)
+        part = places - whole
+        inside = 1.0 - self._twice_density * part
+        beyond = self._decay * (1.0 + self._twice_density * (1.0 - part))
+        level = 0.5 * np.exp(-self.epsilon * whole)
+        return np.asarray(level * np.where(part <= self.nu, inside, beyond))
 
     def survival(self, threshold: Fraction, digits: int) -> Decimal:
         """P(X > t) for t >= 0, wrong by at most 10^-digits: for the exact sampler."""
