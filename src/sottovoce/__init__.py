@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.mvu import Mvu as Mvu
     from sottovoce.mechanisms.no_privacy import NoPrivacy as NoPrivacy
     from sottovoce.mechanisms.skellam import Skellam as Skellam
+    from sottovoce.mechanisms.staircase import Staircase as Staircase
     from sottovoce.mechanisms.stochastic_sign import StochasticSign as StochasticSign
     from sottovoce.privacy.accounting import privacy_spent as privacy_spent
     from sottovoce.privacy.events import Composed as Composed
@@ -66,6 +67,7 @@ _HOMES = {
     "Mvu": "mechanisms.mvu",
     "NoPrivacy": "mechanisms.no_privacy",
     "Skellam": "mechanisms.skellam",
+    "Staircase": "mechanisms.staircase",
     "StochasticSign": "mechanisms.stochastic_sign",
     "privacy_spent": "privacy.accounting",
     "Composed": "privacy.events",

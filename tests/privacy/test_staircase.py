@@ -39,8 +39,8 @@ def _loss_law(epsilon: float, nu: float, shift: float) -> dict[int, mpmath.mpf]:
     b = mpmath.exp(-mpmath.mpf(epsilon))
     top = (1 - b) / (2 * (nu + b * (1 - mpmath.mpf(nu))))
     inner, move = Fraction(nu), Fraction(shift)
-    steps = [k + e for k in range(math.ceil(75.0 / epsilon) + 2) for e in (0, inner)]
-    marks = {sign * at + by for sign in (1, -1) for at in steps for by in (0, move)}
+    steps = [k + e for k in range(math.ceil(75.0 / epsilon) + 2) for e in (Fraction(0), inner)]
+    marks = {sign * at + by for sign in (1, -1) for at in steps for by in (Fraction(0), move)}
     law: dict[int, mpmath.mpf] = {}
     for low, high in itertools.pairwise(sorted(marks)):
         middle = (low + high) / 2
