@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.cldp import Cldp as Cldp
     from sottovoce.mechanisms.discrete_gaussian import DiscreteGaussian as DiscreteGaussian
     from sottovoce.mechanisms.discrete_laplace import DiscreteLaplace as DiscreteLaplace
+    from sottovoce.mechanisms.discrete_staircase import DiscreteStaircase as DiscreteStaircase
     from sottovoce.mechanisms.gauss_hermite import GaussHermite as GaussHermite
     from sottovoce.mechanisms.gaussian import Gaussian as Gaussian
     from sottovoce.mechanisms.generalized_rr import (
@@ -58,6 +59,7 @@ _HOMES = {
     "Cldp": "mechanisms.cldp",
     "DiscreteGaussian": "mechanisms.discrete_gaussian",
     "DiscreteLaplace": "mechanisms.discrete_laplace",
+    "DiscreteStaircase": "mechanisms.discrete_staircase",
     "GaussHermite": "mechanisms.gauss_hermite",
     "Gaussian": "mechanisms.gaussian",
     "GeneralisedRandomisedResponse": "mechanisms.generalized_rr",

@@ -104,12 +104,13 @@ def precise_cells(mechanism: RoundedNoise, value: float) -> list[float]:
     def cell(j: int) -> mpmath.mpf:
         return below((j + 0.5) * step - value) - below((j - 0.5) * step - value)
 
-    turns = range(-9, 10)
+    reach = 8 if isinstance(mechanism, DiscreteGaussian) else 24
+    turns = range(-reach, reach + 1)
     return [float(mpmath.fsum(cell(j + turn * size) for turn in turns)) for j in range(size)]
 
 
 @every_kind
-@pytest.mark.parametrize(("bits", "steps"), [(2, 0.7), (4, 8.0), (5, 2.0), (6, 32.0)])
+@pytest.mark.parametrize(("bits", "steps"), [(2, 0.7), (4, 8.0), (5, 2.0)])
 def test_the_law_is_the_wrapped_sum_of_cells(kind: str, bits: int, steps: float) -> None:
     mechanism = build(kind, bits=bits, steps_per_radius=steps, noise_multiplier=1.0)
     values = BALL.project(np.array([1.0, -0.7, 0.3, 0.0, 0.1, -0.2, 0.5, 0.01]))
@@ -252,7 +253,7 @@ def test_bits_outside_two_to_twenty_are_refused(kind: str, bits: Any) -> None:
 
 
 @every_kind
-@pytest.mark.parametrize("steps", [0.0, -1.0, math.nan, math.inf, 129.0, 1e-16, "fine"])
+@pytest.mark.parametrize("steps", [0.0, -1.0, math.nan, math.inf, 129.0, 1e-31, "fine"])
 def test_a_grid_that_wraps_or_vanishes_is_refused(kind: str, steps: Any) -> None:
     with pytest.raises(ParameterError, match="steps_per_radius"):
         build(kind, steps_per_radius=steps)

@@ -10,7 +10,7 @@ from sottovoce.mechanisms.rounded_noise import (
     ROUNDING,
     RoundedNoise,
     automatic_steps,
-    knob_ends,
+    multiplier_ends,
 )
 from sottovoce.noises import gaussian
 from sottovoce.privacy.events import GaussianNoise
@@ -31,13 +31,13 @@ def _automatic_steps(domain: Domain, given: Parameters) -> float:
     summary="integers: Gaussian noise rounded to a grid, modulo 2^bits, sampled exactly",
     examples=[
         {"noise_multiplier": 2.0, "bits": 8, "steps_per_radius": "auto"},
-        {"noise_multiplier": 1.0, "bits": 5, "steps_per_radius": 8.0},
+        {"noise_multiplier": 1.0, "bits": 5, "steps_per_radius": 16.0},
     ],
     example_domain=L2Ball(dimension=8, radius=1.0),
     knob=Knob(
         parameter="noise_multiplier",
         more_private="larger",
-        ends=lambda domain, given: knob_ends(domain, given, _noise),
+        ends=lambda domain, given: multiplier_ends(domain, given, _noise),
     ),
     automatic={"steps_per_radius": _automatic_steps},
 )

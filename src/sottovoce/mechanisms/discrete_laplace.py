@@ -11,7 +11,7 @@ from sottovoce.mechanisms.rounded_noise import (
     ROUNDING,
     RoundedNoise,
     automatic_steps,
-    knob_ends,
+    multiplier_ends,
     width,
 )
 from sottovoce.noises import laplace
@@ -43,7 +43,7 @@ def _automatic_steps(domain: Domain, given: Parameters) -> float:
     knob=Knob(
         parameter="noise_multiplier",
         more_private="larger",
-        ends=lambda domain, given: knob_ends(domain, given, _noise),
+        ends=lambda domain, given: multiplier_ends(domain, given, _noise),
     ),
     automatic={"steps_per_radius": _automatic_steps},
 )

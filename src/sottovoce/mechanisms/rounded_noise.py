@@ -65,22 +65,30 @@ def check_bits(bits: Any) -> int:
 
 
 def automatic_steps(domain: Domain, bits: Any, noise: Noise) -> float:
-    """The finest grid on which a full value plus noise wraps around once in 10^9 times at most."""
+    """The finest grid on which a full value plus noise wraps around once in 10^9 times at most.
+
+    And on which the noise is not too many steps wide to be drawn.
+    """
     farthest = float(noise.quantile(np.array([WRAP_PROBABILITY / 2.0]))[0])
     room = 2.0 ** (check_bits(bits) - 1) - 0.5  # the codes' range, as far as it rounds into it
-    return room * width(domain) / (reach(domain) + farthest)
+    roomy = room * width(domain) / (reach(domain) + farthest)
+    return min(roomy, _most_steps(domain, noise))
 
 
-def knob_ends(
-    domain: Domain, given: Parameters, unit: Callable[[Domain, float], Noise]
+def _most_steps(domain: Domain, noise: Noise) -> float:
+    """The steps_per_radius of the finest grid that noise can be drawn on."""
+    return 0.999 * MAX_STEPS * width(domain) / noise.quantile_slope
+
+
+def multiplier_ends(
+    domain: Domain, given: Parameters, noise_at: Callable[[Domain, float], Noise]
 ) -> tuple[float, float]:
     """Where calibration looks for a noise multiplier: no noise that a given grid refuses."""
     least, most = 1e-4, 1e8
     if given["steps_per_radius"] == "auto":
         return least, most
     steps = parameters.positive("steps_per_radius", given["steps_per_radius"])
-    widest = 0.999 * MAX_STEPS * width(domain) / steps
-    return least, min(most, widest / unit(domain, 1.0).quantile_slope)
+    return least, min(most, _most_steps(domain, noise_at(domain, 1.0)) / steps)
 
 
 class RoundedNoise:
@@ -108,8 +116,8 @@ class RoundedNoise:
             at_most=finest,
             remedy="a finer grid would wrap around without any noise; use more bits or 'auto'",
         )
-        if steps < 1e-15:
-            raise ParameterError(f"steps_per_radius must be at least 1e-15, got {steps!r}")
+        if steps < 1e-30:
+            raise ParameterError(f"steps_per_radius must be at least 1e-30, got {steps!r}")
         check_width(self.noise, self.step)
 
     @property

@@ -33,7 +33,7 @@ from sottovoce.randomness import Keystream
 GridCodes = NDArray[np.int64]
 
 # Beyond it float64 would decide too little to be worth its while.
-MAX_STEPS = 2.0**20
+MAX_STEPS = 2.0**24
 _CHUNK = 1 << 14
 _SMALLEST_TAIL = 2.0**-24
 _UNIT = 2.0**-64

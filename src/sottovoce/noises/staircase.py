@@ -101,8 +101,8 @@ class Staircase:
 
     @property
     def quantile_slope(self) -> float:
-        """The largest P(X > t)/f(t): where an outer level begins, 1/(2 c) + 1 - nu steps."""
-        return self.step * (1.0 / self._twice_density + 1.0 - self.nu)
+        """The largest P(X > t)/f(t): where a lower level begins, 1/(2 c) + 1 - nu = 1/(1 - b)."""
+        return self.step / -math.expm1(-self.epsilon)
 
     def tail(self, threshold: Vector) -> Vector:
         """P(X > t) for t >= 0, in float64."""
