@@ -204,5 +204,5 @@ class RoundedNoise:
         return np.where(astride, 1.0 - tails[:, :-1] - tails[:, 1:], differences)
 
     def _centred(self, values: ArrayLike) -> Vector:
-        # Exact unless |middle| is below the box's width; then wrong by 2^-53 of it (ROUNDING).
+        # Exact unless |middle| is below the box's width; then off by 2^-54 of it (ROUNDING).
         return self.input_domain.check(values) - self.middle
