@@ -75,6 +75,13 @@ class SecureSumSpec(Section):
     minimum_clients: Annotated[int, Field(ge=2, lt=2**31)]
 
 
+class ShufflerSpec(Section):
+    """A simulated shuffler: messages leave only if at least `minimum_clients` arrived."""
+
+    kind: Literal["shuffler"]
+    minimum_clients: Annotated[int, Field(ge=2, lt=2**31)]
+
+
 class PrivacySpec(Section):
     """What is protected (level, adjacency), the clip, and the budget of each client.
 
@@ -123,8 +130,8 @@ class RunSpec(Section):
         EveryoneSpec(kind="everyone")
     )
 
-    channel: Annotated[DirectSpec | SecureSumSpec, Field(discriminator="kind")] = DirectSpec(
-        kind="direct"
+    channel: Annotated[DirectSpec | SecureSumSpec | ShufflerSpec, Field(discriminator="kind")] = (
+        DirectSpec(kind="direct")
     )
 
     def plain(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import assert_never
 import torch
 
 from sottovoce.algorithms.fedavg import FedAvg, LocalSgd, LocalWork, SampleClippedGradient
-from sottovoce.channels.channel import Channel, Direct, SecureSum
+from sottovoce.channels.channel import Channel, Direct, SecureSum, Shuffler
 from sottovoce.config.spec import (
     DirectSpec,
     DirichletSpec,
@@ -19,6 +19,7 @@ from sottovoce.config.spec import (
     PoissonSpec,
     RunSpec,
     SecureSumSpec,
+    ShufflerSpec,
 )
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ConfigError
@@ -227,13 +228,20 @@ def _channel(spec: RunSpec) -> Channel:
         case DirectSpec():
             return Direct()
         case SecureSumSpec(minimum_clients=minimum):
-            fixed = spec.sampling.size if isinstance(spec.sampling, FixedSizeSpec) else None
-            largest = fixed or spec.data.clients
-            if minimum > largest:
-                raise ConfigError(
-                    f"channel.minimum_clients {minimum} exceeds the {largest} clients that a round "
-                    "can have: no sum would ever be released"
-                )
+            _check_reachable(spec, minimum, "no sum")
             return SecureSum(minimum_clients=minimum)
+        case ShufflerSpec(minimum_clients=minimum):
+            _check_reachable(spec, minimum, "no message")
+            return Shuffler(minimum_clients=minimum)
         case _:
             assert_never(spec.channel)
+
+
+def _check_reachable(spec: RunSpec, minimum: int, nothing: str) -> None:
+    fixed = spec.sampling.size if isinstance(spec.sampling, FixedSizeSpec) else None
+    largest = fixed or spec.data.clients
+    if minimum > largest:
+        raise ConfigError(
+            f"channel.minimum_clients {minimum} exceeds the {largest} clients that a round can "
+            f"have: {nothing} would ever be released"
+        )
