@@ -8,17 +8,19 @@ from typing import Any, assert_never
 
 from sottovoce import __version__
 from sottovoce.adjacency import Adjacency, Unit
+from sottovoce.algorithms.nbafl import NbAfl
 from sottovoce.channels.channel import Direct, SecureSum, Shuffler
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError, LedgerError, OutputError
-from sottovoce.experiments.assembly import Assembly, assemble
+from sottovoce.experiments import nbafl
+from sottovoce.experiments.assembly import Assembly, assemble, randomness_of
 from sottovoce.experiments.run_folder import RunFolder
 from sottovoce.files import finite_or_none
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.mechanism import bits_per_coordinate
 from sottovoce.privacy.accounting import privacy_spent, show_epsilon
 from sottovoce.privacy.events import NonPrivate, multiset, unhidden
-from sottovoce.randomness import Randomness, SeededRandomness, SystemRandomness
+from sottovoce.randomness import SeededRandomness
 from sottovoce.simulation.engine import RoundRecord, Simulation
 from sottovoce.simulation.progress import Progress
 
@@ -109,10 +111,6 @@ def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
 
 
 def _simulation(assembly: Assembly, ledger: Ledger) -> Simulation:
-    schedule = SeededRandomness(assembly.spec.seed)
-    randomness: Randomness = (
-        schedule if assembly.spec.randomness == "seeded" else SystemRandomness()
-    )
     return Simulation(
         run=assembly.spec.hash,
         task=assembly.task,
@@ -121,8 +119,8 @@ def _simulation(assembly: Assembly, ledger: Ledger) -> Simulation:
         algorithm=assembly.algorithm,
         adjacency=assembly.spec.privacy.adjacency,
         sampling=assembly.sampling,
-        schedule=schedule,
-        randomness=randomness,
+        schedule=SeededRandomness(assembly.spec.seed),
+        randomness=randomness_of(assembly.spec),
         ledger=ledger,
         rotated=assembly.spec.rotation == "on",
         channel=assembly.channel,
@@ -175,6 +173,8 @@ def guarantee(assembly: Assembly) -> str:
         case _:
             assert_never(spec.privacy.adjacency)
     public = "; the number of samples of each client is public" if sample else ""
+    if isinstance(assembly.algorithm, NbAfl):
+        public = "; the size of the smallest data set is public"  # the noise is made from it
     reasons = [
         *(["seeded randomness"] if spec.randomness == "seeded" else []),
         *(["float noise"] if mechanism.sampling == "float" else []),
@@ -186,7 +186,9 @@ def guarantee(assembly: Assembly) -> str:
         case SecureSum():
             what = f"privacy of sums ({assembly.channel.describe()}): the sums hide"
         case Shuffler():
-            what = f"privacy of shuffled messages ({assembly.channel.describe()}): together they hide"
+            what = (
+                f"privacy of shuffled messages ({assembly.channel.describe()}): together they hide"
+            )
         case _:
             assert_never(assembly.channel)
     return f"{spec.privacy.level}-level {what} {change}{public}{grade}"
@@ -204,6 +206,18 @@ def _both_epsilons(assembly: Assembly, ledger: Ledger, charged: float) -> dict[s
     return {
         "local_epsilon": finite_or_none(max(totals, default=0.0)),
         "central_epsilon": finite_or_none(charged),
+    }
+
+
+def _published(assembly: Assembly, ledger: Ledger) -> dict[str, float]:
+    """The epsilon of a published analysis that is no bound, for the algorithm that has one."""
+    if not isinstance(assembly.algorithm, NbAfl):
+        return {}
+    sent = [sum(count for _, count in ledger.history(name)) for name in ledger.clients()]
+    most = max(sent, default=0)
+    return {
+        "published_epsilon": nbafl.published_epsilon(assembly.spec, assembly.clients, most),
+        "downlink_stddev": assembly.algorithm.downlink_stddev,
     }
 
 
@@ -247,6 +261,8 @@ def _warnings(
         )
     if isinstance(assembly.channel, Shuffler):
         found += _idle_shuffler(assembly.channel, **epsilons)
+    if isinstance(assembly.algorithm, NbAfl):
+        found.append(nbafl.WARNING)
     sample = assembly.algorithm.unit is Unit.SAMPLE
     protected = sum(c.num_samples for c in assembly.clients) if sample else len(assembly.clients)
     if assembly.spec.privacy.delta > 1.0 / protected:
@@ -298,6 +314,7 @@ def _result(assembly: Assembly, ledger: Ledger, run_folder: RunFolder) -> dict[s
         "rounds": rows[-1]["round"],
         "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
         **epsilons,
+        **_published(assembly, ledger),
         "channel": assembly.channel.describe(),
         "delta": spec.privacy.delta,
         "private": spent is None or math.isfinite(spent.epsilon),
