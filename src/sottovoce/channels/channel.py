@@ -1,7 +1,7 @@
 """The closed set of channels.
 
-A channel says what is charged for a message, which cohorts it can serve, whether the server may know
-who sent what, and how it adds up what arrives.
+A channel says what is charged for a message, which cohorts it can serve, whether the server may
+know who sent what, and how it adds up what arrives.
 """
 
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""A shuffler, simulated: this process is trusted to hand messages on in random order, without names.
+"""A shuffler, simulated: this process is trusted to hand on messages in random order, nameless.
 
 In a deployment somebody else stands here. What the accounting needs of it: the server sees nothing
 of a round but at least `minimum_clients` messages in an order that tells nothing, once; and that
