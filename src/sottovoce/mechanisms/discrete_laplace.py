@@ -32,7 +32,7 @@ def _automatic_steps(domain: Domain, given: Parameters) -> float:
     "discrete_laplace",
     summary="integers: Laplace noise rounded to a grid, modulo 2^bits, sampled exactly",
     examples=[
-        {"noise_multiplier": 2.0, "bits": 8, "steps_per_radius": "auto"},
+        {"noise_multiplier": 2.0, "bits": 6, "steps_per_radius": "auto"},
         {"noise_multiplier": 1.0, "bits": 5, "steps_per_radius": 4.0},
     ],
     example_domain=L1Ball(dimension=8, radius=1.0),

@@ -80,7 +80,7 @@ def _ends(domain: Domain, given: Parameters) -> tuple[float, float]:
             "step_epsilon": 1.0,
             "nu": "auto",
             "step_multiplier": 2.0,
-            "bits": 8,
+            "bits": 6,
             "steps_per_radius": "auto",
         },
         {
