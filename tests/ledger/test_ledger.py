@@ -18,9 +18,9 @@ import pytest
 import sottovoce
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.errors import AdjacencyMismatchError, BudgetExhaustedError, LedgerError
-from sottovoce.ledger.database import SCHEMA_VERSION
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget, Charge, Release
+from sottovoce.ledger.schema import SCHEMA_VERSION
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.calibration import calibrate
 from sottovoce.privacy.events import (
@@ -49,7 +49,7 @@ def a_release(
 
 
 def pay(ledger: Ledger, release: Release, event: PrivacyEvent = EVENT, attempt: int = 0) -> Charge:
-    return ledger.charge(release, attempt, event, None)
+    return ledger.charge(release, attempt, event)
 
 
 def contents(path: Path) -> list[str]:
@@ -87,7 +87,7 @@ def ledger(path: Path) -> Iterator[Ledger]:
 
 
 def test_a_charge_is_on_disk_when_the_call_returns(ledger: Ledger, path: Path) -> None:
-    charge = ledger.charge(a_release(3, uplink=2), 1, EVENT, b"sixteen bytes...")
+    charge = ledger.charge(a_release(3, uplink=2), 1, EVENT)
     with Ledger(path, must_exist=True) as other:
         assert other.latest(a_release(3, uplink=2)) == charge
         assert list(other.rows()) == [
@@ -436,9 +436,7 @@ def test_a_message_cannot_be_replaced(ledger: Ledger) -> None:
 
 def test_a_message_without_a_charge_cannot_be_stored(ledger: Ledger, path: Path) -> None:
     before = contents(path)
-    charge = Charge(
-        id=77, release=a_release(), attempt=0, event=EVENT, commitment=None, message=None
-    )
+    charge = Charge(id=77, release=a_release(), attempt=0, event=EVENT)
     with pytest.raises(LedgerError):
         ledger.store_message(charge, b"never paid for")
     assert contents(path) == before
@@ -542,7 +540,8 @@ def tampered(path: Path) -> Callable[..., list[str]]:
     with Ledger(path) as ledger:
         ledger.set_budget("ada", BUDGET)
         for round_number in range(1, 5):
-            ledger.charge(a_release(round_number), 0, EVENT, bytes(16))
+            charge = ledger.charge(a_release(round_number), 0, EVENT)
+            ledger.store_message(charge, b"message", bytes(16))
         pay(ledger, a_release(5), OTHER_EVENT)
         assert ledger.verify() == []
 
@@ -563,8 +562,8 @@ def tampered(path: Path) -> Callable[..., list[str]]:
         "uplink = 1",
         "attempt = 1",
         "event = 2",
+        "unit = 'sample'",
         "commitment = zeroblob(15)",
-        "commitment = NULL",
         "chain = zeroblob(16)",
     ],
 )

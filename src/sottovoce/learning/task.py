@@ -94,9 +94,18 @@ class Task:
             yield owners[part], self._flatten(gradients)
 
     def local_models(
-        self, model: Vector, clients: Sequence[ClientData], *, steps: int, learning_rate: float
+        self,
+        model: Vector,
+        clients: Sequence[ClientData],
+        *,
+        steps: int,
+        learning_rate: float,
+        penalties: Sequence[float],
     ) -> Iterator[tuple[int, Tensor]]:
-        """(client's position, its model after full-batch steps), clients trained side by side."""
+        """(client's position, its model after full-batch steps), clients trained side by side.
+
+        Each step goes along gradient + penalty * (its model - `model`).
+        """
 
         def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
             losses = cross_entropy(self._logits(parameters, x), y, reduction="none")
@@ -109,8 +118,13 @@ class Task:
             group = clients[start : start + together]
             x, y, mask = _padded(group)
             models = {n: t.expand(len(group), *t.shape) for n, t in start_model.items()}
+            pull = torch.tensor(penalties[start : start + together])
             for _ in range(steps):
                 gradients = step(models, x, y, mask)
+                if pull.any():
+                    for name, origin in start_model.items():
+                        strength = pull.reshape(-1, *[1] * origin.ndim)
+                        gradients[name] = gradients[name] + strength * (models[name] - origin)
                 models = {n: models[n] - learning_rate * gradients[n] for n in models}
             for offset, row in enumerate(self._flatten(models)):
                 yield start + offset, row
