@@ -625,7 +625,51 @@ def test_a_client_beyond_its_budget_is_named(tampered: Callable[..., list[str]])
 
 
 def test_a_discarded_message_is_no_damage(tampered: Callable[..., list[str]]) -> None:
-    assert tampered("DELETE FROM messages") == []
+    assert tampered("UPDATE messages SET message = NULL") == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM messages",  # as if nothing had ever left
+        "DELETE FROM messages WHERE id = 4",
+        "DELETE FROM messages WHERE id = 2",
+        "UPDATE messages SET charge = 5 WHERE id = 1",
+        "UPDATE messages SET commitment = zeroblob(15) WHERE id = 2",
+        "UPDATE messages SET commitment = NULL WHERE id = 2",
+        "UPDATE messages SET digest = zeroblob(16) WHERE id = 3",
+        "UPDATE messages SET message = zeroblob(3) WHERE id = 3",
+    ],
+)
+def test_a_message_that_was_tampered_with_is_noticed(
+    tampered: Callable[..., list[str]], statement: str
+) -> None:
+    assert any("message" in problem for problem in tampered(statement))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE spending SET count = 1",
+        "DELETE FROM spending WHERE event = 2",
+        "INSERT INTO spending VALUES ('bob', 1, 'client', 1)",
+    ],
+)
+def test_a_count_that_is_not_that_of_the_charges_is_noticed(
+    tampered: Callable[..., list[str]], statement: str
+) -> None:
+    assert any("counted as spent" in problem for problem in tampered(statement))
+
+
+def test_a_charge_entered_by_hand_counts_and_is_noticed(
+    tampered: Callable[..., list[str]], path: Path
+) -> None:
+    assert tampered(
+        "INSERT INTO charges SELECT 6, run, client, 77, uplink, attempt, unit, event, commitment, "
+        "chain FROM charges WHERE id = 5"
+    )
+    with Ledger(path) as ledger:
+        assert ledger.history("ada") == [(EVENT, 4), (OTHER_EVENT, 2)]
 
 
 # -- files that are no ledger --------------------------------------------------------------
