@@ -1,4 +1,4 @@
-"""Ledgers of other versions: 1 is brought up to date, whole or not at all; others are left alone."""
+"""Ledgers of other versions: 1 is brought up to date whole or not at all, others are left alone."""
 
 import hashlib
 import json
