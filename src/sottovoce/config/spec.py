@@ -89,11 +89,11 @@ class MechanismSpec(Section):
         return dict(self.model_extra or {})
 
 
-def _members(value: object) -> int | list[str]:
+def _members(value: object) -> int | tuple[str, ...]:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return value
-    if isinstance(value, list) and value and all(isinstance(name, str) for name in value):
-        return value
+    if isinstance(value, list | tuple) and value and all(isinstance(n, str) for n in value):
+        return tuple(value)
     raise ValueError("give a number of clients, 1 or more, or a list of their names")
 
 
@@ -104,7 +104,7 @@ class GroupSpec(Section):
     is one adjacency in a run: `adjacency` may only repeat it.
     """
 
-    clients: Annotated[int | list[str], PlainValidator(_members)]
+    clients: Annotated[int | tuple[str, ...], PlainValidator(_members)]
     epsilon: Epsilon | None = None
     delta: Delta | None = None
     adjacency: Annotated[Adjacency | None, Field(strict=False)] = None
@@ -126,7 +126,7 @@ class PrivacySpec(Section):
     epsilon: Epsilon | None = None
     delta: Delta
     minimum_clients: Annotated[int, Field(ge=1)] = 1
-    groups: list[GroupSpec] = []
+    groups: Annotated[tuple[GroupSpec, ...], Field(strict=False)] = ()
 
 
 class RunSpec(Section):

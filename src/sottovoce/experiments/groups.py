@@ -137,7 +137,7 @@ def written_into(spec: RunSpec, groups: Sequence[Group]) -> RunSpec:
             continue
         update = {"mechanism": group.mechanism, "epsilon": group.epsilon, "delta": group.delta}
         tables[group.number - 1] = tables[group.number - 1].model_copy(update=update)
-    privacy = spec.privacy.model_copy(update={"groups": tables})
+    privacy = spec.privacy.model_copy(update={"groups": tuple(tables)})
     return spec.model_copy(update={"privacy": privacy})
 
 
@@ -145,7 +145,7 @@ def _members(tables: Sequence[GroupSpec], clients: Sequence[str]) -> list[tuple[
     """The clients of each table: those it names, or the next so many that no table names."""
     owner: dict[str, int] = {}
     for number, table in enumerate(tables):
-        for name in [] if isinstance(table.clients, int) else table.clients:
+        for name in () if isinstance(table.clients, int) else table.clients:
             if name not in clients:
                 near = UnknownNameError.among("client", name, clients)
                 raise ConfigError(f"'privacy.groups[{number}].clients': {near}")
@@ -168,5 +168,5 @@ def _members(tables: Sequence[GroupSpec], clients: Sequence[str]) -> list[tuple[
             members.append(tuple(free[: table.clients]))
             free = free[table.clients :]
         else:
-            members.append(tuple(table.clients))
+            members.append(table.clients)
     return members
