@@ -8,7 +8,7 @@ import pytest
 from specs import small_spec, small_table
 
 from sottovoce.adjacency import Adjacency
-from sottovoce.algorithms.fedavg import LocalSgd
+from sottovoce.algorithms.fedavg import FedAvg, LocalSgd
 from sottovoce.config.loading import load, parse
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError, ParameterError
@@ -27,6 +27,7 @@ LOCAL_STEPS = {
     "local_steps": 3,
     "local_learning_rate": 0.5,
 }
+CLIENT_LEVEL = {"level": "client", "clip_norm": 0.5, "epsilon": 4.0, "delta": 1e-5}
 
 
 def a_spec(*groups: dict[str, Any], **changes: Any) -> RunSpec:
@@ -156,6 +157,13 @@ def test_a_group_in_a_run_without_privacy_is_refused() -> None:
         assemble(parse(table))
 
 
+def test_groups_have_no_place_beside_a_published_epsilon() -> None:
+    algorithm = {"kind": "nbafl", "local_learning_rate": 0.5}
+    spec = a_spec(SMALL, privacy=CLIENT_LEVEL, algorithm=algorithm, mechanism={"kind": "gaussian"})
+    with pytest.raises(ConfigError, match=r"NbAFL's epsilon is none; use the algorithm 'fedavg'"):
+        assemble(spec)
+
+
 def test_a_budget_that_no_parameter_meets_names_its_group(tmp_path: Path) -> None:
     tiny = {"clients": 1, "epsilon": 1e-12, "delta": 1e-300}
     with pytest.raises(ConfigError, match=r"groups\[0\].*not even.*reaches epsilon 1e-12.*larger"):
@@ -185,13 +193,12 @@ def test_a_secure_sum_has_one_mechanism() -> None:
 
 # -- penalties -----------------------------------------------------------------------------
 
-CLIENT_LEVEL = {"level": "client", "clip_norm": 0.5, "epsilon": 4.0, "delta": 1e-5}
-
 
 def test_a_penalty_follows_from_the_budgets() -> None:
     penalised = {**LOCAL_STEPS, "budget_penalty": True}
     for algorithm, expected in ((LOCAL_STEPS, {}), (penalised, [0.75, 0.75, 0.0, 0.0, 0.0, 0.0])):
         assembly = assemble(a_spec(SMALL, privacy=CLIENT_LEVEL, algorithm=algorithm))
+        assert isinstance(assembly.algorithm, FedAvg)
         work = assembly.algorithm.local_work
         assert isinstance(work, LocalSgd)
         if expected:

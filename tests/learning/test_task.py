@@ -60,7 +60,9 @@ def test_local_models_equal_plain_full_batch_descent(
     made, module = make_task()
     start = made.initial_model()
     group = clients([3, 1, 5])
-    trained = made.local_models(start, group, steps=4, learning_rate=0.3, penalties=penalties)
+    trained = made.local_models(
+        start, group, steps=4, learning_rate=0.3, proximal_weights=penalties
+    )
     for position, row in trained:
         flat = origin = torch.as_tensor(start, dtype=torch.float32)
         for _ in range(4):

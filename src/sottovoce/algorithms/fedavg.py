@@ -102,7 +102,7 @@ class LocalSgd:
             clients,
             steps=self.steps,
             learning_rate=self.learning_rate,
-            penalties=[self.penalties.get(client.name, 0.0) for client in clients],
+            proximal_weights=[self.penalties.get(client.name, 0.0) for client in clients],
         )
         for position, local in models:
             update = local.to(torch.float64).numpy() - model

@@ -4,7 +4,7 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.parameters import MAX_EPSILON
@@ -67,6 +67,20 @@ class FedAvgSpec(Section):
     budget_penalty: bool = False
 
 
+class NbAflSpec(Section):
+    """Noise before aggregation (Wei et al. 2020): clients send clipped models, not updates.
+
+    `exposures`, all rounds unless given, is how often a client's model is sent as the published
+    calibration counts it.
+    """
+
+    kind: Literal["nbafl"]
+    local_steps: Annotated[int, Field(ge=1)] = 1
+    local_learning_rate: Positive
+    proximal_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    exposures: Annotated[int, Field(ge=1)] | None = None
+
+
 class DirectSpec(Section):
     kind: Literal["direct"]
 
@@ -75,6 +89,13 @@ class SecureSumSpec(Section):
     """A simulated secure sum: released only if at least `minimum_clients` messages arrived."""
 
     kind: Literal["secure_sum"]
+    minimum_clients: Annotated[int, Field(ge=2, lt=2**31)]
+
+
+class ShufflerSpec(Section):
+    """A simulated shuffler: messages leave only if at least `minimum_clients` arrived."""
+
+    kind: Literal["shuffler"]
     minimum_clients: Annotated[int, Field(ge=2, lt=2**31)]
 
 
@@ -104,7 +125,9 @@ class GroupSpec(Section):
     is one adjacency in a run: `adjacency` may only repeat it.
     """
 
-    clients: Annotated[int | tuple[str, ...], PlainValidator(_members)]
+    clients: Annotated[
+        int | tuple[str, ...], PlainValidator(_members), PlainSerializer(lambda value: value)
+    ]
     epsilon: Epsilon | None = None
     delta: Delta | None = None
     adjacency: Annotated[Adjacency | None, Field(strict=False)] = None
@@ -116,8 +139,11 @@ class PrivacySpec(Section):
 
     With `epsilon` the mechanism's free parameter is calibrated so that all rounds together stay
     within it, unless the mechanism gives that parameter itself; either way it is the client's
-    budget, which the ledger enforces. The run halts where fewer than `minimum_clients` clients have
-    budget left for a round. Clients named in `groups` have budgets or mechanisms of their own.
+    budget, which the ledger enforces. The algorithm 'nbafl' alone takes it for its published
+    analysis, which is no bound: there it makes the noise, and is no budget.
+
+    The run halts where fewer than `minimum_clients` clients have budget left for a round. Clients
+    in `groups` have budgets or mechanisms of their own.
     """
 
     level: Literal["sample", "client"]
@@ -144,15 +170,15 @@ class RunSpec(Section):
     rotation: Literal["auto", "on", "off"] = "auto"
     data: DataSpec
     model: Annotated[LinearSpec | MlpSpec, Field(discriminator="kind")]
-    algorithm: FedAvgSpec
+    algorithm: Annotated[FedAvgSpec | NbAflSpec, Field(discriminator="kind")]
     privacy: PrivacySpec
     mechanism: MechanismSpec
     sampling: Annotated[EveryoneSpec | PoissonSpec | FixedSizeSpec, Field(discriminator="kind")] = (
         EveryoneSpec(kind="everyone")
     )
 
-    channel: Annotated[DirectSpec | SecureSumSpec, Field(discriminator="kind")] = DirectSpec(
-        kind="direct"
+    channel: Annotated[DirectSpec | SecureSumSpec | ShufflerSpec, Field(discriminator="kind")] = (
+        DirectSpec(kind="direct")
     )
 
     def plain(self) -> dict[str, Any]:

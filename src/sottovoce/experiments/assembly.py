@@ -13,21 +13,26 @@ from sottovoce.algorithms.fedavg import (
     SampleClippedGradient,
     budget_penalties,
 )
-from sottovoce.channels.channel import Channel, Direct, SecureSum
+from sottovoce.algorithms.nbafl import NbAfl
+from sottovoce.channels.channel import Channel, Direct, SecureSum, Shuffler
 from sottovoce.config.spec import (
     DirectSpec,
     DirichletSpec,
     EveryoneSpec,
+    FedAvgSpec,
     FixedSizeSpec,
     IidSpec,
     LinearSpec,
     MlpSpec,
+    NbAflSpec,
     PoissonSpec,
     RunSpec,
     SecureSumSpec,
+    ShufflerSpec,
 )
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ConfigError
+from sottovoce.experiments import nbafl
 from sottovoce.experiments.groups import (
     Group,
     budget,
@@ -43,7 +48,7 @@ from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
 from sottovoce.privacy.events import NonPrivate
-from sottovoce.randomness import SeededRandomness
+from sottovoce.randomness import Randomness, SeededRandomness, SystemRandomness
 from sottovoce.rounds.plan import ClientPlan
 from sottovoce.simulation.cohorts import ClientSampling, Everyone, FixedSize, Poisson
 
@@ -56,7 +61,7 @@ class Assembly:
     task: Task
     clients: tuple[ClientData, ...]
     parts: tuple[ClientPlan, ...]
-    algorithm: FedAvg
+    algorithm: FedAvg | NbAfl
     sampling: ClientSampling
     channel: Channel
     groups: tuple[Group, ...]
@@ -82,13 +87,16 @@ def assemble(spec: RunSpec) -> Assembly:
     module = models.build(model, data.train_features.shape[1], data.num_classes)
     models.initialise(model, module, schedule.generator("initial model"))
     task = Task(module, torch.from_numpy(data.test_features), torch.from_numpy(data.test_labels))
+    if isinstance(spec.algorithm, NbAflSpec):
+        if spec.privacy.groups:
+            raise ConfigError(
+                "'privacy.groups' have budgets, and NbAFL's epsilon is none; use the algorithm "
+                "'fedavg'"
+            )
+        spec = nbafl.with_published_noise(spec, clients)
     groups = groups_of(spec, [client.name for client in clients])
     _check_minimum(spec)
-    algorithm = FedAvg(
-        local_work=_local_work(spec, groups),
-        server_learning_rate=spec.algorithm.server_learning_rate,
-        server_momentum=spec.algorithm.server_momentum,
-    )
+    algorithm = _algorithm(spec, clients, groups)
     channel = _channel(spec)
     groups = _resolved(groups, spec, algorithm, task.dimension, clients, channel)
     group_of = {name: group for group in groups for name in group.clients}
@@ -117,18 +125,30 @@ def assemble(spec: RunSpec) -> Assembly:
         sampling=_sampling(spec),
         channel=channel,
         groups=groups,
-        budgets={
-            name: allowed
-            for name, group in group_of.items()
-            if (allowed := budget(group, spec, algorithm.unit)) is not None
-        },
+        budgets=_budgets(groups, spec, algorithm),
     )
+
+
+def _budgets(
+    groups: Sequence[Group], spec: RunSpec, algorithm: FedAvg | NbAfl
+) -> dict[str, Budget]:
+    if isinstance(algorithm, NbAfl):
+        return {}  # its epsilon is a published figure, below what a client really spends
+    allowed = {group.number: budget(group, spec, algorithm.unit) for group in groups}
+    return {
+        name: own for group in groups for name in group.clients if (own := allowed[group.number])
+    }
+
+
+def randomness_of(spec: RunSpec) -> Randomness:
+    """What feeds the mechanisms, the shuffler and the server's own noise."""
+    return SeededRandomness(spec.seed) if spec.randomness == "seeded" else SystemRandomness()
 
 
 def _resolved(
     groups: tuple[Group, ...],
     spec: RunSpec,
-    algorithm: FedAvg,
+    algorithm: FedAvg | NbAfl,
     dimension: int,
     clients: tuple[ClientData, ...],
     channel: Channel,
@@ -157,7 +177,7 @@ def _resolved(
 
 def _parts(
     group_of: Mapping[str, Group],
-    algorithm: FedAvg,
+    algorithm: FedAvg | NbAfl,
     dimension: int,
     clients: tuple[ClientData, ...],
 ) -> tuple[ClientPlan, ...]:
@@ -202,8 +222,24 @@ def _check_minimum(spec: RunSpec) -> None:
         )
 
 
-def _local_work(spec: RunSpec, groups: Sequence[Group]) -> LocalWork:
-    algorithm, clip_norm = spec.algorithm, spec.privacy.clip_norm
+def _algorithm(
+    spec: RunSpec, clients: tuple[ClientData, ...], groups: Sequence[Group]
+) -> FedAvg | NbAfl:
+    match spec.algorithm:
+        case FedAvgSpec() as given:
+            return FedAvg(
+                local_work=_local_work(spec, given, groups),
+                server_learning_rate=given.server_learning_rate,
+                server_momentum=given.server_momentum,
+            )
+        case NbAflSpec():
+            return nbafl.algorithm(spec, clients, randomness_of(spec))
+        case _:
+            assert_never(spec.algorithm)
+
+
+def _local_work(spec: RunSpec, algorithm: FedAvgSpec, groups: Sequence[Group]) -> LocalWork:
+    clip_norm = spec.privacy.clip_norm
     if spec.privacy.level == "sample":
         if algorithm.budget_penalty:
             raise ConfigError(
@@ -278,13 +314,20 @@ def _channel(spec: RunSpec) -> Channel:
         case DirectSpec():
             return Direct()
         case SecureSumSpec(minimum_clients=minimum):
-            fixed = spec.sampling.size if isinstance(spec.sampling, FixedSizeSpec) else None
-            largest = fixed or spec.data.clients
-            if minimum > largest:
-                raise ConfigError(
-                    f"channel.minimum_clients {minimum} exceeds the {largest} clients that a round "
-                    "can have: no sum would ever be released"
-                )
+            _check_reachable(spec, minimum, "no sum")
             return SecureSum(minimum_clients=minimum)
+        case ShufflerSpec(minimum_clients=minimum):
+            _check_reachable(spec, minimum, "no message")
+            return Shuffler(minimum_clients=minimum)
         case _:
             assert_never(spec.channel)
+
+
+def _check_reachable(spec: RunSpec, minimum: int, nothing: str) -> None:
+    fixed = spec.sampling.size if isinstance(spec.sampling, FixedSizeSpec) else None
+    largest = fixed or spec.data.clients
+    if minimum > largest:
+        raise ConfigError(
+            f"channel.minimum_clients {minimum} exceeds the {largest} clients that a round can "
+            f"have: {nothing} would ever be released"
+        )

@@ -19,10 +19,11 @@ def client_table(assembly: Assembly, ledger: Ledger, able: Collection[str]) -> l
     for group in assembly.groups:
         for name in group.clients:
             spent = ledger.spent(name, group.delta)
+            budget = assembly.budgets.get(name)
             rows[name] = {
                 "client": name,
                 "group": group.number,
-                "budget": group.epsilon,
+                "budget": budget.epsilon if budget else None,
                 "delta": group.delta,
                 "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
                 "rounds": rounds.get(name, 0),
@@ -44,7 +45,7 @@ def group_table(assembly: Assembly, clients: list[dict[str, Any]]) -> list[dict[
                 "clients": len(rows),
                 "mechanism": {"kind": group.mechanism.kind, **group.mechanism.parameters},
                 "bits_per_coordinate": bits_per_coordinate(part.mechanism),
-                "budget": group.epsilon,
+                "budget": rows[0]["budget"],
                 "delta": group.delta,
                 "epsilon": None if None in epsilons else max(epsilons),
                 "rounds": max(row["rounds"] for row in rows),

@@ -9,18 +9,20 @@ from typing import Any, assert_never
 
 from sottovoce import __version__
 from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.channels.channel import Direct, SecureSum
+from sottovoce.algorithms.nbafl import NbAfl
+from sottovoce.channels.channel import Direct, SecureSum, Shuffler
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError, LedgerError, OutputError
-from sottovoce.experiments.assembly import Assembly, assemble
+from sottovoce.experiments import nbafl
+from sottovoce.experiments.assembly import Assembly, assemble, randomness_of
 from sottovoce.experiments.client_table import client_table, group_table
 from sottovoce.experiments.run_folder import RunFolder
 from sottovoce.files import finite_or_none
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.mechanism import bits_per_coordinate
-from sottovoce.privacy.accounting import privacy_spent
+from sottovoce.privacy.accounting import privacy_spent, show_epsilon
 from sottovoce.privacy.events import NonPrivate, multiset, unhidden
-from sottovoce.randomness import Randomness, SeededRandomness, SystemRandomness
+from sottovoce.randomness import SeededRandomness
 from sottovoce.simulation.engine import Halted, RoundRecord, Simulation
 from sottovoce.simulation.progress import Progress
 
@@ -123,10 +125,6 @@ def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
 
 
 def _simulation(assembly: Assembly, ledger: Ledger) -> Simulation:
-    schedule = SeededRandomness(assembly.spec.seed)
-    randomness: Randomness = (
-        schedule if assembly.spec.randomness == "seeded" else SystemRandomness()
-    )
     return Simulation(
         run=assembly.spec.hash,
         task=assembly.task,
@@ -135,8 +133,8 @@ def _simulation(assembly: Assembly, ledger: Ledger) -> Simulation:
         algorithm=assembly.algorithm,
         adjacency=assembly.spec.privacy.adjacency,
         sampling=assembly.sampling,
-        schedule=schedule,
-        randomness=randomness,
+        schedule=SeededRandomness(assembly.spec.seed),
+        randomness=randomness_of(assembly.spec),
         ledger=ledger,
         rotated=assembly.spec.rotation == "on",
         channel=assembly.channel,
@@ -200,6 +198,8 @@ def guarantee(assembly: Assembly) -> str:
         case _:
             assert_never(spec.privacy.adjacency)
     public = "; the number of samples of each client is public" if sample else ""
+    if isinstance(assembly.algorithm, NbAfl):
+        public = "; the size of the smallest data set is public"  # the noise is made from it
     reasons = [
         *(["seeded randomness"] if spec.randomness == "seeded" else []),
         *(["float noise"] if _any_float(assembly) else []),
@@ -210,6 +210,10 @@ def guarantee(assembly: Assembly) -> str:
             what = "local privacy: the messages hide"
         case SecureSum():
             what = f"privacy of sums ({assembly.channel.describe()}): the sums hide"
+        case Shuffler():
+            what = (
+                f"privacy of shuffled messages ({assembly.channel.describe()}): together they hide"
+            )
         case _:
             assert_never(assembly.channel)
     own = ", each client within its own budget" if len(assembly.groups) > 1 else ""
@@ -217,7 +221,7 @@ def guarantee(assembly: Assembly) -> str:
 
 
 def _both_epsilons(assembly: Assembly, ledger: Ledger, charged: float) -> dict[str, float | None]:
-    """What a client's messages would give away if they were seen, and what their sums do."""
+    """What a client's messages would give away if they were seen, and what is seen of them does."""
     if isinstance(assembly.channel, Direct):
         return {"local_epsilon": finite_or_none(charged), "central_epsilon": None}
 
@@ -231,7 +235,39 @@ def _both_epsilons(assembly: Assembly, ledger: Ledger, charged: float) -> dict[s
     }
 
 
-def _warnings(assembly: Assembly, rows: list[Metrics], halted: str | None) -> list[str]:
+def _published(assembly: Assembly, ledger: Ledger) -> dict[str, float]:
+    """The epsilon of a published analysis that is no bound, for the algorithm that has one."""
+    if not isinstance(assembly.algorithm, NbAfl):
+        return {}
+    sent = [sum(count for _, count in ledger.history(name)) for name in ledger.clients()]
+    most = max(sent, default=0)
+    return {
+        "published_epsilon": nbafl.published_epsilon(assembly.spec, assembly.clients, most),
+        "downlink_stddev": assembly.algorithm.downlink_stddev,
+    }
+
+
+def _idle_shuffler(
+    channel: Shuffler, local_epsilon: float | None, central_epsilon: float | None
+) -> list[str]:
+    """A warning where the shuffle saves less than a hundredth of epsilon."""
+    local, central = local_epsilon or 0.0, central_epsilon or 0.0
+    if central < 0.99 * local:
+        return []
+    return [
+        f"shuffling {channel.minimum_clients} clients buys nothing: epsilon "
+        f"{show_epsilon(central, 3)} against {show_epsilon(local, 3)} if every message were seen "
+        "with its sender; it takes more clients, or a smaller epsilon for each message (a vector "
+        "of many coordinates has a large one)"
+    ]
+
+
+def _warnings(
+    assembly: Assembly,
+    rows: list[Metrics],
+    epsilons: dict[str, float | None],
+    halted: str | None,
+) -> list[str]:
     """What a person should know before believing the result."""
     found = []
     remedy = "leave the noise to calibration, or ask for fewer rounds"
@@ -257,6 +293,10 @@ def _warnings(assembly: Assembly, rows: list[Metrics], halted: str | None) -> li
             "the secure sum is simulated: bytes are those of the bare codes, and a real protocol "
             "sends more (a sum of n bits alone takes log2(n + 1) bits a coordinate)"
         )
+    if isinstance(assembly.channel, Shuffler):
+        found += _idle_shuffler(assembly.channel, **epsilons)
+    if isinstance(assembly.algorithm, NbAfl):
+        found.append(nbafl.WARNING)
     sample = assembly.algorithm.unit is Unit.SAMPLE
     protected = sum(c.num_samples for c in assembly.clients) if sample else len(assembly.clients)
     if assembly.spec.privacy.delta > 1.0 / protected:
@@ -308,6 +348,7 @@ def _result(
         total = sum(row[f"{kind}_bytes_{direction}"] for row in rows)
         return total / count if count else None
 
+    epsilons = _both_epsilons(assembly, ledger, spent.epsilon if spent else 0.0)
     return {
         "name": spec.name,
         "mechanism": {"kind": spec.mechanism.kind, **spec.mechanism.parameters},
@@ -316,7 +357,8 @@ def _result(
         "rounds": progress.rounds_done,
         "halted": halted,
         "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
-        **_both_epsilons(assembly, ledger, spent.epsilon if spent else 0.0),
+        **epsilons,
+        **_published(assembly, ledger),
         "channel": assembly.channel.describe(),
         "delta": spec.privacy.delta,
         "private": spent is None or math.isfinite(spent.epsilon),
@@ -336,5 +378,5 @@ def _result(
         "spec_hash": spec.hash,
         "groups": group_table(assembly, clients),
         "clients": clients,
-        "warnings": _warnings(assembly, rows, halted),
+        "warnings": _warnings(assembly, rows, epsilons, halted),
     }

@@ -110,9 +110,9 @@ def new_attempt(event: PrivacyEvent, release: Release, attempt: int) -> Due:
 def _charged_for(event: PrivacyEvent, attempt: int) -> PrivacyEvent:
     """What an attempt at a release with `event` is charged with.
 
-    A channel hides one message of a client in a round. Where the others repeat theirs, two sums
-    differ by this client's two messages alone: so the second attempt pays for both as if they were
-    seen, and each further one for itself.
+    A channel hides one message of a client in a round. Where the others repeat theirs, two sums, or
+    two shuffles, differ by this client's two messages alone: so the second attempt pays for both as
+    if they were seen, and each further one for itself.
     """
     if attempt == 0:
         return event
