@@ -40,8 +40,8 @@ def test_whoever_writes_the_spec_has_the_last_word(choice: str, mechanism: dict[
 def test_a_box_cannot_be_rotated() -> None:
     on_a_box = Laplace(input_domain=Box(dimension=3, lower=-1.0, upper=1.0), noise_multiplier=1.0)
     with pytest.raises(ConfigError, match=r"'rotation'.*L2 ball.*Box.*'off'"):
-        _is_rotated(small_spec(rotation="on"), on_a_box)
-    assert not _is_rotated(small_spec(), on_a_box)
+        _is_rotated(small_spec(rotation="on"), [on_a_box])
+    assert not _is_rotated(small_spec(), [on_a_box])
 
 
 def test_an_unknown_choice_is_refused() -> None:
