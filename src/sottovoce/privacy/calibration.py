@@ -26,12 +26,14 @@ def calibrate(
     more_private: Direction,
     ends: tuple[float, float] | None = None,
     relative_tolerance: float = _RELATIVE_TOLERANCE,
+    near: float | None = None,
 ) -> float:
     """The least private parameter whose event still has at most `epsilon` at `delta`.
 
     `event_at` must grow more private as its parameter grows larger (or smaller, as `more_private`
     says). The result itself is checked to meet the budget: it is the safe end of a bracket.
-    `ends` are where to look, the least private first.
+    `ends` are where to look, the least private first; `near` is a guess to begin with, which costs
+    little where it is wrong.
     """
     parameters.epsilon(epsilon)
     parameters.delta(delta)
@@ -41,6 +43,13 @@ def calibrate(
         return accounting.within(event, delta, epsilon, quickly=quickly)
 
     loose, safe = (math.log(end) for end in ends or _ENDS[more_private])
+    if near is not None:
+        reach = math.copysign(_COARSE, safe - loose)
+        inner, outer = (math.log(near) + reach, math.log(near) - reach)
+        between = min(loose, safe) < min(inner, outer) and max(inner, outer) < max(loose, safe)
+        if between and meets(inner) and not meets(outer):
+            found = _refined(event_at, inner, outer, epsilon, delta, relative_tolerance)
+            return math.exp(found)
     quickly = meets(safe, quickly=True)
     if not quickly and not meets(safe):
         raise ParameterError(
