@@ -7,7 +7,8 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Box, L1Ball, L2Ball
 from sottovoce.errors import DomainError, ParameterError
 from sottovoce.mechanisms.laplace import Laplace
-from sottovoce.privacy.events import PureDp, ZeroConcentrated
+from sottovoce.privacy.events import LaplaceNoise, Repeated
+from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.randomness import SeededRandomness
 
 L1 = L1Ball(dimension=128, radius=1.0)
@@ -20,9 +21,7 @@ def test_mean_estimation_over_ten_thousand_clients_has_the_published_error(
     epsilon: int, error: float
 ) -> None:
     mechanism = Laplace(input_domain=L1, noise_multiplier=1.0 / epsilon)
-    event = mechanism.privacy(Adjacency.ZERO_OUT)
-    assert isinstance(event, PureDp)
-    assert event.epsilon == pytest.approx(epsilon)
+    assert pure_epsilon(mechanism.privacy(Adjacency.ZERO_OUT)) == pytest.approx(epsilon)
     law = mechanism.law(np.full(128, 1.0 / 128.0))
     assert float(np.mean(law.variance())) / 1e4 == pytest.approx(error, rel=5e-3)
 
@@ -31,26 +30,25 @@ def test_noise_and_charge_follow_the_domain() -> None:
     ball = Laplace(input_domain=L1Ball(dimension=3, radius=4.0, records=2), noise_multiplier=2.5)
     assert ball.noise_scale == 5.0
     assert ball.noise_stddev == pytest.approx(5.0 * math.sqrt(2.0))
-    assert ball.privacy(Adjacency.REPLACE_ONE) == PureDp(
-        epsilon=2 / 2.5, adjacency=Adjacency.REPLACE_ONE
+    assert ball.privacy(Adjacency.REPLACE_ONE) == LaplaceNoise(
+        shift=2 / 2.5, dimension=1, adjacency=Adjacency.REPLACE_ONE
     )
     euclidean = Laplace(input_domain=L2Ball(dimension=3, radius=4.0), noise_multiplier=2.0)
-    assert euclidean.privacy(Adjacency.REPLACE_ONE) == ZeroConcentrated(
-        rho=0.5, adjacency=Adjacency.REPLACE_ONE
+    assert euclidean.privacy(Adjacency.REPLACE_ONE) == LaplaceNoise(
+        shift=1.0, dimension=3, adjacency=Adjacency.REPLACE_ONE
     )
     box = Laplace(input_domain=Box(dimension=3, lower=-1.0, upper=3.0), noise_multiplier=2.0)
     assert box.noise_scale == 8.0
-    assert box.privacy(Adjacency.REPLACE_ONE).epsilon == 1.5  # type: ignore[union-attr]
-    assert box.privacy(Adjacency.ZERO_OUT).epsilon == 3 * 3 / 8  # type: ignore[union-attr]
+    for adjacency, shift in ((Adjacency.REPLACE_ONE, 0.5), (Adjacency.ZERO_OUT, 3 / 8)):
+        event = LaplaceNoise(shift=shift, dimension=1, adjacency=adjacency)
+        assert box.privacy(adjacency) == Repeated(event=event, count=3)
 
 
 def test_a_scalar_under_replace_one_needs_a_variance_of_eight_over_epsilon_squared() -> None:
     # Not 2/epsilon^2, which hides a value in [-1, 1] only against 0.
     box = Box(dimension=1, lower=-1.0, upper=1.0)
     mechanism = Laplace(input_domain=box, noise_multiplier=1.0 / 3.0)
-    event = mechanism.privacy(Adjacency.REPLACE_ONE)
-    assert isinstance(event, PureDp)
-    assert event.epsilon == pytest.approx(3.0)
+    assert pure_epsilon(mechanism.privacy(Adjacency.REPLACE_ONE)) == pytest.approx(3.0)
     assert mechanism.law([0.5]).variance()[0] == pytest.approx(8.0 / 9.0)
 
 

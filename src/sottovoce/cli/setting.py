@@ -90,11 +90,15 @@ class Setting:
         return self._any_dimension(mechanism.privacy(adjacency))
 
     def _any_dimension(self, event: "PrivacyEvent") -> "PrivacyEvent":
-        """Bits without a stated dimension: epsilon grows with it, so the largest counts."""
-        from sottovoce.domains import MAX_DIMENSION
-        from sottovoce.privacy.events import OneBit, SecureSum
+        """Without a stated dimension with which epsilon grows, the largest counts."""
+        from sottovoce.domains import MAX_DIMENSION, L2Ball
+        from sottovoce.privacy.events import LaplaceNoise, OneBit, SecureSum
 
-        if self.dimension is None and isinstance(event, OneBit | SecureSum):
+        grows = isinstance(event, OneBit | SecureSum) or (
+            isinstance(event, LaplaceNoise) and isinstance(self.domain, L2Ball)
+        )
+        if self.dimension is None and grows:
+            assert isinstance(event, OneBit | SecureSum | LaplaceNoise)
             return dataclasses.replace(event, dimension=MAX_DIMENSION)
         return event
 

@@ -12,7 +12,7 @@ from sottovoce.domains import Box, L1Ball, L2Ball, Vector
 from sottovoce.errors import ParameterError
 from sottovoce.mechanisms.mechanism import Codes, Float32Codes, LaplaceLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, register
-from sottovoce.privacy.events import PureDp, ZeroConcentrated
+from sottovoce.privacy.events import LaplaceNoise, Repeated
 from sottovoce.randomness import Keystream, open_uniforms
 
 
@@ -32,18 +32,19 @@ from sottovoce.randomness import Keystream, open_uniforms
 class Laplace:
     """x + Laplace(b) on every coordinate, of variance 2 b^2.
 
-    L1Ball   b = noise_multiplier * radius / records. Neighbours Delta apart in L1 give pure
-             epsilon = Delta/b: 1/noise_multiplier zero-out, 2/noise_multiplier replace-one.
-    L2Ball   the same b. A shift delta_i of one coordinate is (delta_i/b)-DP, so
-             (delta_i/b)^2/2-zCDP; that adds up to rho = Delta^2/(2 b^2), Delta in L2.
-    Box      b = noise_multiplier * (upper - lower). Every coordinate can move, so
-             epsilon = dimension * Delta/b, Delta in the maximum norm.
+    L1Ball   b = noise_multiplier * radius / records. Of all shifts Delta apart in L1 one in a
+             single coordinate is worst: epsilon = Delta/b, which is 1/noise_multiplier zero-out
+             and 2/noise_multiplier replace-one.
+    L2Ball   the same b. Equal shifts of all coordinates are worst; in high dimension they cost
+             what Gaussian noise of half the variance does, rho = Delta^2/(2 b^2).
+    Box      b = noise_multiplier * (upper - lower). Every coordinate can move by Delta, the
+             distance in the maximum norm: as many releases as there are coordinates.
 
     Float64 noise has gaps in its last bits that the real-valued Laplace law has not, so the claim
     holds for simulation only.
 
-    Reference: Dwork, McSherry, Nissim and Smith 2006, proposition 1; Bun and Steinke 2016,
-    proposition 3.3 (pure to zCDP); Mironov 2012 on float noise.
+    Reference: Dwork, McSherry, Nissim and Smith 2006, proposition 1; `privacy.laplace` for which
+    shift is worst; Mironov 2012 on float noise.
     """
 
     input_domain: L1Ball | L2Ball | Box
@@ -89,17 +90,18 @@ class Laplace:
     def law(self, values: ArrayLike) -> LaplaceLaw:
         return LaplaceLaw(centre=self.input_domain.check(values), scale=self.noise_scale)
 
-    def privacy(self, adjacency: Adjacency) -> PureDp | ZeroConcentrated:
+    def privacy(self, adjacency: Adjacency) -> LaplaceNoise | Repeated:
         domain = self.input_domain
         match domain:
             case L1Ball():
                 shift = domain.relative_sensitivity(adjacency) / self.noise_multiplier
-                return PureDp(epsilon=shift, adjacency=adjacency)
+                return LaplaceNoise(shift=shift, dimension=1, adjacency=adjacency)
             case L2Ball():
                 shift = domain.relative_sensitivity(adjacency) / self.noise_multiplier
-                return ZeroConcentrated(rho=shift**2 / 2.0, adjacency=adjacency)
+                return LaplaceNoise(shift=shift, dimension=domain.dimension, adjacency=adjacency)
             case Box():
                 shift = domain.sensitivity(adjacency) / self.noise_scale
-                return PureDp(epsilon=domain.dimension * shift, adjacency=adjacency)
+                event = LaplaceNoise(shift=shift, dimension=1, adjacency=adjacency)
+                return Repeated(event=event, count=domain.dimension)
             case _:
                 assert_never(domain)

@@ -12,6 +12,7 @@ from sottovoce.privacy.events import (
     BasicEvent,
     FinitePair,
     GaussianNoise,
+    LaplaceNoise,
     MetricDp,
     NonPrivate,
     OneBit,
@@ -30,6 +31,7 @@ from sottovoce.privacy.loss_pairs import (
     PAIR_ACCURACY,
     AtomPair,
     GaussianPair,
+    LaplacePair,
     LogisticBitPair,
     LossPair,
     SampledAwayPair,
@@ -90,6 +92,8 @@ def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
             return _alike(randomised_response(event.epsilon))
         case MetricDp():
             return _alike(randomised_response(event.pure().epsilon))
+        case LaplaceNoise() if event.dimension == 1:
+            return _alike(LaplacePair(event.shift))
         case OneBit():  # a single one; more are Gaussian, above
             return _alike(LogisticBitPair(event.shift))
         case FinitePair():
@@ -98,7 +102,7 @@ def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
             return _sampled(event)
         case Shuffled():
             return _alike(clones_pair(event))
-        case GaussianNoise() | SecureSum() | ZeroConcentrated() | RenyiCurve():
+        case LaplaceNoise() | GaussianNoise() | SecureSum() | ZeroConcentrated() | RenyiCurve():
             raise UnsupportedEventError(
                 f"the pld accountant needs a dominating pair, which {type(event).__name__} does "
                 "not have; use renyi"

@@ -10,6 +10,7 @@ from sottovoce.privacy.events import (
     Composed,
     FinitePair,
     GaussianNoise,
+    LaplaceNoise,
     MetricDp,
     NonPrivate,
     OneBit,
@@ -28,6 +29,7 @@ _SHAPES: dict[str, type[PrivacyEvent]] = {
     for shape in (
         NonPrivate,
         GaussianNoise,
+        LaplaceNoise,
         ZeroConcentrated,
         PureDp,
         MetricDp,

@@ -49,6 +49,24 @@ class GaussianNoise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaplaceNoise:
+    """Laplace noise on `dimension` coordinates, whose neighbours lie `shift` scales apart.
+
+    In Euclidean norm. With dimension 1 it also stands for any number of coordinates whose
+    neighbours lie `shift` scales apart in L1; see `privacy.laplace`.
+    """
+
+    shift: float
+    dimension: int
+    adjacency: Adjacency
+
+    def __post_init__(self) -> None:
+        _check_adjacency(self.adjacency)
+        parameters.positive("shift", self.shift)
+        parameters.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroConcentrated:
     """D_a <= rho a for every order a > 1, in both directions (Bun and Steinke 2016)."""
 
@@ -295,6 +313,7 @@ class Composed:
 BasicEvent = (
     NonPrivate
     | GaussianNoise
+    | LaplaceNoise
     | ZeroConcentrated
     | PureDp
     | MetricDp

@@ -119,6 +119,33 @@ class LogisticBitPair:
         return self
 
 
+@dataclass(frozen=True, slots=True)
+class LaplacePair:
+    """Laplace(0, 1) and Laplace(s, 1): the loss is s - 2x for x in [0, s], and -+s beyond.
+
+    H(x) = 1 - min(1, x, sqrt(x e^-s)). Under P the loss has density e^((l-s)/2)/4 between -s and s,
+    mass 1/2 at s and e^-s/2 at -s; under Q the same with the sign of the loss reversed.
+    """
+
+    shift: float
+    accuracy: ClassVar[float] = PAIR_ACCURACY
+
+    def masses(self, edges: Vector) -> tuple[Vector, Vector]:
+        s = self.shift
+        ends = np.concatenate(([-s], np.clip(edges, -s, s), [s]))
+        low, high = ends[:-1], ends[1:]
+        part = -np.expm1((low - high) / 2.0) / 2.0
+        first, second = part * np.exp((high - s) / 2.0), part * np.exp((-low - s) / 2.0)
+        for loss, p, q in ((-s, math.exp(-s) / 2.0, 0.5), (s, 0.5, math.exp(-s) / 2.0)):
+            place = int(np.searchsorted(edges, loss, side="left"))
+            first[place] += p
+            second[place] += q
+        return first, second
+
+    def reverse(self) -> "LaplacePair":
+        return self
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class AtomPair:
     """Finitely many losses (increasing, perhaps infinite) with their masses under P and Q."""

@@ -8,6 +8,7 @@ from sottovoce.privacy.events import (
     BasicEvent,
     FinitePair,
     GaussianNoise,
+    LaplaceNoise,
     MetricDp,
     NonPrivate,
     OneBit,
@@ -42,6 +43,8 @@ def _basic(event: BasicEvent) -> float:
             return event.pure().epsilon
         case FinitePair():
             return _largest_log_ratio(event)
+        case LaplaceNoise():
+            return event.shift * math.sqrt(event.dimension)  # |s|_1 <= |s|_2 sqrt d
         case OneBit():
             # A logit that moves by s changes log P(bit) by at most |s|, and |s|_1 <= |s|_2 sqrt d.
             return event.shift * math.sqrt(event.dimension)

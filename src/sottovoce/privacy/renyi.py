@@ -11,6 +11,7 @@ from sottovoce.privacy.events import (
     BasicEvent,
     FinitePair,
     GaussianNoise,
+    LaplaceNoise,
     MetricDp,
     NonPrivate,
     OneBit,
@@ -23,6 +24,7 @@ from sottovoce.privacy.events import (
     ZeroConcentrated,
     basic_counts,
 )
+from sottovoce.privacy.laplace import laplace_renyi
 from sottovoce.privacy.one_bit import one_bit_renyi
 from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.privacy.sampling import STATED_ORDERS, sampled_renyi
@@ -48,6 +50,8 @@ def _basic(event: BasicEvent, order: float) -> float:
             return math.inf
         case GaussianNoise():
             return order * event.mu**2 / 2.0
+        case LaplaceNoise():
+            return laplace_renyi(event.shift, event.dimension, order)
         case ZeroConcentrated():
             return order * event.rho
         case PureDp():

@@ -12,6 +12,7 @@ from sottovoce.privacy.events import (
     BasicEvent,
     FinitePair,
     GaussianNoise,
+    LaplaceNoise,
     MetricDp,
     NonPrivate,
     OneBit,
@@ -40,6 +41,8 @@ def _basic(event: BasicEvent) -> float:
             return math.inf
         case GaussianNoise():
             return event.mu**2 / 2.0
+        case LaplaceNoise():
+            return event.shift**2 / 2.0  # D_a <= a shift^2/2, see privacy.laplace
         case ZeroConcentrated():
             return event.rho
         case PureDp():

@@ -12,7 +12,7 @@ from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, ex
 from sottovoce.experiments.mean_estimation import Contender, error_chart, exact_errors, measure
 from sottovoce.mechanisms import registry
 from sottovoce.privacy import accounting
-from sottovoce.privacy.events import MetricDp, PureDp
+from sottovoce.privacy.pure import pure_epsilon
 
 DIMENSION, NUM_CLIENTS = 128, 10_000
 DELTA = 1.0 / (NUM_CLIENTS + 1)
@@ -63,13 +63,8 @@ def contenders(epsilon: float) -> list[Contender]:
 def _contender(name: str, kind: str, given: dict[str, Any]) -> Contender:
     mechanism = registry.find(kind).build(BALL, given)
     event = mechanism.privacy(Adjacency.ZERO_OUT)
-    match event:
-        case PureDp():
-            spent = event.epsilon
-        case MetricDp():
-            spent = event.pure().epsilon
-        case _:
-            spent = accounting.epsilon(event, DELTA)
+    pure = pure_epsilon(event)
+    spent = pure if math.isfinite(pure) else accounting.epsilon(event, DELTA)
     return Contender(name=name, mechanism=mechanism, spent=spent)
 
 
