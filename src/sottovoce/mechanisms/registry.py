@@ -26,7 +26,7 @@ from sottovoce.domains import Domain
 from sottovoce.errors import ParameterError, UnknownNameError
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.privacy import accounting
-from sottovoce.privacy.calibration import Direction, calibrate
+from sottovoce.privacy.calibration import ENDS, Direction, calibrate
 from sottovoce.privacy.events import PrivacyEvent, Repeated
 
 ENTRY_POINT_GROUP = "sottovoce.mechanisms"
@@ -64,6 +64,11 @@ class Knob:
     more_private: Direction
     ends: tuple[float, float] | Callable[[Domain, Parameters], tuple[float, float]] | None = None
     relative_tolerance: float = 1e-7
+
+    def ends_on(self, domain: Domain, given: Parameters) -> tuple[float, float]:
+        """Where to look on `domain` beside these parameters, the least private first."""
+        ends = self.ends(domain, given) if callable(self.ends) else self.ends
+        return ends or ENDS[self.more_private]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +169,7 @@ class Registration:
             epsilon=epsilon,
             delta=delta,
             more_private=knob.more_private,
-            ends=knob.ends(domain, given) if callable(knob.ends) else knob.ends,
+            ends=knob.ends_on(domain, given),
             relative_tolerance=max(relative_tolerance, knob.relative_tolerance),
             near=near,
         )

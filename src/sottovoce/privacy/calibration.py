@@ -12,7 +12,7 @@ from sottovoce.privacy.events import PrivacyEvent, Repeated
 Direction = Literal["larger", "smaller"]
 
 # Where to look, from the least to the most private end; just inside what parameters allow.
-_ENDS: dict[Direction, tuple[float, float]] = {"larger": (1e-4, 1e8), "smaller": (999.0, 1e-9)}
+ENDS: dict[Direction, tuple[float, float]] = {"larger": (1e-4, 1e8), "smaller": (999.0, 1e-9)}
 _RELATIVE_TOLERANCE = 1e-7
 _COARSE = 1e-2
 MAX_ROUNDS = 10**12
@@ -32,8 +32,7 @@ def calibrate(
 
     `event_at` must grow more private as its parameter grows larger (or smaller, as `more_private`
     says). The result itself is checked to meet the budget: it is the safe end of a bracket.
-    `ends` are where to look, the least private first; `near` is a guess to begin with, which costs
-    little where it is wrong.
+    `ends` are where to look, the least private first, and `near` is a guess to begin with.
     """
     parameters.epsilon(epsilon)
     parameters.delta(delta)
@@ -42,14 +41,13 @@ def calibrate(
         event = event_at(math.exp(log_parameter))
         return accounting.within(event, delta, epsilon, quickly=quickly)
 
-    loose, safe = (math.log(end) for end in ends or _ENDS[more_private])
+    loose, safe = (math.log(end) for end in ends or ENDS[more_private])
     if near is not None:
-        reach = math.copysign(_COARSE, safe - loose)
-        inner, outer = (math.log(near) + reach, math.log(near) - reach)
-        between = min(loose, safe) < min(inner, outer) and max(inner, outer) < max(loose, safe)
-        if between and meets(inner) and not meets(outer):
-            found = _refined(event_at, inner, outer, epsilon, delta, relative_tolerance)
-            return math.exp(found)
+        bracket = _around(
+            event_at, math.log(near), (safe, loose), epsilon, delta, relative_tolerance
+        )
+        if bracket is not None:
+            return math.exp(_refined(event_at, *bracket, epsilon, delta, relative_tolerance))
     quickly = meets(safe, quickly=True)
     if not quickly and not meets(safe):
         raise ParameterError(
@@ -59,7 +57,8 @@ def calibrate(
     least_private = loose
     if meets(loose, quickly=quickly):
         return math.exp(loose)
-    while abs(safe - loose) > max(_COARSE, relative_tolerance):
+    # Whoever asks for three digits needs no closer bracket for secants to be quick.
+    while abs(safe - loose) > max(_COARSE, 100.0 * relative_tolerance):
         middle = (safe + loose) / 2.0
         safe, loose = (middle, loose) if meets(middle, quickly=quickly) else (safe, middle)
     while quickly and meets(loose):  # the quick accountants end here; the others may go on
@@ -69,6 +68,39 @@ def calibrate(
         safe = loose
         loose = safe + math.copysign(min(abs(step), abs(least_private - safe)), step)
     return math.exp(_refined(event_at, safe, loose, epsilon, delta, relative_tolerance))
+
+
+def _around(
+    event_at: Callable[[float], PrivacyEvent],
+    guess: float,
+    ends: tuple[float, float],
+    target: float,
+    delta: float,
+    tolerance: float,
+) -> tuple[float, float] | None:
+    """A safe and a loose end around the guess, by ever longer steps; None if an end is passed.
+
+    A guess that is good enough is both.
+    """
+    safe, loose = ends
+
+    def missing(log_parameter: float) -> float:
+        spent = accounting.epsilon(event_at(math.exp(log_parameter)), delta)
+        return math.log(target / spent) if 0.0 < spent < math.inf else math.copysign(1.0, -spent)
+
+    at, gap = guess, missing(guess)
+    if 0.0 <= gap <= tolerance:
+        return guess, guess
+    kept = gap >= 0.0
+    # Log epsilon has a slope of about 1, or more where there is amplification.
+    step = math.copysign(max(_COARSE / 2.0, abs(gap)), loose - safe if kept else safe - loose)
+    while True:
+        following = at + step
+        if not min(loose, safe) < following < max(loose, safe):
+            return None
+        if (missing(following) >= 0.0) != kept:
+            return (at, following) if kept else (following, at)
+        at, step = following, 2.0 * step
 
 
 def _refined(
