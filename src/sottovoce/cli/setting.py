@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
@@ -199,6 +200,18 @@ def secret_sample(rate: float | None, scheme: str, hidden_by: str) -> "SecretSam
             "secure-sum"
         )
     return SecretSample(rate=rate, scheme=scheme, hidden_by=hidden_by)  # type: ignore[arg-type]
+
+
+def check_plot(plot: Path | None) -> None:
+    """A file that can be drawn to, checked before anything is computed."""
+    from sottovoce.errors import OutputError, ParameterError
+
+    if plot is None:
+        return
+    if plot.suffix != ".svg":
+        raise ParameterError(f"--plot draws SVG: name a file that ends in .svg, got '{plot}'")
+    if not plot.parent.is_dir():
+        raise OutputError(f"there is no folder '{plot.parent}' for --plot; make it first")
 
 
 def with_setting(command: Callable[..., None]) -> Callable[..., None]:

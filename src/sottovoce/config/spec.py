@@ -4,10 +4,12 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.parameters import MAX_EPSILON
+
+AUTO = "auto"  # in place of a mechanism
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -91,7 +93,11 @@ class PrivacySpec(Section):
 
 
 class MechanismSpec(Section):
-    """A registered mechanism; its own parameters stand beside `kind`."""
+    """A registered mechanism; its own parameters stand beside `kind`.
+
+    The kind "auto" is the one that errs least at the budget; `bits` is the most that it may send
+    for a coordinate.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
     kind: str
@@ -126,6 +132,11 @@ class RunSpec(Section):
     channel: Annotated[DirectSpec | SecureSumSpec, Field(discriminator="kind")] = DirectSpec(
         kind="direct"
     )
+
+    @field_validator("mechanism", mode="before")
+    @classmethod
+    def _auto(cls, value: Any) -> Any:
+        return {"kind": AUTO} if value == AUTO else value
 
     def plain(self) -> dict[str, Any]:
         return self.model_dump(mode="json")

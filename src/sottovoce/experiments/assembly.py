@@ -1,5 +1,6 @@
 """From a spec to the parts of a run: data, model, algorithm, calibrated mechanisms."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -8,6 +9,7 @@ import torch
 from sottovoce.algorithms.fedavg import FedAvg, LocalSgd, LocalWork, SampleClippedGradient
 from sottovoce.channels.channel import Channel, Direct, SecureSum
 from sottovoce.config.spec import (
+    AUTO,
     DirectSpec,
     DirichletSpec,
     EveryoneSpec,
@@ -21,7 +23,9 @@ from sottovoce.config.spec import (
     SecureSumSpec,
 )
 from sottovoce.domains import L2Ball
-from sottovoce.errors import ConfigError
+from sottovoce.errors import ConfigError, UnknownNameError
+from sottovoce.harmonizer.ranking import rank
+from sottovoce.harmonizer.setting import Setting
 from sottovoce.learning import datasets, models, partitioners
 from sottovoce.learning.partitioners import DirichletByLabel, Iid, Partition
 from sottovoce.learning.task import ClientData, Task
@@ -46,6 +50,7 @@ class Assembly:
     sampling: ClientSampling
     channel: Channel
     budget: Budget | None
+    mechanism_choice: str | None = None  # why this mechanism, if the spec left it open
 
 
 def assemble(spec: RunSpec) -> Assembly:
@@ -73,7 +78,9 @@ def assemble(spec: RunSpec) -> Assembly:
         server_momentum=spec.algorithm.server_momentum,
     )
     channel = _channel(spec)
-    resolved = _with_resolved_mechanism(spec, algorithm, task.dimension, clients, channel)
+    domains = _domains(algorithm, task.dimension, clients)
+    chosen, choice = _with_chosen_mechanism(spec, domains[0], channel)
+    resolved = _with_resolved_mechanism(chosen, domains, channel)
     registration = registry.find(resolved.mechanism.kind)
     parts = tuple(
         ClientPlan(
@@ -98,25 +105,55 @@ def assemble(spec: RunSpec) -> Assembly:
         sampling=_sampling(spec),
         channel=channel,
         budget=_budget(resolved, algorithm, parts[0]),
+        mechanism_choice=choice,
     )
 
 
-def _with_resolved_mechanism(
-    spec: RunSpec,
-    algorithm: FedAvg,
-    dimension: int,
-    clients: tuple[ClientData, ...],
-    channel: Channel,
-) -> RunSpec:
-    """The spec with calibrated and automatic parameters filled in.
+def _domains(
+    algorithm: FedAvg, dimension: int, clients: tuple[ClientData, ...]
+) -> tuple[L2Ball, ...]:
+    """Each client's domain, the most records first.
 
-    The client with the most records has the least noise beside its clip, so 'auto' looks at it.
+    That client has the least noise beside its clip, so whatever is automatic looks at it.
     """
+    by_size = sorted(clients, key=lambda client: client.num_samples, reverse=True)
+    return tuple(dict.fromkeys(algorithm.domain(dimension, client) for client in by_size))
+
+
+def _with_chosen_mechanism(
+    spec: RunSpec, domain: L2Ball, channel: Channel
+) -> tuple[RunSpec, str | None]:
+    """The spec with a mechanism in the place of "auto", and why it is that one."""
+    if spec.mechanism.kind != AUTO:
+        return spec, None
+    given = spec.mechanism.parameters
+    for name in given.keys() - {"bits"}:
+        raise UnknownNameError.among("parameter of mechanism 'auto'", name, ["bits"])
+    if spec.privacy.epsilon is None:
+        raise ConfigError(
+            "mechanism 'auto' is chosen at a budget: set 'privacy.epsilon', or name a mechanism"
+        )
+    setting = Setting(
+        domain=domain,
+        epsilon=spec.privacy.epsilon,
+        delta=spec.privacy.delta,
+        adjacency=spec.privacy.adjacency,
+        rounds=spec.rounds,
+        bits=given.get("bits"),
+        exact=spec.randomness == "system",
+    )
+    ranking = rank(setting, lambda mechanism: channel.event(mechanism, spec.privacy.adjacency))
+    ranking = ranking.best_of_each()
+    choice = ranking.choice
+    mechanism = MechanismSpec.model_validate({"kind": choice.kind, **choice.setting})
+    return spec.model_copy(update={"mechanism": mechanism}), ranking.explanation
+
+
+def _with_resolved_mechanism(spec: RunSpec, domains: Sequence[L2Ball], channel: Channel) -> RunSpec:
+    """The spec with calibrated and automatic parameters filled in."""
     registration = registry.find(spec.mechanism.kind)
     given = spec.mechanism.parameters
     registration.check_names(given)
-    by_size = sorted(clients, key=lambda client: client.num_samples, reverse=True)
-    domains = list(dict.fromkeys(algorithm.domain(dimension, client) for client in by_size))
     if registration.knob and registration.knob.parameter not in given:
         if spec.privacy.epsilon is None:
             raise ConfigError(

@@ -271,6 +271,7 @@ def _result(assembly: Assembly, ledger: Ledger, run_folder: RunFolder) -> dict[s
     return {
         "name": spec.name,
         "mechanism": {"kind": spec.mechanism.kind, **spec.mechanism.parameters},
+        "mechanism_choice": assembly.mechanism_choice,
         "accuracy": rows[-1]["accuracy"],
         "loss": rows[-1]["loss"],
         "rounds": rows[-1]["round"],

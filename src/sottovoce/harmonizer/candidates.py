@@ -64,7 +64,7 @@ class LeftOut:
 
 def candidates(setting: Setting, event_of: EventOf) -> Iterator[Candidate | LeftOut]:
     """Every registered mechanism with each of its settings, by name."""
-    guesses = Guesses(setting)
+    guesses = Guesses(setting, event_of)
     for registration in registry.registrations():
         yield from _candidates_of(registration, setting, event_of, guesses)
 
@@ -102,17 +102,7 @@ def _candidate(
             "every value that calibration tries is a design to solve and to account for, which "
             "takes minutes here; ask for designs (--designs) to have it ranked"
         )
-    parameters = registration.calibrated(
-        setting.domain,
-        free,
-        rounds=setting.rounds,
-        epsilon=setting.epsilon,
-        delta=setting.delta,
-        event_of=event_of,
-        relative_tolerance=_RELATIVE_TOLERANCE,
-        near=guesses.guess(registration, free),
-    )
-    guesses.learn(registration, parameters)
+    parameters = _calibrated(registration, free, setting, event_of, guesses)
     mechanism = registration.build(setting.domain, parameters)
     event = Repeated(event=event_of(mechanism), count=setting.rounds)
     spent = privacy_spent(event, setting.delta)
@@ -126,6 +116,32 @@ def _candidate(
         spent=spent,
         prediction=predict(registration, parameters, mechanism),
     )
+
+
+def _calibrated(
+    registration: Registration,
+    free: Parameters,
+    setting: Setting,
+    event_of: EventOf,
+    guesses: Guesses,
+) -> Parameters:
+    known = guesses.known(registration, free)
+    if registration.knob is not None and known is not None:
+        return registration.resolve(setting.domain, {**free, registration.knob.parameter: known})
+    parameters = registration.calibrated(
+        setting.domain,
+        free,
+        rounds=setting.rounds,
+        epsilon=setting.epsilon,
+        delta=setting.delta,
+        event_of=event_of,
+        relative_tolerance=_RELATIVE_TOLERANCE,
+        near=guesses.guess(registration, free),
+    )
+    assert registration.knob is not None
+    knob = registration.knob.parameter
+    guesses.learn(knob, parameters[knob], registration.build(setting.domain, parameters))
+    return parameters
 
 
 def _left_out(

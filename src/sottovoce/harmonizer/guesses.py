@@ -7,9 +7,9 @@ what calibration found last. Nothing here is trusted: what is found is always ac
 
 import math
 
-from sottovoce.errors import SottovoceError
 from sottovoce.harmonizer.setting import Setting
-from sottovoce.mechanisms.registry import Parameters, Registration
+from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.registry import EventOf, Parameters, Registration
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.privacy.renyi import renyi_divergence
 
@@ -19,47 +19,46 @@ _HALVINGS = 24
 class Guesses:
     """What calibration found so far for one setting."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, event_of: EventOf) -> None:
         self._setting = setting
+        self._event_of = event_of
         self._divergence = _divergence_of_a_message(setting)
+        self._divergences: dict[type[PrivacyEvent], float] = {}  # what was found, by event
         self._found: list[tuple[str, float, PrivacyEvent]] = []
 
-    def learn(self, registration: Registration, calibrated: Parameters) -> None:
+    def learn(self, knob: str, value: float, mechanism: Mechanism) -> None:
         """Keep what calibration found."""
-        assert registration.knob is not None
-        knob = registration.knob.parameter
-        event = self._event(registration, calibrated)
-        self._divergence = renyi_divergence(event, 2.0)
-        self._found.append((knob, calibrated[knob], event))
+        event = mechanism.privacy(self._setting.adjacency)
+        self._divergences[type(event)] = renyi_divergence(event, 2.0)
+        self._found.append((knob, value, self._event_of(mechanism)))
+
+    def known(self, registration: Registration, free: Parameters) -> float | None:
+        """The value at which an event comes again that calibration ended with: nothing to find."""
+        for knob, value, event in self._found:
+            if registration.knob and knob == registration.knob.parameter:
+                mechanism = registration.build(self._setting.domain, {**free, knob: value})
+                if self._event_of(mechanism) == event:
+                    return value
+        return None
 
     def guess(self, registration: Registration, free: Parameters) -> float | None:
         """The value with which to begin, or None where there is none or it would take long."""
         knob = registration.knob
         if knob is None or isinstance(self._setting.domain, registration.slow_on):
             return None
-        try:
-            for name, value, event in self._found:
-                # The same event again has been accounted for: it costs nothing.
-                if name == knob.parameter and event == self._event(
-                    registration, {**free, name: value}
-                ):
-                    return value
-            loose, safe = map(math.log, knob.ends_on(self._setting.domain, free))
-            for _ in range(_HALVINGS):
-                middle = (loose + safe) / 2.0
-                event = self._event(registration, {**free, knob.parameter: math.exp(middle)})
-                if renyi_divergence(event, 2.0) <= self._divergence:
-                    safe = middle
-                else:
-                    loose = middle
-            return math.exp(safe)
-        except SottovoceError:  # calibration will say why, in its own words
-            return None
-
-    def _event(self, registration: Registration, parameters: Parameters) -> PrivacyEvent:
-        """What a message gives away to whoever sees it."""
-        mechanism = registration.build(self._setting.domain, parameters)
-        return mechanism.privacy(self._setting.adjacency)
+        fallback = next(iter(self._divergences.values()), self._divergence)
+        loose, safe = map(math.log, knob.ends_on(self._setting.domain, free))
+        for _ in range(_HALVINGS):
+            middle = (loose + safe) / 2.0
+            given = {**free, knob.parameter: math.exp(middle)}
+            mechanism = registration.build(self._setting.domain, given)
+            event = mechanism.privacy(self._setting.adjacency)
+            aim = self._divergences.get(type(event), fallback)
+            if renyi_divergence(event, 2.0) <= aim:
+                safe = middle
+            else:
+                loose = middle
+        return math.exp(safe)
 
 
 def _divergence_of_a_message(setting: Setting) -> float:

@@ -104,7 +104,7 @@ def _unbiased_within(moments: Moments, largest: float) -> float | None:
                 return False
         return True
 
-    fractions = np.geomspace(_SMALLEST, 1.0, _SCANNED).tolist()
+    fractions: list[float] = np.geomspace(_SMALLEST, 1.0, _SCANNED).tolist()
     outside = next((n for n, fraction in enumerate(fractions) if not unbiased(fraction)), None)
     if outside is None:
         return None

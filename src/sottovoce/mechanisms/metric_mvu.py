@@ -64,7 +64,7 @@ def _epsilon_ends(domain: Domain, given: Parameters) -> tuple[float, float]:
     settings=[
         # Between neighbours on a box 'euclidean' is the same table: a budget has no metric.
         {"metric": "l1", "input_bits": inputs, "output_bits": outputs}
-        for inputs, outputs in ((1, 1), (5, 2), (6, 3))
+        for inputs, outputs in ((1, 1), (5, 2), (5, 3))
     ],
     coordinatewise=True,
     slow_on=[L2Ball],

@@ -121,22 +121,27 @@ def _refined(
         return gap if spent <= target else min(gap, -1e-300)  # logarithms may hide the last bit
 
     at_safe, at_loose = missing(safe), missing(loose)
-    stalled = False
+    # Illinois: an end that stays for a second time is drawn nearer to 0, and the secant past it.
+    weight_safe = weight_loose = 1.0
+    moved = ""
     while abs(safe - loose) > tolerance and at_safe > tolerance:
-        width = abs(safe - loose)
         middle = (safe + loose) / 2.0
-        if not stalled and math.isfinite(at_safe) and math.isfinite(at_loose):
+        if math.isfinite(at_safe) and math.isfinite(at_loose):
             # Aim half a tolerance inside, so that the safe end closes in too; and never at an end.
-            share = (at_safe - tolerance / 2.0) / (at_safe - at_loose)
+            above = weight_safe * (at_safe - tolerance / 2.0)
+            share = above / (above - weight_loose * (at_loose - tolerance / 2.0))
             middle = safe + min(max(share, 1e-3), 1.0 - 1e-3) * (loose - safe)
         if middle in (safe, loose):
             break
         at_middle = missing(middle)
         if at_middle >= 0.0:
-            safe, at_safe = middle, at_middle
+            safe, at_safe, weight_safe = middle, at_middle, 1.0
+            weight_loose /= 2.0 if moved == "safe" else 1.0
+            moved = "safe"
         else:
-            loose, at_loose = middle, at_middle
-        stalled = abs(safe - loose) > width / 2.0  # then halve what is left
+            loose, at_loose, weight_loose = middle, at_middle, 1.0
+            weight_safe /= 2.0 if moved == "loose" else 1.0
+            moved = "loose"
     return safe
 
 
