@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sottovoce.errors import ParameterError, RandomnessError
-from sottovoce.randomness import Keystream, Randomness, SeededRandomness, SystemRandomness
+from sottovoce.randomness import (
+    Keystream,
+    Randomness,
+    SeededRandomness,
+    SystemRandomness,
+    permutation,
+    uniform_below,
+)
 
 ZERO_KEY = bytes(32)
 # RFC 8439, appendix A.1, test vectors 1 and 2: key 0, nonce 0, block counters 0 and 1.
@@ -234,3 +242,30 @@ def test_each_source_names_its_grade() -> None:
 def test_a_seeded_stream_without_a_label_is_refused_lest_all_inputs_share_it() -> None:
     with pytest.raises(RandomnessError, match="names its one input"):
         SeededRandomness(5).stream()
+
+
+# -- uniform integers and permutations -----------------------------------------------------
+
+
+def test_a_word_that_would_favour_a_number_is_replaced_by_a_further_one() -> None:
+    """2^64 = 1 mod 3: the word 0 is the one too many."""
+    further = int.from_bytes(Keystream(bytes(32)).extension(4, 8), "little")
+    assert further * 3 % 2**64 >= 1
+    assert uniform_below(3, 0, Keystream(bytes(32)), 4) == further * 3 // 2**64
+    third = 2**64 // 3
+    for word, number in ((1, 0), (third, 0), (third + 1, 1), (2 * third + 1, 2), (2**64 - 1, 2)):
+        assert uniform_below(3, word, Keystream(bytes(32))) == number
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 57])
+def test_a_permutation_holds_every_number_once(count: int) -> None:
+    order = permutation(count, SeededRandomness(4).stream("order", count))
+    assert sorted(order) == list(range(count))
+
+
+def test_every_permutation_is_as_likely_as_any_other() -> None:
+    randomness = SeededRandomness(1)
+    counts = Counter(tuple(permutation(4, randomness.stream("order", n))) for n in range(4800))
+    assert len(counts) == 24
+    chi_square = sum((count - 200.0) ** 2 / 200.0 for count in counts.values())
+    assert chi_square < 57.1  # 23 degrees of freedom: once in 10^4

@@ -28,6 +28,7 @@ _CHUNK_BYTES = 1 << 16
 # The 32-bit block counter of ChaCha20 ends here.
 _MAX_STREAM_BYTES = 64 * 2**32
 _MAIN, _COMMITMENT = 0, 2**96 - 1
+_WORD = 2**64
 
 
 class Keystream:
@@ -78,6 +79,33 @@ class Keystream:
 def open_uniforms(words: NDArray[np.uint64]) -> NDArray[np.float64]:
     """Uniform numbers in the open interval (0, 1): 53 bits of each word, centred in their cell."""
     return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def uniform_below(bound: int, word: int, keystream: Keystream, coordinate: int = 0) -> int:
+    """A uniform integer below `bound`, exactly (Lemire 2019): by `word`, or further ones.
+
+    `word` is the coordinate's own 64 bits; further ones come from its extension.
+    """
+    taken = 0
+    while True:
+        product = word * bound
+        if product % _WORD >= _WORD % bound:
+            return product // _WORD
+        taken += 8
+        word = int.from_bytes(keystream.extension(coordinate, taken)[-8:], "little")
+
+
+def permutation(count: int, keystream: Keystream) -> list[int]:
+    """The numbers 0 to count - 1 in a uniformly random order (Fisher and Yates; Durstenfeld 1964).
+
+    Each swap takes an exactly uniform partner, so no order is likelier than another.
+    """
+    order = list(range(count))
+    words = keystream.words(count).tolist()
+    for last in range(count - 1, 0, -1):
+        partner = uniform_below(last + 1, words[last], keystream, last)
+        order[last], order[partner] = order[partner], order[last]
+    return order
 
 
 class Randomness(Protocol):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError, UnsupportedEventError
+from sottovoce.privacy import accounting
 from sottovoce.privacy.binomial import TAIL_ERROR, binomial_cdf, fair_pmf
 from sottovoce.privacy.events import (
     Composed,
@@ -120,6 +121,54 @@ def test_delta_is_the_clones_pairs_own_for_few_clients(
 def test_a_thousand_clients_by_the_bound_of_2021(eps0: float, epsilon: float) -> None:
     assert shuffled_epsilon(eps0, 1000, 1e-6) == pytest.approx(epsilon, rel=1e-3)
     assert shuffled_delta(eps0, 1000, shuffled_epsilon(eps0, 1000, 1e-6)) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("clients", "delta", "epsilon"), [(10, 1e-5, 1.000), (1000, 1e-5, 0.154), (1000, 1e-6, 0.182)]
+)
+def test_ten_clients_buy_nothing_and_a_thousand_do(
+    clients: int, delta: float, epsilon: float
+) -> None:
+    event = shuffled(pure(1.0), clients)
+    assert accounting.epsilon(event, delta) == pytest.approx(epsilon, abs=5e-4)
+
+
+def shuffled_responses(eps0: float, clients: int, ones: int) -> tuple[Vector, Vector]:
+    """How many of n randomised responses say 1 if the first client's truth is 0, and if it is 1.
+
+    `ones` of the other clients have a 1.
+    """
+    truth = 1.0 / (1.0 + math.exp(-eps0))
+    zero, one = np.array([truth, 1.0 - truth]), np.array([1.0 - truth, truth])
+    rows = [one] * ones + [zero] * (clients - 1 - ones)
+    first, second = (histogram_law([own, *rows]) for own in (zero, one))  # keyed by (zeros, ones)
+    keys = [(clients - k, k) for k in range(clients + 1)]
+    return np.array([first[k] for k in keys]), np.array([second[k] for k in keys])
+
+
+@pytest.mark.parametrize("eps0", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize("clients", [2, 6, 15])
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_rounds_of_shuffled_randomised_response_lie_between_exact_and_local(
+    eps0: float, clients: int, rounds: int
+) -> None:
+    event = Repeated(event=shuffled(pure(eps0), clients), count=rounds)
+    composed = []
+    for ones in {0, clients // 2, clients - 1}:
+        pair = shuffled_responses(eps0, clients, ones)
+        laws = []
+        for law in pair:
+            joint = np.ones(1)
+            for _ in range(rounds):
+                joint = np.outer(joint, law).ravel()
+            laws.append(joint)
+        composed += [laws, laws[::-1]]
+    for delta in (1e-6, 1e-3, 3e-2):
+        claimed = accounting.epsilon(event, delta)
+        assert claimed <= rounds * eps0 * (1.0 + 1e-9)
+        for first, second in composed:
+            exact = math.fsum(np.maximum(0.0, first - math.exp(claimed) * second).tolist())
+            assert exact <= delta * (1.0 + 1e-9) + 1e-14
 
 
 @given(eps0=st.floats(1e-3, 200.0), clients=st.integers(1, 2**31), log_delta=st.floats(-200, -0.01))

@@ -1,17 +1,18 @@
 """The closed set of channels.
 
-A channel says what is charged for a message, which cohorts it can serve, and how the server adds up
-what arrives.
+A channel says what is charged for a message, which cohorts it can serve, whether the server may
+know who sent what, and how it adds up what arrives.
 """
 
 from typing import Protocol
 
 from sottovoce.channels.direct import Direct as Direct
 from sottovoce.channels.secure_sum import SecureSum as SecureSum
+from sottovoce.channels.shuffler import Shuffler as Shuffler
 from sottovoce.domains import Vector
 from sottovoce.mechanisms.mechanism import Codes, Mechanism
 
-Channel = Direct | SecureSum
+Channel = Direct | SecureSum | Shuffler
 
 
 class Collector(Protocol):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.aggregation.mean import StreamingMean
@@ -13,6 +14,8 @@ from sottovoce.privacy.events import PrivacyEvent
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Direct:
     """No hiding: a message is charged with its mechanism's local privacy."""
+
+    hides_sender: ClassVar[bool] = False
 
     def event(self, mechanism: Mechanism, adjacency: Adjacency) -> PrivacyEvent:
         return mechanism.privacy(adjacency)

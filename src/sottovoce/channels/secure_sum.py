@@ -8,7 +8,7 @@ at the sum as one of the clients, is not counted among them.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -34,6 +34,7 @@ class SecureSum:
     """Sums of bits, released only where at least `minimum_clients` messages arrived."""
 
     minimum_clients: int
+    hides_sender: ClassVar[bool] = False  # whoever adds up must know who has answered
 
     def __post_init__(self) -> None:
         parameters.integer(

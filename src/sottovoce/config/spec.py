@@ -66,6 +66,20 @@ class FedAvgSpec(Section):
     local_learning_rate: Positive | None = None
 
 
+class NbAflSpec(Section):
+    """Noise before aggregation (Wei et al. 2020): clients send clipped models, not updates.
+
+    `exposures`, all rounds unless given, is how often a client's model is sent as the published
+    calibration counts it.
+    """
+
+    kind: Literal["nbafl"]
+    local_steps: Annotated[int, Field(ge=1)] = 1
+    local_learning_rate: Positive
+    proximal_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    exposures: Annotated[int, Field(ge=1)] | None = None
+
+
 class DirectSpec(Section):
     kind: Literal["direct"]
 
@@ -77,12 +91,20 @@ class SecureSumSpec(Section):
     minimum_clients: Annotated[int, Field(ge=2, lt=2**31)]
 
 
+class ShufflerSpec(Section):
+    """A simulated shuffler: messages leave only if at least `minimum_clients` arrived."""
+
+    kind: Literal["shuffler"]
+    minimum_clients: Annotated[int, Field(ge=2, lt=2**31)]
+
+
 class PrivacySpec(Section):
     """What is protected (level, adjacency), the clip, and the budget of each client.
 
     With `epsilon` the mechanism's free parameter is calibrated so that all rounds together stay
     within it, unless the mechanism gives that parameter itself; either way it is the client's
-    budget, which the ledger enforces.
+    budget, which the ledger enforces. The algorithm 'nbafl' alone takes it for its published
+    analysis, which is no bound: there it makes the noise, and is no budget.
     """
 
     level: Literal["sample", "client"]
@@ -122,15 +144,15 @@ class RunSpec(Section):
     rotation: Literal["auto", "on", "off"] = "auto"
     data: DataSpec
     model: Annotated[LinearSpec | MlpSpec, Field(discriminator="kind")]
-    algorithm: FedAvgSpec
+    algorithm: Annotated[FedAvgSpec | NbAflSpec, Field(discriminator="kind")]
     privacy: PrivacySpec
     mechanism: MechanismSpec
     sampling: Annotated[EveryoneSpec | PoissonSpec | FixedSizeSpec, Field(discriminator="kind")] = (
         EveryoneSpec(kind="everyone")
     )
 
-    channel: Annotated[DirectSpec | SecureSumSpec, Field(discriminator="kind")] = DirectSpec(
-        kind="direct"
+    channel: Annotated[DirectSpec | SecureSumSpec | ShufflerSpec, Field(discriminator="kind")] = (
+        DirectSpec(kind="direct")
     )
 
     @field_validator("mechanism", mode="before")

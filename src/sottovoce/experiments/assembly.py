@@ -7,23 +7,28 @@ from typing import assert_never
 import torch
 
 from sottovoce.algorithms.fedavg import FedAvg, LocalSgd, LocalWork, SampleClippedGradient
-from sottovoce.channels.channel import Channel, Direct, SecureSum
+from sottovoce.algorithms.nbafl import NbAfl
+from sottovoce.channels.channel import Channel, Direct, SecureSum, Shuffler
 from sottovoce.config.spec import (
     AUTO,
     DirectSpec,
     DirichletSpec,
     EveryoneSpec,
+    FedAvgSpec,
     FixedSizeSpec,
     IidSpec,
     LinearSpec,
     MechanismSpec,
     MlpSpec,
+    NbAflSpec,
     PoissonSpec,
     RunSpec,
     SecureSumSpec,
+    ShufflerSpec,
 )
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ConfigError, UnknownNameError
+from sottovoce.experiments import nbafl
 from sottovoce.harmonizer.ranking import rank
 from sottovoce.harmonizer.setting import Setting
 from sottovoce.learning import datasets, models, partitioners
@@ -33,7 +38,7 @@ from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
 from sottovoce.privacy.events import NonPrivate
-from sottovoce.randomness import SeededRandomness
+from sottovoce.randomness import Randomness, SeededRandomness, SystemRandomness
 from sottovoce.rounds.plan import ClientPlan
 from sottovoce.simulation.cohorts import ClientSampling, Everyone, FixedSize, Poisson
 
@@ -46,7 +51,7 @@ class Assembly:
     task: Task
     clients: tuple[ClientData, ...]
     parts: tuple[ClientPlan, ...]
-    algorithm: FedAvg
+    algorithm: FedAvg | NbAfl
     sampling: ClientSampling
     channel: Channel
     budget: Budget | None
@@ -72,11 +77,9 @@ def assemble(spec: RunSpec) -> Assembly:
     module = models.build(model, data.train_features.shape[1], data.num_classes)
     models.initialise(model, module, schedule.generator("initial model"))
     task = Task(module, torch.from_numpy(data.test_features), torch.from_numpy(data.test_labels))
-    algorithm = FedAvg(
-        local_work=_local_work(spec),
-        server_learning_rate=spec.algorithm.server_learning_rate,
-        server_momentum=spec.algorithm.server_momentum,
-    )
+    if isinstance(spec.algorithm, NbAflSpec):
+        spec = nbafl.with_published_noise(spec, clients)
+    algorithm = _algorithm(spec, clients)
     channel = _channel(spec)
     domains = _domains(algorithm, task.dimension, clients)
     chosen, choice = _with_chosen_mechanism(spec, domains[0], channel)
@@ -109,8 +112,13 @@ def assemble(spec: RunSpec) -> Assembly:
     )
 
 
+def randomness_of(spec: RunSpec) -> Randomness:
+    """What feeds the mechanisms, the shuffler and the server's own noise."""
+    return SeededRandomness(spec.seed) if spec.randomness == "seeded" else SystemRandomness()
+
+
 def _domains(
-    algorithm: FedAvg, dimension: int, clients: tuple[ClientData, ...]
+    algorithm: FedAvg | NbAfl, dimension: int, clients: tuple[ClientData, ...]
 ) -> tuple[L2Ball, ...]:
     """Each client's domain, the most records first.
 
@@ -188,7 +196,7 @@ def _is_rotated(spec: RunSpec, mechanism: Mechanism) -> bool:
     return euclidean and isinstance(code_format, LevelCodes) and code_format.count is None
 
 
-def _budget(spec: RunSpec, algorithm: FedAvg, part: ClientPlan) -> Budget | None:
+def _budget(spec: RunSpec, algorithm: FedAvg | NbAfl, part: ClientPlan) -> Budget | None:
     if isinstance(part.mechanism.privacy(spec.privacy.adjacency), NonPrivate):
         if spec.privacy.epsilon is not None:
             raise ConfigError(
@@ -196,8 +204,8 @@ def _budget(spec: RunSpec, algorithm: FedAvg, part: ClientPlan) -> Budget | None
                 f"'privacy.epsilon' = {spec.privacy.epsilon:g}; remove one of the two"
             )
         return None
-    if spec.privacy.epsilon is None:
-        return None
+    if spec.privacy.epsilon is None or isinstance(algorithm, NbAfl):
+        return None  # NbAFL's is a published figure, below what a client really spends
     return Budget(
         epsilon=spec.privacy.epsilon,
         delta=spec.privacy.delta,
@@ -206,8 +214,22 @@ def _budget(spec: RunSpec, algorithm: FedAvg, part: ClientPlan) -> Budget | None
     )
 
 
-def _local_work(spec: RunSpec) -> LocalWork:
-    algorithm, clip_norm = spec.algorithm, spec.privacy.clip_norm
+def _algorithm(spec: RunSpec, clients: tuple[ClientData, ...]) -> FedAvg | NbAfl:
+    match spec.algorithm:
+        case FedAvgSpec() as given:
+            return FedAvg(
+                local_work=_local_work(spec, given),
+                server_learning_rate=given.server_learning_rate,
+                server_momentum=given.server_momentum,
+            )
+        case NbAflSpec():
+            return nbafl.algorithm(spec, clients, randomness_of(spec))
+        case _:
+            assert_never(spec.algorithm)
+
+
+def _local_work(spec: RunSpec, algorithm: FedAvgSpec) -> LocalWork:
+    clip_norm = spec.privacy.clip_norm
     if spec.privacy.level == "sample":
         if algorithm.local_steps != 1 or algorithm.local_learning_rate is not None:
             raise ConfigError(
@@ -264,13 +286,20 @@ def _channel(spec: RunSpec) -> Channel:
         case DirectSpec():
             return Direct()
         case SecureSumSpec(minimum_clients=minimum):
-            fixed = spec.sampling.size if isinstance(spec.sampling, FixedSizeSpec) else None
-            largest = fixed or spec.data.clients
-            if minimum > largest:
-                raise ConfigError(
-                    f"channel.minimum_clients {minimum} exceeds the {largest} clients that a round "
-                    "can have: no sum would ever be released"
-                )
+            _check_reachable(spec, minimum, "no sum")
             return SecureSum(minimum_clients=minimum)
+        case ShufflerSpec(minimum_clients=minimum):
+            _check_reachable(spec, minimum, "no message")
+            return Shuffler(minimum_clients=minimum)
         case _:
             assert_never(spec.channel)
+
+
+def _check_reachable(spec: RunSpec, minimum: int, nothing: str) -> None:
+    fixed = spec.sampling.size if isinstance(spec.sampling, FixedSizeSpec) else None
+    largest = fixed or spec.data.clients
+    if minimum > largest:
+        raise ConfigError(
+            f"channel.minimum_clients {minimum} exceeds the {largest} clients that a round can "
+            f"have: {nothing} would ever be released"
+        )

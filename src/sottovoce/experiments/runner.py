@@ -8,17 +8,19 @@ from typing import Any, assert_never
 
 from sottovoce import __version__
 from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.channels.channel import Direct, SecureSum
+from sottovoce.algorithms.nbafl import NbAfl
+from sottovoce.channels.channel import Direct, SecureSum, Shuffler
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError, LedgerError, OutputError
-from sottovoce.experiments.assembly import Assembly, assemble
+from sottovoce.experiments import nbafl
+from sottovoce.experiments.assembly import Assembly, assemble, randomness_of
 from sottovoce.experiments.run_folder import RunFolder
 from sottovoce.files import finite_or_none
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.mechanism import bits_per_coordinate
-from sottovoce.privacy.accounting import privacy_spent
+from sottovoce.privacy.accounting import privacy_spent, show_epsilon
 from sottovoce.privacy.events import NonPrivate, multiset, unhidden
-from sottovoce.randomness import Randomness, SeededRandomness, SystemRandomness
+from sottovoce.randomness import SeededRandomness
 from sottovoce.simulation.engine import RoundRecord, Simulation
 from sottovoce.simulation.progress import Progress
 
@@ -109,10 +111,6 @@ def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
 
 
 def _simulation(assembly: Assembly, ledger: Ledger) -> Simulation:
-    schedule = SeededRandomness(assembly.spec.seed)
-    randomness: Randomness = (
-        schedule if assembly.spec.randomness == "seeded" else SystemRandomness()
-    )
     return Simulation(
         run=assembly.spec.hash,
         task=assembly.task,
@@ -121,8 +119,8 @@ def _simulation(assembly: Assembly, ledger: Ledger) -> Simulation:
         algorithm=assembly.algorithm,
         adjacency=assembly.spec.privacy.adjacency,
         sampling=assembly.sampling,
-        schedule=schedule,
-        randomness=randomness,
+        schedule=SeededRandomness(assembly.spec.seed),
+        randomness=randomness_of(assembly.spec),
         ledger=ledger,
         rotated=assembly.spec.rotation == "on",
         channel=assembly.channel,
@@ -175,6 +173,8 @@ def guarantee(assembly: Assembly) -> str:
         case _:
             assert_never(spec.privacy.adjacency)
     public = "; the number of samples of each client is public" if sample else ""
+    if isinstance(assembly.algorithm, NbAfl):
+        public = "; the size of the smallest data set is public"  # the noise is made from it
     reasons = [
         *(["seeded randomness"] if spec.randomness == "seeded" else []),
         *(["float noise"] if mechanism.sampling == "float" else []),
@@ -185,13 +185,17 @@ def guarantee(assembly: Assembly) -> str:
             what = "local privacy: the messages hide"
         case SecureSum():
             what = f"privacy of sums ({assembly.channel.describe()}): the sums hide"
+        case Shuffler():
+            what = (
+                f"privacy of shuffled messages ({assembly.channel.describe()}): together they hide"
+            )
         case _:
             assert_never(assembly.channel)
     return f"{spec.privacy.level}-level {what} {change}{public}{grade}"
 
 
 def _both_epsilons(assembly: Assembly, ledger: Ledger, charged: float) -> dict[str, float | None]:
-    """What a client's messages would give away if they were seen, and what their sums do."""
+    """What a client's messages would give away if they were seen, and what is seen of them does."""
     if isinstance(assembly.channel, Direct):
         return {"local_epsilon": finite_or_none(charged), "central_epsilon": None}
 
@@ -205,7 +209,36 @@ def _both_epsilons(assembly: Assembly, ledger: Ledger, charged: float) -> dict[s
     }
 
 
-def _warnings(assembly: Assembly, rows: list[Metrics]) -> list[str]:
+def _published(assembly: Assembly, ledger: Ledger) -> dict[str, float]:
+    """The epsilon of a published analysis that is no bound, for the algorithm that has one."""
+    if not isinstance(assembly.algorithm, NbAfl):
+        return {}
+    sent = [sum(count for _, count in ledger.history(name)) for name in ledger.clients()]
+    most = max(sent, default=0)
+    return {
+        "published_epsilon": nbafl.published_epsilon(assembly.spec, assembly.clients, most),
+        "downlink_stddev": assembly.algorithm.downlink_stddev,
+    }
+
+
+def _idle_shuffler(
+    channel: Shuffler, local_epsilon: float | None, central_epsilon: float | None
+) -> list[str]:
+    """A warning where the shuffle saves less than a hundredth of epsilon."""
+    local, central = local_epsilon or 0.0, central_epsilon or 0.0
+    if central < 0.99 * local:
+        return []
+    return [
+        f"shuffling {channel.minimum_clients} clients buys nothing: epsilon "
+        f"{show_epsilon(central, 3)} against {show_epsilon(local, 3)} if every message were seen "
+        "with its sender; it takes more clients, or a smaller epsilon for each message (a vector "
+        "of many coordinates has a large one)"
+    ]
+
+
+def _warnings(
+    assembly: Assembly, rows: list[Metrics], epsilons: dict[str, float | None]
+) -> list[str]:
     """What a person should know before believing the result."""
     found = []
     short = next((row for row in rows if row["clients_out_of_budget"]), None)
@@ -226,6 +259,10 @@ def _warnings(assembly: Assembly, rows: list[Metrics]) -> list[str]:
             "the secure sum is simulated: bytes are those of the bare codes, and a real protocol "
             "sends more (a sum of n bits alone takes log2(n + 1) bits a coordinate)"
         )
+    if isinstance(assembly.channel, Shuffler):
+        found += _idle_shuffler(assembly.channel, **epsilons)
+    if isinstance(assembly.algorithm, NbAfl):
+        found.append(nbafl.WARNING)
     sample = assembly.algorithm.unit is Unit.SAMPLE
     protected = sum(c.num_samples for c in assembly.clients) if sample else len(assembly.clients)
     if assembly.spec.privacy.delta > 1.0 / protected:
@@ -268,6 +305,7 @@ def _result(assembly: Assembly, ledger: Ledger, run_folder: RunFolder) -> dict[s
         return total / count if count else None
 
     mechanism = assembly.parts[0].mechanism
+    epsilons = _both_epsilons(assembly, ledger, spent.epsilon if spent else 0.0)
     return {
         "name": spec.name,
         "mechanism": {"kind": spec.mechanism.kind, **spec.mechanism.parameters},
@@ -276,7 +314,8 @@ def _result(assembly: Assembly, ledger: Ledger, run_folder: RunFolder) -> dict[s
         "loss": rows[-1]["loss"],
         "rounds": rows[-1]["round"],
         "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
-        **_both_epsilons(assembly, ledger, spent.epsilon if spent else 0.0),
+        **epsilons,
+        **_published(assembly, ledger),
         "channel": assembly.channel.describe(),
         "delta": spec.privacy.delta,
         "private": spent is None or math.isfinite(spent.epsilon),
@@ -295,5 +334,5 @@ def _result(assembly: Assembly, ledger: Ledger, run_folder: RunFolder) -> dict[s
         "total_bytes_down_per_message": per_client("down", "total", asked),
         "clients_out_of_budget": rows[-1]["clients_out_of_budget"],
         "spec_hash": spec.hash,
-        "warnings": _warnings(assembly, rows),
+        "warnings": _warnings(assembly, rows, epsilons),
     }

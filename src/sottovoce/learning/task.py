@@ -94,9 +94,18 @@ class Task:
             yield owners[part], self._flatten(gradients)
 
     def local_models(
-        self, model: Vector, clients: Sequence[ClientData], *, steps: int, learning_rate: float
+        self,
+        model: Vector,
+        clients: Sequence[ClientData],
+        *,
+        steps: int,
+        learning_rate: float,
+        proximal_weight: float = 0.0,
     ) -> Iterator[tuple[int, Tensor]]:
-        """(client's position, its model after full-batch steps), clients trained side by side."""
+        """(client's position, its model after full-batch steps), clients trained side by side.
+
+        The loss has (proximal weight/2) |w - model|^2 added to it.
+        """
 
         def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
             losses = cross_entropy(self._logits(parameters, x), y, reduction="none")
@@ -111,6 +120,9 @@ class Task:
             models = {n: t.expand(len(group), *t.shape) for n, t in start_model.items()}
             for _ in range(steps):
                 gradients = step(models, x, y, mask)
+                if proximal_weight:
+                    for n, start_tensor in start_model.items():
+                        gradients[n] += proximal_weight * (models[n] - start_tensor)
                 models = {n: models[n] - learning_rate * gradients[n] for n in models}
             for offset, row in enumerate(self._flatten(models)):
                 yield start + offset, row

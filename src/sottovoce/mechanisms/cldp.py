@@ -16,7 +16,7 @@ from sottovoce.errors import ParameterError
 from sottovoce.mechanisms.mechanism import Codes, JointLaw, LevelCodes, MomentLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, register
 from sottovoce.privacy.events import PureDp
-from sottovoce.randomness import Keystream, open_uniforms
+from sottovoce.randomness import Keystream, open_uniforms, uniform_below
 
 MAX_DIMENSION = 2**31  # one code holds a coordinate and a sign in 32 bits
 _WORD = 2**64
@@ -123,7 +123,7 @@ class Cldp:
                 return self._encode_on_sphere(vector, domain, keystream)
             case Box() | L1Ball():
                 words = [int(word) for word in keystream.words(3)]
-                direction = _below(self.num_directions, words[0], keystream)
+                direction = uniform_below(self.num_directions, words[0], keystream)
                 if isinstance(domain, Box):
                     component = float(vector[direction])
                 else:
@@ -245,17 +245,6 @@ def mean_component(dimension: int) -> float:
     d = float(dimension)
     series = 1.0 + 1.0 / (4.0 * d) + 1.0 / (32.0 * d**2) - 5.0 / (128.0 * d**3)
     return math.sqrt(2.0 / (math.pi * d)) * series
-
-
-def _below(count: int, word: int, keystream: Keystream) -> int:
-    """A uniform integer below `count`, exactly (Lemire 2019): `word`, or further ones."""
-    taken = 0
-    while True:
-        product = word * count
-        if product % _WORD >= _WORD % count:
-            return product // _WORD
-        taken += 8
-        word = int.from_bytes(keystream.extension(0, taken)[-8:], "little")
 
 
 def _hadamard(rows: NDArray[np.int64], dimension: int) -> Vector:

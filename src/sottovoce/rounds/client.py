@@ -153,9 +153,9 @@ def _charge(
 def _event(plan: RoundPlan, part: ClientPlan, attempt: int) -> PrivacyEvent:
     """What an attempt is charged with.
 
-    A channel hides one message of a client in a round. Where the others repeat theirs, two sums
-    differ by this client's two messages alone: so the second attempt pays for both as if they were
-    seen, and each further one for itself.
+    A channel hides one message of a client in a round. Where the others repeat theirs, two sums, or
+    two shuffles, differ by this client's two messages alone: so the second attempt pays for both as
+    if they were seen, and each further one for itself.
     """
     event = plan.event(part)
     seen = unhidden(event)

@@ -61,9 +61,12 @@ class RoundPlan:
         return self.channel.event(part.mechanism, self.adjacency)
 
     def _context_hash(self, part: ClientPlan) -> bytes:
-        """The public parameters, bound to run and client: no message passes for another's."""
+        """The public parameters, bound to run and client: no message passes for another's.
+
+        Where the channel hides the sender all clients share one hash: their own would be a name.
+        """
         digest = hashlib.blake2b(parameter_hash(part.mechanism), digest_size=16)
-        context = [self.run, part.client]
+        context = [self.run, None if self.channel.hides_sender else part.client]
         if self.rotation is not None:
             context += ["rotation", self.rotation.seed.hex()]
         if self.channel != Direct():

@@ -1,24 +1,24 @@
 """The server's side: open, check, decode, accumulate, one message at a time.
 
 Where the channel is a secure sum this object plays its trusted part: it sees messages, and lets out
-nothing but their sum.
+nothing but their sum. Behind a shuffler it never learns a name: `AnonymousServer`.
 """
 
 from sottovoce.channels.channel import Collector
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError, WireError
-from sottovoce.rounds.plan import RoundPlan
+from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.wire.message import HEADER_BYTES, open_sealed
 
 
-class RoundServer:
-    """Collects one uplink of a round in O(d) memory.
+class _Accumulator:
+    """Opened messages of one uplink of a round, in O(d) memory.
 
     Trusts no field of a message that it can know itself: round, parameters, length, format and
-    weight come from the plan; whoever was not asked, or has answered, is turned away.
+    weight come from the plan.
     """
 
-    def __init__(self, plan: RoundPlan, *, dimension: int, uplink: int = 0) -> None:
+    def __init__(self, plan: RoundPlan, dimension: int, uplink: int) -> None:
         for part in plan.clients:
             if part.mechanism.input_domain.dimension != dimension:
                 raise ParameterError(
@@ -27,27 +27,15 @@ class RoundServer:
                 )
         self._plan = plan
         self._uplink = uplink
-        self._waiting = {part.client: part for part in plan.clients}
-        self._answered: set[str] = set()
         self._collector: Collector = plan.channel.collector(dimension)
+        self.received = 0
         self.payload_bytes = 0
         self.total_bytes = 0
 
-    @property
-    def received(self) -> int:
-        return len(self._answered)
-
-    def receive(self, client: str, message: bytes) -> None:
-        """Add a client's message, or raise WireError and change nothing."""
-        if client in self._answered:
-            raise WireError(f"client '{client}' has answered round {self._plan.round} already")
-        part = self._waiting.get(client)
-        if part is None:
-            raise WireError(f"client '{client}' was not asked in round {self._plan.round}")
+    def _add(self, part: ClientPlan, message: bytes) -> None:
         codes = open_sealed(message, self._plan.envelope(part, self._uplink))
         self._collector.add(part.mechanism, part.weight, codes)
-        self._answered.add(client)
-        del self._waiting[client]
+        self.received += 1
         self.payload_bytes += len(message) - HEADER_BYTES
         self.total_bytes += len(message)
 
@@ -57,3 +45,50 @@ class RoundServer:
         if mean is None or self._plan.rotation is None:
             return mean
         return self._plan.rotation.inverse(mean)  # linear, so once for all clients
+
+
+class RoundServer(_Accumulator):
+    """Knows who sends: whoever was not asked, or has answered, is turned away."""
+
+    def __init__(self, plan: RoundPlan, *, dimension: int, uplink: int = 0) -> None:
+        if plan.channel.hides_sender:
+            raise ParameterError(
+                "a server behind a shuffler is told no names; use AnonymousServer, and a "
+                "ShufflerStage before it"
+            )
+        super().__init__(plan, dimension, uplink)
+        self._waiting = {part.client: part for part in plan.clients}
+        self._answered: set[str] = set()
+
+    def receive(self, client: str, message: bytes) -> None:
+        """Add a client's message, or raise WireError and change nothing."""
+        if client in self._answered:
+            raise WireError(f"client '{client}' has answered round {self._plan.round} already")
+        part = self._waiting.get(client)
+        if part is None:
+            raise WireError(f"client '{client}' was not asked in round {self._plan.round}")
+        self._add(part, message)
+        self._answered.add(client)
+        del self._waiting[client]
+
+
+class AnonymousServer(_Accumulator):
+    """Knows who was asked, and not who sent what: equal messages are two clients' equal codes."""
+
+    def __init__(self, plan: RoundPlan, *, dimension: int, uplink: int = 0) -> None:
+        if not plan.channel.hides_sender:
+            raise ParameterError(
+                "messages of this plan are bound to their senders; use RoundServer, or the "
+                "channel 'shuffler'"
+            )
+        super().__init__(plan, dimension, uplink)
+
+    def receive(self, message: bytes) -> None:
+        """Add a message of whomever, or raise WireError and change nothing."""
+        if self.received == len(self._plan.clients):
+            raise WireError(
+                f"round {self._plan.round} has had a message for each of the {self.received} "
+                "clients that were asked"
+            )
+        # The plan has checked that all parts agree in mechanism and weight: any will do.
+        self._add(self._plan.clients[0], message)

@@ -14,6 +14,7 @@ from sottovoce.randomness import Randomness, SeededRandomness
 from sottovoce.rounds.client import Refused, Request, privatise
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.rounds.server import RoundServer
+from sottovoce.rounds.shuffler import ShuffledRound, open_round
 from sottovoce.simulation.cohorts import ClientSampling, draw
 from sottovoce.simulation.progress import Progress
 from sottovoce.transforms.rotation import Rotation
@@ -41,8 +42,8 @@ class RoundRecord:
 class Simulation:
     """A federated run on one machine: public plan, clients' data, and where randomness comes from.
 
-    `schedule` draws cohorts and is always seeded; `randomness` feeds the mechanisms. Where updates
-    are `rotated`, each round has its own rotation.
+    `schedule` draws cohorts and is always seeded; `randomness` feeds the mechanisms and the
+    shuffler. Where updates are `rotated`, each round has its own rotation.
     """
 
     run: str
@@ -105,9 +106,9 @@ class Simulation:
 
     def _collect(
         self, plan: RoundPlan, clients: Sequence[ClientData], model: Vector
-    ) -> tuple[list[RoundServer], int]:
+    ) -> tuple[list[RoundServer | ShuffledRound], int]:
         """Train, privatise and accumulate, a few clients at a time; servers, one per uplink."""
-        servers: list[RoundServer] = []
+        servers: list[RoundServer | ShuffledRound] = []
         refused: set[str] = set()
         parts = {part.client: part for part in plan.clients}
         together = max(1, _COORDINATES_TOGETHER // self.task.dimension)
@@ -123,7 +124,12 @@ class Simulation:
                     continue
                 while len(servers) <= outcome.uplink:
                     servers.append(
-                        RoundServer(plan, dimension=self.task.dimension, uplink=len(servers))
+                        open_round(
+                            plan,
+                            self.randomness,
+                            dimension=self.task.dimension,
+                            uplink=len(servers),
+                        )
                     )
                 servers[outcome.uplink].receive(outcome.part.client, outcome.message)
         return servers, len(refused)

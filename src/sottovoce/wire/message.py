@@ -8,7 +8,7 @@
          7     1  reserved, 0
          8     4  round
         12     8  dimension
-        20    16  hash of the public parameters, the run and the client
+        20    16  hash of the public parameters, the run and the client (unless a channel hides it)
         36     8  BLAKE2b-64 of everything else
 
 Integers are little-endian. *Payload* is the packed codes, *total* adds the header.

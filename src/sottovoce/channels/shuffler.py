@@ -1,0 +1,73 @@
+"""A shuffler, simulated: this process is trusted to hand on messages in random order, nameless.
+
+In a deployment somebody else stands here. What the accounting needs of it: the server sees nothing
+of a round but at least `minimum_clients` messages in an order that tells nothing, once; and that
+many clients follow their mechanism. Whoever may collude is not counted among them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sottovoce import parameters
+from sottovoce.adjacency import Adjacency
+from sottovoce.channels.direct import DecodedMean
+from sottovoce.errors import ParameterError, PrivacyError
+from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.privacy.events import Shuffled
+from sottovoce.privacy.shuffling import MAX_CLIENTS, shuffled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shuffler:
+    """Messages without senders, released only where at least `minimum_clients` arrived."""
+
+    minimum_clients: int
+    hides_sender: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        parameters.integer(
+            "minimum_clients",
+            self.minimum_clients,
+            low=2,
+            high=MAX_CLIENTS,
+            remedy="one message has but one order",
+        )
+
+    def event(self, mechanism: Mechanism, adjacency: Adjacency) -> Shuffled:
+        """One message among `minimum_clients`.
+
+        The others are clones of the protected client in so far as their messages could have come
+        from *its* inputs. So the mechanism must be eps0-DP between any two inputs that clients may
+        have: replace-one, and a whole input, not one record of it.
+        """
+        if adjacency is not Adjacency.REPLACE_ONE:
+            raise PrivacyError(
+                "shuffling hides any change of an input, zero-out among them, and is charged as "
+                "such: set privacy.adjacency = 'replace-one'"
+            )
+        if getattr(mechanism.input_domain, "records", 1) != 1:
+            raise PrivacyError(
+                "shuffling hides a client among others whose inputs may differ from its own in "
+                "everything, so one record's epsilon says nothing here: protect whole clients "
+                "(privacy.level = 'client')"
+            )
+        return shuffled(mechanism.privacy(adjacency), self.minimum_clients)
+
+    def check(self, cohort: Iterable[tuple[Mechanism, float]]) -> None:
+        """A message that only some could have sent, or that weighs more, would have a sender."""
+        if len(set(cohort)) > 1:
+            raise ParameterError(
+                "a shuffler needs the same mechanism and weight for every client; protect whole "
+                "clients (privacy.level = 'client')"
+            )
+
+    def serves(self, clients: int) -> bool:
+        """Whether messages of a cohort of this (public) size could be released."""
+        return clients >= self.minimum_clients
+
+    def collector(self, dimension: int) -> DecodedMean:
+        return DecodedMean(dimension)
+
+    def describe(self) -> str:
+        return "shuffler, simulated: this process is trusted to shuffle messages and forget senders"
