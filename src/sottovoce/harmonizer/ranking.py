@@ -68,7 +68,7 @@ class Ranking:
         choice = self.choice
         parts = [
             f"{choice.kind} has the smallest error{self._field()}: {choice.mse:.3g} a coordinate "
-            f"(mean square) in {_bits(choice)}"
+            f"(mean square) in {_bits(choice.bits_per_coordinate)}"
         ]
         parts += [self._why_not(kind) for kind in _EXPECTED if kind != choice.kind]
         parts.append(self._close_and_smaller())
@@ -160,7 +160,7 @@ def _nothing_fits(setting: Setting, left_out: list[LeftOut]) -> str:
         bits, kind = min(needs)
         return (
             f"no mechanism sends at most {setting.bits:g} bits a coordinate here; the fewest are "
-            f"{bits:g} bits, by '{kind}'"
+            f"{_bits(bits)}, by '{kind}'"
         )
     reasons = dict.fromkeys(one.reason for one in left_out if one.fits)
     return (
@@ -169,8 +169,7 @@ def _nothing_fits(setting: Setting, left_out: list[LeftOut]) -> str:
     )
 
 
-def _bits(candidate: Candidate) -> str:
-    bits = candidate.bits_per_coordinate
+def _bits(bits: float) -> str:
     return "1 bit" if bits == 1.0 else f"{bits:g} bits"
 
 
