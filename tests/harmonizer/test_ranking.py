@@ -129,7 +129,7 @@ def test_deployment_chooses_among_what_is_sampled_exactly() -> None:
     assert "not sampled exactly" in ranking.explain(ranking.candidates[0])
 
 
-def test_what_takes_minutes_is_ranked_only_when_asked_for() -> None:
+def test_what_takes_long_is_ranked_only_when_asked_for() -> None:
     reasons = {one.kind: one.reason for one in rank(setting()).left_out}
     assert "--designs" in reasons["metric_mvu"]
     assert registry.find("metric_mvu").slow_on == (L2Ball,)

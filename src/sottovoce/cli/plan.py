@@ -37,7 +37,7 @@ def plan(
         bool, typer.Option("--all-settings", help="Every setting tried, not only the best of each.")
     ] = False,
     designs: Annotated[
-        bool, typer.Option("--designs", help="Rank also what takes minutes to calibrate.")
+        bool, typer.Option("--designs", help="Rank also what takes a minute to calibrate.")
     ] = False,
     plot: Annotated[
         Path | None, typer.Option(help="Draw error against bits a coordinate (SVG).")

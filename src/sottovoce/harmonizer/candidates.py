@@ -100,7 +100,7 @@ def _candidate(
     if isinstance(setting.domain, registration.slow_on) and not setting.designs:
         raise ParameterError(
             "every value that calibration tries is a design to solve and to account for, which "
-            "takes minutes here; ask for designs (--designs) to have it ranked"
+            "takes a minute or so here; ask for designs (--designs) to have it ranked"
         )
     parameters = _calibrated(registration, free, setting, event_of, guesses)
     mechanism = registration.build(setting.domain, parameters)

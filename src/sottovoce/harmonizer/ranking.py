@@ -1,5 +1,6 @@
 """The ranking: the smallest error first, the choice in a sentence, and what was left out."""
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,14 +37,20 @@ class Ranking:
             tied = one.mse <= (1.0 + _TIE) * first.mse
             if tied and one.bits_per_coordinate < first.bits_per_coordinate:
                 best[one.kind] = one
-        reasons: dict[tuple[str, str], LeftOut] = {}
+        reasons: dict[str, dict[str, LeftOut]] = {}
         for other in self.left_out:
             if other.kind not in best:
-                reasons.setdefault((other.kind, other.reason), other)
+                reasons.setdefault(other.kind, {}).setdefault(other.reason, other)
+        left_out = [
+            # What holds for every setting is said without one.
+            dataclasses.replace(other, setting={}) if len(of_kind) == 1 else other
+            for of_kind in reasons.values()
+            for other in of_kind.values()
+        ]
         return Ranking(
             setting=self.setting,
             candidates=tuple(sorted(best.values(), key=_order)),
-            left_out=tuple(reasons.values()),
+            left_out=tuple(left_out),
         )
 
     def relative_error(self, candidate: Candidate) -> float:
@@ -103,7 +110,10 @@ class Ranking:
         if not close:
             return ""
         one = min(close, key=lambda c: (c.bits_per_coordinate, c.mse))
-        return f"{one.kind} has {_times(self.relative_error(one))} that error in {_bits(one)}"
+        return (
+            f"{one.kind} has {_times(self.relative_error(one))} that error in "
+            f"{_bits(one.bits_per_coordinate)}"
+        )
 
     def describe(self) -> dict[str, Any]:
         """The ranking as plain data."""

@@ -19,7 +19,7 @@ class Setting:
 
     bits      the most bits a coordinate that a message may hold, header apart; None is any number.
     exact     for deployment: choose among mechanisms sampled exactly, if there are any.
-    designs   also calibrate what takes minutes, because every value tried is a design to solve.
+    designs   also calibrate what takes a minute, because every value tried is a design to solve.
     """
 
     domain: Domain

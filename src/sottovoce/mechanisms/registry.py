@@ -235,7 +235,7 @@ def register(
     The rest is for planning. `settings` are the parameters to try beside the knob [those of the
     examples, 'auto' where that can be]. `coordinatewise` promises that with any of them the law of
     a decoded coordinate depends on that coordinate alone, and not on the dimension. Domains on
-    which calibration takes minutes are `slow_on`.
+    which calibration takes half a minute or more are `slow_on`.
     """
 
     def enter(mechanism: M) -> M:
