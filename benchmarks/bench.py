@@ -5,13 +5,16 @@ make bench        prints a table
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from sottovoce.aggregation.mean import StreamingMean
-from sottovoce.domains import L2Ball
+from sottovoce.domains import L2Ball, Vector
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
+from sottovoce.mechanisms.mechanism import Codes, Mechanism
+from sottovoce.mechanisms.registry import find
 from sottovoce.randomness import SeededRandomness, SystemRandomness
 from sottovoce.wire import packing
 
@@ -29,6 +32,10 @@ def seconds(action: Callable[[], object]) -> float:
     return min(times)
 
 
+def encode_afresh(mechanism: Mechanism, values: Vector) -> Codes:
+    return mechanism.encode(values, SystemRandomness().stream())
+
+
 def main() -> None:
     ball = L2Ball(dimension=DIMENSION, radius=1.0)
     values = ball.project(np.random.default_rng(0).normal(size=DIMENSION))
@@ -37,9 +44,20 @@ def main() -> None:
     rows = [("numpy Gaussian noise, no packing (the yardstick)", baseline)]
     rows.append(("ChaCha20 words", seconds(lambda: SystemRandomness().stream().words(DIMENSION))))
     gaussian = Gaussian(input_domain=ball, noise_multiplier=5.0)
+    rows.append(("gaussian encode", seconds(partial(encode_afresh, gaussian, values))))
     rows.append(
-        ("gaussian encode", seconds(lambda: gaussian.encode(values, SystemRandomness().stream())))
+        (
+            "numpy Gaussian noise, rounded to a grid",
+            seconds(lambda: np.rint((values + numpy_generator.normal(size=DIMENSION)) / 0.1)),
+        )
     )
+    for kind in ("discrete_gaussian", "discrete_laplace"):
+        given = {"noise_multiplier": 5.0, "bits": 16, "steps_per_radius": "auto"}
+        rounded = find(kind).build(ball, given)
+        assert len(np.unique(rounded.encode(values, SeededRandomness(1).stream("bench")))) > 10_000
+        rows.append(
+            (f"{kind} 16 bit, encode", seconds(partial(encode_afresh, rounded, values))),
+        )
     for levels in (2, 4, 16):
         mechanism = GaussHermite(input_domain=ball, levels=levels, noise_multiplier=5.0)
         bits = mechanism.code_format().bits

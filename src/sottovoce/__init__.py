@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     )
     from sottovoce.mechanisms.clamped_sign import ClampedSign as ClampedSign
     from sottovoce.mechanisms.cldp import Cldp as Cldp
+    from sottovoce.mechanisms.discrete_gaussian import DiscreteGaussian as DiscreteGaussian
+    from sottovoce.mechanisms.discrete_laplace import DiscreteLaplace as DiscreteLaplace
+    from sottovoce.mechanisms.discrete_staircase import DiscreteStaircase as DiscreteStaircase
     from sottovoce.mechanisms.gauss_hermite import GaussHermite as GaussHermite
     from sottovoce.mechanisms.gaussian import Gaussian as Gaussian
     from sottovoce.mechanisms.generalized_rr import (
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.mvu import Mvu as Mvu
     from sottovoce.mechanisms.no_privacy import NoPrivacy as NoPrivacy
     from sottovoce.mechanisms.skellam import Skellam as Skellam
+    from sottovoce.mechanisms.staircase import Staircase as Staircase
     from sottovoce.mechanisms.stochastic_sign import StochasticSign as StochasticSign
     from sottovoce.privacy.accounting import privacy_spent as privacy_spent
     from sottovoce.privacy.events import Composed as Composed
@@ -53,6 +57,9 @@ _HOMES = {
     "BitwiseRandomisedResponse": "mechanisms.bitwise_rr",
     "ClampedSign": "mechanisms.clamped_sign",
     "Cldp": "mechanisms.cldp",
+    "DiscreteGaussian": "mechanisms.discrete_gaussian",
+    "DiscreteLaplace": "mechanisms.discrete_laplace",
+    "DiscreteStaircase": "mechanisms.discrete_staircase",
     "GaussHermite": "mechanisms.gauss_hermite",
     "Gaussian": "mechanisms.gaussian",
     "GeneralisedRandomisedResponse": "mechanisms.generalized_rr",
@@ -62,6 +69,7 @@ _HOMES = {
     "Mvu": "mechanisms.mvu",
     "NoPrivacy": "mechanisms.no_privacy",
     "Skellam": "mechanisms.skellam",
+    "Staircase": "mechanisms.staircase",
     "StochasticSign": "mechanisms.stochastic_sign",
     "privacy_spent": "privacy.accounting",
     "Composed": "privacy.events",

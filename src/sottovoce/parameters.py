@@ -8,6 +8,9 @@ from typing import Any, SupportsIndex
 from sottovoce.errors import ParameterError
 
 MAX_EPSILON = 1000.0
+# Of one step of a staircase. Below, the steps that noise reaches (some 37/epsilon) are no exact
+# float64 any more; above, e^-epsilon times a probability may not be one.
+STEP_EPSILONS = (1e-12, 500.0)
 
 
 def _as_number(name: str, value: Any) -> float:
@@ -72,6 +75,26 @@ def noise_multiplier(value: float) -> float:
 def fraction(name: str, value: float) -> float:
     """A number in (0, 1]."""
     return positive(name, value, at_most=1.0)
+
+
+def inner_fraction(name: str, value: float) -> float:
+    """A number strictly between 0 and 1."""
+    number = _as_number(name, value)
+    if not 1e-300 <= number < 1.0:
+        raise ParameterError(f"{name} must lie strictly between 0 and 1, got {value!r}")
+    return number
+
+
+def step_epsilon(name: str, value: float) -> float:
+    """The epsilon of one step of a staircase: from 1e-12 to 500."""
+    low, high = STEP_EPSILONS
+    number = _as_number(name, value)
+    if not low <= number <= high:
+        raise ParameterError(
+            f"{name} must lie between {low:g} and {high:g}, got {value!r}; "
+            "use the mechanism 'no_privacy' to run without noise, or calibrate to an epsilon"
+        )
+    return number
 
 
 def integer(name: str, value: SupportsIndex, *, low: int, high: int, remedy: str = "") -> int:

@@ -77,6 +77,24 @@ def test_mechanisms_are_listed_with_kind_parameters_and_example(cli: Any) -> Non
     assert cli("mechanism", "show", "gaussian", "--json").json["kind"] == "gaussian"
 
 
+def test_the_sampling_grade_is_shown_wherever_a_mechanism_is(cli: Any) -> None:
+    rows = {row["kind"]: row for row in cli("mechanism", "list", "--json").json}
+    grades = {kind: rows[kind]["sampling_grade"] for kind in ("gaussian", "discrete_gaussian")}
+    assert grades == {"gaussian": "float", "discrete_gaussian": "exact"}
+    assert "sampling" in cli("mechanism", "list").out
+    discrete = (
+        SPEND.replace("gaussian", "discrete_gaussian") + " --param bits=8 "
+        "--param steps_per_radius=auto"
+    )
+    for command in ("spend", "curve"):
+        assert "simulation only" in cli(*SPEND.replace("spend", command).split()).out
+        words = discrete.replace("spend", command).split()
+        assert cli(*words, "--json").json["sampling_grade"] == "exact"
+        assert "exact" in cli(*words).out
+    for kind in grades:
+        assert grades[kind] in cli("mechanism", "show", kind).out
+
+
 BAD_CALLS = [
     ("privacy spend --mechanism gausian --delta 1e-5", "did you mean 'gaussian'"),
     (SPEND.replace("1e-5", "0"), "strictly between 0 and 1"),

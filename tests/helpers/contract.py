@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import assert_never
 
 import numpy as np
@@ -25,11 +25,17 @@ from sottovoce.mechanisms.mechanism import (
     Mechanism,
     MomentLaw,
     PointLaw,
+    StaircaseLaw,
     bits_per_coordinate,
 )
 from sottovoce.mechanisms.registry import parameter_hash
 from sottovoce.privacy.accounting import ACCOUNTANTS
-from sottovoce.privacy.divergences import finite_hockey_stick, finite_renyi, gaussian_delta
+from sottovoce.privacy.divergences import (
+    finite_hockey_stick,
+    finite_renyi,
+    gaussian_delta,
+    log_sum_exp,
+)
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent
 from sottovoce.privacy.renyi import renyi_divergence
 from sottovoce.randomness import SeededRandomness
@@ -134,6 +140,10 @@ def _p_values(law: Law, decoded: Vector) -> Iterator[tuple[str, float]]:
             for i in coordinates:
                 standard = (decoded[:, i] - law.centre[i]) / law.scale
                 yield f"coordinate {i}", float(stats.kstest(standard, "laplace").pvalue)
+        case StaircaseLaw():
+            for i in coordinates:
+                p_value = stats.kstest(decoded[:, i] - law.centre[i], _staircase_cdf(law)).pvalue
+                yield f"coordinate {i}", float(p_value)
         case MomentLaw():
             squares = (decoded - law.centre) ** 2
             errors = squares.std(axis=0) / math.sqrt(len(squares)) + 1e-12 * law.spread
@@ -144,6 +154,20 @@ def _p_values(law: Law, decoded: Vector) -> Iterator[tuple[str, float]]:
             raise AssertionError("a point law has no p-value")
         case _:
             assert_never(law)
+
+
+def _staircase_cdf(law: StaircaseLaw) -> Callable[[Vector], Vector]:
+    """From the definition of the density: whole steps, and the higher and lower part of one."""
+    step, decay, nu = law.noise.step, math.exp(-law.noise.epsilon), law.noise.nu
+    top = (1.0 - decay) / (2.0 * (nu + decay * (1.0 - nu)))
+
+    def cdf(values: Vector) -> Vector:
+        whole, part = np.divmod(np.abs(values) / step, 1.0)
+        within = top * (np.minimum(part, nu) + decay * np.maximum(part - nu, 0.0))
+        tail = decay**whole * (0.5 - within)
+        return np.where(values > 0.0, 1.0 - tail, tail)
+
+    return cdf
 
 
 def _chi_square(outcomes: NDArray[np.intp], pmf: Vector) -> float:
@@ -234,8 +258,28 @@ def renyi_of(first: Law, second: Law, order: float) -> float:
         case LaplaceLaw(), LaplaceLaw():
             shifts = np.abs(first.centre - second.centre) / first.scale
             return math.fsum(_laplace_renyi(float(shift), order) for shift in shifts)
+        case StaircaseLaw(), StaircaseLaw():
+            noise = first.noise
+            shifts = np.abs(first.centre - second.centre) / noise.step
+            return math.fsum(
+                _staircase_renyi(noise.epsilon, noise.nu, float(shift), order) for shift in shifts
+            )
         case _:
             return math.inf
+
+
+def _staircase_renyi(epsilon: float, nu: float, shift: float, order: float) -> float:
+    """D_a of staircase noise: summed over every stretch on which both densities are constant."""
+    reach = math.ceil(60.0 / epsilon) + 2
+    edges = (np.arange(reach)[:, None] + np.array([0.0, nu])).ravel()
+    marks = np.concatenate([edges, -edges, edges + shift, shift - edges])
+    marks = np.unique(marks.round(12))  # edges that differ by rounding are one
+    middles, widths = (marks[1:] + marks[:-1]) / 2.0, np.diff(marks)
+    levels = [np.floor(np.abs(at) + 1.0 - nu) for at in (middles, middles - shift)]
+    decay = math.exp(-epsilon)
+    top = (1.0 - decay) / (2.0 * (nu + decay * (1.0 - nu)))
+    logs = np.log(top * widths) - epsilon * (order * levels[0] + (1.0 - order) * levels[1])
+    return log_sum_exp(logs) / (order - 1.0)
 
 
 def _laplace_renyi(shift: float, order: float) -> float:

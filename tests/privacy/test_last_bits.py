@@ -14,7 +14,7 @@ from sottovoce.design.hermite import unbiased_range
 from sottovoce.domains import ROUNDING_HEADROOM, L1Ball
 from sottovoce.errors import DomainError, LedgerError, ParameterError
 from sottovoce.privacy import accounting
-from sottovoce.privacy.divergences import gaussian_delta
+from sottovoce.privacy.divergences import finite_renyi, gaussian_delta
 from sottovoce.privacy.event_json import from_json, to_json
 from sottovoce.privacy.events import (
     FinitePair,
@@ -216,3 +216,19 @@ def test_a_narrow_design_whose_information_peaks_far_from_zero_is_caught(extreme
 
 def test_a_range_that_ends_beyond_the_search_is_not_reported_as_nothing() -> None:
     assert unbiased_range(2, 0.9) > 1.0
+
+
+def test_a_renyi_divergence_of_large_logarithms_that_nearly_cancel_is_not_rounded_down() -> None:
+    """log q = -200 and a log(p/q) = 200 add up to less than 1, whose own rounding is smaller."""
+    for order, mass, loss in (
+        (1.00390625, 0.7612784568975384, 193.699893100339),
+        (1.0078125, 0.3438396803905328, 286.92700903558773),
+        (1.001953125, 0.7958918085061473, 282.0470065353546),
+    ):
+        low = mass * math.exp(-loss)
+        first, second = (mass, 1.0 - mass - low, low), (low, 1.0 - mass - low, mass)
+        with mpmath.workdps(60):
+            pairs = [(mpmath.mpf(p), mpmath.mpf(q)) for p, q in zip(first, second, strict=True)]
+            total = mpmath.fsum(p**order * q ** (1 - mpmath.mpf(order)) for p, q in pairs)
+            exact = mpmath.log(total) / (mpmath.mpf(order) - 1)
+        assert finite_renyi(first, second, order) >= exact

@@ -43,12 +43,13 @@ def list_(as_json: Json = False) -> None:
         print_json(rows)
         return
     print_table(
-        ["kind", "parameters", "example", "what it is"],
+        ["kind", "parameters", "example", "sampling", "what it is"],
         [
             [
                 row["kind"],
                 ", ".join(row["parameters"]),
                 show(row["example"], "example"),
+                row["sampling_grade"],
                 row["summary"],
             ]
             for row in rows

@@ -126,6 +126,7 @@ def curve(
         bars.update("accounting", len(counts), len(counts), "done")
     result: dict[str, Any] = {
         "mechanism": setting.registration.kind,
+        "sampling_grade": built.sampling,
         "delta": delta,
         "adjacency": str(event.adjacency),
         **setting.describe(),
@@ -145,8 +146,8 @@ def curve(
     if as_json:
         print_json(result)
         return
-    described = setting.describe()
-    print_fields({name: result[name] for name in ("mechanism", "delta", "adjacency", *described)})
+    fields = {name: result[name] for name in ("mechanism", "delta", "adjacency")}
+    print_fields({**fields, "sampling_grade": _grade(built), **setting.describe()})
     print_table(
         ["rounds", "epsilon", "accountant"],
         [
@@ -280,6 +281,12 @@ def _report(
         return
     if rounds == MAX_ROUNDS:
         fields["rounds"] = f"{rounds} (more are not counted)"
-    if mechanism.sampling == "float":
-        fields["sampling_grade"] = "float (simulation only: float noise leaks in its last bits)"
+    fields["sampling_grade"] = _grade(mechanism)
     print_fields(fields)
+
+
+def _grade(mechanism: "Mechanism") -> str:
+    """The sampling grade, and what it means for a deployment."""
+    if mechanism.sampling == "float":
+        return "float (simulation only: float noise leaks in its last bits)"
+    return mechanism.sampling

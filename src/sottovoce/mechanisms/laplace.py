@@ -61,7 +61,7 @@ class Laplace:
 
     @property
     def noise_scale(self) -> float:
-        """b, the mean absolute noise of a coordinate."""
+        """b."""
         domain = self.input_domain
         match domain:
             case L1Ball() | L2Ball():
@@ -74,6 +74,11 @@ class Laplace:
     @property
     def noise_stddev(self) -> float:
         return float(np.sqrt(2.0)) * self.noise_scale
+
+    @property
+    def mean_absolute_noise(self) -> float:
+        """E|X| of a coordinate's noise: b."""
+        return self.noise_scale
 
     def code_format(self) -> Float32Codes:
         return Float32Codes()

@@ -10,6 +10,7 @@ from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import MAX_DIMENSION, Domain, Vector
 from sottovoce.errors import DomainError
+from sottovoce.noises.staircase import Staircase
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.randomness import Keystream
 
@@ -127,6 +128,20 @@ class LaplaceLaw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StaircaseLaw:
+    """Coordinate i decodes to centre[i] plus this staircase noise, independently."""
+
+    centre: Vector
+    noise: Staircase
+
+    def mean(self) -> Vector:
+        return self.centre
+
+    def variance(self) -> Vector:
+        return np.full_like(self.centre, self.noise.variance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JointLaw:
     """The whole vector decodes to points[k] with probability pmf[k]; coordinates depend."""
 
@@ -167,7 +182,7 @@ class PointLaw:
         return np.zeros_like(self.centre)
 
 
-Law = FiniteLaw | GaussianLaw | LaplaceLaw | JointLaw | MomentLaw | PointLaw
+Law = FiniteLaw | GaussianLaw | LaplaceLaw | StaircaseLaw | JointLaw | MomentLaw | PointLaw
 
 
 class Mechanism(Protocol):

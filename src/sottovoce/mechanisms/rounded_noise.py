@@ -1,0 +1,208 @@
+"""What the mechanisms share that round a noisy value to a grid and send it modulo 2^bits.
+
+Such a mechanism names its noise and its privacy, which is that of the real-valued noise: rounding
+and the modulus come after. Codes, decoding and the law follow from the noise.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sottovoce import parameters
+from sottovoce.domains import Box, Domain, L1Ball, L2Ball, Vector
+from sottovoce.errors import ParameterError
+from sottovoce.mechanisms.mechanism import (
+    Codes,
+    FiniteLaw,
+    LevelCodes,
+    MomentLaw,
+    Sampling,
+    level_indices,
+)
+from sottovoce.mechanisms.registry import Parameters
+from sottovoce.noises.noise import Noise
+from sottovoce.noises.rounded import MAX_STEPS, check_width, sample_rounded
+from sottovoce.randomness import Keystream
+
+MAX_BITS = 20
+# A fraction of the distance of neighbours that covers what the norm check, the noise's width and
+# the subtraction of a box's middle round; the sampler itself rounds nothing (docs/privacy.md, 22).
+ROUNDING = 2.0**-26
+# On the automatic grid a coordinate wraps around with at most this probability, whatever its value.
+WRAP_PROBABILITY = 1e-9
+_MAX_TABLE_CELLS = 2**22
+_CHUNK_CELLS = 2**20
+# Noise this many steps wide is rounded as if by independent uniform noise (see `law`).
+_FINE_STEPS = 64.0
+_NEXT_TO_NOTHING = 2.0**-70
+
+
+def width(domain: Domain) -> float:
+    """What `steps_per_radius` divides: a ball's radius, or a box's whole width."""
+    match domain:
+        case L1Ball() | L2Ball():
+            return domain.radius
+        case Box():
+            return domain.upper - domain.lower
+        case _:
+            raise ParameterError(
+                f"input_domain must be an L1Ball, an L2Ball or a Box, got {type(domain).__name__}"
+            )
+
+
+def reach(domain: Domain) -> float:
+    """How far a coordinate can lie from the middle of its interval."""
+    return width(domain) / 2.0 if isinstance(domain, Box) else width(domain)
+
+
+def check_bits(bits: Any) -> int:
+    return parameters.integer(
+        "bits", bits, low=2, high=MAX_BITS, remedy="16 bits make a grid that costs nothing"
+    )
+
+
+def automatic_steps(domain: Domain, bits: Any, noise: Noise) -> float:
+    """The finest grid on which a full value plus noise wraps around once in 10^9 times at most.
+
+    And on which the noise is not too many steps wide to be drawn.
+    """
+    farthest = float(noise.quantile(np.array([WRAP_PROBABILITY / 2.0]))[0])
+    room = 2.0 ** (check_bits(bits) - 1) - 0.5  # the codes' range, as far as it rounds into it
+    roomy = room * width(domain) / (reach(domain) + farthest)
+    return min(roomy, _most_steps(domain, noise))
+
+
+def _most_steps(domain: Domain, noise: Noise) -> float:
+    """The steps_per_radius of the finest grid that noise can be drawn on."""
+    return 0.999 * MAX_STEPS * width(domain) / noise.quantile_slope
+
+
+def multiplier_ends(
+    domain: Domain, given: Parameters, noise_at: Callable[[Domain, float], Noise]
+) -> tuple[float, float]:
+    """Where calibration looks for a noise multiplier: no noise that a given grid refuses."""
+    least, most = 1e-4, 1e8
+    if given["steps_per_radius"] == "auto":
+        return least, most
+    steps = parameters.positive("steps_per_radius", given["steps_per_radius"])
+    return least, min(most, _most_steps(domain, noise_at(domain, 1.0)) / steps)
+
+
+class RoundedNoise:
+    """Base of the mechanisms: they add parameters, `noise` and `privacy`."""
+
+    __slots__ = ()
+
+    input_domain: Domain
+    bits: int
+    steps_per_radius: float
+    sampling: ClassVar[Sampling] = "exact"
+
+    @property
+    def noise(self) -> Noise:
+        """The real-valued noise of a coordinate."""
+        raise NotImplementedError
+
+    def check_grid(self) -> None:
+        """A grid whose range holds the domain, and whose steps are not too small for the noise."""
+        check_bits(self.bits)
+        finest = 2.0 ** (self.bits - 1) * width(self.input_domain) / reach(self.input_domain)
+        steps = parameters.positive(
+            "steps_per_radius",
+            self.steps_per_radius,
+            at_most=finest,
+            remedy="a finer grid would wrap around without any noise; use more bits or 'auto'",
+        )
+        if steps < 1e-30:
+            raise ParameterError(f"steps_per_radius must be at least 1e-30, got {steps!r}")
+        check_width(self.noise, self.step)
+
+    @property
+    def noise_stddev(self) -> float:
+        return math.sqrt(self.noise.variance)
+
+    @property
+    def step(self) -> float:
+        """Distance of two neighbouring grid points."""
+        return width(self.input_domain) / self.steps_per_radius
+
+    @property
+    def middle(self) -> float:
+        """The value that code 0 stands for."""
+        domain = self.input_domain
+        return (domain.lower + domain.upper) / 2.0 if isinstance(domain, Box) else 0.0
+
+    @property
+    def levels(self) -> int:
+        return 1 << self.bits
+
+    def code_format(self) -> LevelCodes:
+        return LevelCodes(levels=self.levels)
+
+    def encode(self, values: ArrayLike, keystream: Keystream) -> Codes:
+        codes = sample_rounded(self._centred(values), self.noise, self.step, keystream)
+        codes &= self.levels - 1
+        return codes.astype(self.code_format().dtype)
+
+    def decode(self, codes: Codes) -> Vector:
+        half = self.levels // 2
+        residues = (level_indices(codes, self.levels) + half) % self.levels - half
+        return np.asarray(self.middle + self.step * residues)
+
+    def law(self, values: ArrayLike) -> FiniteLaw | MomentLaw:
+        """Every cell's probability; for large tables, mean and variance alone.
+
+        Where noise is 64 steps wide or wider and hardly ever wraps around, those are taken to be
+        the value and noise variance + step^2/12. With phi the noise's characteristic function and
+        w_k = 2 pi k/step, the mean is then off by at most step sum_k |phi(w_k)|/(pi k), k > 0: by
+        1e-5 steps for Laplace noise, by nothing for Gaussian noise, by some 1e-3 steps for noise
+        whose density jumps. Otherwise they are added up over all cells, which takes its time.
+        """
+        places = self._centred(values) / self.step
+        points = self.decode(np.arange(self.levels, dtype=np.uint32))
+        if len(places) * self.levels <= _MAX_TABLE_CELLS:
+            return FiniteLaw(points=points, table=self._table(places))
+        if self._is_fine:
+            spread = np.full(len(places), self.noise.variance + self.step**2 / 12.0)
+            return MomentLaw(centre=self.input_domain.check(values), spread=spread)
+        rows = max(1, _CHUNK_CELLS // self.levels)
+        laws = [
+            FiniteLaw(points=points, table=self._table(places[start : start + rows]))
+            for start in range(0, len(places), rows)
+        ]
+        return MomentLaw(
+            centre=np.concatenate([law.mean() for law in laws]),
+            spread=np.concatenate([law.variance() for law in laws]),
+        )
+
+    @property
+    def _is_fine(self) -> bool:
+        automatic = automatic_steps(self.input_domain, self.bits, self.noise)
+        return self.noise_stddev >= _FINE_STEPS * self.step and self.steps_per_radius <= automatic
+
+    def _table(self, places: Vector) -> Vector:
+        """P(code = j | place), the cells' masses added up over residue classes."""
+        farthest = float(self.noise.quantile(np.array([_NEXT_TO_NOTHING]))[0]) / self.step
+        turns = max(1, math.ceil((farthest + self.levels) / self.levels))
+        table = np.zeros((len(places), self.levels))
+        half = self.levels // 2
+        for turn in range(-turns, turns + 1):
+            first = turn * self.levels - half
+            edges = np.arange(first, first + self.levels + 1) - 0.5 - places[:, None]
+            table += self._masses(edges * self.step)
+        return np.roll(table, -half, axis=1)
+
+    def _masses(self, edges: Vector) -> Vector:
+        """P(noise between neighbouring edges): differences of the tails that are the smaller."""
+        tails = self.noise.tail(np.abs(edges))
+        low, high = edges[:, :-1], edges[:, 1:]
+        differences = np.abs(np.diff(tails, axis=1))
+        astride = (low < 0.0) & (high > 0.0)
+        return np.where(astride, 1.0 - tails[:, :-1] - tails[:, 1:], differences)
+
+    def _centred(self, values: ArrayLike) -> Vector:
+        # Exact unless |middle| is below the box's width; then off by 2^-54 of it (ROUNDING).
+        return self.input_domain.check(values) - self.middle

@@ -1,0 +1,1 @@
+"""Scalar noise laws, and drawing from them on a grid without any rounding error."""

@@ -1,0 +1,93 @@
+"""Staircase noise: the exact law of its privacy loss.
+
+The density at x is c b^l, b = e^-L, where the level l counts the steps down, at distances
+nu, 1 + nu, 2 + nu, ... from 0 (in units of the step). A shift by s <= 1 passes at most one of them,
+so the loss is L, 0 or -L. It is L on the stretches of length s before each step down (for the
+first one: min(s, nu) on the far side, and min(nu, s - nu) on the near side if s > nu), so with
+g = nu + b (1 - nu) and c = (1 - b)/(2 g)
+
+    P(loss = L) = m(s) = c (min(s, 2 nu) + s b/(1 - b)) = ((1 - b) min(s, 2 nu) + b s)/(2 g).
+
+By symmetry P(loss = -L) = Q(loss = L) = b m, and both directions are alike:
+
+    P = (m, 1 - m (1 + b), b m),   Q = (b m, 1 - m (1 + b), m)   on the losses (L, 0, -L)
+    D_a = log(1 + m (e^((a-1) L) - 1) (1 - e^(-a L)))/(a - 1).
+
+m(1) = 1/(1 + b) at nu = 1/2: randomised response. m is the least of two lines through or above 0,
+so it is nondecreasing and concave. A smaller m is dominated by a larger one: with probability
+m/m' show the larger pair, else the outcome 0, whoever is true. So the largest shift is the worst.
+
+Under an L2 clip: t -> log(1 + k t) and u -> m(sqrt u) are nondecreasing and concave, so D_a is
+concave in u = s^2, and over d coordinates with sum s_i^2 <= S^2 the equal split is worst:
+d D_a(S/sqrt d). But m is linear near 0, so that grows like sqrt d, without bound: such a release
+is refused, and its cost is here only to be shown.
+
+Reference: Geng and Viswanath 2016 (the noise). The proofs are in docs/privacy.md.
+"""
+
+import math
+
+import numpy as np
+
+from sottovoce import parameters
+from sottovoce.adjacency import Adjacency
+from sottovoce.errors import ParameterError
+from sottovoce.privacy.events import FinitePair
+
+_ROUNDING = 2.0**-48
+_LOG_ROUNDING = 2.0**-40  # logarithms of up to some thousand are added
+
+
+def lost_mass(epsilon: float, nu: float, shift: float) -> float:
+    """m: how likely one step's whole loss is, `shift` steps apart; rounded up, a few ulps."""
+    parameters.step_epsilon("epsilon", epsilon)
+    parameters.inner_fraction("nu", nu)
+    if not 0.0 <= shift <= 1.0:
+        raise ParameterError(
+            f"shift must lie between 0 and 1 step, got {shift!r}; beyond one step use "
+            "PureDp(ceil(shift) * epsilon), or a wider step"
+        )
+    b, gap = math.exp(-epsilon), -math.expm1(-epsilon)
+    exact = (gap * min(shift, 2.0 * nu) + b * shift) / (2.0 * (nu + b * (1.0 - nu)))
+    return min(exact * (1.0 + _ROUNDING), 1.0 / (1.0 + b) + 2.0**-53)
+
+
+def staircase_pair(epsilon: float, nu: float, shift: float, adjacency: Adjacency) -> FinitePair:
+    """The dominating pair of scalar staircase noise with neighbours at most `shift` steps apart.
+
+    Rounded toward privacy: m up, and the quotient of the outer atoms up, so that the curve
+    sup P - x Q = max(1 - x, 0, m (1 - x b)) is nowhere lower.
+    """
+    mass = lost_mass(epsilon, nu, shift)
+    least = mass * math.exp(-epsilon) * (1.0 - _ROUNDING)
+    first = (mass, max(0.0, 1.0 - mass - least), least)
+    return FinitePair(first=first, second=first[::-1], adjacency=adjacency)
+
+
+def staircase_renyi(order: float, epsilon: float, nu: float, shift: float) -> float:
+    """D_a of scalar staircase noise, `shift` steps apart: exact, rounded up."""
+    mass = lost_mass(epsilon, nu, shift)
+    if mass == 0.0:
+        return 0.0
+    growth = (order - 1.0) * epsilon
+    log_excess = (
+        growth
+        + math.log(-math.expm1(-growth))
+        + math.log(-math.expm1(-order * epsilon))
+        + math.log(mass)
+    )
+    exact = float(np.logaddexp(0.0, log_excess)) / (order - 1.0)
+    return min(epsilon, exact * (1.0 + _LOG_ROUNDING))
+
+
+def product_staircase_renyi_l2(
+    order: float, epsilon: float, nu: float, shift: float, dimension: int
+) -> float:
+    """D_a of independent staircase noise on every coordinate, `shift` <= 1 steps apart in L2.
+
+    d D_a(shift/sqrt d), the worst case and attained; about sqrt d times D_a(shift).
+    """
+    if not 0.0 <= shift <= 1.0:
+        raise ParameterError(f"shift must lie between 0 and 1 step, got {shift!r}; widen the step")
+    each = staircase_renyi(order, epsilon, nu, shift / math.sqrt(dimension))
+    return dimension * each * (1.0 + _ROUNDING)
