@@ -40,6 +40,7 @@ bench: install   ## benchmarks: they report, they never fail on speed
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/designs.py
 	$(BIN)/python benchmarks/accounting.py
 	$(BIN)/python benchmarks/rotated_mse.py
+	$(BIN)/python benchmarks/ledger.py
 	$(BIN)/python benchmarks/plan.py
 
 designs: install ## solve again the MVU designs that come with the package (minutes)

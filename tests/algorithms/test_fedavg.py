@@ -7,7 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sottovoce.adjacency import Adjacency
-from sottovoce.algorithms.fedavg import FedAvg, LocalSgd, SampleClippedGradient
+from sottovoce.algorithms.fedavg import (
+    FedAvg,
+    LocalSgd,
+    SampleClippedGradient,
+    budget_penalties,
+)
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError
 from sottovoce.learning import models
@@ -145,3 +150,34 @@ def test_the_sum_over_samples_is_exact_whatever_their_order() -> None:
     np.testing.assert_allclose(first, second, atol=1e-7)
     grid = CLIP_NORM * 2.0**-40 / 200
     np.testing.assert_allclose(first / grid, np.round(first / grid), atol=1e-3)
+
+
+# -- penalties of small budgets ------------------------------------------------------------
+
+
+def local_update(steps: int, penalty: float) -> Vector:
+    model = np.random.default_rng(1).normal(size=make_task().dimension)
+    work = LocalSgd(clip_norm=CLIP_NORM, steps=steps, learning_rate=0.2, penalties={"a": penalty})
+    ((_, update),) = list(work.updates(make_task(), model, [data(3, 8)]))
+    return update
+
+
+def test_a_penalty_is_the_share_of_the_largest_budget_that_is_missing() -> None:
+    found = budget_penalties({"a": 1.0, "b": 4.0, "c": 3.0})
+    assert found == {"a": 0.75, "b": 0.0, "c": 0.25}
+    assert budget_penalties({"a": 2.0, "b": 2.0}) == {"a": 0.0, "b": 0.0}
+
+
+def test_a_penalty_pulls_towards_the_model_that_was_released() -> None:
+    lengths = [np.linalg.norm(local_update(5, penalty)) for penalty in (0.0, 0.3, 0.9)]
+    assert lengths[0] > lengths[1] > lengths[2] > 0.0
+
+
+def test_with_one_local_step_a_penalty_has_no_effect() -> None:
+    np.testing.assert_array_equal(local_update(1, 0.0), local_update(1, 0.9))
+
+
+@pytest.mark.parametrize("penalty", [-0.1, 1.5, float("nan")])
+def test_a_penalty_outside_its_range_is_refused(penalty: float) -> None:
+    with pytest.raises(ParameterError, match="penalty"):
+        LocalSgd(clip_norm=1.0, steps=2, learning_rate=0.1, penalties={"a": penalty})

@@ -102,7 +102,7 @@ def test_the_proximal_term_pulls_towards_the_servers_model() -> None:
         steps: int, proximal_weight: float
     ) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
         ((_, local),) = task.local_models(
-            start, [client], steps=steps, learning_rate=0.3, proximal_weight=proximal_weight
+            start, [client], steps=steps, learning_rate=0.3, proximal_weights=[proximal_weight]
         )
         return np.asarray(local.to(torch.float64).numpy())
 

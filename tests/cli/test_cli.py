@@ -281,6 +281,41 @@ def test_a_client_without_a_guarantee_has_spent_an_infinite_epsilon(
     assert "infinite" in cli("ledger", "show", tmp_path / "run").out
 
 
+def test_a_halted_run_ends_well_and_says_so(cli: Any, spec: Path, tmp_path: Path) -> None:
+    loud = "mechanism={kind='gauss_hermite', levels=2, noise_multiplier=2.0}"
+    result = cli("run", spec, "--out", tmp_path / "run", "--set", loud)
+    assert result.code == 0
+    assert "warning: halted after 2 of 6 rounds" in result.err
+    assert "before round 3 only 0 of 4 clients" in result.out
+
+
+def test_groups_are_shown_in_a_table_and_each_client_at_its_own_delta(
+    cli: Any, spec: Path, tmp_path: Path
+) -> None:
+    groups = "privacy.groups=[{clients=1, epsilon=1.0, delta=1e-7}]"
+    result = cli("run", spec, "--out", tmp_path / "run", "--set", "rounds=2", "--set", groups)
+    assert result.code == 0
+    assert "ran_out" in result.out
+    first, *others = cli("ledger", "show", tmp_path / "run", "--json").json
+    assert (first["budget"], first["delta"]) == (1.0, 1e-7)
+    assert {row["delta"] for row in others} == {1e-5}
+    assert all(row["epsilon"] <= row["budget"] for row in (first, *others))
+    at = cli("ledger", "show", tmp_path / "run", "--delta", "1e-3", "--json").json
+    assert {row["delta"] for row in at} == {1e-3}
+
+
+@pytest.mark.parametrize("command", ["show", "verify", "export"])
+@pytest.mark.parametrize("content", [b"garbage " * 1000, b"", b"SQLite format 3"])
+def test_a_damaged_ledger_is_one_line_and_exit_two(
+    cli: Any, tmp_path: Path, command: str, content: bytes
+) -> None:
+    (tmp_path / "ledger.sqlite").write_bytes(content)
+    result = cli("ledger", command, tmp_path / "ledger.sqlite")
+    assert result.code == 2
+    assert len(result.err.strip().splitlines()) == 1
+    assert (tmp_path / "ledger.sqlite").read_bytes() == content
+
+
 DESIGN = ["mechanism", "design", "mvu", "--epsilon", "3", "--output-bits", "3"]
 
 

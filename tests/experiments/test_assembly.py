@@ -40,8 +40,8 @@ def test_whoever_writes_the_spec_has_the_last_word(choice: str, mechanism: dict[
 def test_a_box_cannot_be_rotated() -> None:
     on_a_box = Laplace(input_domain=Box(dimension=3, lower=-1.0, upper=1.0), noise_multiplier=1.0)
     with pytest.raises(ConfigError, match=r"'rotation'.*L2 ball.*Box.*'off'"):
-        _is_rotated(small_spec(rotation="on"), on_a_box)
-    assert not _is_rotated(small_spec(), on_a_box)
+        _is_rotated(small_spec(rotation="on"), [on_a_box])
+    assert not _is_rotated(small_spec(), [on_a_box])
 
 
 def test_an_unknown_choice_is_refused() -> None:
@@ -139,3 +139,18 @@ def test_an_open_mechanism_has_no_parameters_but_bits() -> None:
 def test_only_auto_may_stand_for_a_table() -> None:
     with pytest.raises(ConfigError, match="'mechanism' must be a table"):
         small_spec(mechanism="gaussian")
+
+
+def test_each_group_may_leave_its_mechanism_open() -> None:
+    privacy = {
+        "level": "sample",
+        "clip_norm": 1.0,
+        "epsilon": 4.0,
+        "delta": 1e-5,
+        "groups": [{"clients": 2, "epsilon": 1.0, "mechanism": {"kind": "auto", "bits": 1}}],
+    }
+    assembly = assemble(small_spec(mechanism="auto", privacy=privacy))
+    bits = {part.client: part.mechanism.code_format().bits for part in assembly.parts}
+    assert [count == 1 for count in bits.values()] == [True, True, False, False]
+    assert "in privacy: " in str(assembly.mechanism_choice)
+    assert "in privacy.groups[0]: " in str(assembly.mechanism_choice)

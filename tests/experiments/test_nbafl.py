@@ -180,6 +180,6 @@ def test_the_example_has_the_epsilons_that_it_states() -> None:
         assembly.spec,
         assembly.parts[0].mechanism.privacy(assembly.spec.privacy.adjacency),
     )
-    assert assembly.budget is None
+    assert assembly.budgets == {}
     spent = accounting.epsilon(Repeated(event=event, count=spec.rounds), spec.privacy.delta)
     assert spent == pytest.approx(3900.0, rel=0.02)

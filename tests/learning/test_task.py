@@ -52,19 +52,23 @@ def test_sample_gradients_equal_plain_autograd_whatever_the_chunks(
 
 
 @pytest.mark.parametrize("most", [1, 10**6])
+@pytest.mark.parametrize("penalties", [[0.0, 0.0, 0.0], [0.5, 0.0, 0.9]])
 def test_local_models_equal_plain_full_batch_descent(
-    most: int, monkeypatch: pytest.MonkeyPatch
+    most: int, penalties: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task, "MAX_GRADIENT_ELEMENTS", most)
     made, module = make_task()
     start = made.initial_model()
     group = clients([3, 1, 5])
-    for position, row in made.local_models(start, group, steps=4, learning_rate=0.3):
-        flat = torch.as_tensor(start, dtype=torch.float32)
+    trained = made.local_models(
+        start, group, steps=4, learning_rate=0.3, proximal_weights=penalties
+    )
+    for position, row in trained:
+        flat = origin = torch.as_tensor(start, dtype=torch.float32)
         for _ in range(4):
             torch.nn.utils.vector_to_parameters(flat, module.parameters())
             gradient = plain_gradient(module, group[position].features, group[position].labels)
-            flat = flat - 0.3 * gradient
+            flat = flat - 0.3 * (gradient + penalties[position] * (flat - origin))
         torch.testing.assert_close(row, flat)
 
 

@@ -38,17 +38,17 @@ def test_equal_events_written_differently_all_count_against_the_budget(
             "ada", Budget(unit=Unit.CLIENT, epsilon=exact.epsilon, delta=1e-6, adjacency=Z)
         )
         for n in range(4):
-            ledger.charge(rel(n), 0, PureDp(epsilon=1, adjacency=Z), None)
-        ledger.charge(rel(4), 0, PureDp(epsilon=1.0, adjacency=Z), None)
+            ledger.charge(rel(n), 0, PureDp(epsilon=1, adjacency=Z))
+        ledger.charge(rel(4), 0, PureDp(epsilon=1.0, adjacency=Z))
         with pytest.raises(BudgetExhaustedError):
-            ledger.charge(rel(5), 0, PureDp(epsilon=1.0, adjacency=Z), None)
+            ledger.charge(rel(5), 0, PureDp(epsilon=1.0, adjacency=Z))
 
 
 def test_deleting_the_last_charge_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "l.db"
     with Ledger(path) as ledger:
         for n in range(3):
-            ledger.charge(rel(n), 0, PureDp(epsilon=1.0, adjacency=Z), None)
+            ledger.charge(rel(n), 0, PureDp(epsilon=1.0, adjacency=Z))
     db = sqlite3.connect(path)
     db.execute("DELETE FROM charges WHERE id = 3")
     db.commit()
@@ -73,7 +73,7 @@ def test_verify_notices_a_budget_of_another_adjacency_than_the_charges(
     tmp_path: Path,
 ) -> None:
     with Ledger(tmp_path / "l.db") as ledger:
-        ledger.charge(rel(0), 0, GaussianNoise(mu=1.0, adjacency=Z), None)
+        ledger.charge(rel(0), 0, GaussianNoise(mu=1.0, adjacency=Z))
         budget = Budget(unit=Unit.CLIENT, epsilon=5.0, delta=1e-6, adjacency=Adjacency.REPLACE_ONE)
         try:
             ledger.set_budget("ada", budget)
@@ -95,8 +95,8 @@ def test_verify_lists_damage_instead_of_raising(tmp_path: Path, statement: str) 
     path = tmp_path / "l.db"
     with Ledger(path) as ledger:
         ledger.set_budget("ada", Budget(unit=Unit.CLIENT, epsilon=9.0, delta=1e-6, adjacency=Z))
-        ledger.charge(rel(0), 0, GaussianNoise(mu=0.1, adjacency=Z), None)
-        ledger.charge(rel(1), 0, GaussianNoise(mu=0.2, adjacency=Z), None)
+        ledger.charge(rel(0), 0, GaussianNoise(mu=0.1, adjacency=Z))
+        ledger.charge(rel(1), 0, GaussianNoise(mu=0.2, adjacency=Z))
     db = sqlite3.connect(path)
     db.execute(statement)
     db.commit()
@@ -142,33 +142,33 @@ def test_an_archived_ledger_can_be_read_where_nothing_can_be_written(
 ) -> None:
     path = tmp_path / "l.db"
     with Ledger(path) as ledger:
-        ledger.charge(rel(0), 0, PureDp(epsilon=1.0, adjacency=Z), None)
+        ledger.charge(rel(0), 0, PureDp(epsilon=1.0, adjacency=Z))
     # As root every folder is writable, so the answer of the operating system is planted.
     monkeypatch.setattr(os, "access", lambda *_: False)
     with Ledger(path, must_exist=True) as archive:
         assert archive.verify() == []
         assert len(list(archive.rows())) == 1
         with pytest.raises(LedgerError, match="readonly"):
-            archive.charge(rel(1), 0, PureDp(epsilon=1.0, adjacency=Z), None)
+            archive.charge(rel(1), 0, PureDp(epsilon=1.0, adjacency=Z))
 
 
 def test_charges_per_sample_and_per_client_are_never_added_up(tmp_path: Path) -> None:
     with Ledger(tmp_path / "l.db") as ledger:
         event = GaussianNoise(mu=1.0, adjacency=Z)
-        ledger.charge(rel(0), 0, event, None)
+        ledger.charge(rel(0), 0, event)
         per_sample = replace(rel(1), unit=Unit.SAMPLE)
         with pytest.raises(AdjacencyMismatchError, match="per client in this ledger"):
-            ledger.charge(per_sample, 0, event, None)
+            ledger.charge(per_sample, 0, event)
         with pytest.raises(AdjacencyMismatchError, match="per client in this ledger"):
             ledger.set_budget("ada", Budget(unit=Unit.SAMPLE, epsilon=9.0, delta=1e-6, adjacency=Z))
-        ledger.charge(replace(per_sample, client="bob"), 0, event, None)
+        ledger.charge(replace(per_sample, client="bob"), 0, event)
         assert len(list(ledger.rows())) == 2
 
 
 def test_a_history_whose_events_are_gone_is_an_error_not_nothing(tmp_path: Path) -> None:
     path = tmp_path / "l.db"
     with Ledger(path) as ledger:
-        ledger.charge(rel(0), 0, GaussianNoise(mu=1.0, adjacency=Z), None)
+        ledger.charge(rel(0), 0, GaussianNoise(mu=1.0, adjacency=Z))
     db = sqlite3.connect(path)
     db.execute("DELETE FROM events")
     db.commit()

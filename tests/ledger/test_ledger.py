@@ -18,9 +18,9 @@ import pytest
 import sottovoce
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.errors import AdjacencyMismatchError, BudgetExhaustedError, LedgerError
-from sottovoce.ledger.database import SCHEMA_VERSION
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget, Charge, Release
+from sottovoce.ledger.schema import SCHEMA_VERSION
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.calibration import calibrate
 from sottovoce.privacy.events import (
@@ -49,7 +49,7 @@ def a_release(
 
 
 def pay(ledger: Ledger, release: Release, event: PrivacyEvent = EVENT, attempt: int = 0) -> Charge:
-    return ledger.charge(release, attempt, event, None)
+    return ledger.charge(release, attempt, event)
 
 
 def contents(path: Path) -> list[str]:
@@ -87,7 +87,7 @@ def ledger(path: Path) -> Iterator[Ledger]:
 
 
 def test_a_charge_is_on_disk_when_the_call_returns(ledger: Ledger, path: Path) -> None:
-    charge = ledger.charge(a_release(3, uplink=2), 1, EVENT, b"sixteen bytes...")
+    charge = ledger.charge(a_release(3, uplink=2), 1, EVENT)
     with Ledger(path, must_exist=True) as other:
         assert other.latest(a_release(3, uplink=2)) == charge
         assert list(other.rows()) == [
@@ -436,9 +436,7 @@ def test_a_message_cannot_be_replaced(ledger: Ledger) -> None:
 
 def test_a_message_without_a_charge_cannot_be_stored(ledger: Ledger, path: Path) -> None:
     before = contents(path)
-    charge = Charge(
-        id=77, release=a_release(), attempt=0, event=EVENT, commitment=None, message=None
-    )
+    charge = Charge(id=77, release=a_release(), attempt=0, event=EVENT)
     with pytest.raises(LedgerError):
         ledger.store_message(charge, b"never paid for")
     assert contents(path) == before
@@ -542,7 +540,8 @@ def tampered(path: Path) -> Callable[..., list[str]]:
     with Ledger(path) as ledger:
         ledger.set_budget("ada", BUDGET)
         for round_number in range(1, 5):
-            ledger.charge(a_release(round_number), 0, EVENT, bytes(16))
+            charge = ledger.charge(a_release(round_number), 0, EVENT)
+            ledger.store_message(charge, b"message", bytes(16))
         pay(ledger, a_release(5), OTHER_EVENT)
         assert ledger.verify() == []
 
@@ -563,8 +562,8 @@ def tampered(path: Path) -> Callable[..., list[str]]:
         "uplink = 1",
         "attempt = 1",
         "event = 2",
+        "unit = 'sample'",
         "commitment = zeroblob(15)",
-        "commitment = NULL",
         "chain = zeroblob(16)",
     ],
 )
@@ -626,7 +625,51 @@ def test_a_client_beyond_its_budget_is_named(tampered: Callable[..., list[str]])
 
 
 def test_a_discarded_message_is_no_damage(tampered: Callable[..., list[str]]) -> None:
-    assert tampered("DELETE FROM messages") == []
+    assert tampered("UPDATE messages SET message = NULL") == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM messages",  # as if nothing had ever left
+        "DELETE FROM messages WHERE id = 4",
+        "DELETE FROM messages WHERE id = 2",
+        "UPDATE messages SET charge = 5 WHERE id = 1",
+        "UPDATE messages SET commitment = zeroblob(15) WHERE id = 2",
+        "UPDATE messages SET commitment = NULL WHERE id = 2",
+        "UPDATE messages SET digest = zeroblob(16) WHERE id = 3",
+        "UPDATE messages SET message = zeroblob(3) WHERE id = 3",
+    ],
+)
+def test_a_message_that_was_tampered_with_is_noticed(
+    tampered: Callable[..., list[str]], statement: str
+) -> None:
+    assert any("message" in problem for problem in tampered(statement))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE spending SET count = 1",
+        "DELETE FROM spending WHERE event = 2",
+        "INSERT INTO spending VALUES ('bob', 1, 'client', 1)",
+    ],
+)
+def test_a_count_that_is_not_that_of_the_charges_is_noticed(
+    tampered: Callable[..., list[str]], statement: str
+) -> None:
+    assert any("counted as spent" in problem for problem in tampered(statement))
+
+
+def test_a_charge_entered_by_hand_counts_and_is_noticed(
+    tampered: Callable[..., list[str]], path: Path
+) -> None:
+    assert tampered(
+        "INSERT INTO charges SELECT 6, run, client, 77, uplink, attempt, unit, event, commitment, "
+        "chain FROM charges WHERE id = 5"
+    )
+    with Ledger(path) as ledger:
+        assert ledger.history("ada") == [(EVENT, 4), (OTHER_EVENT, 2)]
 
 
 # -- files that are no ledger --------------------------------------------------------------

@@ -1,5 +1,6 @@
 import itertools
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -45,11 +46,24 @@ def test_each_step_begun_costs_its_epsilon() -> None:
 def test_every_coordinate_of_a_box_is_a_release() -> None:
     box = Box(dimension=3, lower=-1.0, upper=1.0)
     mechanism = _staircase(box)
-    assert mechanism.step == 2.0
+    assert mechanism.step == pytest.approx(2.0, rel=1e-11)
     each = staircase_pair(1.5, 0.3, 0.5, ZERO_OUT)
     assert mechanism.privacy(ZERO_OUT) == Repeated(event=each, count=3)
     other = mechanism.privacy(REPLACE_ONE)
     assert other == Repeated(event=staircase_pair(1.5, 0.3, 1.0, REPLACE_ONE), count=3)
+
+
+def test_neighbours_that_rounding_puts_too_far_apart_stay_within_a_step() -> None:
+    """Where the exact width of a box is above its float64, or a mean's rounding adds to a shift."""
+    box = Box(dimension=1, lower=-0.1, upper=0.7)
+    exact = Fraction(box.upper) - Fraction(box.lower)
+    assert exact > Fraction(box.upper - box.lower)
+    assert exact < Fraction(_staircase(box).step)
+    ball = L1Ball(dimension=3, radius=0.3, records=7)
+    assert Fraction(_staircase(ball).step) > Fraction(0.3) / 7 * (1 + Fraction(1, 2**45))
+    assert _staircase(box).privacy(REPLACE_ONE) == Repeated(
+        event=staircase_pair(1.5, 0.3, 1.0, REPLACE_ONE), count=1
+    )
 
 
 def _log_density(mechanism: Staircase, points: np.ndarray) -> np.ndarray:

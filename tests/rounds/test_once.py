@@ -2,6 +2,7 @@
 
 import sqlite3
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from sottovoce.errors import (
     WireError,
 )
 from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.records import Due
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
 from sottovoce.mechanisms.no_privacy import NoPrivacy
@@ -117,10 +119,10 @@ def test_the_input_that_is_encoded_is_the_one_that_was_committed_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = VALUES.copy()
-    charge = Ledger.charge
+    charge = Ledger.charge_all
 
-    def meanwhile(self: Ledger, *arguments: object) -> object:
-        done = charge(self, *arguments)  # type: ignore[arg-type]
+    def meanwhile(self: Ledger, dues: Sequence[Due]) -> object:
+        done = charge(self, dues)
         thread = threading.Thread(target=lambda: values.fill(-0.1))  # the trainer goes on
         thread.start()
         thread.join()
@@ -133,7 +135,7 @@ def test_the_input_that_is_encoded_is_the_one_that_was_committed_to(
         seen.append(np.asarray(given).tobytes())
         return encode(self, given, keystream)
 
-    monkeypatch.setattr(Ledger, "charge", meanwhile)
+    monkeypatch.setattr(Ledger, "charge_all", meanwhile)
     monkeypatch.setattr(GaussHermite, "encode", watched)
     plan = plan_of(gh())
     with Ledger(tmp_path / "l.db") as ledger:

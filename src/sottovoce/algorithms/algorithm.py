@@ -25,6 +25,11 @@ class Algorithm(Protocol):
         """What the domain's neighbours differ in."""
         ...
 
+    @property
+    def uplinks(self) -> int:
+        """How many vectors leave a client in a round, whatever its data: it pays for them first."""
+        ...
+
     def domain(self, dimension: int, client: "ClientData") -> L2Ball:
         """Where a client's uplinks live, and so what one neighbour can change."""
         ...

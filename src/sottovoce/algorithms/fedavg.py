@@ -7,8 +7,8 @@ LocalSgd                client level: several local steps; the whole update is c
 Reference: McMahan et al. 2017 (federated averaging); Abadi et al. 2016 (per-sample clipping).
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -64,17 +64,31 @@ class SampleClippedGradient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSgd:
-    """The change of the model over `steps` full-batch steps; protects the whole client."""
+    """The change of the model over `steps` full-batch steps; protects the whole client.
+
+    `penalties` holds lambda_k for clients that are pulled back to where they started,
+
+        w <- w - learning_rate (gradient + lambda_k (w - w_0)),
+
+    w_0 being the model that the server released, as everything here that is not the client's own.
+    A first step starts at w_0, so with `steps` = 1 no penalty has any effect.
+    """
 
     clip_norm: float
     steps: int
     learning_rate: float
+    penalties: Mapping[str, float] = field(default_factory=dict)
     unit: ClassVar[Unit] = Unit.CLIENT
 
     def __post_init__(self) -> None:
         parameters.clip_norm("clip_norm", self.clip_norm)
         parameters.integer("local_steps", self.steps, low=1, high=10**6)
         parameters.positive("local_learning_rate", self.learning_rate)
+        for client, penalty in self.penalties.items():
+            if not 0.0 <= parameters.finite("penalty", penalty) <= 1.0:
+                raise ParameterError(
+                    f"the penalty of client '{client}' must lie in [0, 1], got {penalty}"
+                )
 
     def records(self, client: ClientData) -> int:
         """One, whatever the number of samples: that number is private here."""
@@ -84,12 +98,25 @@ class LocalSgd:
         self, task: Task, model: Vector, clients: Sequence[ClientData]
     ) -> Iterator[tuple[ClientData, Vector]]:
         models = task.local_models(
-            model, clients, steps=self.steps, learning_rate=self.learning_rate
+            model,
+            clients,
+            steps=self.steps,
+            learning_rate=self.learning_rate,
+            proximal_weights=[self.penalties.get(client.name, 0.0) for client in clients],
         )
         for position, local in models:
             update = local.to(torch.float64).numpy() - model
             # A diverged client sends zero: an error would tell the server about its data.
             yield clients[position], update if np.isfinite(update).all() else np.zeros_like(update)
+
+
+def budget_penalties(epsilons: Mapping[str, float]) -> dict[str, float]:
+    """lambda_k = (eps_max - eps_k)/eps_max: the smaller a budget, the closer to the shared model.
+
+    Budgets are public, and so are these.
+    """
+    largest = max(epsilons.values())
+    return {client: (largest - epsilon) / largest for client, epsilon in epsilons.items()}
 
 
 LocalWork = SampleClippedGradient | LocalSgd
@@ -102,6 +129,7 @@ class FedAvg:
     local_work: LocalWork
     server_learning_rate: float
     server_momentum: float
+    uplinks: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         parameters.positive("server_learning_rate", self.server_learning_rate)

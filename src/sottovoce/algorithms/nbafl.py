@@ -88,6 +88,7 @@ class NbAfl:
     downlink_stddev: float
     randomness: Randomness
     unit: ClassVar[Unit] = Unit.CLIENT
+    uplinks: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         parameters.clip_norm("clip_norm", self.clip_norm)
@@ -116,7 +117,7 @@ class NbAfl:
             clients,
             steps=self.local_steps,
             learning_rate=self.local_learning_rate,
-            proximal_weight=self.proximal_weight,
+            proximal_weights=[self.proximal_weight] * len(clients),
         )
         for position, local in models:
             vector = local.to(torch.float64).numpy()

@@ -33,13 +33,10 @@ def _clients(ledger: "Ledger", client: str | None) -> list[str]:
     return known if client is None else [client]
 
 
-def _delta(path: Path, delta: float | None) -> float | None:
-    """The delta asked for, or the one that the run's spec states."""
-    from sottovoce import parameters
+def _run_delta(path: Path) -> float | None:
+    """The delta that the run's spec states, for clients without a budget of their own."""
     from sottovoce.experiments.run_folder import RunFolder
 
-    if delta is not None:
-        return parameters.delta(delta)
     folder = RunFolder(path)
     return float(folder.header()["spec"]["privacy"]["delta"]) if folder.exists else None
 
@@ -54,14 +51,16 @@ def show_(
     as_json: Json = False,
 ) -> None:
     """What every client has spent, and what is left."""
+    from sottovoce import parameters
     from sottovoce.errors import ParameterError
 
-    default = _delta(path, delta)
+    asked = None if delta is None else parameters.delta(delta)
+    default = _run_delta(path)
     rows = []
     with _open(path) as ledger:
         for name in _clients(ledger, client):
             budget = ledger.budget(name)
-            at = default if default is not None else budget.delta if budget else None
+            at = asked or (budget.delta if budget else default)
             if at is None:
                 raise ParameterError(
                     f"client '{name}' has no budget to take delta from; give --delta"

@@ -5,7 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, print_fields, print_json, progress_bars
+from sottovoce.cli.output import (
+    Json,
+    print_fields,
+    print_json,
+    print_table,
+    progress_bars,
+    show,
+)
 
 
 def run(
@@ -35,8 +42,16 @@ def run(
         print_json({**result, "folder": str(folder)})
         return
     shown = {**result, "epsilon": result["epsilon"] if result["private"] else float("inf")}
-    del shown["warnings"]
+    for name in ("warnings", "groups", "clients"):
+        del shown[name]
     print_fields({**shown, "folder": folder})
+    if len(result["groups"]) > 1:
+        _print_groups(result["groups"])
+
+
+def _print_groups(groups: list[dict[str, Any]]) -> None:
+    columns = list(groups[0])
+    print_table(columns, [[show(row[column], column) for column in columns] for row in groups])
 
 
 def round_note(row: dict[str, Any]) -> str:

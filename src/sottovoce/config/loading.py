@@ -130,6 +130,9 @@ def _walk(location: Sequence[str]) -> tuple[list[str], list[type[BaseModel]]]:
     written: list[str] = []
     sections: list[type[BaseModel]] = [RunSpec]
     for step in location:
+        if step.isdigit():  # a place in a list of tables
+            written[-1] += f"[{step}]"
+            continue
         chosen = [s for s in sections if step in _tags(s)]
         named = [s.model_fields[step].annotation for s in sections if step in s.model_fields]
         if chosen and not named:

@@ -4,7 +4,14 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    model_validator,
+)
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.parameters import MAX_EPSILON
@@ -12,6 +19,8 @@ from sottovoce.parameters import MAX_EPSILON
 AUTO = "auto"  # in place of a mechanism
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Epsilon = Annotated[float, Field(gt=0, le=MAX_EPSILON, allow_inf_nan=False)]
+Delta = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 
 
 class Section(BaseModel):
@@ -64,6 +73,7 @@ class FedAvgSpec(Section):
     server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     local_steps: Annotated[int, Field(ge=1)] = 1
     local_learning_rate: Positive | None = None
+    budget_penalty: bool = False
 
 
 class NbAflSpec(Section):
@@ -98,22 +108,6 @@ class ShufflerSpec(Section):
     minimum_clients: Annotated[int, Field(ge=2, lt=2**31)]
 
 
-class PrivacySpec(Section):
-    """What is protected (level, adjacency), the clip, and the budget of each client.
-
-    With `epsilon` the mechanism's free parameter is calibrated so that all rounds together stay
-    within it, unless the mechanism gives that parameter itself; either way it is the client's
-    budget, which the ledger enforces. The algorithm 'nbafl' alone takes it for its published
-    analysis, which is no bound: there it makes the noise, and is no budget.
-    """
-
-    level: Literal["sample", "client"]
-    adjacency: Annotated[Adjacency, Field(strict=False)] = Adjacency.ZERO_OUT
-    clip_norm: Positive
-    epsilon: Annotated[float, Field(gt=0, le=MAX_EPSILON, allow_inf_nan=False)] | None = None
-    delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
-
-
 class MechanismSpec(Section):
     """A registered mechanism; its own parameters stand beside `kind`.
 
@@ -124,9 +118,59 @@ class MechanismSpec(Section):
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
     kind: str
 
+    @model_validator(mode="before")
+    @classmethod
+    def _auto(cls, value: Any) -> Any:
+        return {"kind": AUTO} if value == AUTO else value
+
     @property
     def parameters(self) -> dict[str, Any]:
         return dict(self.model_extra or {})
+
+
+def _members(value: object) -> int | tuple[str, ...]:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    if isinstance(value, list | tuple) and value and all(isinstance(n, str) for n in value):
+        return tuple(value)
+    raise ValueError("give a number of clients, 1 or more, or a list of their names")
+
+
+class GroupSpec(Section):
+    """Clients with a budget or a mechanism of their own; what is not given is the run's.
+
+    `clients` is a list of names, or a number: the next so many clients that no group names. There
+    is one adjacency in a run: `adjacency` may only repeat it.
+    """
+
+    clients: Annotated[
+        int | tuple[str, ...], PlainValidator(_members), PlainSerializer(lambda value: value)
+    ]
+    epsilon: Epsilon | None = None
+    delta: Delta | None = None
+    adjacency: Annotated[Adjacency | None, Field(strict=False)] = None
+    mechanism: MechanismSpec | None = None
+
+
+class PrivacySpec(Section):
+    """What is protected (level, adjacency), the clip, and the budget of each client.
+
+    With `epsilon` the mechanism's free parameter is calibrated so that all rounds together stay
+    within it, unless the mechanism gives that parameter itself; either way it is the client's
+    budget, which the ledger enforces. The algorithm 'nbafl' alone takes it for its published
+    analysis, which is no bound: there it makes the noise, and is no budget.
+
+    The run halts where fewer than `minimum_clients` clients have budget left for a round. Clients
+    in `groups` have budgets or mechanisms of their own.
+    """
+
+    level: Literal["sample", "client"]
+    adjacency: Annotated[Adjacency, Field(strict=False)] = Adjacency.ZERO_OUT
+    clip_norm: Positive
+    epsilon: Epsilon | None = None
+    delta: Delta
+    minimum_clients: Annotated[int, Field(ge=1)] = 1
+    groups: Annotated[tuple[GroupSpec, ...], Field(strict=False)] = ()
 
 
 class RunSpec(Section):
@@ -154,11 +198,6 @@ class RunSpec(Section):
     channel: Annotated[DirectSpec | SecureSumSpec | ShufflerSpec, Field(discriminator="kind")] = (
         DirectSpec(kind="direct")
     )
-
-    @field_validator("mechanism", mode="before")
-    @classmethod
-    def _auto(cls, value: Any) -> Any:
-        return {"kind": AUTO} if value == AUTO else value
 
     def plain(self) -> dict[str, Any]:
         return self.model_dump(mode="json")

@@ -1,12 +1,18 @@
 """From a spec to the parts of a run: data, model, algorithm, calibrated mechanisms."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
 import torch
 
-from sottovoce.algorithms.fedavg import FedAvg, LocalSgd, LocalWork, SampleClippedGradient
+from sottovoce.algorithms.fedavg import (
+    FedAvg,
+    LocalSgd,
+    LocalWork,
+    SampleClippedGradient,
+    budget_penalties,
+)
 from sottovoce.algorithms.nbafl import NbAfl
 from sottovoce.channels.channel import Channel, Direct, SecureSum, Shuffler
 from sottovoce.config.spec import (
@@ -18,7 +24,6 @@ from sottovoce.config.spec import (
     FixedSizeSpec,
     IidSpec,
     LinearSpec,
-    MechanismSpec,
     MlpSpec,
     NbAflSpec,
     PoissonSpec,
@@ -27,17 +32,24 @@ from sottovoce.config.spec import (
     ShufflerSpec,
 )
 from sottovoce.domains import L2Ball
-from sottovoce.errors import ConfigError, UnknownNameError
+from sottovoce.errors import ConfigError
 from sottovoce.experiments import nbafl
-from sottovoce.harmonizer.ranking import rank
-from sottovoce.harmonizer.setting import Setting
+from sottovoce.experiments.choice import chosen, in_one_sentence
+from sottovoce.experiments.groups import (
+    Group,
+    budget,
+    check_private,
+    groups_of,
+    resolve,
+    written_into,
+)
 from sottovoce.learning import datasets, models, partitioners
 from sottovoce.learning.partitioners import DirichletByLabel, Iid, Partition
 from sottovoce.learning.task import ClientData, Task
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
-from sottovoce.privacy.events import NonPrivate
+from sottovoce.privacy.events import NonPrivate, PrivacyEvent
 from sottovoce.randomness import Randomness, SeededRandomness, SystemRandomness
 from sottovoce.rounds.plan import ClientPlan
 from sottovoce.simulation.cohorts import ClientSampling, Everyone, FixedSize, Poisson
@@ -54,8 +66,9 @@ class Assembly:
     algorithm: FedAvg | NbAfl
     sampling: ClientSampling
     channel: Channel
-    budget: Budget | None
-    mechanism_choice: str | None = None  # why this mechanism, if the spec left it open
+    groups: tuple[Group, ...]
+    budgets: Mapping[str, Budget]
+    mechanism_choice: str | None  # why this mechanism, if the spec left it open
 
 
 def assemble(spec: RunSpec) -> Assembly:
@@ -78,26 +91,33 @@ def assemble(spec: RunSpec) -> Assembly:
     models.initialise(model, module, schedule.generator("initial model"))
     task = Task(module, torch.from_numpy(data.test_features), torch.from_numpy(data.test_labels))
     if isinstance(spec.algorithm, NbAflSpec):
+        if spec.privacy.groups:
+            raise ConfigError(
+                "'privacy.groups' have budgets, and NbAFL's epsilon is none; use the algorithm "
+                "'fedavg'"
+            )
         spec = nbafl.with_published_noise(spec, clients)
-    algorithm = _algorithm(spec, clients)
+    groups = groups_of(spec, [client.name for client in clients])
+    _check_minimum(spec)
+    algorithm = _algorithm(spec, clients, groups)
     channel = _channel(spec)
-    domains = _domains(algorithm, task.dimension, clients)
-    chosen, choice = _with_chosen_mechanism(spec, domains[0], channel)
-    resolved = _with_resolved_mechanism(chosen, domains, channel)
-    registration = registry.find(resolved.mechanism.kind)
-    parts = tuple(
-        ClientPlan(
-            client=client.name,
-            mechanism=registration.build(
-                algorithm.domain(task.dimension, client), resolved.mechanism.parameters
-            ),
-            weight=algorithm.weight(client),
-        )
-        for client in clients
-    )
+    groups, choice = _resolved(groups, spec, algorithm, task.dimension, clients, channel)
+    group_of = {name: group for group in groups for name in group.clients}
+    parts = _parts(group_of, algorithm, task.dimension, clients)
     channel.check((part.mechanism, part.weight) for part in parts)
-    channel.event(parts[0].mechanism, spec.privacy.adjacency)  # refused here, before any round
-    rotated = _is_rotated(resolved, parts[0].mechanism)
+    first = {group_of[part.client].number: part.mechanism for part in reversed(parts)}
+    for mechanism in first.values():
+        channel.event(mechanism, spec.privacy.adjacency)  # refused here, before any round
+    check_private(
+        groups,
+        [
+            group
+            for group in groups
+            if isinstance(first[group.number].privacy(spec.privacy.adjacency), NonPrivate)
+        ],
+    )
+    resolved = written_into(spec, groups)
+    rotated = _is_rotated(resolved, [part.mechanism for part in parts])
     resolved = resolved.model_copy(update={"rotation": "on" if rotated else "off"})
     return Assembly(
         spec=resolved,
@@ -107,9 +127,21 @@ def assemble(spec: RunSpec) -> Assembly:
         algorithm=algorithm,
         sampling=_sampling(spec),
         channel=channel,
-        budget=_budget(resolved, algorithm, parts[0]),
+        groups=groups,
+        budgets=_budgets(groups, spec, algorithm),
         mechanism_choice=choice,
     )
+
+
+def _budgets(
+    groups: Sequence[Group], spec: RunSpec, algorithm: FedAvg | NbAfl
+) -> dict[str, Budget]:
+    if isinstance(algorithm, NbAfl):
+        return {}  # its epsilon is a published figure, below what a client really spends
+    allowed = {group.number: budget(group, spec, algorithm.unit) for group in groups}
+    return {
+        name: own for group in groups for name in group.clients if (own := allowed[group.number])
+    }
 
 
 def randomness_of(spec: RunSpec) -> Randomness:
@@ -117,108 +149,89 @@ def randomness_of(spec: RunSpec) -> Randomness:
     return SeededRandomness(spec.seed) if spec.randomness == "seeded" else SystemRandomness()
 
 
-def _domains(
-    algorithm: FedAvg | NbAfl, dimension: int, clients: tuple[ClientData, ...]
-) -> tuple[L2Ball, ...]:
-    """Each client's domain, the most records first.
+def _resolved(
+    groups: tuple[Group, ...],
+    spec: RunSpec,
+    algorithm: FedAvg | NbAfl,
+    dimension: int,
+    clients: tuple[ClientData, ...],
+    channel: Channel,
+) -> tuple[tuple[Group, ...], str | None]:
+    """The groups with mechanisms chosen, calibrated and automatic parameters filled in; and why.
 
-    That client has the least noise beside its clip, so whatever is automatic looks at it.
+    The client with the most records has the least noise beside its clip, so 'auto' looks at it.
     """
     by_size = sorted(clients, key=lambda client: client.num_samples, reverse=True)
-    return tuple(dict.fromkeys(algorithm.domain(dimension, client) for client in by_size))
-
-
-def _with_chosen_mechanism(
-    spec: RunSpec, domain: L2Ball, channel: Channel
-) -> tuple[RunSpec, str | None]:
-    """The spec with a mechanism in the place of "auto", and why it is that one."""
-    if spec.mechanism.kind != AUTO:
-        return spec, None
-    given = spec.mechanism.parameters
-    for name in given.keys() - {"bits"}:
-        raise UnknownNameError.among("parameter of mechanism 'auto'", name, ["bits"])
-    if spec.privacy.epsilon is None:
-        raise ConfigError(
-            "mechanism 'auto' is chosen at a budget: set 'privacy.epsilon', or name a mechanism"
+    found, reasons = [], {}
+    for group in groups:
+        members = set(group.clients)
+        domains = dict.fromkeys(
+            algorithm.domain(dimension, client) for client in by_size if client.name in members
         )
-    setting = Setting(
-        domain=domain,
-        epsilon=spec.privacy.epsilon,
-        delta=spec.privacy.delta,
-        adjacency=spec.privacy.adjacency,
-        rounds=spec.rounds,
-        bits=given.get("bits"),
-        exact=spec.randomness == "system",
-    )
-    ranking = rank(setting, lambda mechanism: channel.event(mechanism, spec.privacy.adjacency))
-    ranking = ranking.best_of_each()
-    choice = ranking.choice
-    mechanism = MechanismSpec.model_validate({"kind": choice.kind, **choice.setting})
-    return spec.model_copy(update={"mechanism": mechanism}), ranking.explanation
+
+        def event_of(mechanism: Mechanism) -> PrivacyEvent:
+            return channel.event(mechanism, spec.privacy.adjacency)
+
+        if group.mechanism.kind == AUTO:
+            group, reasons[group.where] = chosen(group, spec, next(iter(domains)), event_of)
+        found.append(resolve(group, list(domains), rounds=spec.rounds, event_of=event_of))
+    return tuple(found), in_one_sentence(reasons)
 
 
-def _with_resolved_mechanism(spec: RunSpec, domains: Sequence[L2Ball], channel: Channel) -> RunSpec:
-    """The spec with calibrated and automatic parameters filled in."""
-    registration = registry.find(spec.mechanism.kind)
-    given = spec.mechanism.parameters
-    registration.check_names(given)
-    if registration.knob and registration.knob.parameter not in given:
-        if spec.privacy.epsilon is None:
-            raise ConfigError(
-                f"mechanism '{spec.mechanism.kind}' needs '{registration.knob.parameter}', or "
-                "'privacy.epsilon' to calibrate it"
-            )
-        given = registration.calibrated_for_all(
-            domains,
-            given,
-            rounds=spec.rounds,
-            epsilon=spec.privacy.epsilon,
-            delta=spec.privacy.delta,
-            event_of=lambda mechanism: channel.event(mechanism, spec.privacy.adjacency),
-        )
-    else:
-        given = registration.resolve(domains[0], given)
-    mechanism = MechanismSpec.model_validate({"kind": spec.mechanism.kind, **given})
-    return spec.model_copy(update={"mechanism": mechanism})
+def _parts(
+    group_of: Mapping[str, Group],
+    algorithm: FedAvg | NbAfl,
+    dimension: int,
+    clients: tuple[ClientData, ...],
+) -> tuple[ClientPlan, ...]:
+    """Everyone's part; clients of one group and domain share a mechanism."""
+    built: dict[tuple[int, L2Ball], Mechanism] = {}
+    parts = []
+    for client in clients:
+        group, domain = group_of[client.name], algorithm.domain(dimension, client)
+        key = group.number, domain
+        if key not in built:
+            registration = registry.find(group.mechanism.kind)
+            built[key] = registration.build(domain, group.mechanism.parameters)
+        weight = algorithm.weight(client)
+        parts.append(ClientPlan(client=client.name, mechanism=built[key], weight=weight))
+    return tuple(parts)
 
 
-def _is_rotated(spec: RunSpec, mechanism: Mechanism) -> bool:
+def _is_rotated(spec: RunSpec, mechanisms: Sequence[Mechanism]) -> bool:
     """Whether updates are rotated: where one would gain by it, unless the spec says."""
-    euclidean = isinstance(mechanism.input_domain, L2Ball)
+    boxed = [one for one in mechanisms if not isinstance(one.input_domain, L2Ball)]
     if spec.rotation != "auto":
-        if spec.rotation == "on" and not euclidean:
+        if spec.rotation == "on" and boxed:
             raise ConfigError(
                 "'rotation' can only be 'on' with Euclidean clipping (an L2 ball), but mechanism "
-                f"'{spec.mechanism.kind}' has {mechanism.input_domain}; set it to 'off'"
+                f"'{registry.kind_of(boxed[0])}' has {boxed[0].input_domain}; set it to 'off'"
             )
         return spec.rotation == "on"
+    return not boxed and any(_has_a_range(one) for one in mechanisms)
+
+
+def _has_a_range(mechanism: Mechanism) -> bool:
+    """Whether one of finitely many codes is sent for each coordinate."""
     code_format = mechanism.code_format()
-    return euclidean and isinstance(code_format, LevelCodes) and code_format.count is None
+    return isinstance(code_format, LevelCodes) and code_format.count is None
 
 
-def _budget(spec: RunSpec, algorithm: FedAvg | NbAfl, part: ClientPlan) -> Budget | None:
-    if isinstance(part.mechanism.privacy(spec.privacy.adjacency), NonPrivate):
-        if spec.privacy.epsilon is not None:
-            raise ConfigError(
-                f"mechanism '{spec.mechanism.kind}' gives no privacy, so it cannot keep "
-                f"'privacy.epsilon' = {spec.privacy.epsilon:g}; remove one of the two"
-            )
-        return None
-    if spec.privacy.epsilon is None or isinstance(algorithm, NbAfl):
-        return None  # NbAFL's is a published figure, below what a client really spends
-    return Budget(
-        epsilon=spec.privacy.epsilon,
-        delta=spec.privacy.delta,
-        adjacency=spec.privacy.adjacency,
-        unit=algorithm.unit,
-    )
+def _check_minimum(spec: RunSpec) -> None:
+    if spec.privacy.minimum_clients > spec.data.clients:
+        raise ConfigError(
+            f"privacy.minimum_clients {spec.privacy.minimum_clients} exceeds data.clients "
+            f"{spec.data.clients}: no round would ever be run"
+        )
 
 
-def _algorithm(spec: RunSpec, clients: tuple[ClientData, ...]) -> FedAvg | NbAfl:
+def _algorithm(
+    spec: RunSpec, clients: tuple[ClientData, ...], groups: Sequence[Group]
+) -> FedAvg | NbAfl:
     match spec.algorithm:
         case FedAvgSpec() as given:
             return FedAvg(
-                local_work=_local_work(spec, given),
+                local_work=_local_work(spec, given, groups),
                 server_learning_rate=given.server_learning_rate,
                 server_momentum=given.server_momentum,
             )
@@ -228,9 +241,14 @@ def _algorithm(spec: RunSpec, clients: tuple[ClientData, ...]) -> FedAvg | NbAfl
             assert_never(spec.algorithm)
 
 
-def _local_work(spec: RunSpec, algorithm: FedAvgSpec) -> LocalWork:
+def _local_work(spec: RunSpec, algorithm: FedAvgSpec, groups: Sequence[Group]) -> LocalWork:
     clip_norm = spec.privacy.clip_norm
     if spec.privacy.level == "sample":
+        if algorithm.budget_penalty:
+            raise ConfigError(
+                "'algorithm.budget_penalty' acts between local steps, and sample-level privacy "
+                "takes one; drop it, or set privacy.level = 'client'"
+            )
         if algorithm.local_steps != 1 or algorithm.local_learning_rate is not None:
             raise ConfigError(
                 "sample-level privacy takes one clipped full-batch step a round: drop "
@@ -244,7 +262,20 @@ def _local_work(spec: RunSpec, algorithm: FedAvgSpec) -> LocalWork:
         clip_norm=clip_norm,
         steps=algorithm.local_steps,
         learning_rate=algorithm.local_learning_rate,
+        penalties=_penalties(groups) if algorithm.budget_penalty else {},
     )
+
+
+def _penalties(groups: Sequence[Group]) -> dict[str, float]:
+    epsilons: dict[str, float] = {}
+    for group in groups:
+        if group.epsilon is None:
+            raise ConfigError(
+                f"'algorithm.budget_penalty' compares budgets, but '{group.where}.epsilon' is not "
+                "given; give it, or drop the penalty"
+            )
+        epsilons |= dict.fromkeys(group.clients, group.epsilon)
+    return budget_penalties(epsilons)
 
 
 def _partition(spec: RunSpec) -> Partition:

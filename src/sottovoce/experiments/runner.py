@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, assert_never
@@ -14,6 +15,7 @@ from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError, LedgerError, OutputError
 from sottovoce.experiments import nbafl
 from sottovoce.experiments.assembly import Assembly, assemble, randomness_of
+from sottovoce.experiments.client_table import client_table, group_table
 from sottovoce.experiments.run_folder import RunFolder
 from sottovoce.files import finite_or_none
 from sottovoce.ledger.ledger import Ledger
@@ -21,7 +23,7 @@ from sottovoce.mechanisms.mechanism import bits_per_coordinate
 from sottovoce.privacy.accounting import privacy_spent, show_epsilon
 from sottovoce.privacy.events import NonPrivate, multiset, unhidden
 from sottovoce.randomness import SeededRandomness
-from sottovoce.simulation.engine import RoundRecord, Simulation
+from sottovoce.simulation.engine import Halted, RoundRecord, Simulation
 from sottovoce.simulation.progress import Progress
 
 Metrics = dict[str, Any]
@@ -53,19 +55,31 @@ def run(
         simulation = _simulation(assembly, ledger)
         progress = run_folder.load_checkpoint() or simulation.start()
         run_folder.keep_metrics_up_to(progress.rounds_done)
+        halted = None
         while progress.rounds_done < assembly.spec.rounds:
-            progress, record = simulation.step(progress)
+            outcome = simulation.step(progress)
+            if isinstance(outcome, Halted):
+                halted = outcome.reason
+                _checkpoint(run_folder, ledger, simulation, progress)
+                break
+            progress, record = outcome
             row = _metrics(assembly, ledger, progress, record)
             run_folder.append_metrics(row)
             if on_round:
                 on_round(row)
             finished = progress.rounds_done == assembly.spec.rounds
             if finished or progress.rounds_done % assembly.spec.checkpoint_every == 0:
-                run_folder.save_checkpoint(progress, ledger.num_charges)
-                ledger.discard_messages(simulation.run, before_round=progress.rounds_done + 1)
-        result = _result(assembly, ledger, run_folder)
+                _checkpoint(run_folder, ledger, simulation, progress)
+        result = _result(assembly, simulation, run_folder, progress, halted)
         run_folder.save_result(result)
     return result
+
+
+def _checkpoint(
+    run_folder: RunFolder, ledger: Ledger, simulation: Simulation, progress: Progress
+) -> None:
+    run_folder.save_checkpoint(progress, ledger.num_charges)
+    ledger.discard_messages(simulation.run, before_round=progress.rounds_done + 1)
 
 
 def _check_nothing_is_missing(run_folder: RunFolder, ledger: Ledger, spec: RunSpec) -> None:
@@ -124,27 +138,24 @@ def _simulation(assembly: Assembly, ledger: Ledger) -> Simulation:
         ledger=ledger,
         rotated=assembly.spec.rotation == "on",
         channel=assembly.channel,
+        minimum_clients=assembly.spec.privacy.minimum_clients,
     )
 
 
 def _set_budgets(ledger: Ledger, assembly: Assembly) -> None:
-    if assembly.budget is None:
-        return
     with ledger.transaction():
-        for client in assembly.clients:
-            ledger.set_budget(client.name, assembly.budget)
+        for client, budget in assembly.budgets.items():
+            ledger.set_budget(client, budget)
 
 
 def _header(assembly: Assembly) -> dict[str, Any]:
     spec = assembly.spec
-    mechanism = assembly.parts[0].mechanism
     return {
         "sottovoce": __version__,
         "spec": spec.plain(),
         "spec_hash": spec.hash,
         "randomness": spec.randomness,
-        "sampling_grade": mechanism.sampling,
-        "bits_per_coordinate": bits_per_coordinate(mechanism),
+        **_grade_and_bits(assembly),
         "layout": [[name, shape] for name, shape in assembly.task.layout.items()],
         "clients": [
             {
@@ -156,6 +167,20 @@ def _header(assembly: Assembly) -> dict[str, Any]:
         ],
         "guarantee": guarantee(assembly),
     }
+
+
+def _grade_and_bits(assembly: Assembly) -> dict[str, Any]:
+    """The weakest grade of all mechanisms, and bits of a coordinate, on average over clients."""
+    mechanisms = [part.mechanism for part in assembly.parts]
+    bits = [bits_per_coordinate(mechanism) for mechanism in mechanisms]
+    return {
+        "sampling_grade": "float" if _any_float(assembly) else mechanisms[0].sampling,
+        "bits_per_coordinate": bits[0] if len(set(bits)) == 1 else statistics.fmean(bits),
+    }
+
+
+def _any_float(assembly: Assembly) -> bool:
+    return any(part.mechanism.sampling == "float" for part in assembly.parts)
 
 
 def guarantee(assembly: Assembly) -> str:
@@ -177,7 +202,7 @@ def guarantee(assembly: Assembly) -> str:
         public = "; the size of the smallest data set is public"  # the noise is made from it
     reasons = [
         *(["seeded randomness"] if spec.randomness == "seeded" else []),
-        *(["float noise"] if mechanism.sampling == "float" else []),
+        *(["float noise"] if _any_float(assembly) else []),
     ]
     grade = f" (simulation only: {' and '.join(reasons)})" if reasons else ""
     match assembly.channel:
@@ -191,7 +216,8 @@ def guarantee(assembly: Assembly) -> str:
             )
         case _:
             assert_never(assembly.channel)
-    return f"{spec.privacy.level}-level {what} {change}{public}{grade}"
+    own = ", each client within its own budget" if len(assembly.groups) > 1 else ""
+    return f"{spec.privacy.level}-level {what} {change}{own}{public}{grade}"
 
 
 def _both_epsilons(assembly: Assembly, ledger: Ledger, charged: float) -> dict[str, float | None]:
@@ -237,16 +263,24 @@ def _idle_shuffler(
 
 
 def _warnings(
-    assembly: Assembly, rows: list[Metrics], epsilons: dict[str, float | None]
+    assembly: Assembly,
+    rows: list[Metrics],
+    epsilons: dict[str, float | None],
+    halted: str | None,
 ) -> list[str]:
     """What a person should know before believing the result."""
     found = []
+    remedy = "leave the noise to calibration, or ask for fewer rounds"
+    if halted:
+        found.append(
+            f"halted after {len(rows)} of {assembly.spec.rounds} rounds: {halted}; {remedy}"
+        )
     short = next((row for row in rows if row["clients_out_of_budget"]), None)
     if short:
+        drawn = short["clients_out_of_budget"] + short["clients_asked"]
         found.append(
-            f"{short['clients_out_of_budget']} of {short['clients_asked']} clients were out of "
-            f"budget in round {short['round']} of {assembly.spec.rounds}; leave the noise to "
-            "calibration, or ask for fewer rounds"
+            f"{short['clients_out_of_budget']} of {drawn} clients were out of budget in round "
+            f"{short['round']} of {assembly.spec.rounds}; {remedy}"
         )
     idle = sum(not row["clients_asked"] for row in rows)
     if idle:
@@ -294,25 +328,35 @@ def _metrics(
     }
 
 
-def _result(assembly: Assembly, ledger: Ledger, run_folder: RunFolder) -> dict[str, Any]:
-    spec, rows = assembly.spec, run_folder.metrics()
+def _result(
+    assembly: Assembly,
+    simulation: Simulation,
+    run_folder: RunFolder,
+    progress: Progress,
+    halted: str | None,
+) -> dict[str, Any]:
+    spec, rows, ledger = assembly.spec, run_folder.metrics(), simulation.ledger
     spent = ledger.largest_spent(spec.privacy.delta)
     asked = sum(row["clients_asked"] for row in rows)
     received = sum(row["clients_received"] for row in rows)
+    evaluation = assembly.task.evaluate(progress.model)
+    # Who could not pay for the last round, or for the one that was not run any more.
+    able = simulation.able(progress.rounds_done + (1 if halted else 0))
+    clients = client_table(assembly, ledger, able)
 
     def per_client(direction: str, kind: str, count: int) -> float | None:
         total = sum(row[f"{kind}_bytes_{direction}"] for row in rows)
         return total / count if count else None
 
-    mechanism = assembly.parts[0].mechanism
     epsilons = _both_epsilons(assembly, ledger, spent.epsilon if spent else 0.0)
     return {
         "name": spec.name,
         "mechanism": {"kind": spec.mechanism.kind, **spec.mechanism.parameters},
         "mechanism_choice": assembly.mechanism_choice,
-        "accuracy": rows[-1]["accuracy"],
-        "loss": rows[-1]["loss"],
-        "rounds": rows[-1]["round"],
+        "accuracy": evaluation.accuracy,
+        "loss": evaluation.loss,
+        "rounds": progress.rounds_done,
+        "halted": halted,
         "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
         **epsilons,
         **_published(assembly, ledger),
@@ -324,15 +368,16 @@ def _result(assembly: Assembly, ledger: Ledger, run_folder: RunFolder) -> dict[s
         "level": spec.privacy.level,
         "guarantee": guarantee(assembly),
         "randomness": spec.randomness,
-        "sampling_grade": mechanism.sampling,
-        "bits_per_coordinate": bits_per_coordinate(mechanism),
+        **_grade_and_bits(assembly),
         "rotation": spec.rotation,
         "dimension": assembly.task.dimension,
         "payload_bytes_up_per_message": per_client("up", "payload", received),
         "total_bytes_up_per_message": per_client("up", "total", received),
         "payload_bytes_down_per_message": per_client("down", "payload", asked),
         "total_bytes_down_per_message": per_client("down", "total", asked),
-        "clients_out_of_budget": rows[-1]["clients_out_of_budget"],
+        "clients_out_of_budget": sum(row["ran_out"] for row in clients),
         "spec_hash": spec.hash,
-        "warnings": _warnings(assembly, rows, epsilons),
+        "groups": group_table(assembly, clients),
+        "clients": clients,
+        "warnings": _warnings(assembly, rows, epsilons, halted),
     }

@@ -100,11 +100,11 @@ class Task:
         *,
         steps: int,
         learning_rate: float,
-        proximal_weight: float = 0.0,
+        proximal_weights: Sequence[float] | None = None,
     ) -> Iterator[tuple[int, Tensor]]:
         """(client's position, its model after full-batch steps), clients trained side by side.
 
-        The loss has (proximal weight/2) |w - model|^2 added to it.
+        Each client's loss has (its proximal weight/2) |w - model|^2 added to it.
         """
 
         def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
@@ -114,15 +114,18 @@ class Task:
         step = vmap(grad(loss))
         start_model = self._unflatten(self._tensor(model))
         together = max(1, MAX_GRADIENT_ELEMENTS // (4 * self.dimension))
+        weights = [0.0] * len(clients) if proximal_weights is None else proximal_weights
         for start in range(0, len(clients), together):
             group = clients[start : start + together]
             x, y, mask = _padded(group)
             models = {n: t.expand(len(group), *t.shape) for n, t in start_model.items()}
+            pull = torch.tensor(weights[start : start + together])
             for _ in range(steps):
                 gradients = step(models, x, y, mask)
-                if proximal_weight:
-                    for n, start_tensor in start_model.items():
-                        gradients[n] += proximal_weight * (models[n] - start_tensor)
+                if pull.any():
+                    for name, origin in start_model.items():
+                        strength = pull.reshape(-1, *[1] * origin.ndim)
+                        gradients[name] = gradients[name] + strength * (models[name] - origin)
                 models = {n: models[n] - learning_rate * gradients[n] for n in models}
             for offset, row in enumerate(self._flatten(models)):
                 yield start + offset, row

@@ -4,37 +4,15 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from sottovoce.errors import LedgerError
+from sottovoce.ledger import schema
 
-SCHEMA_VERSION = 1
 _BUSY_SECONDS = 30.0
-
-# meta keeps the length and the end of both chains, so that rows missing at the end are noticed.
-_SCHEMA = (
-    """CREATE TABLE meta (
-        schema_version INTEGER NOT NULL,
-        charges INTEGER NOT NULL, charges_end BLOB NOT NULL,
-        budgets INTEGER NOT NULL, budgets_end BLOB NOT NULL)""",
-    """CREATE TABLE budgets (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, client TEXT NOT NULL UNIQUE,
-        epsilon REAL NOT NULL, delta REAL NOT NULL, adjacency TEXT NOT NULL, unit TEXT NOT NULL,
-        chain BLOB NOT NULL)""",
-    "CREATE TABLE events (id INTEGER PRIMARY KEY, json TEXT NOT NULL UNIQUE)",
-    """CREATE TABLE charges (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL, client TEXT NOT NULL,
-        round INTEGER NOT NULL, uplink INTEGER NOT NULL, attempt INTEGER NOT NULL,
-        unit TEXT NOT NULL, event INTEGER NOT NULL REFERENCES events(id), commitment BLOB,
-        chain BLOB NOT NULL,
-        UNIQUE (run, client, round, uplink, attempt))""",
-    "CREATE INDEX charges_by_client ON charges (client, event)",
-    """CREATE TABLE messages (
-        charge INTEGER PRIMARY KEY REFERENCES charges(id), message BLOB NOT NULL)""",
-    f"INSERT INTO meta VALUES ({SCHEMA_VERSION}, 0, x'', 0, x'')",
-)
+_NAMES_TOGETHER = 1000  # well below the number of variables that SQLite allows in a statement
 
 
 class Database:
@@ -45,11 +23,12 @@ class Database:
         self.path = path.absolute()
         if must_exist and not self.path.is_file():
             raise LedgerError(f"no ledger at {path}; name a run folder or a ledger file")
+        archived = must_exist and self._is_archived()
         with self.explained("open"):
-            self._connection = self._connect(archived=must_exist and self._is_archived())
+            self._connection = self._connect(archived=archived)
         try:
             with self.explained("open"):
-                self._open(may_create=not must_exist)
+                self._open(may_create=not must_exist, archived=archived)
         except BaseException:
             self._connection.close()
             raise
@@ -74,6 +53,24 @@ class Database:
         with self.explained("read"):
             return self.execute(statement, values).fetchone()
 
+    def each(self, statement: str) -> Iterator[Any]:
+        """The rows of a query one by one, for tables that are larger than memory should be."""
+        with self.explained("read"):
+            yield from self.execute(statement)
+
+    def of_many(self, statement: str, names: Sequence[Any], *values: Any) -> Iterator[Any]:
+        """The rows of a query with `IN ({names})` at its end, for however many names.
+
+        Names are bound one by one: SQL and JSON text would not bring every name back as it was.
+        """
+        for start in range(0, len(names), _NAMES_TOGETHER):
+            part = names[start : start + _NAMES_TOGETHER]
+            marks = ",".join("?" * len(part))
+            yield from self.all(statement.replace("{names}", marks), (*values, *part))
+
+    def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        self._connection.executemany(statement, rows)
+
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """All or nothing, and on disk when it is left."""
@@ -93,14 +90,19 @@ class Database:
         try:
             yield
         except sqlite3.Error as error:
-            remedy = (
-                "check the disk's free space and the file's permissions"
-                if isinstance(error, sqlite3.OperationalError) and "no such" not in str(error)
-                else "restore it from a backup: a new ledger would forget what was spent"
-            )
             raise LedgerError(
-                f"cannot {action} the ledger {self.path}: {error}; {remedy}"
+                f"cannot {action} the ledger {self.path}: {error}; {self._remedy(error)}"
             ) from error
+
+    def _remedy(self, error: sqlite3.Error) -> str:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+            return (
+                f"another process has kept it locked for {_BUSY_SECONDS:g} s (on Linux, "
+                f"'fuser {self.path}' names it); try again when it is done: nothing is lost"
+            )
+        if isinstance(error, sqlite3.OperationalError) and "no such" not in str(error):
+            return "check the disk's free space and the file's permissions"
+        return "restore it from a backup: a new ledger would forget what was spent"
 
     def _is_archived(self) -> bool:
         """Whether the ledger lies, whole, where nothing can be written."""
@@ -119,20 +121,39 @@ class Database:
             # Never go on inside a transaction of unknown state; reopening recovers the file.
             self._connection.close()
 
-    def _open(self, *, may_create: bool) -> None:
+    def _open(self, *, may_create: bool, archived: bool) -> None:
         if not self._tables() and may_create:
             self._create()
         if "meta" not in self._tables():
             raise LedgerError(f"{self.path} is not a Sottovoce ledger")
-        row = self.execute("SELECT schema_version FROM meta").fetchone()
-        if row is None or row[0] != SCHEMA_VERSION:
-            found = "no" if row is None else row[0]
+        if archived and self._version() == 1:
+            self._copy_to_memory()
+        if self._version() == 1:
+            with self.transaction():
+                if self._version() == 1:  # another process may have been first
+                    schema.migrate_from_1(self._connection)
+        if archived:
+            self.execute("PRAGMA query_only = ON")
+        version = self._version()
+        if version != schema.SCHEMA_VERSION:
             raise LedgerError(
-                f"{self.path} has ledger version {found}, this Sottovoce reads {SCHEMA_VERSION}"
+                f"{self.path} has ledger version {version}, this Sottovoce reads "
+                f"{schema.SCHEMA_VERSION}; nothing was changed: use the Sottovoce that wrote it"
             )
         # FULL: a commit is on disk before the caller goes on, even if the power fails.
         self.execute("PRAGMA synchronous = FULL")
         self.execute("PRAGMA foreign_keys = ON")
+
+    def _version(self) -> object:
+        row = self.execute("SELECT schema_version FROM meta").fetchone()
+        return "no" if row is None else row[0]
+
+    def _copy_to_memory(self) -> None:
+        """What cannot be brought up to date where it lies is read from a copy."""
+        copy = sqlite3.connect(":memory:", isolation_level=None)
+        self._connection.backup(copy)
+        self._connection.close()
+        self._connection = copy
 
     def _tables(self) -> set[str]:
         return {row[0] for row in self.execute("SELECT name FROM sqlite_master")}
@@ -141,8 +162,7 @@ class Database:
         self._use_write_ahead_log()
         with self.transaction():
             if not self._tables():  # another process may have been first
-                for statement in _SCHEMA:
-                    self.execute(statement)
+                schema.create(self._connection)
 
     def _use_write_ahead_log(self) -> None:
         """Switch modes; SQLite does not wait for the lock that this needs, so we do."""

@@ -20,6 +20,11 @@ class Budget:
         parameters.epsilon(self.epsilon)
         parameters.delta(self.delta)
 
+    def __str__(self) -> str:
+        return (
+            f"epsilon {self.epsilon:g} at delta {self.delta:g}, {self.adjacency}, per {self.unit}"
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
@@ -33,8 +38,10 @@ class Release:
 
     def __post_init__(self) -> None:
         for name, high in (("round", 2**32 - 1), ("uplink", 255)):
-            value = parameters.integer(name, getattr(self, name), low=0, high=high)
-            object.__setattr__(self, name, value)  # a plain int, whatever came in
+            given = getattr(self, name)
+            value = parameters.integer(name, given, low=0, high=high)
+            if value is not given:
+                object.__setattr__(self, name, value)  # a plain int, whatever came in
 
     def __str__(self) -> str:
         return f"client '{self.client}', round {self.round}, uplink {self.uplink}"
@@ -45,15 +52,31 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
-    """A charge in the ledger, with the sealed message once it has been stored.
+class Due:
+    """A charge that is to be made."""
 
-    `commitment` is a keyed digest of what was encoded, kept where the keystream could come back.
+    release: Release
+    attempt: int
+    event: PrivacyEvent
+
+    def __str__(self) -> str:
+        return f"{self.release}, attempt {self.attempt}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """A charge in the ledger, and what became of it.
+
+    not sealed                   nothing encoded under it has left: messages are stored first.
+    sealed, with a message       these bytes may have left.
+    sealed, without a message    it was discarded. `commitment` is a keyed digest of what was
+                                 encoded, kept where the keystream could come back.
     """
 
     id: int
     release: Release
     attempt: int
     event: PrivacyEvent
-    commitment: bytes | None
-    message: bytes | None
+    sealed: bool = False
+    commitment: bytes | None = None
+    message: bytes | None = None

@@ -30,6 +30,9 @@ from sottovoce.privacy.staircase import staircase_pair
 from sottovoce.randomness import Keystream, open_uniforms
 
 _STEP_MULTIPLIERS = (1e-5, 1e5)
+# Steps are a hair wider than they are charged: at the edge of one the loss jumps, and neighbours
+# that rounding puts next to nothing too far apart must not pass it.
+_HEADROOM = 2.0**-40
 
 
 def _is_radial(domain: Domain) -> bool:
@@ -116,12 +119,17 @@ class Staircase:
     @property
     def step(self) -> float:
         """The width of one step."""
+        return self.step_multiplier * self._unit * (1.0 + _HEADROOM)
+
+    @property
+    def _unit(self) -> float:
+        """What step_multiplier multiplies."""
         domain = self.input_domain
         match domain:
             case L1Ball() | L2Ball():
-                return self.step_multiplier * domain.radius / domain.records
+                return domain.radius / domain.records
             case Box():
-                return self.step_multiplier * (domain.upper - domain.lower)
+                return domain.upper - domain.lower
             case _:
                 assert_never(domain)
 
@@ -172,17 +180,14 @@ class Staircase:
 
     def privacy(self, adjacency: Adjacency) -> FinitePair | PureDp | Repeated:
         domain = self.input_domain
+        shift = domain.sensitivity(adjacency) / self._unit / self.step_multiplier
         match domain:
+            case L1Ball() if _is_radial(domain):
+                return self._pure(shift, adjacency)
             case L1Ball() | L2Ball():
-                shift = domain.relative_sensitivity(adjacency) / self.step_multiplier
-                return (
-                    self._pure(shift, adjacency)
-                    if _is_radial(domain)
-                    else self._number(shift, adjacency)
-                )
+                return self._number(shift, adjacency)
             case Box():
-                each = self._number(domain.sensitivity(adjacency) / self.step, adjacency)
-                return Repeated(event=each, count=domain.dimension)
+                return Repeated(event=self._number(shift, adjacency), count=domain.dimension)
             case _:
                 assert_never(domain)
 

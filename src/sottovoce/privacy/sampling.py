@@ -24,7 +24,8 @@ Reference: Wang, Balle and Kasiviswanathan 2019, theorem 9.
 
 Between whole orders: e^((a-1) D_a) - 1 = E_Q[y^a - 1 - a(y-1)], y the ratio, is a(a-1) times a
 mixture of the exponentials u^(a-2), u > 0 (Taylor's remainder). So the logarithm of that over
-a(a-1) is convex in a and lies below its chord. Below 2 the chord of (a-1) D_a, convex and 0 at 1,
+a(a-1) is convex in a and lies below its chord (and Gaussian noise has a grid of its own, see
+`privacy.sampled_gaussian`). Below 2 the chord of (a-1) D_a, convex and 0 at 1,
 serves. Beyond `MAX_ORDER`, and wherever it is smaller, the unsampled curve holds: D_a is
 quasi-convex.
 """
@@ -38,8 +39,9 @@ import numpy as np
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError
-from sottovoce.privacy.events import PrivacyEvent, Sampled
+from sottovoce.privacy.events import GaussianNoise, PrivacyEvent, Sampled
 from sottovoce.privacy.pure import pure_epsilon
+from sottovoce.privacy.sampled_gaussian import sampled_gaussian_log_excess
 
 Curve = Callable[[PrivacyEvent, float], float]
 
@@ -78,6 +80,9 @@ def sampled_renyi(event: Sampled, order: float, curve: Curve) -> float:
         log_excess = _log_excess(event, below, curve)
     else:
         log_excess = _between(event, order, below, curve)
+        if isinstance(event.event, GaussianNoise) and event.adjacency == Adjacency.ZERO_OUT:
+            exact = sampled_gaussian_log_excess(event.event.mu, event.rate, order)
+            log_excess = min(log_excess, exact)
     exponent = math.log1p(math.exp(log_excess)) if log_excess < 40.0 else log_excess + 1e-17
     return min(unsampled, exponent / (order - 1.0) * (1.0 + _ROUNDING))
 

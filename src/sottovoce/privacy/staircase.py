@@ -56,7 +56,7 @@ def staircase_pair(epsilon: float, nu: float, shift: float, adjacency: Adjacency
     """The dominating pair of scalar staircase noise with neighbours at most `shift` steps apart.
 
     Rounded toward privacy: m up, and the quotient of the outer atoms up, so that the curve
-    sup P - x Q = max(1 - x, 0, m (1 - x b)) is nowhere lower.
+    sup P - x Q, m (1 - x b) for 1 <= x <= 1/b and symmetric, is nowhere lower.
     """
     mass = lost_mass(epsilon, nu, shift)
     least = mass * math.exp(-epsilon) * (1.0 - _ROUNDING)

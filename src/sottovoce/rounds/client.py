@@ -1,8 +1,8 @@
 """The client's side: project, rotate, charge, encode, seal, store. Nothing else leaves.
 
 Order is what makes it private. The charge is durable before a single code is drawn, and the sealed
-message is durable before it is handed on; so a crash may cost a client a charge, but never hides
-one, and a retry sends the stored bytes again.
+message is durable before it is handed on; so a crash never hides a charge, and a retry sends the
+stored bytes again.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,10 @@ from sottovoce.errors import (
     WireError,
 )
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.ledger.records import Charge, Release
-from sottovoce.privacy.events import PrivacyEvent, Repeated, unhidden
+from sottovoce.ledger.records import Charge, Due, Release
 from sottovoce.randomness import Keystream, Randomness
+from sottovoce.rounds.charging import Refused as Refused
+from sottovoce.rounds.charging import amount_due, charge, events_of, new_attempt
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.wire.message import Envelope, open_sealed, seal
 
@@ -46,15 +47,6 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """A client out of budget: nothing was encoded."""
-
-    part: ClientPlan
-    uplink: int
-    error: BudgetExhaustedError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Prepared:
     """A request that can be encoded and sealed: nothing after the charge can be refused."""
 
@@ -65,10 +57,12 @@ class _Prepared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Charged:
-    prepared: _Prepared
+class _Sealed:
+    """A message that must be stored before it leaves."""
+
     charge: Charge
-    keystream: Keystream
+    sent: Sent
+    commitment: bytes | None
 
 
 def privatise(
@@ -76,23 +70,20 @@ def privatise(
 ) -> list[Sent | Refused]:
     """Messages for `requests`, in order; a client out of budget is refused, the others go on.
 
-    A client on its own passes one request; a simulator passes a cohort, which shares two commits.
-    Bad requests (NaN, wrong dimension, named twice) raise before anything is charged.
+    A client on its own passes one request; a simulator passes a cohort, which shares two commits,
+    or one if `charge_round` has paid for it. Bad requests (NaN, wrong dimension, named twice) raise
+    before anything is charged here.
     """
     prepared = [_prepare(plan, request) for request in requests]
     if len({one.release for one in prepared}) < len(prepared):
         raise ParameterError("a client's uplink is named twice in one call; nothing was charged")
     with ledger.transaction():
-        outcomes = [_charge(plan, one, ledger, randomness) for one in prepared]
-    finished = [
-        (outcome.charge, _encode(outcome)) if isinstance(outcome, _Charged) else (None, outcome)
-        for outcome in outcomes
-    ]
-    with ledger.transaction():
-        for charge, result in finished:
-            if charge is not None and isinstance(result, Sent):
-                ledger.store_message(charge, result.message)
-    return [result for _, result in finished]
+        charges = _charge(plan, prepared, ledger, randomness)
+    outcomes = [_outcome(one, charges[one.release], randomness) for one in prepared]
+    ledger.store_messages(
+        [(o.charge, o.sent.message, o.commitment) for o in outcomes if isinstance(o, _Sealed)]
+    )
+    return [outcome.sent if isinstance(outcome, _Sealed) else outcome for outcome in outcomes]
 
 
 def privatise_one(
@@ -114,7 +105,7 @@ def _prepare(plan: RoundPlan, request: Request) -> _Prepared:
             # The projection's headroom pays for the rotation's rounding: this never raises.
             values = domain.check(plan.rotation.forward(values))
     except DomainError as error:
-        raise DomainError(f"update of {release}: {error}; nothing was charged") from None
+        raise DomainError(f"update of {release}: {error}; nothing was sent") from None
     return _Prepared(
         request=request,
         # A copy: whoever owns the array may go on training while we charge and encode.
@@ -125,50 +116,53 @@ def _prepare(plan: RoundPlan, request: Request) -> _Prepared:
 
 
 def _charge(
-    plan: RoundPlan, prepared: _Prepared, ledger: Ledger, randomness: Randomness
-) -> _Charged | Sent | Refused:
-    """Charge the release, unless an earlier attempt already holds what would be sent."""
-    request = prepared.request
-    earlier = ledger.latest(prepared.release)
-    if earlier is not None and earlier.message is not None:
-        _check_still_valid(earlier, prepared)
-        return Sent(part=request.part, uplink=request.uplink, message=earlier.message)
-    attempt = 0
-    if earlier is not None:
-        keystream, commitment = _open_stream(randomness, prepared, earlier.attempt)
-        paid = _event(plan, request.part, earlier.attempt)
-        if commitment is not None and (commitment, paid) == (earlier.commitment, earlier.event):
-            # Same key, input and mechanism: encoding again releases nothing that was not paid for.
-            return _Charged(prepared=prepared, charge=earlier, keystream=keystream)
-        attempt = earlier.attempt + 1  # lost in a crash: fresh randomness is a new charge
-    keystream, commitment = _open_stream(randomness, prepared, attempt)
-    event = _event(plan, request.part, attempt)
-    try:
-        charge = ledger.charge(prepared.release, attempt, event, commitment)
-    except BudgetExhaustedError as error:
-        return Refused(part=request.part, uplink=request.uplink, error=error)
-    return _Charged(prepared=prepared, charge=charge, keystream=keystream)
+    plan: RoundPlan, prepared: Sequence[_Prepared], ledger: Ledger, randomness: Randomness
+) -> dict[Release, Charge | BudgetExhaustedError]:
+    """The charge of each release: an earlier one if it will do, else a new one."""
+    found: dict[Release, Charge | BudgetExhaustedError] = {}
+    due: dict[Release, Due] = {}
+    earlier = ledger.latest_of([one.release for one in prepared])
+    events = events_of(plan, [one.request.part for one in prepared])
+    for one, event in zip(prepared, events, strict=True):
+        present = earlier.get(one.release)
+        if present is not None and present.message is not None:
+            _check_still_valid(present.message, one)
+        needed = amount_due(event, one.release, present, randomness)
+        if needed is None and present is not None and _is_another(present, one, randomness):
+            needed = new_attempt(event, one.release, present.attempt + 1)
+        if needed is not None:
+            due[one.release] = needed
+        elif present is not None:
+            found[one.release] = present
+    return found | charge(due, ledger)
 
 
-def _event(plan: RoundPlan, part: ClientPlan, attempt: int) -> PrivacyEvent:
-    """What an attempt is charged with.
-
-    A channel hides one message of a client in a round. Where the others repeat theirs, two sums, or
-    two shuffles, differ by this client's two messages alone: so the second attempt pays for both as
-    if they were seen, and each further one for itself.
-    """
-    event = plan.event(part)
-    seen = unhidden(event)
-    if attempt == 0 or seen == event:
-        return event
-    return Repeated(event=seen, count=2) if attempt == 1 else seen
+def _is_another(earlier: Charge, prepared: _Prepared, randomness: Randomness) -> bool:
+    """Whether what was discarded encoded something else than what is to be encoded now."""
+    if not earlier.sealed or earlier.message is not None:
+        return False
+    _, commitment = _open_stream(randomness, prepared, earlier.attempt)
+    return commitment != earlier.commitment
 
 
-def _check_still_valid(earlier: Charge, prepared: _Prepared) -> None:
+def _outcome(
+    prepared: _Prepared, charge: Charge | BudgetExhaustedError, randomness: Randomness
+) -> Sent | Refused | _Sealed:
+    part, uplink = prepared.request.part, prepared.request.uplink
+    if isinstance(charge, BudgetExhaustedError):
+        return Refused(part=part, uplink=uplink, error=charge)
+    if charge.message is not None:
+        return Sent(part=part, uplink=uplink, message=charge.message)
+    keystream, commitment = _open_stream(randomness, prepared, charge.attempt)
+    message = seal(part.mechanism.encode(prepared.values, keystream), prepared.envelope)
+    sent = Sent(part=part, uplink=uplink, message=message)
+    return _Sealed(charge=charge, sent=sent, commitment=commitment)
+
+
+def _check_still_valid(message: bytes, prepared: _Prepared) -> None:
     """A stored message is for the parameters it was sealed under and no others."""
-    assert earlier.message is not None
     try:
-        open_sealed(earlier.message, prepared.envelope)
+        open_sealed(message, prepared.envelope)
     except WireError as error:
         raise LedgerError(
             f"{prepared.release} was sent under other parameters ({error}); "
@@ -185,10 +179,3 @@ def _open_stream(
         return keystream, None
     use = prepared.envelope.parameter_hash + prepared.values.tobytes()
     return keystream, keystream.commitment(use)
-
-
-def _encode(charged: _Charged) -> Sent:
-    prepared, request = charged.prepared, charged.prepared.request
-    codes = request.part.mechanism.encode(prepared.values, charged.keystream)
-    message = seal(codes, prepared.envelope)
-    return Sent(part=request.part, uplink=request.uplink, message=message)

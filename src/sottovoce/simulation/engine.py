@@ -11,6 +11,7 @@ from sottovoce.domains import Vector
 from sottovoce.learning.task import ClientData, Task
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.randomness import Randomness, SeededRandomness
+from sottovoce.rounds.charging import able_to_pay, charge_round
 from sottovoce.rounds.client import Refused, Request, privatise
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.rounds.server import RoundServer
@@ -20,13 +21,16 @@ from sottovoce.simulation.progress import Progress
 from sottovoce.transforms.rotation import Rotation
 from sottovoce.wire.message import HEADER_BYTES
 
-# Coordinates of updates held in memory at once; their clients share two commits of the ledger.
+# Coordinates of updates held in memory at once; their messages share a commit of the ledger.
 _COORDINATES_TOGETHER = 1 << 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRecord:
-    """What a round sent, in clients and in bytes (payload: codes alone; total: with headers)."""
+    """What a round sent, in clients and in bytes (payload: codes alone; total: with headers).
+
+    Clients out of budget were drawn, but neither asked nor charged.
+    """
 
     round: int
     clients_asked: int
@@ -39,11 +43,19 @@ class RoundRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Halted:
+    """Too few clients can go on; why, in a sentence."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
     """A federated run on one machine: public plan, clients' data, and where randomness comes from.
 
     `schedule` draws cohorts and is always seeded; `randomness` feeds the mechanisms and the
-    shuffler. Where updates are `rotated`, each round has its own rotation.
+    shuffler. Where updates are `rotated`, each round has its own rotation. It halts where fewer
+    than `minimum_clients` of all clients have budget left for a round.
     """
 
     run: str
@@ -58,35 +70,57 @@ class Simulation:
     ledger: Ledger
     rotated: bool
     channel: Channel
+    minimum_clients: int = 1
 
     def start(self) -> Progress:
         model = self.task.initial_model()
         state = self.algorithm.initialise(model)
         return Progress(rounds_done=0, model=model, algorithm_state=state)
 
-    def step(self, progress: Progress) -> tuple[Progress, RoundRecord]:
-        """One round."""
+    def able(self, number: int) -> frozenset[str]:
+        """Clients, drawn or not, whose budgets hold round `number`, as they stood before it."""
+        everyone = self._plan(number, range(len(self.clients)))
+        return able_to_pay(everyone, self.ledger, uplinks=self.algorithm.uplinks)
+
+    def step(self, progress: Progress) -> tuple[Progress, RoundRecord] | Halted:
+        """One round, charged as a whole before anything of it is encoded."""
         number = progress.rounds_done + 1  # rounds are counted from 1
-        cohort = draw(self.sampling, len(self.clients), self.schedule.generator("cohort", number))
+        able = self.able(number)
+        if len(able) < self.minimum_clients:
+            return Halted(
+                reason=f"before round {number} only {len(able)} of {len(self.clients)} clients "
+                f"had budget left for it, fewer than {self.minimum_clients}"
+            )
+        drawn = draw(self.sampling, len(self.clients), self.schedule.generator("cohort", number))
+        cohort = [i for i in drawn if self.parts[i].client in able]
+        short = len(drawn) - len(cohort)
         if not self.channel.serves(len(cohort)):
             cohort = []  # nothing could be released, so nobody is asked, and nobody charged
         plan = self._plan(number, cohort)
-        servers, refused = self._collect(plan, [self.clients[i] for i in cohort], progress.model)
+        # Others may have charged the same clients meanwhile: the charge has the last word.
+        unpaid = {
+            refused.part.client
+            for refused in charge_round(
+                plan, self.ledger, self.randomness, uplinks=self.algorithm.uplinks
+            )
+        }
+        asked = [self.clients[i] for i in cohort if self.parts[i].client not in unpaid]
+        servers, refused = self._collect(plan, asked, progress.model)
         results = [server.result() for server in servers]
         combined = [mean for mean in results if mean is not None]
         model, state = progress.model, progress.algorithm_state
         if combined and len(combined) == len(results):  # else the model stays as it is
             model, state = self.algorithm.server_step(model, combined, state)
-        payload_down = 4 * self.task.dimension * len(cohort)
+        payload_down = 4 * self.task.dimension * len(asked)
         record = RoundRecord(
             round=number,
-            clients_asked=len(cohort),
+            clients_asked=len(asked),
             clients_received=servers[0].received if servers else 0,
-            clients_out_of_budget=refused,
+            clients_out_of_budget=short + len(unpaid) + refused,
             payload_bytes_up=sum(server.payload_bytes for server in servers),
             total_bytes_up=sum(server.total_bytes for server in servers),
             payload_bytes_down=payload_down,
-            total_bytes_down=payload_down + HEADER_BYTES * len(cohort),
+            total_bytes_down=payload_down + HEADER_BYTES * len(asked),
         )
         return Progress(rounds_done=number, model=model, algorithm_state=state), record
 

@@ -1,0 +1,108 @@
+"""The variance of one coordinate's noise that keeps a budget, mechanism by mechanism."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from scipy.optimize import brentq
+
+from sottovoce.adjacency import Adjacency
+from sottovoce.domains import Domain, L1Ball, L2Ball
+from sottovoce.mechanisms import registry
+from sottovoce.noises.staircase import Staircase, nu_for_variance
+from sottovoce.privacy.conversion import epsilon_from_renyi
+from sottovoce.privacy.laplace import laplace_renyi
+from sottovoce.privacy.staircase import product_staircase_renyi_l2
+
+NUMBER = L2Ball(dimension=1, radius=1.0)
+GAUSSIAN, LAPLACE = "Gaussian", "Laplace"
+STAIRCASE, WIDE_STAIRCASE = "Staircase", "Staircase, nu = 0.999"
+# nu of least variance at a given epsilon of a step, and next to its end: after many releases the
+# loss is worth more than the variance, and steps that are almost all on one level have less of it.
+_MECHANISMS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    GAUSSIAN: ("gaussian", {}),
+    LAPLACE: ("laplace", {}),
+    STAIRCASE: ("staircase", {"nu": "auto", "step_multiplier": 1.0}),
+    WIDE_STAIRCASE: ("staircase", {"nu": 0.999, "step_multiplier": 1.0}),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """(epsilon, delta) under zero-out, for so many releases together."""
+
+    epsilon: float
+    delta: float
+    releases: int
+
+
+def variance_at(name: str, domain: Domain, budget: Budget) -> float:
+    """Of the named noise on `domain`, at the smallest sound epsilon of any accountant."""
+    kind, given = _MECHANISMS[name]
+    registration = registry.find(kind)
+    found = registration.calibrated(
+        domain,
+        given,
+        rounds=budget.releases,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        event_of=registry.seen(Adjacency.ZERO_OUT),
+    )
+    law = registration.build(domain, found).law([0.0] * domain.dimension)
+    return float(law.variance()[0])
+
+
+def number_ratio(name: str, budget: Budget) -> float:
+    """Variance over the Gaussian's, for releases of one number of magnitude at most 1."""
+    return variance_at(name, NUMBER, budget) / variance_at(GAUSSIAN, NUMBER, budget)
+
+
+def one_shot_l1_ratio(name: str, dimension: int, budget: Budget) -> float:
+    """Variance over the Gaussian's, on vectors of L1 norm at most 1.
+
+    Such a vector lies in the L2 ball of the same radius, which is all the Gaussian can use.
+    """
+    variance = variance_at(name, L1Ball(dimension=dimension, radius=1.0), budget)
+    return variance / variance_at(GAUSSIAN, L2Ball(dimension=dimension, radius=1.0), budget)
+
+
+def _staircase_of_scale(scale: float) -> Staircase:
+    """Steps of the clip norm, 1, and nu of least variance."""
+    return Staircase(step=1.0, epsilon=1.0 / scale, nu=nu_for_variance(1.0 / scale))
+
+
+def _renyi_l2(name: str, scale: float, dimension: int, order: float) -> float:
+    """The worst D_a under an L2 clip of 1; exact for each of the three."""
+    if name == GAUSSIAN:
+        return order / (2.0 * scale**2)
+    if name == LAPLACE:
+        return laplace_renyi(1.0 / scale, dimension, order)
+    noise = _staircase_of_scale(scale)
+    return product_staircase_renyi_l2(order, noise.epsilon, noise.nu, 1.0, dimension)
+
+
+def _renyi_l2_variance(name: str, dimension: int, budget: Budget) -> float:
+    def missing(log_scale: float) -> float:
+        curve = partial(_renyi_l2, name, math.exp(log_scale), dimension)
+        spent = epsilon_from_renyi(lambda order: budget.releases * curve(order), budget.delta)
+        return spent - budget.epsilon
+
+    scale = math.exp(float(brentq(missing, math.log(0.01), math.log(1e8))))
+    variances = {
+        GAUSSIAN: scale**2,
+        LAPLACE: 2.0 * scale**2,
+        STAIRCASE: _staircase_of_scale(scale).variance,
+    }
+    return variances[name]
+
+
+def renyi_l2_ratio(name: str, dimension: int, budget: Budget) -> float:
+    """Variance over the Gaussian's on every coordinate, under an L2 clip; by Renyi curves.
+
+    The staircase is refused as a mechanism there, and the Renyi curve of its worst case is all
+    there is; so the others are given no better accountant either.
+    """
+    gaussian = _renyi_l2_variance(GAUSSIAN, dimension, budget)
+    return _renyi_l2_variance(name, dimension, budget) / gaussian

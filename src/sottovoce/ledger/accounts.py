@@ -1,0 +1,177 @@
+"""What some clients have spent and may spend: read in a few queries, then asked for each charge.
+
+Clients mostly share a history, so each question about the accountants is asked once.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from sottovoce.adjacency import Adjacency, Unit
+from sottovoce.errors import AdjacencyMismatchError, BudgetExhaustedError, LedgerError
+from sottovoce.ledger.database import Database
+from sottovoce.ledger.records import Budget, Due
+from sottovoce.privacy import events
+from sottovoce.privacy.accounting import privacy_spent, show_epsilon, within
+from sottovoce.privacy.event_json import from_json, to_json
+from sottovoce.privacy.events import PrivacyEvent
+
+# How often each event was charged, in the order of first use; None is an event that is gone.
+History = dict[str | None, int]
+Before = tuple[str, int]  # (run, round): that run's charges from that round on do not count
+
+
+class Accounts:
+    """A snapshot of some clients' accounts; charges that are `add`ed count from then on."""
+
+    def __init__(self, db: Database, clients: Iterable[str], *, before: Before | None = None):
+        names = list(dict.fromkeys(clients))
+        counted = _counted(db, names)
+        self._budgets = budgets(db, names)
+        self._histories = _histories(db, counted, before)
+        self._units = {name: {str(one.unit)} for name, one in self._budgets.items()}
+        for client, _, unit, _ in counted:
+            self._units.setdefault(client, set()).add(unit)
+        self._verdicts: dict[tuple[object, ...], str | None] = {}
+
+    def refusal(self, due: Due, text: str) -> BudgetExhaustedError | None:
+        """Why a client cannot pay; other units and adjacencies than its own raise.
+
+        `text` is the event as the ledger stores it.
+        """
+        release = due.release
+        client = release.client
+        check_unit(client, release.unit, self._units.get(client, ()))
+        history = self._histories.get(client, {})
+        budget = self._budgets.get(client)
+        # Equal budgets are one object here, and looking at it is quicker than comparing.
+        question = (tuple(history.items()), text, id(budget))
+        if question not in self._verdicts:
+            self._verdicts[question] = _verdict(str(release), history, due.event, budget)
+        reason = self._verdicts[question]
+        return BudgetExhaustedError(f"{release}: {reason}") if reason else None
+
+    def add(self, due: Due, text: str) -> None:
+        """Count a charge."""
+        client = due.release.client
+        history = self._histories.setdefault(client, {})
+        history[text] = history.get(text, 0) + 1
+        self._units.setdefault(client, {str(due.release.unit)})
+
+
+def texts_of(dues: Sequence[Due]) -> list[str]:
+    """The event of each due as the ledger stores it; most share one object."""
+    written: dict[int, str] = {}
+    for due in dues:
+        if id(due.event) not in written:
+            written[id(due.event)] = to_json(due.event)
+    return [written[id(due.event)] for due in dues]
+
+
+def _verdict(who: str, history: History, event: PrivacyEvent, budget: Budget | None) -> str | None:
+    """What would be wrong with one more event, in words; None if nothing."""
+    past = composition(history)
+    check_adjacency(who, event.adjacency, past, budget)
+    if budget is None:
+        return None
+    after = events.multiset([*past, (event, 1)])
+    if within(after, budget.delta, budget.epsilon):
+        return None
+    spent = privacy_spent(after, budget.delta)
+    return (
+        f"epsilon would reach {show_epsilon(spent.epsilon)} at delta {budget.delta:g} "
+        f"({budget.adjacency}), above the budget {budget.epsilon:g}; nothing is sent"
+    )
+
+
+def composition(history: History) -> list[tuple[PrivacyEvent, int]]:
+    return [(from_json(text), count) for text, count in history.items()]
+
+
+def check_adjacency(
+    who: str,
+    adjacency: Adjacency,
+    past: Iterable[tuple[PrivacyEvent, int]],
+    budget: Budget | None,
+) -> None:
+    """A client's charges and budget have one adjacency: two say different things."""
+    if budget is not None and budget.adjacency is not adjacency:
+        raise AdjacencyMismatchError(
+            f"{who}: the event is {adjacency}, the budget {budget.adjacency}"
+        )
+    for event, _ in past:
+        if event.adjacency is not adjacency:
+            raise AdjacencyMismatchError(
+                f"{who}: this is {adjacency}, but the client has charges under {event.adjacency} "
+                "in this ledger; use another ledger"
+            )
+
+
+def check_unit(client: str, unit: Unit, present: Iterable[str]) -> None:
+    """A client's charges protect one unit: epsilons of samples and clients do not add up."""
+    for other in present:
+        if other != unit:
+            raise AdjacencyMismatchError(
+                f"client '{client}' is accounted per {other} in this ledger, and this is "
+                f"per {unit}; use another ledger"
+            )
+
+
+def budgets(db: Database, clients: Sequence[str]) -> dict[str, Budget]:
+    """The budgets of those who have one."""
+    made: dict[tuple[object, ...], Budget] = {}
+    found = {}
+    for client, *row in db.of_many(
+        "SELECT client, epsilon, delta, adjacency, unit FROM budgets WHERE client IN ({names})",
+        clients,
+    ):
+        key = tuple(row)
+        if key not in made:
+            made[key] = _budget(client, *row)
+        found[client] = made[key]
+    return found
+
+
+def _budget(client: str, epsilon: float, delta: float, adjacency: str, unit: str) -> Budget:
+    try:
+        return Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(adjacency), unit=Unit(unit))
+    except ValueError as error:
+        raise LedgerError(f"the budget of client '{client}' is damaged: {error}") from None
+
+
+def histories(
+    db: Database, clients: Sequence[str] | None = None, *, before: Before | None = None
+) -> dict[str, History]:
+    """How often each event was charged to each client (to everyone, without `clients`)."""
+    return _histories(db, _counted(db, clients), before)
+
+
+def _counted(db: Database, clients: Sequence[str] | None) -> list[tuple[str, int, str, int]]:
+    """(client, event, unit, count) of some clients, or of all."""
+    statement = "SELECT client, event, unit, count FROM spending"
+    if clients is None:
+        return db.all(f"{statement} ORDER BY client, event")
+    return list(
+        db.of_many(f"{statement} WHERE client IN ({{names}}) ORDER BY client, event", clients)
+    )
+
+
+def _histories(
+    db: Database, counted: Sequence[tuple[str, int, str, int]], before: Before | None
+) -> dict[str, History]:
+    later = {}
+    if before is not None:
+        rows = db.all(
+            "SELECT client, event, unit, COUNT(*) FROM charges WHERE run = ? AND round >= ? "
+            "GROUP BY client, event, unit",
+            before,
+        )
+        later = {tuple(key): count for *key, count in rows}
+    numbers = sorted({event for _, event, _, _ in counted})
+    texts = dict(db.of_many("SELECT id, json FROM events WHERE id IN ({names})", numbers))
+    found: dict[str, History] = {}
+    for client, event, unit, count in counted:
+        left = count - later.get((client, event, unit), 0) if later else count
+        if left:
+            history = found.setdefault(client, {})
+            text = texts.get(event)
+            history[text] = history.get(text, 0) + left
+    return found

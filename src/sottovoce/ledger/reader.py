@@ -1,0 +1,179 @@
+"""What can be asked of a ledger."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from sottovoce.errors import BudgetExhaustedError
+from sottovoce.ledger import accounts, verification
+from sottovoce.ledger.accounts import Accounts, Before
+from sottovoce.ledger.database import Database
+from sottovoce.ledger.records import Budget, Charge, Due, Release
+from sottovoce.privacy import events
+from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
+from sottovoce.privacy.event_json import from_json
+from sottovoce.privacy.events import PrivacyEvent
+
+
+class LedgerReader:
+    """The questions; `Ledger` adds what changes anything."""
+
+    def __init__(self, path: Path | str, *, must_exist: bool = False) -> None:
+        self._db = Database(Path(path), must_exist=must_exist)
+
+    def latest(self, release: Release) -> Charge | None:
+        """The newest attempt at a release, if there is one."""
+        return self.latest_of([release]).get(release)
+
+    def latest_of(self, releases: Sequence[Release]) -> dict[Release, Charge]:
+        """The newest attempt at each release that has one."""
+        wanted = {release.key: release for release in releases}
+        found: dict[Release, Charge] = {}
+        for (run, number), clients in by_round(releases).items():
+            for (
+                client,
+                uplink,
+                row_id,
+                attempt,
+                text,
+                sealed,
+                commitment,
+                message,
+            ) in self._db.of_many(
+                "SELECT client, uplink, charges.id, attempt, json, messages.id IS NOT NULL, "
+                "messages.commitment, message FROM charges "
+                "LEFT JOIN events ON events.id = charges.event "
+                "LEFT JOIN messages ON messages.charge = charges.id "
+                "WHERE run = ? AND round = ? AND client IN ({names})",
+                clients,
+                run,
+                number,
+            ):
+                release = wanted.get((run, client, number, uplink))
+                if release is None or (release in found and found[release].attempt > attempt):
+                    continue
+                found[release] = Charge(
+                    id=row_id,
+                    release=release,
+                    attempt=attempt,
+                    event=from_json(text),
+                    sealed=bool(sealed),
+                    commitment=commitment,
+                    message=message,
+                )
+        return found
+
+    def affords(self, dues: Sequence[Due], *, before: Before | None = None) -> frozenset[str]:
+        """Clients who could pay for all their `dues`. Nothing is entered, nothing is promised.
+
+        `before` = (run, round): as it was before that round of that run.
+        """
+        book = Accounts(self._db, (due.release.client for due in dues), before=before)
+        texts = accounts.texts_of(dues)
+        short = {
+            due.release.client
+            for due, text in zip(dues, texts, strict=True)
+            if count_in(book, due, text) is not None
+        }
+        return frozenset(due.release.client for due in dues) - short
+
+    def clients(self) -> list[str]:
+        """Everyone with a charge or a budget."""
+        rows = self._db.all(
+            "SELECT client FROM spending UNION SELECT client FROM budgets ORDER BY client"
+        )
+        return [row[0] for row in rows]
+
+    def budget(self, client: str) -> Budget | None:
+        return accounts.budgets(self._db, [client]).get(client)
+
+    def history(self, client: str) -> list[tuple[PrivacyEvent, int]]:
+        """Every event charged to a client, with its count."""
+        found = accounts.histories(self._db, [client])
+        return accounts.composition(found.get(client, {}))
+
+    def spent(self, client: str, delta: float) -> PrivacySpent | None:
+        """What a client has spent; None if nothing."""
+        history = self.history(client)
+        return privacy_spent(events.multiset(history), delta) if history else None
+
+    def largest_spent(
+        self, delta: float, *, through: tuple[str, int] | None = None
+    ) -> PrivacySpent | None:
+        """What the client that has spent most has spent; None if nobody has.
+
+        `through` = (run, round): rounds of that run after `round` do not count yet.
+        """
+        before = None if through is None else (through[0], through[1] + 1)
+        histories = accounts.histories(self._db, before=before)
+        # Clients mostly share a history: each distinct one is accounted once.
+        totals = [
+            privacy_spent(events.multiset(accounts.composition(dict(history))), delta)
+            for history in {tuple(history.items()) for history in histories.values()}
+        ]
+        return max(totals, key=lambda spent: spent.epsilon, default=None)
+
+    def rounds_charged(self, run: str) -> dict[str, int]:
+        """In how many rounds of a run each client was charged."""
+        rows = self._db.all(
+            "SELECT client, COUNT(DISTINCT round) FROM charges WHERE run = ? GROUP BY client",
+            (run,),
+        )
+        return dict(rows)
+
+    def rows(self, client: str | None = None) -> Iterator[dict[str, object]]:
+        """The charges in order, as plain data."""
+        names = [
+            "id",
+            "run",
+            "client",
+            "round",
+            "uplink",
+            "attempt",
+            "unit",
+            "event",
+            "message_stored",
+        ]
+        for *values, text, stored in self._db.all(
+            "SELECT charges.id, run, client, round, uplink, attempt, unit, json, "
+            "message IS NOT NULL FROM charges JOIN events ON events.id = charges.event "
+            "LEFT JOIN messages ON messages.charge = charges.id "
+            "WHERE ?1 IS NULL OR client = ?1 ORDER BY charges.id",
+            (client,),
+        ):
+            yield dict(zip(names, (*values, json.loads(text), bool(stored)), strict=True))
+
+    @property
+    def num_charges(self) -> int:
+        """How many charges were ever made: a ledger only grows."""
+        return verification.chain_end(self._db, "charges")[0]
+
+    def discarded_messages(self, run: str) -> bool:
+        """Whether rounds before the run's last one have charges but no messages any more."""
+        found = self._db.one(
+            "SELECT 1 FROM charges JOIN messages ON messages.charge = charges.id "
+            "WHERE run = ?1 AND round < (SELECT MAX(round) FROM charges WHERE run = ?1) "
+            "AND message IS NULL LIMIT 1",
+            (run,),
+        )
+        return found is not None
+
+    def verify(self) -> list[str]:
+        """Everything that is wrong with the ledger, in sentences; empty if all is well."""
+        return verification.problems(self._db)
+
+
+def count_in(book: Accounts, due: Due, text: str) -> BudgetExhaustedError | None:
+    """Count a charge in, or say why it cannot be paid."""
+    refusal = book.refusal(due, text)
+    if refusal is None:
+        book.add(due, text)
+    return refusal
+
+
+def by_round(releases: Iterable[Release]) -> dict[tuple[str, int], list[str]]:
+    """The clients of each (run, round), which is how the table is sorted."""
+    found: dict[tuple[str, int], dict[str, None]] = {}
+    for release in releases:
+        found.setdefault((release.run, release.round), {})[release.client] = None
+    return {key: list(clients) for key, clients in found.items()}

@@ -1,0 +1,98 @@
+"""The tables of a ledger, and how a ledger of version 1 becomes one of this version.
+
+charges    one row for each attempt at a release. `commitment` is there for rows of version 1,
+           whose digests cover it; it is NULL in newer ones.
+messages   what was encoded under a charge, from the moment it may leave. A row is never deleted: a
+           discarded message leaves its digests behind, so that whatever has no row never left.
+spending   how often each event was charged to each client: the charges counted, by a trigger, so
+           that no charge can be entered without it.
+meta       length and end of each chain, so that rows missing at the end are noticed.
+"""
+
+import sqlite3
+
+from sottovoce.ledger import chain
+
+SCHEMA_VERSION = 2
+
+SCHEMA = (
+    """CREATE TABLE meta (
+        schema_version INTEGER NOT NULL,
+        charges INTEGER NOT NULL, charges_end BLOB NOT NULL,
+        budgets INTEGER NOT NULL, budgets_end BLOB NOT NULL,
+        messages INTEGER NOT NULL, messages_end BLOB NOT NULL)""",
+    """CREATE TABLE budgets (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, client TEXT NOT NULL UNIQUE,
+        epsilon REAL NOT NULL, delta REAL NOT NULL, adjacency TEXT NOT NULL, unit TEXT NOT NULL,
+        chain BLOB NOT NULL)""",
+    "CREATE TABLE events (id INTEGER PRIMARY KEY, json TEXT NOT NULL UNIQUE)",
+    # Rounds come one after another, so with the round first the index grows at its end.
+    """CREATE TABLE charges (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL, client TEXT NOT NULL,
+        round INTEGER NOT NULL, uplink INTEGER NOT NULL, attempt INTEGER NOT NULL,
+        unit TEXT NOT NULL, event INTEGER NOT NULL REFERENCES events(id), commitment BLOB,
+        chain BLOB NOT NULL,
+        UNIQUE (run, round, client, uplink, attempt))""",
+    """CREATE TABLE spending (
+        client TEXT NOT NULL, event INTEGER NOT NULL, unit TEXT NOT NULL, count INTEGER NOT NULL,
+        PRIMARY KEY (client, event, unit)) WITHOUT ROWID""",
+    """CREATE TRIGGER every_charge_counts AFTER INSERT ON charges BEGIN
+        INSERT INTO spending VALUES (NEW.client, NEW.event, NEW.unit, 1)
+        ON CONFLICT (client, event, unit) DO UPDATE SET count = count + 1; END""",
+    """CREATE TABLE messages (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, charge INTEGER NOT NULL UNIQUE REFERENCES charges(id),
+        commitment BLOB, digest BLOB, message BLOB, chain BLOB NOT NULL)""",
+    "CREATE INDEX messages_kept ON messages (charge) WHERE message IS NOT NULL",
+    f"INSERT INTO meta VALUES ({SCHEMA_VERSION}, 0, x'', 0, x'', 0, x'')",
+)
+
+
+def create(connection: sqlite3.Connection) -> None:
+    """The tables of an empty ledger, within the transaction around it."""
+    for statement in SCHEMA:
+        connection.execute(statement)
+
+
+def migrate_from_1(connection: sqlite3.Connection) -> None:
+    """Bring a ledger of version 1 up to date, within the transaction around it.
+
+    Charges, budgets and events are copied as they are, with their digests: what was damaged before
+    is found damaged after. Version 1 deleted discarded messages, so a charge without one may have
+    been sent: each gets a row that says so, with the commitment that its charge has.
+    """
+    (*ends,) = connection.execute(
+        "SELECT charges, charges_end, budgets, budgets_end FROM meta"
+    ).fetchone()
+    for statement in (
+        "DROP INDEX charges_by_client",
+        "ALTER TABLE messages RENAME TO old_messages",
+        "ALTER TABLE charges RENAME TO old_charges",
+        "DROP TABLE meta",
+    ):
+        connection.execute(statement)
+    kept = ("CREATE TABLE budgets", "CREATE TABLE events")
+    for statement in SCHEMA:
+        if not statement.startswith(kept):
+            connection.execute(statement)
+    connection.execute("INSERT INTO charges SELECT * FROM old_charges ORDER BY id")
+    last = b""
+    count = 0
+    for charge, commitment, message in connection.execute(
+        "SELECT id, commitment, message FROM old_charges "
+        "LEFT JOIN old_messages ON old_messages.charge = old_charges.id ORDER BY id"
+    ):
+        digest = None if message is None else chain.digest(message)
+        last = chain.link(last, (charge, chain.as_hex(commitment), chain.as_hex(digest)))
+        count += 1
+        connection.execute(
+            "INSERT INTO messages (charge, commitment, digest, message, chain) "
+            "VALUES (?, ?, ?, ?, ?)",
+            (charge, commitment, digest, message, last),
+        )
+    connection.execute(
+        "UPDATE meta SET charges = ?, charges_end = ?, budgets = ?, budgets_end = ?, "
+        "messages = ?, messages_end = ?",
+        (*ends, count, last),
+    )
+    connection.execute("DROP TABLE old_messages")
+    connection.execute("DROP TABLE old_charges")

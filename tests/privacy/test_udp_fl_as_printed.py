@@ -1,0 +1,270 @@
+"""The formulas of UDP-FL as printed, here and nowhere else, each with where it fails.
+
+Reference: Feng et al., "Universally Harmonizing Differential Privacy Mechanisms for Federated
+Learning" (UDP-FL). What is right instead is in privacy/staircase.py, privacy/laplace.py,
+privacy/shuffling.py and noises/.
+"""
+
+import itertools
+import math
+
+import mpmath
+import pytest
+
+from sottovoce.adjacency import Adjacency
+from sottovoce.noises.amplitude import mean_absolute_sum
+from sottovoce.noises.gaussian import Gaussian
+from sottovoce.noises.laplace import Laplace
+from sottovoce.noises.staircase import Staircase, nu_for_mean_absolute, nu_for_variance
+from sottovoce.privacy.events import GaussianNoise
+from sottovoce.privacy.laplace import laplace_renyi
+from sottovoce.privacy.renyi import renyi_divergence
+from sottovoce.privacy.staircase import staircase_renyi
+
+# Section 4.2 and theorems 1 and 2: the staircase.
+
+
+def printed_density_at_zero(epsilon: float, nu: float, sensitivity: float) -> float:
+    return (1.0 - math.exp(-1.0)) / (2.0 * sensitivity * (nu + math.exp(-epsilon) * (1.0 - nu)))
+
+
+def printed_sign(nu: float) -> int:
+    """Equation 12."""
+    return 0 if nu < 0.5 else 1
+
+
+def printed_staircase_renyi(order: float, epsilon: float, nu: float) -> float:
+    """Theorem 1 = theorem 2 = table 3."""
+    up, down = math.exp((order - 1.0) * epsilon), math.exp(-order * epsilon)
+    middle = (up + down) * (1.0 - nu)
+    middle += abs(2.0 * nu - 1.0) * math.exp(-printed_sign(nu) * epsilon)
+    return 0.5 * up + 0.5 * down + middle * printed_density_at_zero(epsilon, nu, 1.0)
+
+
+def test_the_printed_density_integrates_to_one_at_epsilon_one_only() -> None:
+    """1 - e^-1 stands where 1 - e^-lambda must."""
+    for epsilon, right in ((0.1, False), (1.0, True), (3.0, False)):
+        nu = nu_for_mean_absolute(epsilon)
+        steps = (nu + math.exp(-epsilon) * (1.0 - nu)) / -math.expm1(-epsilon)
+        mass = 2.0 * printed_density_at_zero(epsilon, nu, 1.0) * steps
+        assert (abs(mass - 1.0) < 1e-12) == right
+        assert mass == pytest.approx(-math.expm1(-1.0) / -math.expm1(-epsilon))
+
+
+def test_theorem_1_claims_too_little_for_orders_near_one() -> None:
+    """It is no divergence: the logarithm and 1/(a - 1) are missing."""
+    order, epsilon, nu = 1.01, 10.0, 0.5
+    exact = staircase_renyi(order, epsilon, nu, 1.0)
+    assert exact > 9.99
+    assert printed_staircase_renyi(order, epsilon, nu) < 0.1 * exact
+
+
+def test_theorem_1_never_goes_to_zero_with_epsilon() -> None:
+    for epsilon in (1e-2, 1e-4, 1e-6):
+        assert staircase_renyi(2.0, epsilon, 0.5, 1.0) < 1.01 * epsilon**2
+        assert printed_staircase_renyi(2.0, epsilon, 0.5) > 1.3
+
+
+def test_theorem_1_exceeds_the_pure_epsilon_without_bound() -> None:
+    """D_a <= epsilon always; the printed value is e^((a-1) epsilon)."""
+    assert staircase_renyi(32.0, 1.0, 0.3, 1.0) < 1.0
+    assert printed_staircase_renyi(32.0, 1.0, 0.3) > 1e13
+
+
+@pytest.mark.parametrize("nu", [0.2, 0.35, 0.65, 0.9])
+def test_the_middle_of_theorem_2_s_integral_is_another(nu: float) -> None:
+    """Between 0 and Delta: min(nu, 1 - nu), not 1 - nu; and e^-lambda where nu < 1/2, else 1.
+
+    The paper's own steps with its own density, integrated numerically.
+    """
+    order, epsilon = 2.0, 1.0  # at epsilon 1 the printed density is right
+
+    def density(x: mpmath.mpf) -> mpmath.mpf:
+        part = x if x < 1 else x - 1
+        return mpmath.exp(-epsilon * (int(x >= 1) + int(part >= nu)))
+
+    marks = sorted({0.0, min(nu, 1.0 - nu), max(nu, 1.0 - nu), 1.0})
+    exact = float(mpmath.quad(lambda x: density(x) ** order * density(1 - x) ** (1 - order), marks))
+    up, down = math.exp((order - 1.0) * epsilon), math.exp(-order * epsilon)
+    side, centre = min(nu, 1.0 - nu), abs(2.0 * nu - 1.0)
+    corrected = (up + down) * side + centre * (math.exp(-epsilon) if nu < 0.5 else 1.0)
+    assert exact == pytest.approx(corrected, rel=1e-10)
+    printed = (up + down) * (1.0 - nu) + centre * math.exp(-printed_sign(nu) * epsilon)
+    assert abs(printed / exact - 1.0) > 0.1
+
+
+def test_the_proof_of_theorem_1_has_no_parameter_for_small_budgets() -> None:
+    """lambda = log(gamma - 1)/(alpha - 1) is negative below gamma = 2, and none below 1."""
+
+    def printed_parameter(budget: float, order: float) -> float:
+        return float(mpmath.re(mpmath.log(budget - 1.0)) / (order - 1.0))
+
+    for budget, order in ((0.5, 2.0), (1.5, 2.0), (1.9, 32.0)):
+        assert printed_parameter(budget, order) < 0.0
+        # There is one: D_a is at most epsilon.
+        assert staircase_renyi(order, budget, 0.4, 1.0) <= budget
+
+
+# Table 3.
+
+
+def test_table_3_s_gaussian_forgets_a_power_of_the_sensitivity() -> None:
+    sensitivity, stddev, order = 2.0, 1.0, 8.0
+    event = GaussianNoise(mu=sensitivity / stddev, adjacency=Adjacency.ZERO_OUT)
+    printed = order * sensitivity / (2.0 * stddev**2)
+    assert printed == renyi_divergence(event, order) / 2.0
+
+
+def test_table_3_s_gaussian_calibration_does_not_know_the_budget() -> None:
+    order, delta = 2.0, 1e-5
+    stddev = 1.0 / (order * math.sqrt(2.0 * math.log(1.25 / delta)))
+    assert order / (2.0 * stddev**2) == pytest.approx(94.0, rel=0.01)  # whatever was asked for
+
+
+def test_table_3_s_laplace_calibration_spends_four_times_the_budget() -> None:
+    order, target = 1.2, 1.0
+    scale = (order - 1.0) / target
+    assert laplace_renyi(1.0 / scale, 1, order) == pytest.approx(4.23, abs=0.005)
+
+
+def test_table_3_s_laplace_divergence_without_its_braces_is_another() -> None:
+    """The logarithm must hold both terms, as in equation 13."""
+    order, shift = 2.0, 0.1
+    up = order / (2.0 * order - 1.0) * math.exp((order - 1.0) * shift)
+    down = (order - 1.0) / (2.0 * order - 1.0) * math.exp(-order * shift)
+    exact = math.log(up + down) / (order - 1.0)
+    assert exact == pytest.approx(laplace_renyi(shift, 1, order))
+    assert math.log(up) / (order - 1.0) < 0.0 < exact
+    assert math.log(up) / (order - 1.0) + down != pytest.approx(exact, rel=0.5)
+
+
+def test_table_3_s_nu_is_the_root_of_a_negative_number() -> None:
+    for order, epsilon in ((2.0, 1.0), (1.5, 1.5), (8.0, 0.5), (32.0, 0.1)):
+        radicand = 1.0 + math.expm1(-epsilon) * math.expm1(2.0 * (order - 1.0) * epsilon)
+        assert radicand < 0.0
+
+
+# Theorem 3, lemmas 1, 4 and 5, theorems 8 and 9: amplitudes.
+
+
+def printed_staircase_distance(
+    epsilon: float, nu: float, sensitivity: float, dimension: int, rounds: int
+) -> float:
+    """Theorem 3."""
+    b, d = math.exp(-epsilon), sensitivity
+    inner = nu**2 * d**2 + b * d**2 - b * nu**2 * d**2 + d * b
+    return dimension * rounds / (1.0 - b) * inner
+
+
+def test_theorem_3_depends_on_the_unit_of_length() -> None:
+    """Noise of twice the sensitivity is twice as large; the printed one is not."""
+    nu = nu_for_mean_absolute(1.0)
+    one, two = (Staircase(step=step, epsilon=1.0, nu=nu).mean_absolute for step in (1.0, 2.0))
+    assert two == 2.0 * one
+    printed = [printed_staircase_distance(1.0, nu, step, 1, 1) for step in (1.0, 2.0)]
+    assert printed[1] > 2.5 * printed[0]
+    assert abs(printed[0] / one - 1.0) > 0.3
+
+
+@pytest.mark.parametrize(
+    ("noise", "share"),
+    [
+        (Gaussian(stddev=1.0), 0.101),
+        (Laplace(scale=1.0), 0.12),
+        (Staircase(step=1.0, epsilon=1.0, nu=nu_for_mean_absolute(1.0)), 0.12),
+    ],
+)
+def test_theorems_3_8_and_9_add_up_noise_that_cancels(
+    noise: Gaussian | Laplace | Staircase, share: float
+) -> None:
+    """After T = 100 rounds the distance is about E|X| sqrt T, not E|X| T: a bound, no equality."""
+    exact, printed = mean_absolute_sum(noise, 100), 100 * noise.mean_absolute
+    assert exact < share * printed
+
+
+def test_theorem_8_s_statement_and_proof_differ_by_the_rounds() -> None:
+    rounds, m, stddev = 100, 5, 1.0
+    stated = math.sqrt(2.0 * m**2 * stddev**2 / math.pi)
+    proved = math.sqrt(2.0 * m**2 * stddev**2 * rounds**2 / math.pi)
+    exact = m * mean_absolute_sum(Gaussian(stddev=stddev), rounds)
+    assert stated < 0.11 * exact < exact < 0.11 * proved
+
+
+def test_lemma_5_and_theorem_9_disagree_and_the_latter_s_integral_is_not_its_value() -> None:
+    """Delta/b against b; and the integral of |x| 2b e^(-|x|/b) is 4 b^3."""
+    sensitivity, b = 1.0, 2.0
+    assert sensitivity / b != b == Laplace(scale=b).mean_absolute
+    printed = 2.0 * float(mpmath.quad(lambda x: x * 2.0 * b * mpmath.exp(-x / b), [0, mpmath.inf]))
+    assert printed == pytest.approx(4.0 * b**3)
+
+
+def test_lemma_1_is_right() -> None:
+    for epsilon in (0.1, 1.0, 5.0):
+        noise = Staircase(step=3.0, epsilon=epsilon, nu=nu_for_mean_absolute(epsilon))
+        assert noise.mean_absolute == pytest.approx(
+            3.0 * math.exp(epsilon / 2.0) / math.expm1(epsilon)
+        )
+
+
+def test_theorem_4_takes_the_square_of_the_mean_amplitude_for_the_variance() -> None:
+    for epsilon in (0.1, 1.0, 4.0):
+        noise = Staircase(step=1.0, epsilon=epsilon, nu=nu_for_mean_absolute(epsilon))
+        printed = math.exp(epsilon) / math.expm1(epsilon) ** 2
+        assert printed == pytest.approx(noise.mean_absolute**2)
+        assert noise.variance > 1.9 * printed
+
+
+@pytest.mark.parametrize(("epsilon", "saved"), [(0.01, 4e-6), (1.0, 0.04), (4.0, 0.42)])
+def test_a_negligible_budget_per_round_does_not_favour_the_staircase(
+    epsilon: float, saved: float
+) -> None:
+    """Section 4.2 has it the other way round: 1/12 of a step squared is nothing beside 2/eps^2."""
+    laplace = 2.0 / epsilon**2
+    at_amplitude = Staircase(step=1.0, epsilon=epsilon, nu=nu_for_mean_absolute(epsilon)).variance
+    assert 1.0 - at_amplitude / laplace == pytest.approx(saved, rel=0.06)
+
+
+def test_the_saving_of_a_twelfth_is_right_and_nothing_beside_the_variance() -> None:
+    for epsilon in (0.01, 0.1):
+        best = Staircase(step=1.0, epsilon=epsilon, nu=nu_for_variance(epsilon)).variance
+        assert 2.0 / epsilon**2 - best == pytest.approx(1.0 / 12.0, rel=1e-3)
+        assert best > (1.0 - epsilon**2 / 20.0) * 2.0 / epsilon**2
+
+
+# Lemma 2: shuffling.
+
+
+def printed_shuffled_renyi(order: int, epsilon: float, clients: int) -> float:
+    excess = math.comb(order, 2) * 4.0 * math.expm1(epsilon) ** 2 / clients
+    return math.log1p(excess) / (order - 1.0)
+
+
+def exact_shuffled_response(order: int, epsilon: float, clients: int) -> float:
+    """D_a of the number of ones, all clients by binary randomised response, one of them flipped."""
+    with mpmath.workdps(40):
+        lie = 1 / (1 + mpmath.exp(epsilon))
+        others = [
+            mpmath.binomial(clients - 1, k) * lie**k * (1 - lie) ** (clients - 1 - k)
+            for k in range(clients)
+        ]
+        padded = [mpmath.mpf(0), *others, mpmath.mpf(0)]
+        counts = list(itertools.pairwise(padded))  # (k - 1 ones, k ones) among the others
+        zero = [before * lie + after * (1 - lie) for before, after in counts]
+        one = [before * (1 - lie) + after * lie for before, after in counts]
+        moments = [
+            mpmath.fsum(p**order * q ** (1 - order) for p, q in zip(first, second, strict=True))
+            for first, second in ((zero, one), (one, zero))
+        ]
+        return float(mpmath.log(max(moments)) / (order - 1))
+
+
+@pytest.mark.parametrize(
+    ("clients", "epsilon", "order", "printed", "exact"),
+    [(10, 1.0, 8, 0.504, 0.571), (1000, 4.0, 32, 0.279, 3.41)],
+)
+def test_lemma_2_lies_below_shuffled_randomised_response(
+    clients: int, epsilon: float, order: int, printed: float, exact: float
+) -> None:
+    assert printed_shuffled_renyi(order, epsilon, clients) == pytest.approx(printed, abs=5e-4)
+    assert exact_shuffled_response(order, epsilon, clients) == pytest.approx(exact, rel=2e-3)
+    assert exact > printed
