@@ -41,6 +41,7 @@ bench: install   ## benchmarks: they report, they never fail on speed
 	$(BIN)/python benchmarks/accounting.py
 	$(BIN)/python benchmarks/rotated_mse.py
 	$(BIN)/python benchmarks/ledger.py
+	$(BIN)/python benchmarks/plan.py
 
 designs: install ## solve again the MVU designs that come with the package (minutes)
 	$(BIN)/python tools/ship_designs.py

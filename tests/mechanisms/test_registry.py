@@ -112,3 +112,18 @@ def test_automatic_levels_are_for_the_largest_client() -> None:
 def test_calibration_checks_the_other_parameters_first(given: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match=r"needs|must be an integer"):
         registry.find("metric_mvu").calibrated(balls(1)[0], given, **BUDGET)
+
+
+def test_settings_are_the_examples_without_the_knob_unless_declared() -> None:
+    assert registry.find("clamped_sign").settings == ({"logit_bound": 1.0}, {"logit_bound": 2.0})
+    assert registry.find("gaussian").settings == ({},)
+    assert registry.find("gauss_hermite").settings[0] == {"levels": 2}
+
+
+def test_settings_from_examples_are_automatic_where_that_can_be() -> None:
+    derived = registry._settings_of(
+        [{"levels": 2, "noise": 1.0}, {"levels": 3, "noise": 2.0}],
+        registry.Knob(parameter="noise", more_private="larger"),
+        {"levels": None},
+    )
+    assert derived == ({"levels": "auto"},)

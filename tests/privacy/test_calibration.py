@@ -136,3 +136,38 @@ def test_an_epsilon_that_is_none_is_refused_before_any_search(epsilon: float) ->
 def test_a_delta_that_is_none_is_refused_before_any_search(delta: float) -> None:
     with pytest.raises(ParameterError, match="delta must lie strictly between 0 and 1"):
         calibrate(hundred_gaussians, epsilon=1.0, delta=delta, more_private="larger")
+
+
+@pytest.mark.parametrize("guess", [1e-3, 5.0, 19.9, 19.94, 20.0, 100.0, 1e7])
+@pytest.mark.parametrize("tolerance", [1e-7, 1e-3])
+def test_a_guess_changes_nothing_but_the_way(guess: float, tolerance: float) -> None:
+    found = calibrate(
+        hundred_gaussians,
+        epsilon=2.0,
+        delta=1e-5,
+        more_private="larger",
+        relative_tolerance=tolerance,
+        near=guess,
+    )
+    exact = calibrate(hundred_gaussians, epsilon=2.0, delta=1e-5, more_private="larger")
+    assert accounting.epsilon(hundred_gaussians(found), 1e-5) <= 2.0
+    assert found == pytest.approx(exact, rel=2.0 * tolerance)
+
+
+@pytest.mark.parametrize("guess", [1e-8, 1.0, 900.0])
+def test_a_guess_for_a_parameter_that_hides_more_when_smaller(guess: float) -> None:
+    found = calibrate(ten_pure, epsilon=1.0, delta=1e-5, more_private="smaller", near=guess)
+    exact = calibrate(ten_pure, epsilon=1.0, delta=1e-5, more_private="smaller")
+    assert accounting.epsilon(ten_pure(found), 1e-5) <= 1.0
+    assert found == pytest.approx(exact, rel=1e-6)
+
+
+def test_a_guess_does_not_help_where_nothing_does() -> None:
+    with pytest.raises(ParameterError, match="not even"):
+        calibrate(
+            lambda _: NonPrivate(adjacency=ZERO_OUT),
+            epsilon=1.0,
+            delta=1e-5,
+            more_private="larger",
+            near=1.0,
+        )

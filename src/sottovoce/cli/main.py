@@ -7,7 +7,7 @@ import traceback
 import typer
 
 from sottovoce import __version__
-from sottovoce.cli import demo, experiment, export, ledger, mechanism, privacy, run
+from sottovoce.cli import demo, experiment, export, ledger, mechanism, plan, privacy, run
 from sottovoce.errors import SottovoceError
 
 _INTERRUPTED = 130
@@ -24,6 +24,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("run")(run.run)
+app.command("plan")(plan.plan)
 app.command("export")(export.export)
 app.add_typer(experiment.app, name="experiment")
 app.add_typer(mechanism.app, name="mechanism")

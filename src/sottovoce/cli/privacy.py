@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sottovoce.cli.output import Json, print_fields, print_json, print_table, progress_bars, show
-from sottovoce.cli.setting import Setting, with_setting
+from sottovoce.cli.setting import Setting, check_plot, with_setting
 
 if TYPE_CHECKING:
     from sottovoce.mechanisms.mechanism import Mechanism
@@ -114,7 +114,7 @@ def curve(
     parameters.delta(delta)
     _check_rounds(rounds)
     parameters.integer("points", points, low=1, high=1000)
-    _check_plot(plot)
+    check_plot(plot)
     built = setting.registration.build(setting.domain, _given(param))
     event = setting.event(built)
     counts = _spread(rounds, points)
@@ -155,18 +155,6 @@ def curve(
             for count, spent in zip(counts, spents, strict=True)
         ],
     )
-
-
-def _check_plot(plot: Path | None) -> None:
-    """Before anything is computed."""
-    from sottovoce.errors import OutputError, ParameterError
-
-    if plot is None:
-        return
-    if plot.suffix != ".svg":
-        raise ParameterError(f"--plot draws SVG: name a file that ends in .svg, got '{plot}'")
-    if not plot.parent.is_dir():
-        raise OutputError(f"there is no folder '{plot.parent}' for --plot; make it first")
 
 
 def _check_rounds(rounds: int) -> int:

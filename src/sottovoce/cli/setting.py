@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
@@ -11,6 +12,7 @@ import typer
 if TYPE_CHECKING:
     from sottovoce.adjacency import Adjacency
     from sottovoce.domains import Domain
+    from sottovoce.harmonizer.sampling import SecretSample
     from sottovoce.mechanisms.mechanism import Mechanism
     from sottovoce.mechanisms.registry import Registration
     from sottovoce.privacy.events import PrivacyEvent
@@ -45,14 +47,6 @@ SecureSumClients = Annotated[
     typer.Option(help="Clients of whom a secure sum reveals nothing but the sum, at least."),
 ]
 
-# What hides a sample, and what must be true for it.
-_ASSUMPTIONS = {
-    "own-records": "each client samples its own records in secret; one that is left out counts "
-    "as zero",
-    "central-noise": "someone trusted adds the noise once, to the sum; nobody sees who was sampled",
-    "secure-sum": "nobody sees who was sampled, and whoever was not sends the encoding of zero",
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
@@ -63,9 +57,7 @@ class Setting:
     dimension: int | None
     clip_norm: float
     adjacency: "Adjacency"
-    sampling_rate: float | None
-    sampling_scheme: str
-    sampling_hidden_by: str
+    sample: "SecretSample | None"
     shuffled_clients: int | None
     secure_sum_clients: int | None
 
@@ -73,16 +65,13 @@ class Setting:
     def amplified(self) -> bool:
         return any(
             value is not None
-            for value in (self.sampling_rate, self.shuffled_clients, self.secure_sum_clients)
+            for value in (self.sample, self.shuffled_clients, self.secure_sum_clients)
         )
 
     def event(self, mechanism: "Mechanism") -> "PrivacyEvent":
         """What is seen of one client in one round."""
         from sottovoce.adjacency import Adjacency
         from sottovoce.channels.channel import SecureSum
-        from sottovoce.errors import PrivacyError
-        from sottovoce.mechanisms.mechanism import Float32Codes
-        from sottovoce.privacy.events import Sampled
         from sottovoce.privacy.shuffling import shuffled
 
         if self.secure_sum_clients is not None:
@@ -95,21 +84,7 @@ class Setting:
             event = shuffled(local, self.shuffled_clients)
         else:
             event = self._any_dimension(mechanism.privacy(self.adjacency))
-        if self.sampling_rate is None:
-            return event
-        if self.sampling_hidden_by == "central-noise" and not isinstance(
-            mechanism.code_format(), Float32Codes
-        ):
-            raise PrivacyError(
-                f"'{self.registration.kind}' draws codes at each client, so no noise is added to a "
-                "sum; use gaussian or laplace, or hide the sample by own-records"
-            )
-        return Sampled(
-            event=event,
-            rate=self.sampling_rate,
-            scheme=self.sampling_scheme,  # type: ignore[arg-type]
-            hidden_by=self.sampling_hidden_by,  # type: ignore[arg-type]
-        )
+        return event if self.sample is None else self.sample.event(mechanism, event)
 
     def local_event(self, mechanism: "Mechanism", adjacency: "Adjacency") -> "PrivacyEvent":
         """What a message alone would give away."""
@@ -131,12 +106,8 @@ class Setting:
     def describe(self) -> dict[str, Any]:
         """How the release is amplified, for the result; empty if it is not."""
         described: dict[str, Any] = {}
-        if self.sampling_rate is not None:
-            described["sampling"] = {
-                "rate": self.sampling_rate,
-                "scheme": self.sampling_scheme,
-                "hidden_by": self.sampling_hidden_by,
-            }
+        if self.sample is not None:
+            described["sampling"] = self.sample.describe()
         if self.shuffled_clients is not None:
             described["shuffled_clients"] = self.shuffled_clients
         if self.secure_sum_clients is not None:
@@ -157,7 +128,8 @@ class Setting:
                 f"nobody sees more than sums over at least {self.secure_sum_clients} clients who "
                 "do not collude"
             )
-        return _ASSUMPTIONS[self.sampling_hidden_by]
+        assert self.sample is not None
+        return self.sample.assumption
 
 
 def _setting(
@@ -172,12 +144,10 @@ def _setting(
     shuffled_clients: ShuffledClients = None,
     secure_sum_clients: SecureSumClients = None,
 ) -> Setting:
-    from sottovoce import parameters
     from sottovoce.adjacency import Adjacency
     from sottovoce.domains import clipped, geometry_of
-    from sottovoce.errors import ParameterError, PrivacyError, UnknownNameError
+    from sottovoce.errors import PrivacyError
     from sottovoce.mechanisms import registry
-    from sottovoce.privacy.events import SamplingScheme
 
     registration = registry.find(mechanism)
     geometry = clip_geometry or geometry_of(registration.example_domain)
@@ -191,38 +161,57 @@ def _setting(
         raise PrivacyError(
             f"no bound is proved for {' and '.join(given)} together; give one of them"
         )
-    if sampling not in get_args(SamplingScheme):
-        raise UnknownNameError.among("--sampling", sampling, get_args(SamplingScheme))
-    if sampling_hidden_by not in (*_ASSUMPTIONS, "nothing"):
-        raise UnknownNameError.among(
-            "--sampling-hidden-by", sampling_hidden_by, [*_ASSUMPTIONS, "nothing"]
-        )
-    if sampling_rate is not None:
-        parameters.fraction("sampling rate", sampling_rate)
-        if sampling_hidden_by == "nothing":
-            raise PrivacyError(
-                "a server that receives each message sees who took part, so sampling clients "
-                "amplifies nothing; leave out --sampling-rate and count as --rounds those in "
-                "which a client takes part, or hide the sample by own-records, central-noise or "
-                "secure-sum"
-            )
-    elif (sampling, sampling_hidden_by) != ("poisson", "own-records"):
-        raise ParameterError(
-            "--sampling and --sampling-hidden-by need --sampling-rate, the probability to be "
-            "in the sample"
-        )
     return Setting(
         registration=registration,
         domain=clipped(geometry, 1 if dimension is None else dimension, clip_norm),
         dimension=dimension,
         clip_norm=clip_norm,
         adjacency=Adjacency.parse(adjacency),
-        sampling_rate=sampling_rate,
-        sampling_scheme=sampling,
-        sampling_hidden_by=sampling_hidden_by,
+        sample=secret_sample(sampling_rate, sampling, sampling_hidden_by),
         shuffled_clients=shuffled_clients,
         secure_sum_clients=secure_sum_clients,
     )
+
+
+def secret_sample(rate: float | None, scheme: str, hidden_by: str) -> "SecretSample | None":
+    """The sample that --sampling-rate, --sampling and --sampling-hidden-by ask for."""
+    from sottovoce import parameters
+    from sottovoce.errors import ParameterError, PrivacyError, UnknownNameError
+    from sottovoce.harmonizer.sampling import ASSUMPTIONS, SecretSample
+    from sottovoce.privacy.events import SamplingScheme
+
+    if scheme not in get_args(SamplingScheme):
+        raise UnknownNameError.among("--sampling", scheme, get_args(SamplingScheme))
+    if hidden_by not in (*ASSUMPTIONS, "nothing"):
+        raise UnknownNameError.among("--sampling-hidden-by", hidden_by, [*ASSUMPTIONS, "nothing"])
+    if rate is None:
+        if (scheme, hidden_by) != ("poisson", "own-records"):
+            raise ParameterError(
+                "--sampling and --sampling-hidden-by need --sampling-rate, the probability to be "
+                "in the sample"
+            )
+        return None
+    parameters.fraction("sampling rate", rate)
+    if hidden_by == "nothing":
+        raise PrivacyError(
+            "a server that receives each message sees who took part, so sampling clients "
+            "amplifies nothing; leave out --sampling-rate and count as --rounds those in "
+            "which a client takes part, or hide the sample by own-records, central-noise or "
+            "secure-sum"
+        )
+    return SecretSample(rate=rate, scheme=scheme, hidden_by=hidden_by)  # type: ignore[arg-type]
+
+
+def check_plot(plot: Path | None) -> None:
+    """A file that can be drawn to, checked before anything is computed."""
+    from sottovoce.errors import OutputError, ParameterError
+
+    if plot is None:
+        return
+    if plot.suffix != ".svg":
+        raise ParameterError(f"--plot draws SVG: name a file that ends in .svg, got '{plot}'")
+    if not plot.parent.is_dir():
+        raise OutputError(f"there is no folder '{plot.parent}' for --plot; make it first")
 
 
 def with_setting(command: Callable[..., None]) -> Callable[..., None]:

@@ -4,10 +4,19 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    model_validator,
+)
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.parameters import MAX_EPSILON
+
+AUTO = "auto"  # in place of a mechanism
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Epsilon = Annotated[float, Field(gt=0, le=MAX_EPSILON, allow_inf_nan=False)]
@@ -100,10 +109,19 @@ class ShufflerSpec(Section):
 
 
 class MechanismSpec(Section):
-    """A registered mechanism; its own parameters stand beside `kind`."""
+    """A registered mechanism; its own parameters stand beside `kind`.
+
+    The kind "auto" is the one that errs least at the budget; `bits` is the most that it may send
+    for a coordinate.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
     kind: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _auto(cls, value: Any) -> Any:
+        return {"kind": AUTO} if value == AUTO else value
 
     @property
     def parameters(self) -> dict[str, Any]:

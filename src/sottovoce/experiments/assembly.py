@@ -16,6 +16,7 @@ from sottovoce.algorithms.fedavg import (
 from sottovoce.algorithms.nbafl import NbAfl
 from sottovoce.channels.channel import Channel, Direct, SecureSum, Shuffler
 from sottovoce.config.spec import (
+    AUTO,
     DirectSpec,
     DirichletSpec,
     EveryoneSpec,
@@ -33,6 +34,7 @@ from sottovoce.config.spec import (
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ConfigError
 from sottovoce.experiments import nbafl
+from sottovoce.experiments.choice import chosen, in_one_sentence
 from sottovoce.experiments.groups import (
     Group,
     budget,
@@ -47,7 +49,7 @@ from sottovoce.learning.task import ClientData, Task
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
-from sottovoce.privacy.events import NonPrivate
+from sottovoce.privacy.events import NonPrivate, PrivacyEvent
 from sottovoce.randomness import Randomness, SeededRandomness, SystemRandomness
 from sottovoce.rounds.plan import ClientPlan
 from sottovoce.simulation.cohorts import ClientSampling, Everyone, FixedSize, Poisson
@@ -66,6 +68,7 @@ class Assembly:
     channel: Channel
     groups: tuple[Group, ...]
     budgets: Mapping[str, Budget]
+    mechanism_choice: str | None  # why this mechanism, if the spec left it open
 
 
 def assemble(spec: RunSpec) -> Assembly:
@@ -98,7 +101,7 @@ def assemble(spec: RunSpec) -> Assembly:
     _check_minimum(spec)
     algorithm = _algorithm(spec, clients, groups)
     channel = _channel(spec)
-    groups = _resolved(groups, spec, algorithm, task.dimension, clients, channel)
+    groups, choice = _resolved(groups, spec, algorithm, task.dimension, clients, channel)
     group_of = {name: group for group in groups for name in group.clients}
     parts = _parts(group_of, algorithm, task.dimension, clients)
     channel.check((part.mechanism, part.weight) for part in parts)
@@ -126,6 +129,7 @@ def assemble(spec: RunSpec) -> Assembly:
         channel=channel,
         groups=groups,
         budgets=_budgets(groups, spec, algorithm),
+        mechanism_choice=choice,
     )
 
 
@@ -152,27 +156,26 @@ def _resolved(
     dimension: int,
     clients: tuple[ClientData, ...],
     channel: Channel,
-) -> tuple[Group, ...]:
-    """The groups with calibrated and automatic parameters filled in.
+) -> tuple[tuple[Group, ...], str | None]:
+    """The groups with mechanisms chosen, calibrated and automatic parameters filled in; and why.
 
     The client with the most records has the least noise beside its clip, so 'auto' looks at it.
     """
     by_size = sorted(clients, key=lambda client: client.num_samples, reverse=True)
-    found = []
+    found, reasons = [], {}
     for group in groups:
         members = set(group.clients)
         domains = dict.fromkeys(
             algorithm.domain(dimension, client) for client in by_size if client.name in members
         )
-        found.append(
-            resolve(
-                group,
-                list(domains),
-                rounds=spec.rounds,
-                event_of=lambda mechanism: channel.event(mechanism, spec.privacy.adjacency),
-            )
-        )
-    return tuple(found)
+
+        def event_of(mechanism: Mechanism) -> PrivacyEvent:
+            return channel.event(mechanism, spec.privacy.adjacency)
+
+        if group.mechanism.kind == AUTO:
+            group, reasons[group.where] = chosen(group, spec, next(iter(domains)), event_of)
+        found.append(resolve(group, list(domains), rounds=spec.rounds, event_of=event_of))
+    return tuple(found), in_one_sentence(reasons)
 
 
 def _parts(

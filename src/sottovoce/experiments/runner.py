@@ -352,6 +352,7 @@ def _result(
     return {
         "name": spec.name,
         "mechanism": {"kind": spec.mechanism.kind, **spec.mechanism.parameters},
+        "mechanism_choice": assembly.mechanism_choice,
         "accuracy": evaluation.accuracy,
         "loss": evaluation.loss,
         "rounds": progress.rounds_done,

@@ -36,6 +36,7 @@ _ROUNDING = 2.0**-26
     ],
     example_domain=L2Ball(dimension=8, radius=1.0),
     knob=Knob(parameter="noise_multiplier", more_private="larger"),
+    coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClampedSign:

@@ -20,6 +20,7 @@ from sottovoce.randomness import Keystream, open_uniforms, uniform_below
 
 MAX_DIMENSION = 2**31  # one code holds a coordinate and a sign in 32 bits
 _WORD = 2**64
+_MAX_JOINT_DIMENSION = 256  # the joint law takes 4 d^2 numbers
 
 
 @register(
@@ -181,21 +182,27 @@ class Cldp:
                 assert_never(domain)
 
     def law(self, values: ArrayLike) -> JointLaw | MomentLaw:
-        """The joint law, of 2d outcomes of d coordinates each; for L2 the moments."""
+        """The joint law, of 2d outcomes of d coordinates each; for L2, or large d, the moments."""
         domain = self.input_domain
         vector = domain.check(values)
         scale = self.radius / self.contrast
+        dimension = domain.dimension
         match domain:
             case Box():
-                rows, factor = np.eye(domain.dimension), domain.dimension * scale
+                second = dimension * scale**2
             case L1Ball():
-                rows, factor = _hadamard(np.arange(self.num_directions), domain.dimension), scale
+                second = scale**2
             case L2Ball():
-                length = scale / mean_component(domain.dimension)
-                second = length**2 * (2.0 - 1.0 / domain.dimension) / domain.dimension
-                return MomentLaw(centre=vector, spread=second - vector**2)
+                length = scale / mean_component(dimension)
+                second = length**2 * (2.0 - 1.0 / dimension) / dimension
             case _:
                 assert_never(domain)
+        if isinstance(domain, L2Ball) or dimension > _MAX_JOINT_DIMENSION:
+            return MomentLaw(centre=vector, spread=second - vector**2)
+        if isinstance(domain, Box):
+            rows, factor = np.eye(dimension), dimension * scale
+        else:
+            rows, factor = _hadamard(np.arange(self.num_directions), dimension), scale
         ratios = np.clip(rows @ vector / self.radius, -1.0, 1.0)
         plus, minus = (0.5 + 0.5 * s * self.contrast * ratios for s in (1.0, -1.0))
         return JointLaw(

@@ -40,6 +40,8 @@ def _automatic_steps(domain: Domain, given: Parameters) -> float:
         ends=lambda domain, given: multiplier_ends(domain, given, _noise),
     ),
     automatic={"steps_per_radius": _automatic_steps},
+    settings=[{"bits": bits, "steps_per_radius": "auto"} for bits in (4, 6, 8, 12)],
+    coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscreteGaussian(RoundedNoise):

@@ -94,6 +94,13 @@ def _ends(domain: Domain, given: Parameters) -> tuple[float, float]:
     example_domain=Box(dimension=8, lower=0.0, upper=1.0),
     knob=Knob(parameter="step_epsilon", more_private="smaller", ends=_ends),
     automatic={"nu": _automatic_nu, "steps_per_radius": _automatic_steps},
+    # Stairs as wide as the distance of neighbours: on a box around 0 half its width, zero-out.
+    settings=[
+        {"nu": "auto", "step_multiplier": stairs, "bits": bits, "steps_per_radius": "auto"}
+        for stairs in (0.5, 1.0, 2.0)
+        for bits in (4, 8, 12)
+    ],
+    coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscreteStaircase(RoundedNoise):

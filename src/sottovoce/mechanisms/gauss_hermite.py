@@ -63,6 +63,8 @@ def _automatic_levels(domain: Domain, given: Parameters) -> int:
     example_domain=L2Ball(dimension=8, radius=1.0),
     knob=Knob(parameter="noise_multiplier", more_private="larger"),
     automatic={"levels": _automatic_levels},
+    settings=[{"levels": levels} for levels in (2, 4, 8, 16, 64)],
+    coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussHermite:

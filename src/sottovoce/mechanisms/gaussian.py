@@ -22,6 +22,7 @@ from sottovoce.randomness import Keystream, open_uniforms
     examples=[{"noise_multiplier": 2.0}],
     example_domain=L2Ball(dimension=8, radius=1.0),
     knob=Knob(parameter="noise_multiplier", more_private="larger"),
+    coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gaussian:

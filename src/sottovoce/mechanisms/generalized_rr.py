@@ -23,6 +23,8 @@ def _table(epsilon: float, bits: int) -> IntegerTable:
     examples=[{"epsilon": 1.0, "bits": 3}, {"epsilon": 3.0, "bits": 1}],
     example_domain=Box(dimension=8, lower=-1.0, upper=1.0),
     knob=Knob(parameter="epsilon", more_private="smaller", ends=EPSILON_RANGE[::-1]),
+    settings=[{"bits": bits} for bits in range(1, 5)],
+    coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneralisedRandomisedResponse(IntervalTable):

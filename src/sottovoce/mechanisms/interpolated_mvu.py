@@ -88,6 +88,8 @@ def interpolated_family(epsilon: float, output_bits: int) -> InterpolatedFamily:
     ],
     example_domain=L2Ball(dimension=8, radius=1.0),
     knob=Knob(parameter="beta", more_private="smaller", ends=(1e5, 1e-9)),
+    settings=[{"epsilon": 1.0, "output_bits": 1}],  # more bits buy nothing, see below
+    coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterpolatedMvu:

@@ -26,6 +26,7 @@ from sottovoce.randomness import Keystream, open_uniforms
         Box(dimension=8, lower=0.0, upper=1.0),
     ],
     knob=Knob(parameter="noise_multiplier", more_private="larger"),
+    coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Laplace:

@@ -61,6 +61,13 @@ def _epsilon_ends(domain: Domain, given: Parameters) -> tuple[float, float]:
     knob=Knob(
         parameter="epsilon", more_private="smaller", ends=_epsilon_ends, relative_tolerance=1e-3
     ),
+    settings=[
+        # Between neighbours on a box 'euclidean' is the same table: a budget has no metric.
+        {"metric": "l1", "input_bits": inputs, "output_bits": outputs}
+        for inputs, outputs in ((1, 1), (5, 2), (5, 3))
+    ],
+    coordinatewise=True,
+    slow_on=[L2Ball],
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricMvu(DesignedTable):

@@ -24,6 +24,8 @@ CONTINUOUS = "continuous"
     example_domain=Box(dimension=8, lower=-1.0, upper=1.0),
     further_domains=[Box(dimension=8, lower=0.0, upper=1.0)],
     knob=Knob(parameter="epsilon", more_private="smaller", ends=store.EPSILON_RANGE[::-1]),
+    settings=[{"input_bits": CONTINUOUS, "output_bits": bits} for bits in (1, 2, 3)],
+    coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mvu(DesignedTable, IntervalTable):

@@ -26,7 +26,7 @@ from sottovoce.domains import Domain
 from sottovoce.errors import ParameterError, UnknownNameError
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.privacy import accounting
-from sottovoce.privacy.calibration import Direction, calibrate
+from sottovoce.privacy.calibration import ENDS, Direction, calibrate
 from sottovoce.privacy.events import PrivacyEvent, Repeated
 
 ENTRY_POINT_GROUP = "sottovoce.mechanisms"
@@ -65,6 +65,11 @@ class Knob:
     ends: tuple[float, float] | Callable[[Domain, Parameters], tuple[float, float]] | None = None
     relative_tolerance: float = 1e-7
 
+    def ends_on(self, domain: Domain, given: Parameters) -> tuple[float, float]:
+        """Where to look on `domain` beside these parameters, the least private first."""
+        ends = self.ends(domain, given) if callable(self.ends) else self.ends
+        return ends or ENDS[self.more_private]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
@@ -77,6 +82,9 @@ class Registration:
     example_domains: tuple[Domain, ...]
     knob: Knob | None
     automatic: Mapping[str, Callable[[Domain, Parameters], Any]]
+    settings: tuple[Parameters, ...]
+    coordinatewise: bool
+    slow_on: tuple[type[Domain], ...]
 
     @property
     def example_domain(self) -> Domain:
@@ -132,8 +140,14 @@ class Registration:
         epsilon: float,
         delta: float,
         event_of: EventOf,
+        relative_tolerance: float = 0.0,
+        near: float | None = None,
     ) -> dict[str, Any]:
-        """`given` plus the knob's value that spends at most `epsilon` over `rounds` releases."""
+        """`given` plus the knob's value that spends at most `epsilon` over `rounds` releases.
+
+        Whoever only compares may allow a coarser `relative_tolerance` than the knob's own, and say
+        which value it should be `near`: the value found keeps the budget all the same.
+        """
         if self.knob is None:
             raise ParameterError(
                 f"mechanism '{self.kind}' has no parameter to calibrate; "
@@ -155,8 +169,9 @@ class Registration:
             epsilon=epsilon,
             delta=delta,
             more_private=knob.more_private,
-            ends=knob.ends(domain, given) if callable(knob.ends) else knob.ends,
-            relative_tolerance=knob.relative_tolerance,
+            ends=knob.ends_on(domain, given),
+            relative_tolerance=max(relative_tolerance, knob.relative_tolerance),
+            near=near,
         )
         return self.resolve(domain, {**given, knob.parameter: value})
 
@@ -208,11 +223,19 @@ def register(
     further_domains: Sequence[Domain] = (),
     knob: Knob | None = None,
     automatic: Mapping[str, Callable[[Domain, Parameters], Any]] | None = None,
+    settings: Sequence[Parameters] = (),
+    coordinatewise: bool = False,
+    slow_on: Sequence[type[Domain]] = (),
 ) -> Callable[[M], M]:
     """Class decorator that enters a frozen dataclass into the register.
 
     Every example must hold on `example_domain`, which is shown, and on each of `further_domains`:
     the contract tests run on all of them.
+
+    The rest is for planning. `settings` are the parameters to try beside the knob [those of the
+    examples, 'auto' where that can be]. `coordinatewise` promises that with any of them the law of
+    a decoded coordinate depends on that coordinate alone, and not on the dimension. Domains on
+    which calibration takes half a minute or more are `slow_on`.
     """
 
     def enter(mechanism: M) -> M:
@@ -226,10 +249,28 @@ def register(
             example_domains=(example_domain, *further_domains),
             knob=knob,
             automatic=automatic or {},
+            settings=tuple(settings) or _settings_of(examples, knob, automatic or {}),
+            coordinatewise=coordinatewise,
+            slow_on=tuple(slow_on),
         )
         return mechanism
 
     return enter
+
+
+def _settings_of(
+    examples: Sequence[Parameters], knob: Knob | None, automatic: Mapping[str, Any]
+) -> tuple[Parameters, ...]:
+    """The examples without the knob, each once, with 'auto' where that can be."""
+    found: list[Parameters] = []
+    for example in examples:
+        free = {
+            name: value for name, value in example.items() if not knob or name != knob.parameter
+        }
+        setting = {name: "auto" if name in automatic else free[name] for name in free}
+        if setting not in found:
+            found.append(setting)
+    return tuple(found)
 
 
 @cache

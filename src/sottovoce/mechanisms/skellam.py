@@ -60,6 +60,8 @@ def _check_bits(bits: Any) -> int:
     further_domains=[L1Ball(dimension=8, radius=1.0)],
     knob=Knob(parameter="noise_multiplier", more_private="larger"),
     automatic={"steps_per_radius": _automatic_steps},
+    settings=[{"bits": bits, "steps_per_radius": "auto"} for bits in (8, 12, MAX_BITS)],
+    coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skellam:

@@ -61,6 +61,8 @@ def _ends(domain: Domain, _given: Parameters) -> tuple[float, float]:
     further_domains=[Box(dimension=8, lower=0.0, upper=1.0)],
     knob=Knob(parameter="step_epsilon", more_private="smaller", ends=_ends),
     automatic={"nu": _automatic_nu},
+    # As wide as the distance of neighbours: on a box around 0 half its width, zero-out.
+    settings=[{"nu": "auto", "step_multiplier": steps} for steps in (0.5, 1.0, 2.0)],
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staircase:

@@ -1,0 +1,128 @@
+"""`sottovoce plan`: every mechanism at one budget, ranked by its error."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sottovoce.cli.output import Json, print_json, print_table, show
+from sottovoce.cli.setting import (
+    AdjacencyName,
+    Sampling,
+    SamplingHiddenBy,
+    SamplingRate,
+    check_plot,
+    secret_sample,
+)
+
+if TYPE_CHECKING:
+    from sottovoce.harmonizer.ranking import Ranking
+
+
+def plan(
+    epsilon: Annotated[float, typer.Option(help="The budget over all rounds.")],
+    delta: Annotated[float, typer.Option(help="The failure probability, such as 1e-5.")],
+    dimension: Annotated[int, typer.Option(help="Coordinates of an update.")],
+    rounds: Annotated[int, typer.Option(help="How often a client takes part.")] = 1,
+    clip_norm: Annotated[float, typer.Option(help="The largest norm of an update.")] = 1.0,
+    clip_geometry: Annotated[str, typer.Option(help="l2, l1 or linf.")] = "l2",
+    adjacency: AdjacencyName = "zero-out",
+    sampling_rate: SamplingRate = None,
+    sampling: Sampling = "poisson",
+    sampling_hidden_by: SamplingHiddenBy = "own-records",
+    bits: Annotated[
+        float | None, typer.Option(help="The most bits a coordinate [any number].")
+    ] = None,
+    all_settings: Annotated[
+        bool, typer.Option("--all-settings", help="Every setting tried, not only the best of each.")
+    ] = False,
+    designs: Annotated[
+        bool, typer.Option("--designs", help="Rank also what takes a minute to calibrate.")
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw error against bits a coordinate (SVG).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Which mechanism errs least within a budget: all of them calibrated, predicted and ranked."""
+    from sottovoce.adjacency import Adjacency
+    from sottovoce.domains import clipped
+    from sottovoce.harmonizer.ranking import rank
+    from sottovoce.harmonizer.setting import Setting
+
+    check_plot(plot)
+    setting = Setting(
+        domain=clipped(clip_geometry, dimension, clip_norm),
+        epsilon=epsilon,
+        delta=delta,
+        adjacency=Adjacency.parse(adjacency),
+        rounds=rounds,
+        sample=secret_sample(sampling_rate, sampling, sampling_hidden_by),
+        bits=bits,
+        designs=designs,
+    )
+    everything = rank(setting)
+    ranking = everything if all_settings else everything.best_of_each()
+    result = ranking.describe()
+    if plot is not None:
+        _plot(plot, everything)
+        result["plot"] = str(plot)
+    if as_json:
+        print_json(result)
+        return
+    _print(ranking)
+
+
+def _print(ranking: "Ranking") -> None:
+    entries = ranking.describe()["ranking"]
+    print_table(
+        ["mechanism", "parameters", "mse", "times best", "bits", "bytes", "epsilon", "sampling"],
+        [
+            [
+                entry["mechanism"],
+                show(entry["parameters"], "parameters"),
+                f"{entry['mse']:.4g}",
+                f"{entry['relative_mse']:.3g}",
+                f"{entry['bits_per_coordinate']:g}",
+                str(entry["bytes_per_update"]),
+                show(entry["epsilon"], "epsilon"),
+                entry["sampling_grade"],
+            ]
+            for entry in entries
+        ],
+    )
+    typer.echo(f"{ranking.explanation}.")
+    if ranking.left_out:
+        typer.echo("\nleft out:")
+    for one in ranking.left_out:
+        given = f" ({show(dict(one.setting), 'parameters')})" if one.setting else ""
+        typer.echo(f"  {one.kind}{given}: {one.reason}")
+
+
+def _plot(path: Path, ranking: "Ranking") -> None:
+    """One curve for each mechanism, through its settings."""
+    from sottovoce.domains import geometry_of
+    from sottovoce.files import write_atomic
+    from sottovoce.reporting.figures import Line, LineChart
+    from sottovoce.reporting.style import standalone
+
+    points: dict[str, dict[float, float]] = {}
+    for one in ranking.candidates:  # the best first: of equal bits it stays
+        points.setdefault(one.kind, {}).setdefault(one.bits_per_coordinate, one.mse)
+    setting = ranking.setting
+    chart = LineChart(
+        title=(
+            f"Error against bits at epsilon = {setting.epsilon:g}, delta = {setting.delta:g}, "
+            f"{setting.rounds} rounds, {setting.domain.dimension} coordinates "
+            f"({geometry_of(setting.domain)})"
+        ),
+        x_label="bits a coordinate",
+        y_label="mean squared error a coordinate",
+        lines=[
+            Line(name=kind, x=sorted(found), y=[found[bits] for bits in sorted(found)])
+            for kind, found in points.items()
+        ],
+        x_log=True,
+        y_log=True,
+    )
+    write_atomic(path, standalone(chart.svg()).encode())

@@ -1,0 +1,160 @@
+"""Every registered mechanism at the same budget, or the reason why not."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sottovoce.errors import ParameterError, SottovoceError
+from sottovoce.harmonizer.guesses import Guesses
+from sottovoce.harmonizer.prediction import Prediction, predict
+from sottovoce.harmonizer.setting import Setting
+from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
+from sottovoce.mechanisms.registry import EventOf, Parameters, Registration
+from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
+from sottovoce.privacy.events import Repeated
+from sottovoce.wire.message import HEADER_BYTES
+
+# Of the knob: errors of a few in a thousand do not change a ranking, and calibration is most of
+# the time. The value found keeps the budget whatever the tolerance.
+_RELATIVE_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A mechanism that keeps the budget, and what it does to an update."""
+
+    kind: str
+    setting: Parameters
+    parameters: Parameters
+    mechanism: Mechanism
+    spent: PrivacySpent
+    prediction: Prediction
+
+    @property
+    def mse(self) -> float:
+        return self.prediction.mse
+
+    @property
+    def bits_per_coordinate(self) -> float:
+        return bits_per_coordinate(self.mechanism)
+
+    @property
+    def bytes_per_update(self) -> int:
+        """The whole message as sent."""
+        payload_bits = self.mechanism.code_format().payload_bits(
+            self.mechanism.input_domain.dimension
+        )
+        return HEADER_BYTES + (payload_bits + 7) // 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A mechanism with parameters that do not apply, and why, in a sentence.
+
+    fits      whether it is made for such a domain at all.
+    needs     bits a coordinate that it would take, if only that stands against it.
+    """
+
+    kind: str
+    setting: Parameters
+    reason: str
+    fits: bool
+    needs: float | None = None
+
+
+def candidates(setting: Setting, event_of: EventOf) -> Iterator[Candidate | LeftOut]:
+    """Every registered mechanism with each of its settings, by name."""
+    guesses = Guesses(setting, event_of)
+    for registration in registry.registrations():
+        yield from _candidates_of(registration, setting, event_of, guesses)
+
+
+def _candidates_of(
+    registration: Registration, setting: Setting, event_of: EventOf, guesses: Guesses
+) -> Iterator[Candidate | LeftOut]:
+    seen: list[Parameters] = []
+    for free in registration.settings:
+        try:
+            candidate = _candidate(registration, free, setting, event_of, guesses)
+        except SottovoceError as error:
+            yield _left_out(registration, free, setting, str(error))
+            continue
+        if candidate.parameters in seen:  # 'auto' chose what is listed too
+            continue
+        seen.append(candidate.parameters)
+        needs = candidate.bits_per_coordinate
+        if setting.bits is not None and needs > setting.bits:
+            reason = f"it sends {needs:g} bits a coordinate, and at most {setting.bits:g} are asked"
+            yield _left_out(registration, free, setting, reason, needs)
+        else:
+            yield candidate
+
+
+def _candidate(
+    registration: Registration,
+    free: Parameters,
+    setting: Setting,
+    event_of: EventOf,
+    guesses: Guesses,
+) -> Candidate:
+    if isinstance(setting.domain, registration.slow_on) and not setting.designs:
+        raise ParameterError(
+            "every value that calibration tries is a design to solve and to account for, which "
+            "takes a minute or so here; ask for designs (--designs) to have it ranked"
+        )
+    parameters = _calibrated(registration, free, setting, event_of, guesses)
+    mechanism = registration.build(setting.domain, parameters)
+    event = Repeated(event=event_of(mechanism), count=setting.rounds)
+    spent = privacy_spent(event, setting.delta)
+    if spent.epsilon > setting.epsilon:  # 'auto' may not see what calibration saw
+        raise ParameterError(f"calibrated, it spends {spent}, above epsilon {setting.epsilon:g}")
+    return Candidate(
+        kind=registration.kind,
+        setting=free,
+        parameters=parameters,
+        mechanism=mechanism,
+        spent=spent,
+        prediction=predict(registration, parameters, mechanism),
+    )
+
+
+def _calibrated(
+    registration: Registration,
+    free: Parameters,
+    setting: Setting,
+    event_of: EventOf,
+    guesses: Guesses,
+) -> Parameters:
+    known = guesses.known(registration, free)
+    if registration.knob is not None and known is not None:
+        return registration.resolve(setting.domain, {**free, registration.knob.parameter: known})
+    parameters = registration.calibrated(
+        setting.domain,
+        free,
+        rounds=setting.rounds,
+        epsilon=setting.epsilon,
+        delta=setting.delta,
+        event_of=event_of,
+        relative_tolerance=_RELATIVE_TOLERANCE,
+        near=guesses.guess(registration, free),
+    )
+    assert registration.knob is not None
+    knob = registration.knob.parameter
+    guesses.learn(knob, parameters[knob], registration.build(setting.domain, parameters))
+    return parameters
+
+
+def _left_out(
+    registration: Registration,
+    free: Parameters,
+    setting: Setting,
+    reason: str,
+    needs: float | None = None,
+) -> LeftOut:
+    return LeftOut(
+        kind=registration.kind,
+        setting=free,
+        reason=reason,
+        fits=any(isinstance(setting.domain, type(one)) for one in registration.example_domains),
+        needs=needs,
+    )

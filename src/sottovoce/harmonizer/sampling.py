@@ -1,0 +1,49 @@
+"""A secret sample of contributions in each round: what it takes, and what it is charged with."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sottovoce import parameters
+from sottovoce.errors import PrivacyError
+from sottovoce.mechanisms.mechanism import Float32Codes, Mechanism
+from sottovoce.mechanisms.registry import kind_of
+from sottovoce.privacy.events import HiddenBy, PrivacyEvent, Sampled, SamplingScheme
+
+# What hides a sample, and what must be true for it.
+ASSUMPTIONS: dict[HiddenBy, str] = {
+    "own-records": "each client samples its own records in secret; one that is left out counts "
+    "as zero",
+    "central-noise": "someone trusted adds the noise once, to the sum; nobody sees who was sampled",
+    "secure-sum": "nobody sees who was sampled, and whoever was not sends the encoding of zero",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretSample:
+    """Each round works on a sample that nobody sees, taken with probability `rate`."""
+
+    rate: float
+    scheme: SamplingScheme
+    hidden_by: HiddenBy
+
+    def __post_init__(self) -> None:
+        parameters.fraction("sampling rate", self.rate)
+
+    @property
+    def assumption(self) -> str:
+        """What must be true for the epsilon to hold, in a sentence."""
+        return ASSUMPTIONS[self.hidden_by]
+
+    def event(self, mechanism: Mechanism, event: PrivacyEvent) -> Sampled:
+        """`event`, which `mechanism` gives rise to, on the sample."""
+        if self.hidden_by == "central-noise" and not isinstance(
+            mechanism.code_format(), Float32Codes
+        ):
+            raise PrivacyError(
+                f"'{kind_of(mechanism)}' draws codes at each client, so no noise is added to a "
+                "sum; use gaussian or laplace, or hide the sample by own-records"
+            )
+        return Sampled(event=event, rate=self.rate, scheme=self.scheme, hidden_by=self.hidden_by)
+
+    def describe(self) -> dict[str, Any]:
+        return {"rate": self.rate, "scheme": self.scheme, "hidden_by": self.hidden_by}

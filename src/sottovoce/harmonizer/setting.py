@@ -1,0 +1,73 @@
+"""What is asked of a mechanism: the budget, the clip, and how much may be sent."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sottovoce import parameters
+from sottovoce.adjacency import Adjacency
+from sottovoce.domains import Box, Domain, L1Ball, L2Ball, geometry_of
+from sottovoce.errors import ParameterError
+from sottovoce.harmonizer.sampling import SecretSample
+from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.privacy.calibration import MAX_ROUNDS
+from sottovoce.privacy.events import PrivacyEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One update a round in `domain`, within (epsilon, delta) over all `rounds`.
+
+    bits      the most bits a coordinate that a message may hold, header apart; None is any number.
+    exact     for deployment: choose among mechanisms sampled exactly, if there are any.
+    designs   also calibrate what takes a minute, because every value tried is a design to solve.
+    """
+
+    domain: Domain
+    epsilon: float
+    delta: float
+    adjacency: Adjacency
+    rounds: int
+    sample: SecretSample | None = None
+    bits: float | None = None
+    exact: bool = False
+    designs: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.domain, L1Ball | L2Ball) and not (
+            isinstance(self.domain, Box) and self.domain.lower == -self.domain.upper
+        ):
+            raise ParameterError(
+                f"a plan is for a ball, or a box around 0, got {self.domain}; shift the data"
+            )
+        parameters.epsilon(self.epsilon)
+        parameters.delta(self.delta)
+        parameters.integer("rounds", self.rounds, low=1, high=MAX_ROUNDS)
+        if self.bits is not None:
+            parameters.positive("bits (the most a coordinate may take)", self.bits)
+
+    @property
+    def clip_norm(self) -> float:
+        """The largest norm of an update."""
+        domain = self.domain
+        return domain.radius if isinstance(domain, L1Ball | L2Ball) else domain.upper  # type: ignore[attr-defined]
+
+    def seen(self, mechanism: Mechanism) -> PrivacyEvent:
+        """What one round gives away to a server that sees the message."""
+        event = mechanism.privacy(self.adjacency)
+        return event if self.sample is None else self.sample.event(mechanism, event)
+
+    def describe(self) -> dict[str, Any]:
+        """The question as plain data, to stand beside its answer."""
+        described: dict[str, Any] = {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "adjacency": str(self.adjacency),
+            "rounds": self.rounds,
+            "dimension": self.domain.dimension,
+            "clip_norm": self.clip_norm,
+            "clip_geometry": geometry_of(self.domain),
+            "bits": self.bits,
+        }
+        if self.sample is not None:
+            described |= {"sampling": self.sample.describe(), "assumes": self.sample.assumption}
+        return described

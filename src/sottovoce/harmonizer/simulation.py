@@ -1,0 +1,48 @@
+"""What a prediction is checked against: updates that are really encoded and decoded."""
+
+import math
+
+import numpy as np
+
+from sottovoce import parameters
+from sottovoce.domains import Vector, geometry_of
+from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.randomness import SeededRandomness
+
+_AT_LEAST = 100  # updates, before their spread is believed
+
+
+def simulated_mse(
+    mechanism: Mechanism, clip_norm: float, *, relative_error: float, seed: int
+) -> float:
+    """The mean squared error a coordinate over random updates of full norm.
+
+    As many as it takes for a standard error of this fraction: updates are independent.
+    """
+    parameters.fraction("relative_error", relative_error)
+    domain = mechanism.input_domain
+    randomness = SeededRandomness(seed)
+    generator = randomness.generator("updates")
+    errors: list[float] = []
+    while True:
+        for _ in range(_AT_LEAST):
+            update = random_update(geometry_of(domain), domain.dimension, generator)
+            values = domain.project(clip_norm * update)
+            codes = mechanism.encode(values, randomness.stream("update", len(errors)))
+            errors.append(float(np.mean((mechanism.decode(codes) - values) ** 2)))
+        mean = float(np.mean(errors))
+        if float(np.std(errors)) <= relative_error * mean * math.sqrt(len(errors)):
+            return mean
+
+
+def random_update(geometry: str, dimension: int, generator: np.random.Generator) -> Vector:
+    """An update as `harmonizer.updates` says, in units of the clip norm."""
+    match geometry:
+        case "linf":
+            return generator.uniform(-1.0, 1.0, dimension)
+        case "l1":
+            sizes = generator.laplace(size=dimension)
+            return np.asarray(sizes / np.abs(sizes).sum())
+        case _:
+            normal = generator.normal(size=dimension)
+            return np.asarray(normal / np.linalg.norm(normal))

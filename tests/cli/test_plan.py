@@ -1,0 +1,129 @@
+"""`sottovoce plan` as people call it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sottovoce.mechanisms import registry
+
+BUDGET = "--epsilon 2 --delta 1e-5 --rounds 100 --dimension 10000 --clip-norm 1"
+SMALL = "--epsilon 2 --delta 1e-5 --dimension 50"
+
+
+def test_a_plan_as_json(cli: Any) -> None:
+    result = cli("plan", *BUDGET.split(), "--json").json
+    assert set(result) == {"ranking", "left_out", "choice", "explanation", "setting"}
+    ranking = result["ranking"]
+    assert result["choice"] == ranking[0]["mechanism"]
+    assert [entry["mse"] for entry in ranking] == sorted(entry["mse"] for entry in ranking)
+    assert ranking[0]["relative_mse"] == 1.0
+    names = {entry["mechanism"] for entry in (*ranking, *result["left_out"])}
+    assert names == {registration.kind for registration in registry.registrations()}
+    for entry in ranking:
+        assert set(entry) == {
+            *("mechanism", "parameters", "mse", "relative_mse", "bits_per_coordinate"),
+            *("bytes_per_update", "epsilon", "accountant", "sampling_grade", "unbiased_within"),
+            "explanation",
+        }
+        assert 1.9 < entry["epsilon"] <= 2.0
+    gaussian = next(entry for entry in ranking if entry["mechanism"] == "gaussian")
+    sigma = gaussian["parameters"]["noise_multiplier"]
+    assert gaussian["mse"] == pytest.approx(sigma**2, rel=1e-9)
+    assert gaussian["bytes_per_update"] == 40_044
+    assert result["setting"]["clip_geometry"] == "l2"
+    assert result["setting"]["dimension"] == 10_000
+
+
+def test_what_is_planned_can_be_asked_of_privacy_spend(cli: Any) -> None:
+    for entry in cli("plan", *SMALL.split(), "--json").json["ranking"]:
+        given = [f"--param={name}={value}" for name, value in entry["parameters"].items()]
+        words = f"privacy spend --mechanism {entry['mechanism']} --delta 1e-5 --dimension 50"
+        words += " --clip-geometry l2 --json"
+        spent = cli(*words.split(), *given).json
+        assert spent["epsilon"] == entry["epsilon"]
+        assert spent["accountant"] == entry["accountant"]
+        assert spent["bits_per_coordinate"] == entry["bits_per_coordinate"]
+
+
+def test_a_plan_for_people(cli: Any) -> None:
+    shown = cli("plan", *SMALL.split())
+    assert shown.code == 0
+    assert "times best" in shown.out
+    assert "has the smallest error" in shown.out
+    assert "left out:" in shown.out
+    assert "no_privacy: mechanism 'no_privacy' has no parameter to calibrate" in shown.out
+
+
+def test_the_page_about_plans_shows_what_the_command_prints(cli: Any) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "plan.md").read_text()
+    command = next(line for line in page.splitlines() if line.startswith("    sottovoce plan"))
+    entries = cli(*command.split()[1:], "--json").json["ranking"]
+    lines = (line.split() for line in page.splitlines())
+    rows = {words[0]: words for words in lines if words[-1:] in (["exact"], ["float"])}
+    for entry in entries[:3]:
+        shown = rows[entry["mechanism"]]
+        assert f"{entry['mse']:.4g}" in shown
+        assert str(entry["bytes_per_update"]) in shown
+        assert entry["sampling_grade"] in shown
+
+
+def test_all_settings_are_more_than_the_best_of_each(cli: Any) -> None:
+    few = cli("plan", *SMALL.split(), "--json").json
+    many = cli("plan", *SMALL.split(), "--all-settings", "--json").json
+    assert len(many["ranking"]) > len(few["ranking"])
+    levels = {
+        entry["parameters"]["levels"]
+        for entry in many["ranking"]
+        if entry["mechanism"] == "gauss_hermite"
+    }
+    assert {2, 4, 8, 16} <= levels
+
+
+def test_a_sample_is_named_with_what_it_assumes(cli: Any) -> None:
+    words = f"plan {SMALL} --rounds 10 --sampling-rate 0.1 --bits 1 --json"
+    result = cli(*words.split()).json
+    assert result["setting"]["sampling"]["rate"] == 0.1
+    assert "in secret" in result["setting"]["assumes"]
+    assert all(entry["bits_per_coordinate"] <= 1 for entry in result["ranking"])
+
+
+def test_the_frontier_is_drawn(cli: Any, tmp_path: Path) -> None:
+    path = tmp_path / "frontier.svg"
+    result = cli("plan", *SMALL.split(), "--plot", path, "--json").json
+    assert result["plot"] == str(path)
+    drawing = path.read_text()
+    assert drawing.startswith("<svg")
+    for text in ("gauss_hermite", "gaussian", "bits a coordinate", "mean squared error"):
+        assert text in drawing
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--epsilon 0 --delta 1e-5 --dimension 3", "epsilon must be"),
+        ("--epsilon -1 --delta 1e-5 --dimension 3", "epsilon must be"),
+        ("--epsilon 1 --delta 2 --dimension 3", "delta must lie"),
+        ("--epsilon 1 --delta 1e-5 --dimension 0", "dimension must be"),
+        ("--epsilon 1 --delta 1e-5 --dimension 3 --clip-norm 0", "clip norm"),
+        ("--epsilon 1 --delta 1e-5 --dimension 3 --clip-geometry l3", "clip geometry 'l3'"),
+        ("--epsilon 1 --delta 1e-5 --dimension 3 --rounds 0", "rounds must be"),
+        ("--epsilon 1 --delta 1e-5 --dimension 3 --adjacency other", "adjacency 'other'"),
+        ("--epsilon 1 --delta 1e-5 --dimension 3 --bits 0.1", "the fewest are 1 bit"),
+        ("--epsilon 1 --delta 1e-5 --dimension 3 --bits 0", "bits"),
+        ("--epsilon 1e-9 --delta 1e-9 --dimension 3 --rounds 1000000000", "no mechanism keeps"),
+        ("--epsilon 1 --delta 1e-5 --dimension 3 --plot x.png", "ends in .svg"),
+        ("--epsilon 1 --delta 1e-5 --dimension 3 --sampling-rate 2", "sampling rate"),
+        (
+            f"{SMALL} --sampling-rate .1 --sampling-hidden-by nothing",
+            "sees who took part",
+        ),
+        ("--epsilon 1 --delta 1e-5 --dimension 3 --sampling fixed-size", "--sampling-rate"),
+        ("--epsilon 1 --delta 1e-5", "dimension"),
+    ],
+)
+def test_mistakes_cost_one_line(cli: Any, words: str, message: str) -> None:
+    shown = cli("plan", *words.split())
+    assert shown.code == 2
+    assert message in shown.err
+    assert shown.err.count("\n") == 1

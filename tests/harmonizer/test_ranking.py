@@ -1,0 +1,186 @@
+"""The ranking: everyone at one sound budget, the smallest error first, reasons for the rest."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from sottovoce.adjacency import Adjacency
+from sottovoce.domains import Box, L2Ball, clipped
+from sottovoce.errors import ParameterError
+from sottovoce.harmonizer.ranking import Ranking, rank
+from sottovoce.harmonizer.sampling import SecretSample
+from sottovoce.harmonizer.setting import Setting
+from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.gaussian import Gaussian
+from sottovoce.mechanisms.registry import Knob, Registration
+from sottovoce.privacy import accounting
+from sottovoce.privacy.events import Repeated, Sampled
+from sottovoce.wire.message import HEADER_BYTES
+
+
+def setting(geometry: str = "l2", dimension: int = 100, **changes: Any) -> Setting:
+    asked = Setting(
+        domain=clipped(geometry, dimension, 1.0),
+        epsilon=2.0,
+        delta=1e-5,
+        adjacency=Adjacency.ZERO_OUT,
+        rounds=20,
+    )
+    return dataclasses.replace(asked, **changes)
+
+
+SAMPLE = SecretSample(rate=0.02, scheme="poisson", hidden_by="own-records")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        setting(),
+        setting(sample=SAMPLE),
+        setting(adjacency=Adjacency.REPLACE_ONE, epsilon=0.3),
+        setting("l1", 10, epsilon=4.0),
+        setting("linf", 3, epsilon=6.0, rounds=2),
+    ],
+    ids=["l2", "sampled", "replace-one", "l1", "linf"],
+)
+def test_everyone_keeps_the_budget_and_nearly_spends_it(asked: Setting) -> None:
+    ranking = rank(asked)
+    for one in ranking.candidates:
+        built = registry.find(one.kind).build(asked.domain, one.parameters)
+        event = built.privacy(asked.adjacency)
+        if asked.sample:
+            event = Sampled(event=event, rate=0.02, scheme="poisson", hidden_by="own-records")
+        spent = accounting.epsilon(Repeated(event=event, count=asked.rounds), asked.delta)
+        assert 0.98 * asked.epsilon <= spent <= asked.epsilon, one.kind
+        assert one.spent.epsilon == spent
+    errors = [one.mse for one in ranking.candidates]
+    assert errors == sorted(errors)
+    kinds = {one.kind for one in ranking.candidates} | {one.kind for one in ranking.left_out}
+    assert kinds == {registration.kind for registration in registry.registrations()}
+
+
+def test_planning_finds_what_calibration_finds() -> None:
+    for one in rank(setting()).candidates:
+        registration = registry.find(one.kind)
+        assert registration.knob is not None
+        exact = registration.calibrated(
+            setting().domain,
+            one.setting,
+            rounds=20,
+            epsilon=2.0,
+            delta=1e-5,
+            event_of=setting().seen,
+        )
+        knob = registration.knob.parameter
+        assert one.parameters[knob] == pytest.approx(exact[knob], rel=2e-3), one.kind
+
+
+def test_one_entry_for_each_mechanism_is_its_best_or_as_good_in_fewer_bits() -> None:
+    everything = rank(setting())
+    ranking = everything.best_of_each()
+    kinds = [one.kind for one in ranking.candidates]
+    assert len(kinds) == len(set(kinds))
+    for one in ranking.candidates:
+        of_kind = [other for other in everything.candidates if other.kind == one.kind]
+        best = min(other.mse for other in of_kind)
+        assert one.mse <= 1.005 * best
+        assert all(
+            one.bits_per_coordinate <= other.bits_per_coordinate
+            for other in of_kind
+            if other.mse == best
+        )
+    one_bit = next(one for one in ranking.candidates if one.kind == "gauss_hermite")
+    assert one_bit.parameters["levels"] == 2
+    assert one_bit.bytes_per_update == HEADER_BYTES + 13
+
+
+def test_a_bit_budget_leaves_out_what_sends_more() -> None:
+    ranking = rank(setting(bits=2))
+    assert all(one.bits_per_coordinate <= 2 for one in ranking.candidates)
+    reasons = {one.kind: one.reason for one in ranking.best_of_each().left_out}
+    assert reasons["gaussian"] == "it sends 32 bits a coordinate, and at most 2 are asked"
+    assert "gauss_hermite" not in reasons
+
+
+def test_bits_that_nothing_keeps_to_name_the_fewest() -> None:
+    with pytest.raises(ParameterError, match=r"at most 0\.5 bits.*fewest are 1 bit"):
+        rank(setting(bits=0.5))
+
+
+def test_a_budget_that_nothing_keeps_says_why() -> None:
+    with pytest.raises(ParameterError, match=r"no mechanism keeps epsilon 1e-09.*not even"):
+        rank(setting(epsilon=1e-9, rounds=10**12))
+
+
+def test_the_sentence_names_the_choice_and_what_people_expected() -> None:
+    l2, linf = rank(setting()).best_of_each(), rank(setting("linf", 3)).best_of_each()
+    assert l2.explanation.startswith(f"{l2.choice.kind} has the smallest error: ")
+    assert "gaussian is left out: input_domain must be an L2Ball" in linf.explanation
+    assert l2.choice is l2.candidates[0]
+
+
+def test_deployment_chooses_among_what_is_sampled_exactly() -> None:
+    ranking = rank(setting(exact=True)).best_of_each()
+    assert ranking.candidates[0].mechanism.sampling == "float"
+    assert ranking.choice.mechanism.sampling == "exact"
+    first = ranking.candidates[0].kind
+    assert f"sampled exactly, as deployment asks, where {first}, with less" in ranking.explanation
+    assert "not sampled exactly" in ranking.explain(ranking.candidates[0])
+
+
+def test_what_takes_long_is_ranked_only_when_asked_for() -> None:
+    reasons = {one.kind: one.reason for one in rank(setting()).left_out}
+    assert "--designs" in reasons["metric_mvu"]
+    assert registry.find("metric_mvu").slow_on == (L2Ball,)
+    l1 = rank(setting("l1", 4, rounds=1))
+    assert "metric_mvu" in {one.kind for one in l1.candidates}
+
+
+def test_central_noise_is_for_those_who_add_noise() -> None:
+    sample = SecretSample(rate=0.02, scheme="poisson", hidden_by="central-noise")
+    ranking = rank(setting(sample=sample)).best_of_each()
+    assert {one.mechanism.code_format().bits for one in ranking.candidates} == {32}
+    reasons = {one.kind: one.reason for one in ranking.left_out}
+    assert "'gauss_hermite' draws codes at each client" in reasons["gauss_hermite"]
+
+
+def test_a_plug_in_is_ranked_by_what_it_declares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but a registration: its settings come from its examples."""
+
+    class Whisper(Gaussian):
+        __slots__ = ()
+
+    registration = Registration(
+        kind="whisper",
+        factory=Whisper,
+        summary="a toy",
+        examples=({"noise_multiplier": 1.0},),
+        example_domains=(L2Ball(dimension=2, radius=1.0),),
+        knob=Knob(parameter="noise_multiplier", more_private="larger"),
+        automatic={},
+        settings=({},),
+        coordinatewise=False,
+        slow_on=(),
+    )
+    known = (*registry.registrations(), registration)
+    monkeypatch.setattr(registry, "registrations", lambda: known)
+    ranking: Ranking = rank(setting())
+    mse = {one.kind: one.mse for one in ranking.candidates}
+    # Whole updates and single coordinates predict the same.
+    assert mse["whisper"] == pytest.approx(mse["gaussian"], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epsilon": 0.0}, "epsilon must be"),
+        ({"delta": 1.0}, "delta must lie"),
+        ({"rounds": 0}, "rounds must be"),
+        ({"bits": 0}, "bits"),
+        ({"domain": Box(dimension=2, lower=0.0, upper=1.0)}, "box around 0.*shift the data"),
+    ],
+)
+def test_what_cannot_be_asked(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        setting(**changes)
