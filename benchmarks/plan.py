@@ -33,7 +33,9 @@ def main() -> None:
             f"ranked in {seconds:.1f} s"
         )
         for one in ranking.candidates:
-            simulated = simulated_mse(one.mechanism, 1.0, relative_error=RELATIVE_ERROR, seed=1)
+            simulated = simulated_mse(
+                one.mechanism, setting.domain, relative_error=RELATIVE_ERROR, seed=1
+            )
             print(
                 f"  {one.kind:<18}{dict(one.setting)!s:<60}predicted {one.mse:10.4g}  "
                 f"simulated {simulated:10.4g}  ratio {one.mse / simulated:.4f}"

@@ -245,6 +245,32 @@ def geometry_of(domain: Domain) -> str:
             return "linf"
 
 
+def clip_norm_of(domain: Domain) -> float:
+    """The norm with which `clipped` makes such a domain."""
+    match domain:
+        case L1Ball() | L2Ball():
+            return domain.radius
+        case Box():
+            return max(abs(domain.lower), abs(domain.upper))
+        case _:
+            raise ParameterError(f"{domain} has no clip norm")
+
+
+def enclosing_ball(domain: Domain) -> L2Ball:
+    """The least Euclidean ball around 0 that holds the domain, rounded up."""
+    match domain:
+        case L2Ball():
+            return domain
+        case L1Ball():
+            return L2Ball(dimension=domain.dimension, radius=domain.radius, records=domain.records)
+        case Box():
+            farthest = max(abs(domain.lower), abs(domain.upper))
+            radius = farthest * math.sqrt(domain.dimension) * (1.0 + 2.0**-40)
+            return L2Ball(dimension=domain.dimension, radius=radius)
+        case _:
+            raise ParameterError(f"no ball is known around {domain}")
+
+
 def require_l2_ball(domain: Domain) -> L2Ball:
     """`domain` if it is a Euclidean ball, the only one whose geometry Gaussian-like noise fits."""
     if not isinstance(domain, L2Ball):

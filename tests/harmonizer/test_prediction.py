@@ -47,7 +47,9 @@ def test_errors_are_as_predicted_for_each_mechanism(case: str) -> None:
     ranking: Ranking = rank(CASES[case]).best_of_each()
     assert len(ranking.candidates) >= 4
     for one in ranking.candidates:
-        simulated = simulated_mse(one.mechanism, 2.5, relative_error=0.007, seed=7)
+        simulated = simulated_mse(
+            one.mechanism, ranking.setting.domain, relative_error=0.007, seed=7
+        )
         assert one.mse == pytest.approx(simulated, rel=0.02), one.kind
 
 
@@ -114,7 +116,7 @@ def test_whole_updates_have_full_norm_and_the_same_second_moment(geometry: str) 
 def _range(kind: str, given: dict[str, Any], radius: float = 1.0) -> float | None:
     registration = registry.find(kind)
     mechanism = registration.build(L2Ball(dimension=50, radius=radius), given)
-    return predict(registration, given, mechanism).unbiased_within
+    return predict(registration, given, mechanism, mechanism.input_domain).unbiased_within
 
 
 def test_unbiased_noise_is_unbiased_everywhere() -> None:
@@ -147,7 +149,7 @@ def test_whole_updates_of_many_coordinates_are_refused_by_name() -> None:
     given = {"epsilon": 1.0}
     domain = L2Ball(dimension=MAX_WHOLE_DIMENSION + 1, radius=1.0)
     with pytest.raises(ParameterError, match=r"whole updates.*in parts"):
-        predict(registration, given, registration.build(domain, given))
+        predict(registration, given, registration.build(domain, given), domain)
 
 
 @pytest.mark.parametrize("geometry", ["l1", "linf"])

@@ -1,12 +1,15 @@
 """The ranking: everyone at one sound budget, the smallest error first, reasons for the rest."""
 
 import dataclasses
+import math
+import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Box, L2Ball, clipped
+from sottovoce.domains import Box, L2Ball, clipped, enclosing_ball
 from sottovoce.errors import ParameterError
 from sottovoce.harmonizer.ranking import Ranking, rank
 from sottovoce.harmonizer.sampling import SecretSample
@@ -47,7 +50,9 @@ SAMPLE = SecretSample(rate=0.02, scheme="poisson", hidden_by="own-records")
 def test_everyone_keeps_the_budget_and_nearly_spends_it(asked: Setting) -> None:
     ranking = rank(asked)
     for one in ranking.candidates:
-        built = registry.find(one.kind).build(asked.domain, one.parameters)
+        domain = one.mechanism.input_domain
+        assert domain in (asked.domain, enclosing_ball(asked.domain))
+        built = registry.find(one.kind).build(domain, one.parameters)
         event = built.privacy(asked.adjacency)
         if asked.sample:
             event = Sampled(event=event, rate=0.02, scheme="poisson", hidden_by="own-records")
@@ -114,9 +119,10 @@ def test_a_budget_that_nothing_keeps_says_why() -> None:
 
 
 def test_the_sentence_names_the_choice_and_what_people_expected() -> None:
-    l2, linf = rank(setting()).best_of_each(), rank(setting("linf", 3)).best_of_each()
+    l2, one = rank(setting()).best_of_each(), rank(setting("l1", 1)).best_of_each()
     assert l2.explanation.startswith(f"{l2.choice.kind} has the smallest error: ")
-    assert "gaussian is left out: input_domain must be an L2Ball" in linf.explanation
+    assert "staircase is left out: staircase noise on every coordinate" in l2.explanation
+    assert re.search(r"staircase has [0-9.]+ times that error", one.explanation)
     assert l2.choice is l2.candidates[0]
 
 
@@ -184,3 +190,18 @@ def test_a_plug_in_is_ranked_by_what_it_declares(monkeypatch: pytest.MonkeyPatch
 def test_what_cannot_be_asked(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         setting(**changes)
+
+
+@pytest.mark.parametrize(("geometry", "radius"), [("l1", 2.0), ("linf", 2.0 * math.sqrt(6.0))])
+def test_noise_for_euclidean_balls_is_ranked_on_the_ball_around_other_domains(
+    geometry: str, radius: float
+) -> None:
+    asked = setting(domain=clipped(geometry, 6, 2.0), rounds=1)
+    (gaussian,) = (one for one in rank(asked).candidates if one.kind == "gaussian")
+    domain = gaussian.mechanism.input_domain
+    assert isinstance(domain, L2Ball)
+    assert domain.radius == pytest.approx(radius)
+    corner = np.full(6, 2.0) if geometry == "linf" else np.array([2.0, 0, 0, 0, 0, 0])
+    assert domain.norm(corner) <= domain.radius
+    sigma = gaussian.parameters["noise_multiplier"] * domain.radius
+    assert gaussian.mse == pytest.approx(sigma**2)

@@ -1,7 +1,8 @@
 """`sottovoce plan`: every mechanism at one budget, ranked by its error."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -80,7 +81,7 @@ def _print(ranking: "Ranking") -> None:
         [
             [
                 entry["mechanism"],
-                show(entry["parameters"], "parameters"),
+                _rounded(entry["parameters"]),
                 f"{entry['mse']:.4g}",
                 f"{entry['relative_mse']:.3g}",
                 f"{entry['bits_per_coordinate']:g}",
@@ -92,11 +93,19 @@ def _print(ranking: "Ranking") -> None:
         ],
     )
     typer.echo(f"{ranking.explanation}.")
+    typer.echo("Parameters are rounded here; --json has every digit.")
     if ranking.left_out:
         typer.echo("\nleft out:")
     for one in ranking.left_out:
-        given = f" ({show(dict(one.setting), 'parameters')})" if one.setting else ""
+        given = f" ({_rounded(one.setting)})" if one.setting else ""
         typer.echo(f"  {one.kind}{given}: {one.reason}")
+
+
+def _rounded(parameters: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name}={value:.5g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in parameters.items()
+    )
 
 
 def _plot(path: Path, ranking: "Ranking") -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sottovoce.domains import Domain, L2Ball, enclosing_ball
 from sottovoce.errors import ParameterError, SottovoceError
 from sottovoce.harmonizer.guesses import Guesses
 from sottovoce.harmonizer.prediction import Prediction, predict
@@ -97,13 +98,14 @@ def _candidate(
     event_of: EventOf,
     guesses: Guesses,
 ) -> Candidate:
-    if isinstance(setting.domain, registration.slow_on) and not setting.designs:
+    domain = _domain_of(registration, setting.domain)
+    if isinstance(domain, registration.slow_on) and not setting.designs:
         raise ParameterError(
             "every value that calibration tries is a design to solve and to account for, which "
             "takes a minute or so here; ask for designs (--designs) to have it ranked"
         )
-    parameters = _calibrated(registration, free, setting, event_of, guesses)
-    mechanism = registration.build(setting.domain, parameters)
+    parameters = _calibrated(registration, free, domain, setting, event_of, guesses)
+    mechanism = registration.build(domain, parameters)
     event = Repeated(event=event_of(mechanism), count=setting.rounds)
     spent = privacy_spent(event, setting.delta)
     if spent.epsilon > setting.epsilon:  # 'auto' may not see what calibration saw
@@ -114,33 +116,42 @@ def _candidate(
         parameters=parameters,
         mechanism=mechanism,
         spent=spent,
-        prediction=predict(registration, parameters, mechanism),
+        prediction=predict(registration, parameters, mechanism, setting.domain),
     )
+
+
+def _domain_of(registration: Registration, domain: Domain) -> Domain:
+    """Where the mechanism takes its inputs: the domain, or a Euclidean ball that holds it."""
+    made_for = tuple(type(one) for one in registration.example_domains)
+    if not isinstance(domain, made_for) and L2Ball in made_for:
+        return enclosing_ball(domain)
+    return domain
 
 
 def _calibrated(
     registration: Registration,
     free: Parameters,
+    domain: Domain,
     setting: Setting,
     event_of: EventOf,
     guesses: Guesses,
 ) -> Parameters:
-    known = guesses.known(registration, free)
+    known = guesses.known(registration, free, domain)
     if registration.knob is not None and known is not None:
-        return registration.resolve(setting.domain, {**free, registration.knob.parameter: known})
+        return registration.resolve(domain, {**free, registration.knob.parameter: known})
     parameters = registration.calibrated(
-        setting.domain,
+        domain,
         free,
         rounds=setting.rounds,
         epsilon=setting.epsilon,
         delta=setting.delta,
         event_of=event_of,
         relative_tolerance=_RELATIVE_TOLERANCE,
-        near=guesses.guess(registration, free),
+        near=guesses.guess(registration, free, domain),
     )
     assert registration.knob is not None
     knob = registration.knob.parameter
-    guesses.learn(knob, parameters[knob], registration.build(setting.domain, parameters))
+    guesses.learn(knob, parameters[knob], registration.build(domain, parameters))
     return parameters
 
 

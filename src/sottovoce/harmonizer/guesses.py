@@ -7,6 +7,7 @@ what calibration found last. Nothing here is trusted: what is found is always ac
 
 import math
 
+from sottovoce.domains import Domain
 from sottovoce.harmonizer.setting import Setting
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import EventOf, Parameters, Registration
@@ -32,26 +33,26 @@ class Guesses:
         self._divergences[type(event)] = renyi_divergence(event, 2.0)
         self._found.append((knob, value, self._event_of(mechanism)))
 
-    def known(self, registration: Registration, free: Parameters) -> float | None:
+    def known(self, registration: Registration, free: Parameters, domain: Domain) -> float | None:
         """The value at which an event comes again that calibration ended with: nothing to find."""
         for knob, value, event in self._found:
             if registration.knob and knob == registration.knob.parameter:
-                mechanism = registration.build(self._setting.domain, {**free, knob: value})
+                mechanism = registration.build(domain, {**free, knob: value})
                 if self._event_of(mechanism) == event:
                     return value
         return None
 
-    def guess(self, registration: Registration, free: Parameters) -> float | None:
+    def guess(self, registration: Registration, free: Parameters, domain: Domain) -> float | None:
         """The value with which to begin, or None where there is none or it would take long."""
         knob = registration.knob
-        if knob is None or isinstance(self._setting.domain, registration.slow_on):
+        if knob is None or isinstance(domain, registration.slow_on):
             return None
         fallback = next(iter(self._divergences.values()), self._divergence)
-        loose, safe = map(math.log, knob.ends_on(self._setting.domain, free))
+        loose, safe = map(math.log, knob.ends_on(domain, free))
         for _ in range(_HALVINGS):
             middle = (loose + safe) / 2.0
             given = {**free, knob.parameter: math.exp(middle)}
-            mechanism = registration.build(self._setting.domain, given)
+            mechanism = registration.build(domain, given)
             event = mechanism.privacy(self._setting.adjacency)
             aim = self._divergences.get(type(event), fallback)
             if renyi_divergence(event, 2.0) <= aim:

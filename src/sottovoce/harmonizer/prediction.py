@@ -20,7 +20,7 @@ _COORDINATES = 2**16  # of whole updates, together
 _MAX_UPDATES = 64
 MAX_WHOLE_DIMENSION = 2**24
 # Where to look for the first bias, as fractions of the clip norm.
-_SMALLEST, _SCANNED, _HALVINGS = 1e-5, 31, 20
+_SMALLEST, _SCANNED, _HALVINGS = 1e-5, 17, 15
 
 Moments = Callable[[float], tuple[float, float]]
 
@@ -38,10 +38,15 @@ class Prediction:
     unbiased_within: float | None
 
 
-def predict(registration: Registration, parameters: Parameters, mechanism: Mechanism) -> Prediction:
-    """The error of `mechanism`, which has these parameters, on updates of full norm."""
+def predict(
+    registration: Registration, parameters: Parameters, mechanism: Mechanism, updates: Domain
+) -> Prediction:
+    """The error of `mechanism`, which has these parameters, on `updates` of full norm.
+
+    They may be a part of the mechanism's own domain: an L1 ball lies in a Euclidean one.
+    """
     domain = mechanism.input_domain
-    largest = _largest_coordinate(domain)
+    largest = _largest_coordinate(updates)
     if not registration.coordinatewise:
         if domain.dimension > MAX_WHOLE_DIMENSION:
             raise ParameterError(
@@ -49,12 +54,12 @@ def predict(registration: Registration, parameters: Parameters, mechanism: Mecha
                 f"coordinates, got {domain.dimension}; send the update in parts"
             )
         return Prediction(
-            mse=_mean_over_updates(mechanism, largest),
+            mse=_mean_over_updates(mechanism, updates, largest),
             unbiased_within=_unbiased_within(_moments_of_a_spike(mechanism), largest),
         )
     alone = registration.build(dataclasses.replace(domain, dimension=1), parameters)  # type: ignore[type-var]
     moments = _moments_of_a_spike(alone)
-    points, weights = coordinate_nodes(geometry_of(domain), domain.dimension)
+    points, weights = coordinate_nodes(geometry_of(updates), domain.dimension)
     errors = [
         (mean - x) ** 2 + variance
         for x, (mean, variance) in ((x, moments(x)) for x in (largest * points).tolist())
@@ -70,11 +75,11 @@ def _largest_coordinate(domain: Domain) -> float:
     return float(alone.project([np.finfo(np.float64).max])[0])
 
 
-def _mean_over_updates(mechanism: Mechanism, clip_norm: float) -> float:
+def _mean_over_updates(mechanism: Mechanism, updates: Domain, clip_norm: float) -> float:
     domain = mechanism.input_domain
     count = max(1, min(_MAX_UPDATES, _COORDINATES // domain.dimension))
     total = 0.0
-    for update in typical_updates(geometry_of(domain), domain.dimension, count):
+    for update in typical_updates(geometry_of(updates), domain.dimension, count):
         values: Vector = domain.project(clip_norm * update)
         law = mechanism.law(values)
         total += float(np.mean((law.mean() - values) ** 2 + law.variance()))

@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from sottovoce.domains import clip_norm_of, geometry_of
 from sottovoce.errors import ParameterError
 from sottovoce.harmonizer.candidates import Candidate, LeftOut, candidates
 from sottovoce.harmonizer.setting import Setting
@@ -129,9 +130,12 @@ class Ranking:
         }
 
     def _entry(self, candidate: Candidate) -> dict[str, Any]:
+        domain = candidate.mechanism.input_domain
         return {
             "mechanism": candidate.kind,
             "parameters": parameters_of(candidate.mechanism),
+            "clip_geometry": geometry_of(domain),
+            "clip_norm": clip_norm_of(domain),
             "mse": candidate.mse,
             "relative_mse": self.relative_error(candidate),
             "bits_per_coordinate": candidate.bits_per_coordinate,

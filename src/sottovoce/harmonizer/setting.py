@@ -5,7 +5,7 @@ from typing import Any
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Box, Domain, L1Ball, L2Ball, geometry_of
+from sottovoce.domains import Box, Domain, L1Ball, L2Ball, clip_norm_of, geometry_of
 from sottovoce.errors import ParameterError
 from sottovoce.harmonizer.sampling import SecretSample
 from sottovoce.mechanisms.mechanism import Mechanism
@@ -48,8 +48,7 @@ class Setting:
     @property
     def clip_norm(self) -> float:
         """The largest norm of an update."""
-        domain = self.domain
-        return domain.radius if isinstance(domain, L1Ball | L2Ball) else domain.upper  # type: ignore[attr-defined]
+        return clip_norm_of(self.domain)
 
     def seen(self, mechanism: Mechanism) -> PrivacyEvent:
         """What one round gives away to a server that sees the message."""

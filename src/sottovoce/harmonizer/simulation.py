@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from sottovoce import parameters
-from sottovoce.domains import Vector, geometry_of
+from sottovoce.domains import Domain, Vector, clip_norm_of, geometry_of
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.randomness import SeededRandomness
 
@@ -13,20 +13,20 @@ _AT_LEAST = 100  # updates, before their spread is believed
 
 
 def simulated_mse(
-    mechanism: Mechanism, clip_norm: float, *, relative_error: float, seed: int
+    mechanism: Mechanism, updates: Domain, *, relative_error: float, seed: int
 ) -> float:
-    """The mean squared error a coordinate over random updates of full norm.
+    """The mean squared error a coordinate over random `updates` of full norm.
 
     As many as it takes for a standard error of this fraction: updates are independent.
     """
     parameters.fraction("relative_error", relative_error)
-    domain = mechanism.input_domain
+    domain, clip_norm = mechanism.input_domain, clip_norm_of(updates)
     randomness = SeededRandomness(seed)
     generator = randomness.generator("updates")
     errors: list[float] = []
     while True:
         for _ in range(_AT_LEAST):
-            update = random_update(geometry_of(domain), domain.dimension, generator)
+            update = random_update(geometry_of(updates), domain.dimension, generator)
             values = domain.project(clip_norm * update)
             codes = mechanism.encode(values, randomness.stream("update", len(errors)))
             errors.append(float(np.mean((mechanism.decode(codes) - values) ** 2)))

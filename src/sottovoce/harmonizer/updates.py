@@ -17,7 +17,7 @@ import numpy as np
 
 from sottovoce.domains import Vector
 
-_NODES = 32
+_NODES = 24
 # Beyond that many standard deviations (l2) or means (l1) lies less than 1e-17 of the mass.
 _L2_REACH, _L1_REACH = 9.0, 40.0
 # A plan is the same whenever it is asked for.

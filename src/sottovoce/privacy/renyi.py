@@ -27,7 +27,7 @@ from sottovoce.privacy.events import (
 from sottovoce.privacy.laplace import laplace_renyi
 from sottovoce.privacy.one_bit import one_bit_renyi
 from sottovoce.privacy.pure import pure_epsilon
-from sottovoce.privacy.sampling import STATED_ORDERS, sampled_renyi
+from sottovoce.privacy.sampling import sampled_renyi
 from sottovoce.privacy.secure_sum import NODES, secure_sum_renyi
 from sottovoce.privacy.shuffling import local_epsilon
 
@@ -124,7 +124,7 @@ def _stated_orders(event: PrivacyEvent) -> set[float]:
         if isinstance(part, RenyiCurve):
             orders.update(part.orders)
         elif isinstance(part, Sampled):
-            orders.update(STATED_ORDERS, _stated_orders(part.event))
+            orders.update(_stated_orders(part.event))
         elif isinstance(part, SecureSum):
             orders.update(NODES)
     return orders

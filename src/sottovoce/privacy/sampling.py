@@ -59,13 +59,6 @@ def _known_orders() -> Vector:
 
 
 _KNOWN = _known_orders()
-# Where the accountant should look: every whole order that small, then a grid.
-STATED_ORDERS: tuple[float, ...] = tuple(
-    float(order)
-    for order in np.unique(
-        np.concatenate([np.arange(2, _DENSE_ORDERS + 1), np.rint(np.geomspace(256, MAX_ORDER, 64))])
-    )
-)
 
 
 def sampled_renyi(event: Sampled, order: float, curve: Curve) -> float:
