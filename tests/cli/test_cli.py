@@ -194,6 +194,7 @@ def test_verify_notices_a_doctored_ledger_and_exits_one(
 ) -> None:
     cli("run", spec, "--out", tmp_path / "run", "--set", "rounds=2")
     with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
+        db.execute("DROP TRIGGER no_message_is_forgotten")
         db.execute("DELETE FROM messages")
         db.execute("DELETE FROM charges WHERE id = 3")
     db.close()

@@ -41,7 +41,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+SLOW = ("l1 in rounds", "linf in rounds")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=[pytest.mark.slow] if c in SLOW else []) for c in CASES]
+)
 def test_errors_are_as_predicted_for_each_mechanism(case: str) -> None:
     """Nearly three standard errors are 2%: a prediction that is off by 4% cannot pass."""
     ranking: Ranking = rank(CASES[case]).best_of_each()

@@ -205,3 +205,12 @@ def test_noise_for_euclidean_balls_is_ranked_on_the_ball_around_other_domains(
     assert domain.norm(corner) <= domain.radius
     sigma = gaussian.parameters["noise_multiplier"] * domain.radius
     assert gaussian.mse == pytest.approx(sigma**2)
+
+
+def test_what_hides_against_zero_alone_is_not_sampled_from_own_records() -> None:
+    """A client that leaves a record out sends the others' mean, not zero."""
+    asked = setting(sample=SAMPLE)
+    reasons = {one.kind: one.reason for one in rank(asked).left_out}
+    assert "replace-one" in reasons["cldp"]
+    other = dataclasses.replace(asked, adjacency=Adjacency.REPLACE_ONE)
+    assert "cldp" in {one.kind for one in rank(other).candidates}

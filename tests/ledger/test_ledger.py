@@ -65,6 +65,7 @@ def by_hand(path: Path, *statements: str) -> None:
     """What somebody with sqlite3 and bad intentions could do."""
     database = sqlite3.connect(path)
     try:
+        database.execute("DROP TRIGGER IF EXISTS no_message_is_forgotten")
         for statement in statements:
             database.execute(statement)
         database.commit()
@@ -860,3 +861,16 @@ if __name__ == "__main__":
         "fill-the-disk": _fill_the_disk,
     }
     print(json.dumps(_tasks[sys.argv[1]](*sys.argv[2:])))
+
+
+def test_an_earlier_version_s_way_to_discard_is_stopped(path: Path) -> None:
+    """A process that had the file open before it was migrated would make sent charges look new."""
+    with Ledger(path) as ledger:
+        ledger.store_message(ledger.charge(a_release(1), 0, EVENT), b"message", bytes(16))
+    database = sqlite3.connect(path)
+    with pytest.raises(sqlite3.IntegrityError, match="discarded, not deleted"):
+        database.execute("DELETE FROM messages")
+    database.close()
+    with Ledger(path) as ledger:
+        ledger.discard_messages("run", before_round=9)  # the way of this version
+        assert ledger.verify() == []

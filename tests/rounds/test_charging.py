@@ -1,5 +1,6 @@
 """A round is charged first and whole; every way to lose a process in between, thought through."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -257,3 +258,45 @@ def test_a_second_attempt_behind_a_secure_sum_pays_for_both_only_if_the_first_ma
     charge_round(plan, ledger, SystemRandomness(), uplinks=1)
     (_, (second, count)) = ledger.history("ada")
     assert (basic_counts(second), count) == ({hidden.local(): 2}, 1)
+
+
+def test_a_charge_of_one_unit_pays_nothing_for_another(
+    ledger: Ledger, randomness: Randomness
+) -> None:
+    """Events do not know the unit: a client's and a sample's may be equal."""
+    whole = a_plan()
+    charge_round(whole, ledger, randomness, uplinks=1)
+    ball = dataclasses.replace(BALL, records=1000)
+    sample = a_plan(mechanism=dataclasses.replace(MECHANISM, input_domain=ball))
+    sample = dataclasses.replace(sample, unit=Unit.SAMPLE)
+    assert sample.event(sample.clients[0]) == whole.event(whole.clients[0])
+    for attempt in (
+        lambda: charge_round(sample, ledger, randomness, uplinks=1),
+        lambda: privatise_one(sample, requests(sample)[0], ledger, randomness),
+    ):
+        with pytest.raises(AdjacencyMismatchError, match=r"per client.*per sample"):
+            attempt()
+    assert attempts(ledger) == [0]
+
+
+def test_where_messages_are_hidden_an_attempt_under_another_plan_is_refused(
+    ledger: Ledger, randomness: Randomness
+) -> None:
+    """What later attempts pay for earlier ones is reckoned from one event: it may not change."""
+    sign = ClampedSign(input_domain=BALL, noise_multiplier=2.0, logit_bound=1.0)
+    direct = a_plan(mechanism=sign)
+    hidden = dataclasses.replace(direct, channel=SecureSum(minimum_clients=3))
+    weak = dataclasses.replace(sign, noise_multiplier=50.0)
+    other = dataclasses.replace(a_plan(mechanism=weak), channel=SecureSum(minimum_clients=3))
+    privatise(hidden, requests(hidden), ledger, randomness)
+    ledger.discard_messages("run", before_round=2)
+    for plan in (direct, other):
+        with pytest.raises(LedgerError, match="another plan"):
+            privatise(plan, requests(plan, VALUES / 2.0), ledger, randomness)
+    privatise(hidden, requests(hidden, VALUES / 2.0), ledger, randomness)
+    assert attempts(ledger) == [0, 1]
+    ledger.discard_messages("run", before_round=2)
+    with pytest.raises(LedgerError, match="another plan"):
+        privatise(other, requests(other), ledger, randomness)
+    privatise(direct, requests(direct), ledger, randomness)  # all before it were paid as seen
+    assert attempts(ledger) == [0, 1, 2]

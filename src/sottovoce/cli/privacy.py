@@ -240,18 +240,17 @@ def _report(
 ) -> None:
     import math
 
-    from sottovoce.domains import geometry_of
+    from sottovoce.domains import MAX_DIMENSION, geometry_of
     from sottovoce.mechanisms.mechanism import bits_per_coordinate
     from sottovoce.mechanisms.registry import kind_of, parameters_of
     from sottovoce.privacy.accounting import privacy_spent
     from sottovoce.privacy.calibration import MAX_ROUNDS
-    from sottovoce.privacy.events import OneBit, Repeated
+    from sottovoce.privacy.events import Repeated
 
     event = Repeated(event=setting.event(mechanism), count=rounds)
     spent = privacy_spent(event, delta, accountant)
-    any_dimension = setting.dimension is None and isinstance(
-        setting.local_event(mechanism, setting.adjacency), OneBit
-    )
+    local = setting.local_event(mechanism, setting.adjacency)
+    any_dimension = setting.dimension is None and getattr(local, "dimension", 1) == MAX_DIMENSION
     result = {
         "epsilon": _finite(spent.epsilon),
         "delta": delta,

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sottovoce import parameters
+from sottovoce.adjacency import Adjacency
 from sottovoce.errors import PrivacyError
 from sottovoce.mechanisms.mechanism import Float32Codes, Mechanism
 from sottovoce.mechanisms.registry import kind_of
@@ -35,13 +36,24 @@ class SecretSample:
         return ASSUMPTIONS[self.hidden_by]
 
     def event(self, mechanism: Mechanism, event: PrivacyEvent) -> Sampled:
-        """`event`, which `mechanism` gives rise to, on the sample."""
+        """`event`, which `mechanism` gives rise to, on the sample.
+
+        A mechanism whose zero-out event holds against the input 0 alone says so by an attribute
+        `hides_only_against_zero`.
+        """
         if self.hidden_by == "central-noise" and not isinstance(
             mechanism.code_format(), Float32Codes
         ):
             raise PrivacyError(
                 f"'{kind_of(mechanism)}' draws codes at each client, so no noise is added to a "
                 "sum; use gaussian or laplace, or hide the sample by own-records"
+            )
+        others_remain = self.hidden_by == "own-records" and event.adjacency is Adjacency.ZERO_OUT
+        if others_remain and getattr(mechanism, "hides_only_against_zero", False):
+            raise PrivacyError(
+                f"'{kind_of(mechanism)}' claims half as much against zero as between two updates, "
+                "but where a client leaves one of its own records out the others remain; ask for "
+                "adjacency replace-one"
             )
         return Sampled(event=event, rate=self.rate, scheme=self.scheme, hidden_by=self.hidden_by)
 

@@ -26,7 +26,7 @@ class LedgerReader:
         return self.latest_of([release]).get(release)
 
     def latest_of(self, releases: Sequence[Release]) -> dict[Release, Charge]:
-        """The newest attempt at each release that has one."""
+        """The newest attempt at each release that has one; one of another unit raises."""
         wanted = {release.key: release for release in releases}
         found: dict[Release, Charge] = {}
         for (run, number), clients in by_round(releases).items():
@@ -35,12 +35,13 @@ class LedgerReader:
                 uplink,
                 row_id,
                 attempt,
+                unit,
                 text,
                 sealed,
                 commitment,
                 message,
             ) in self._db.of_many(
-                "SELECT client, uplink, charges.id, attempt, json, messages.id IS NOT NULL, "
+                "SELECT client, uplink, charges.id, attempt, unit, json, messages.id IS NOT NULL, "
                 "messages.commitment, message FROM charges "
                 "LEFT JOIN events ON events.id = charges.event "
                 "LEFT JOIN messages ON messages.charge = charges.id "
@@ -52,6 +53,8 @@ class LedgerReader:
                 release = wanted.get((run, client, number, uplink))
                 if release is None or (release in found and found[release].attempt > attempt):
                     continue
+                # Equal events of two units are two things: one pays nothing for the other.
+                accounts.check_unit(client, release.unit, [unit])
                 found[release] = Charge(
                     id=row_id,
                     release=release,

@@ -42,6 +42,9 @@ SCHEMA = (
     """CREATE TABLE messages (
         id INTEGER PRIMARY KEY AUTOINCREMENT, charge INTEGER NOT NULL UNIQUE REFERENCES charges(id),
         commitment BLOB, digest BLOB, message BLOB, chain BLOB NOT NULL)""",
+    # An earlier version's way to discard, in a process that had the file open before.
+    """CREATE TRIGGER no_message_is_forgotten BEFORE DELETE ON messages BEGIN
+        SELECT RAISE(ABORT, 'messages are discarded, not deleted'); END""",
     "CREATE INDEX messages_kept ON messages (charge) WHERE message IS NOT NULL",
     f"INSERT INTO meta VALUES ({SCHEMA_VERSION}, 0, x'', 0, x'', 0, x'')",
 )

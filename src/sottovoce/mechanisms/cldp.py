@@ -210,12 +210,18 @@ class Cldp:
             pmf=np.concatenate([plus, minus]) / len(rows),
         )
 
+    @property
+    def hides_only_against_zero(self) -> bool:
+        """Whether the zero-out event is for the input 0 alone, not for any other at a distance."""
+        return isinstance(self.input_domain, L2Ball) and self.input_domain.records == 1
+
     def privacy(self, adjacency: Adjacency) -> PureDp:
         domain = self.input_domain
         share = domain.sensitivity(adjacency) / (2.0 * self.radius)
         if isinstance(domain, L2Ball):
             # The side of V.x can turn over between any two neighbours but x and 0.
-            share = 0.5 if domain.records == 1 and adjacency is Adjacency.ZERO_OUT else 1.0
+            against_zero = self.hides_only_against_zero and adjacency is Adjacency.ZERO_OUT
+            share = 0.5 if against_zero else 1.0
         elif share < 1.0:
             # float64 rounds y/r, and y itself is a sum of d terms
             rounding = 2.0**-44 + domain.dimension * 2.0**-52

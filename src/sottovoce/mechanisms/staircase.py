@@ -85,8 +85,8 @@ class Staircase:
     L2Ball   refused beyond dimension 1: the loss of many small shifts adds up like the root of the
              dimension; see `privacy.staircase`.
 
-    Float64 noise has gaps in its last bits that the real-valued law has not, so the claim holds for
-    simulation only.
+    Float64 noise has gaps in its last bits that the real-valued law has not, and on vectors no norm
+    that is e^-45 as likely as the likeliest, so the claim holds for simulation only.
 
     Reference: Geng and Viswanath 2016; Geng, Kairouz, Oh and Viswanath 2015 (vectors); Mironov 2012
     on float noise.

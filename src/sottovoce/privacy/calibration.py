@@ -86,7 +86,9 @@ def _around(
 
     def missing(log_parameter: float) -> float:
         spent = accounting.epsilon(event_at(math.exp(log_parameter)), delta)
-        return math.log(target / spent) if 0.0 < spent < math.inf else math.copysign(1.0, -spent)
+        if spent == 0.0:
+            return 1.0
+        return math.log(target / spent) if spent < math.inf else -1.0
 
     at, gap = guess, missing(guess)
     if 0.0 <= gap <= tolerance:

@@ -43,4 +43,4 @@ def laplace_renyi(shift: float, dimension: int, order: float) -> float:
         # Near 0 the two cancel; what that rounds is added.
         excess = (up - down + _ROUNDING * (up + down)) / (2.0 * order - 1.0)
         one = math.log1p(max(0.0, excess)) / (order - 1.0)
-    return min(dimension * one * (1.0 + _ROUNDING), zero_concentrated, dimension * each)
+    return min(dimension * one, dimension * each, zero_concentrated) * (1.0 + _ROUNDING)

@@ -33,7 +33,7 @@ def sampled_gaussian_log_excess(mu: float, rate: float, order: float) -> float:
         return math.inf
     from scipy.special import log_ndtr
 
-    top = _TOP - 1e-6  # the grid's last edge is a little below the last dot
+    top = _TOP - 1e-2  # the grid's last edge is a little below the last dot
     share = rate + (1.0 - rate) * math.exp(-_log_ratio(mu, top))
     beyond = order * math.log(share) + order * (order - 1.0) * mu * mu / 2.0
     beyond += float(log_ndtr(order * mu - top))

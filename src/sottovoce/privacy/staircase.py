@@ -49,7 +49,7 @@ def lost_mass(epsilon: float, nu: float, shift: float) -> float:
         )
     b, gap = math.exp(-epsilon), -math.expm1(-epsilon)
     exact = (gap * min(shift, 2.0 * nu) + b * shift) / (2.0 * (nu + b * (1.0 - nu)))
-    return min(exact * (1.0 + _ROUNDING), 1.0 / (1.0 + b) + 2.0**-53)
+    return min(exact * (1.0 + _ROUNDING), 1.0 / (1.0 + b) + 2.0**-52, 1.0)
 
 
 def staircase_pair(epsilon: float, nu: float, shift: float, adjacency: Adjacency) -> FinitePair:

@@ -15,7 +15,7 @@ second to store fails, before its message leaves.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sottovoce.errors import BudgetExhaustedError
+from sottovoce.errors import BudgetExhaustedError, LedgerError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Charge, Due, Release
 from sottovoce.privacy.events import PrivacyEvent, Repeated, unhidden
@@ -40,7 +40,7 @@ def able_to_pay(plan: RoundPlan, ledger: Ledger, *, uplinks: int) -> frozenset[s
     later ones does not count, so that it decides now as it did then.
     """
     dues = [
-        new_attempt(event, plan.release(part.client, uplink), 0)
+        first_attempt(event, plan.release(part.client, uplink))
         for part, event in zip(plan.clients, events_of(plan, plan.clients), strict=True)
         for uplink in range(uplinks)
     ]
@@ -93,17 +93,33 @@ def amount_due(
     `earlier` is the newest attempt. None: that attempt may serve.
     """
     if earlier is None:
-        return new_attempt(event, release, 0)
+        return first_attempt(event, release)
     if earlier.message is not None:
         return None
     paid = earlier.event == _charged_for(event, earlier.attempt)
     repeatable = earlier.commitment is not None and randomness.grade == "seeded"
     if paid and (not earlier.sealed or repeatable):
         return None
-    return new_attempt(event, release, earlier.attempt + 1)
+    return another_attempt(event, release, earlier)
 
 
-def new_attempt(event: PrivacyEvent, release: Release, attempt: int) -> Due:
+def first_attempt(event: PrivacyEvent, release: Release) -> Due:
+    return Due(release=release, attempt=0, event=event)
+
+
+def another_attempt(event: PrivacyEvent, release: Release, earlier: Charge) -> Due:
+    """What one more attempt is charged with, if the earlier ones had the same event.
+
+    Where something hides messages it must be the same: what later attempts pay for earlier ones is
+    reckoned from it.
+    """
+    same = earlier.event == _charged_for(event, earlier.attempt)
+    if not same and any(unhidden(one) != one for one in (event, earlier.event)):
+        raise LedgerError(
+            f"{release} was charged under another plan, and a channel hides its messages; retry "
+            "with the plan it was charged under"
+        )
+    attempt = earlier.attempt + 1
     return Due(release=release, attempt=attempt, event=_charged_for(event, attempt))
 
 

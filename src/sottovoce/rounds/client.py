@@ -23,7 +23,7 @@ from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Charge, Due, Release
 from sottovoce.randomness import Keystream, Randomness
 from sottovoce.rounds.charging import Refused as Refused
-from sottovoce.rounds.charging import amount_due, charge, events_of, new_attempt
+from sottovoce.rounds.charging import amount_due, another_attempt, charge, events_of
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.wire.message import Envelope, open_sealed, seal
 
@@ -129,7 +129,7 @@ def _charge(
             _check_still_valid(present.message, one)
         needed = amount_due(event, one.release, present, randomness)
         if needed is None and present is not None and _is_another(present, one, randomness):
-            needed = new_attempt(event, one.release, present.attempt + 1)
+            needed = another_attempt(event, one.release, present)
         if needed is not None:
             due[one.release] = needed
         elif present is not None:
