@@ -52,7 +52,7 @@ def test_a_plan_for_people(cli: Any) -> None:
     assert "times best" in shown.out
     assert "has the smallest error" in shown.out
     assert "left out:" in shown.out
-    assert "no_privacy: mechanism 'no_privacy' has no parameter to calibrate" in shown.out
+    assert "no_privacy: it gives no privacy" in shown.out
 
 
 def test_the_page_about_plans_shows_what_the_command_prints(cli: Any) -> None:

@@ -99,9 +99,7 @@ def test_the_likelihood_ratio_of_vectors_is_within_the_charge(
 
 
 def test_many_coordinates_in_an_l2_ball_are_refused_and_what_to_use_is_named() -> None:
-    with pytest.raises(
-        ParameterError, match="'gaussian' or 'laplace', or clip geometry l1 or linf"
-    ):
+    with pytest.raises(ParameterError, match="'gaussian' or 'laplace', or clip in l1 or linf"):
         _staircase(L2Ball(dimension=2, radius=1.0))
     with pytest.raises(ParameterError, match="L1Ball"):
         _staircase("ball")

@@ -58,8 +58,8 @@ class Shuffler:
         """A message that only some could have sent, or that weighs more, would have a sender."""
         if len(set(cohort)) > 1:
             raise ParameterError(
-                "a shuffler needs the same mechanism and weight for every client; protect whole "
-                "clients (privacy.level = 'client')"
+                "a shuffler needs the same mechanism and weight for every client; drop "
+                "'privacy.groups', and protect whole clients (privacy.level = 'client')"
             )
 
     def serves(self, clients: int) -> bool:

@@ -1,6 +1,7 @@
 """`sottovoce plan`: every mechanism at one budget, ranked by its error."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ from sottovoce.cli.setting import (
 
 if TYPE_CHECKING:
     from sottovoce.harmonizer.ranking import Ranking
+    from sottovoce.reporting.figures import Line
 
 
 def plan(
@@ -72,6 +74,8 @@ def plan(
         print_json(result)
         return
     _print(ranking)
+    if plot is not None:
+        typer.echo(f"\nDrawn: {plot}")
 
 
 def _print(ranking: "Ranking") -> None:
@@ -83,7 +87,7 @@ def _print(ranking: "Ranking") -> None:
                 entry["mechanism"],
                 _rounded(entry["parameters"]),
                 f"{entry['mse']:.4g}",
-                f"{entry['relative_mse']:.3g}",
+                f"{entry['relative_mse']:.4g}",
                 f"{entry['bits_per_coordinate']:g}",
                 str(entry["bytes_per_update"]),
                 show(entry["epsilon"], "epsilon"),
@@ -108,6 +112,17 @@ def _rounded(parameters: Mapping[str, Any]) -> str:
     )
 
 
+def _frontier(found: Iterable[Mapping[float, float]]) -> "Line":
+    """The least error in so many bits or fewer."""
+    from sottovoce.reporting.figures import Line
+
+    best: dict[float, float] = {}
+    for bits, mse in sorted((bits, mse) for one in found for bits, mse in one.items()):
+        if mse < min(best.values(), default=math.inf):
+            best[bits] = mse
+    return Line(name="frontier", x=list(best), y=list(best.values()))
+
+
 def _plot(path: Path, ranking: "Ranking") -> None:
     """One curve for each mechanism, through its settings."""
     from sottovoce.domains import geometry_of
@@ -122,14 +137,17 @@ def _plot(path: Path, ranking: "Ranking") -> None:
     chart = LineChart(
         title=(
             f"Error against bits at epsilon = {setting.epsilon:g}, delta = {setting.delta:g}, "
-            f"{setting.rounds} rounds, {setting.domain.dimension} coordinates "
+            f"rounds = {setting.rounds}, dimension = {setting.domain.dimension} "
             f"({geometry_of(setting.domain)})"
         ),
         x_label="bits a coordinate",
         y_label="mean squared error a coordinate",
         lines=[
-            Line(name=kind, x=sorted(found), y=[found[bits] for bits in sorted(found)])
-            for kind, found in points.items()
+            _frontier(points.values()),
+            *(
+                Line(name=kind, x=sorted(found), y=[found[bits] for bits in sorted(found)])
+                for kind, found in points.items()
+            ),
         ],
         x_log=True,
         y_log=True,

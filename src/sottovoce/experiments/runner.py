@@ -252,7 +252,7 @@ def _idle_shuffler(
 ) -> list[str]:
     """A warning where the shuffle saves less than a hundredth of epsilon."""
     local, central = local_epsilon or 0.0, central_epsilon or 0.0
-    if central < 0.99 * local:
+    if not local or central < 0.99 * local:
         return []
     return [
         f"shuffling {channel.minimum_clients} clients buys nothing: epsilon "

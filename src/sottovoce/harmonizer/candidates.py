@@ -98,6 +98,8 @@ def _candidate(
     event_of: EventOf,
     guesses: Guesses,
 ) -> Candidate:
+    if registration.knob is None:
+        raise ParameterError("it gives no privacy, so there is nothing to calibrate")
     domain = _domain_of(registration, setting.domain)
     if isinstance(domain, registration.slow_on) and not setting.designs:
         raise ParameterError(

@@ -78,6 +78,7 @@ class Ranking:
             f"{choice.kind} has the smallest error{self._field()}: {choice.mse:.3g} a coordinate "
             f"(mean square) in {_bits(choice.bits_per_coordinate)}"
         ]
+        parts.append(self._for_deployment())
         parts += [self._why_not(kind) for kind in _EXPECTED if kind != choice.kind]
         parts.append(self._close_and_smaller())
         return "; ".join(part for part in parts if part)
@@ -96,7 +97,18 @@ class Ranking:
             if one.kind == kind:
                 return f"{kind} has {_times(self.relative_error(one))} that error"
         reasons = [other.reason for other in self.left_out if other.kind == kind]
-        return f"{kind} is left out: {reasons[0]}" if reasons else ""
+        return f"{kind} is left out: {reasons[0].partition(';')[0]}" if reasons else ""
+
+    def _for_deployment(self) -> str:
+        """Float noise leaks in its last bits: what to take where that counts."""
+        exact = [one for one in self.candidates if one.mechanism.sampling == "exact"]
+        if self.choice.mechanism.sampling == "exact" or not exact:
+            return ""
+        one = exact[0]
+        return (
+            f"its noise is for simulation, and {one.kind}, sampled exactly, has "
+            f"{_times(self.relative_error(one))} that error in {_bits(one.bits_per_coordinate)}"
+        )
 
     def _close_and_smaller(self) -> str:
         """What errs next to no more in fewer bits: somebody may prefer it."""
@@ -188,4 +200,4 @@ def _bits(bits: float) -> str:
 
 
 def _times(ratio: float) -> str:
-    return f"{ratio:.3g} times"
+    return f"{ratio:.4g} times"

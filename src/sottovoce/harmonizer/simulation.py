@@ -38,7 +38,7 @@ def simulated_mse(
 def random_update(geometry: str, dimension: int, generator: np.random.Generator) -> Vector:
     """An update as `harmonizer.updates` says, in units of the clip norm."""
     match geometry:
-        case "linf":
+        case _ if geometry == "linf" or dimension == 1:
             return generator.uniform(-1.0, 1.0, dimension)
         case "l1":
             sizes = generator.laplace(size=dimension)

@@ -8,7 +8,7 @@ One coordinate is +-r t with density, up to a factor,
 
     l2     cos^(d-2) theta, t = sin theta          l1     (1 - t)^(d-2)          linf     1
 
-and for d = 1 in a ball t = 1.
+and a single number is uniform in its interval in any geometry.
 """
 
 import math
@@ -32,10 +32,8 @@ def coordinate_nodes(geometry: str, dimension: int) -> tuple[Vector, Vector]:
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
     unit = (nodes + 1.0) / 2.0
     match geometry:
-        case "linf":
+        case _ if geometry == "linf" or dimension == 1:
             points = unit
-        case _ if dimension == 1:
-            points, weights = np.ones(1), np.ones(1)
         case "l1":
             points = unit * min(1.0, _L1_REACH / (dimension - 1))
             weights = weights * np.exp((dimension - 2) * np.log1p(-points))
@@ -58,7 +56,7 @@ def typical_updates(geometry: str, dimension: int, count: int) -> Vector:
     strata = np.tile(np.arange(count, dtype=np.float64)[:, None], (1, dimension))
     uniforms = (generator.permuted(strata, axis=0) + generator.random(strata.shape)) / count
     match geometry:
-        case "linf":
+        case _ if geometry == "linf" or dimension == 1:
             return 2.0 * uniforms - 1.0
         case "l1":
             signs = np.where(uniforms < 0.5, -1.0, 1.0)

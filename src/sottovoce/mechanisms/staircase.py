@@ -109,7 +109,7 @@ class Staircase:
             raise ParameterError(
                 "staircase noise on every coordinate under an L2 clip is not step_epsilon-DP, and "
                 "at equal privacy has about 2 sqrt(dimension) times the Gaussian's variance; use "
-                "the mechanism 'gaussian' or 'laplace', or clip geometry l1 or linf"
+                "the mechanism 'gaussian' or 'laplace', or clip in l1 or linf (runs clip in l2)"
             )
         parameters.step_epsilon("step_epsilon", self.step_epsilon)
         parameters.inner_fraction("nu", self.nu)

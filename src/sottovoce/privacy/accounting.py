@@ -49,6 +49,9 @@ def show_epsilon(value: float, decimals: int = 4) -> str:
     """An epsilon for people: rounded up, so that what is printed holds too."""
     if math.isinf(value):
         return "infinite"
+    if decimals > 1 and 0.0 < value < 10.0**-decimals:  # else every small one would look alike
+        with decimal.localcontext(prec=decimals, rounding=decimal.ROUND_CEILING):
+            return f"{+decimal.Decimal(value):.{decimals - 1}e}"
     with decimal.localcontext(prec=400):  # exact for every float64
         unit = decimal.Decimal(1).scaleb(-decimals)
         return str(decimal.Decimal(value).quantize(unit, rounding=decimal.ROUND_CEILING))

@@ -33,10 +33,14 @@ def finite_renyi(first: ArrayLike, second: ArrayLike, order: float) -> float:
         ratios = np.log1p((p - q) / q)  # exact where p and q are close
     if order * float(ratios.max()) > 30.0:
         shares, powers = np.log(q), order * ratios
-        # Their sum may be next to nothing where they are not: the rounding is that of the parts.
-        parts = (np.abs(shares) + np.abs(powers))[np.isfinite(powers)]
-        slack = 2.0**-48 * (1.0 + float(np.max(parts)))
-        return (max(0.0, log_sum_exp(shares + powers)) * (1.0 + 2.0**-48) + slack) / (order - 1.0)
+        total = log_sum_exp(shares + powers)
+        # Their sum may be next to nothing where they are not: the rounding is that of the parts,
+        # each as far as it counts.
+        counts = np.isfinite(powers)
+        weights = np.exp((shares + powers)[counts] - total)
+        parts = (np.abs(shares) + np.abs(powers))[counts]
+        slack = 2.0**-48 * (1.0 + float(weights @ parts))
+        return (max(0.0, total) * (1.0 + 2.0**-48) + slack) / (order - 1.0)
     # sum p^a q^(1-a) - 1 = sum q (r^a - 1 - a (r - 1)) for r = p/q: no term is negative, so
     # nothing cancels, and the rounding (relative to each part) is added on the private side.
     powers, slopes = np.expm1(order * ratios), order * np.expm1(ratios)

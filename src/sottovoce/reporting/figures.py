@@ -115,6 +115,8 @@ class LineChart:
                 f'y2="{y}" stroke-dasharray="{_dash(number)}"/>'
                 f'<text x="{x + 42}" y="{y + 4}">{escape(line.name)}</text>'
             )
+            if len(line.x) <= _FEW_POINTS:
+                parts.append(_dot(number, x + 17, y))
         return parts
 
 
@@ -201,7 +203,21 @@ def log_ticks(low: float, high: float, count: int = 8) -> tuple[float, float, li
 
 
 def _dash(number: int) -> str:
-    return _DASHES[number % len(_DASHES)]
+    """Lines of the same colour differ in dashes."""
+    return _DASHES[(number + number // NUM_COLOURS) % len(_DASHES)]
+
+
+def _dot(number: int, x: float, y: float) -> str:
+    """A point of a line; those of the same colour differ in shape."""
+    style = f'class="dot c{number % NUM_COLOURS}"'
+    match number // NUM_COLOURS % 3:
+        case 0:
+            return f'<circle {style} cx="{x}" cy="{y}" r="3"/>'
+        case 1:
+            return f'<rect {style} x="{x - 3}" y="{y - 3}" width="6" height="6"/>'
+        case _:
+            corners = f"{x},{y - 4} {x + 4},{y} {x},{y + 4} {x - 4},{y}"
+            return f'<polygon {style} points="{corners}"/>'
 
 
 def _curve(line: Line, number: int, x: _Scale, y: _Scale) -> list[str]:
@@ -218,8 +234,5 @@ def _curve(line: Line, number: int, x: _Scale, y: _Scale) -> list[str]:
         f'points="{" ".join(points(line.y))}"/>'
     )
     if len(line.x) <= _FEW_POINTS:
-        parts += [
-            f'<circle class="dot {colour}" cx="{x(a)}" cy="{y(b)}" r="3"/>'
-            for a, b in zip(line.x, line.y, strict=True)
-        ]
+        parts += [_dot(number, x(a), y(b)) for a, b in zip(line.x, line.y, strict=True)]
     return parts
