@@ -1,7 +1,7 @@
 """A secret sample of contributions in each round: what it takes, and what it is charged with."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
@@ -17,6 +17,14 @@ ASSUMPTIONS: dict[HiddenBy, str] = {
     "central-noise": "someone trusted adds the noise once, to the sum; nobody sees who was sampled",
     "secure-sum": "nobody sees who was sampled, and whoever was not sends the encoding of zero",
 }
+
+
+@runtime_checkable
+class Anchored(Protocol):
+    """A mechanism whose zero-out event may hold against the input 0 alone."""
+
+    @property
+    def hides_only_against_zero(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +44,7 @@ class SecretSample:
         return ASSUMPTIONS[self.hidden_by]
 
     def event(self, mechanism: Mechanism, event: PrivacyEvent) -> Sampled:
-        """`event`, which `mechanism` gives rise to, on the sample.
-
-        A mechanism whose zero-out event holds against the input 0 alone says so by an attribute
-        `hides_only_against_zero`.
-        """
+        """`event`, which `mechanism` gives rise to, on the sample."""
         if self.hidden_by == "central-noise" and not isinstance(
             mechanism.code_format(), Float32Codes
         ):
@@ -49,7 +53,7 @@ class SecretSample:
                 "sum; use gaussian or laplace, or hide the sample by own-records"
             )
         others_remain = self.hidden_by == "own-records" and event.adjacency is Adjacency.ZERO_OUT
-        if others_remain and getattr(mechanism, "hides_only_against_zero", False):
+        if others_remain and isinstance(mechanism, Anchored) and mechanism.hides_only_against_zero:
             raise PrivacyError(
                 f"'{kind_of(mechanism)}' claims half as much against zero as between two updates, "
                 "but where a client leaves one of its own records out the others remain; ask for "

@@ -1,7 +1,6 @@
 """Laplace noise, rounded to a grid after it was added: for deployment."""
 
 from dataclasses import dataclass
-from typing import assert_never
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
@@ -16,6 +15,7 @@ from sottovoce.mechanisms.rounded_noise import (
 )
 from sottovoce.noises import laplace
 from sottovoce.privacy.events import LaplaceNoise, Repeated
+from sottovoce.privacy.laplace import laplace_event
 
 
 def _noise(domain: Domain, noise_multiplier: float) -> laplace.Laplace:
@@ -86,21 +86,4 @@ class DiscreteLaplace(RoundedNoise):
         return _noise(self.input_domain, self.noise_multiplier)
 
     def privacy(self, adjacency: Adjacency) -> LaplaceNoise | Repeated:
-        domain = self.input_domain
-        match domain:
-            case L1Ball() | L2Ball():
-                shift = domain.relative_sensitivity(adjacency) / self.noise_multiplier
-                return LaplaceNoise(
-                    shift=shift * (1.0 + ROUNDING),
-                    # In L1 a shift of a single coordinate is worst, whatever the dimension.
-                    dimension=1 if isinstance(domain, L1Ball) else domain.dimension,
-                    adjacency=adjacency,
-                )
-            case Box():
-                shift = domain.sensitivity(adjacency) / self.noise.scale
-                event = LaplaceNoise(
-                    shift=shift * (1.0 + ROUNDING), dimension=1, adjacency=adjacency
-                )
-                return Repeated(event=event, count=domain.dimension)
-            case _:
-                assert_never(domain)
+        return laplace_event(self.input_domain, self.noise_multiplier, adjacency, headroom=ROUNDING)

@@ -13,6 +13,7 @@ from sottovoce.errors import ParameterError
 from sottovoce.mechanisms.mechanism import Codes, Float32Codes, LaplaceLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, register
 from sottovoce.privacy.events import LaplaceNoise, Repeated
+from sottovoce.privacy.laplace import laplace_event
 from sottovoce.randomness import Keystream, open_uniforms
 
 
@@ -96,17 +97,4 @@ class Laplace:
         return LaplaceLaw(centre=self.input_domain.check(values), scale=self.noise_scale)
 
     def privacy(self, adjacency: Adjacency) -> LaplaceNoise | Repeated:
-        domain = self.input_domain
-        match domain:
-            case L1Ball():
-                shift = domain.relative_sensitivity(adjacency) / self.noise_multiplier
-                return LaplaceNoise(shift=shift, dimension=1, adjacency=adjacency)
-            case L2Ball():
-                shift = domain.relative_sensitivity(adjacency) / self.noise_multiplier
-                return LaplaceNoise(shift=shift, dimension=domain.dimension, adjacency=adjacency)
-            case Box():
-                shift = domain.sensitivity(adjacency) / self.noise_scale
-                event = LaplaceNoise(shift=shift, dimension=1, adjacency=adjacency)
-                return Repeated(event=event, count=domain.dimension)
-            case _:
-                assert_never(domain)
+        return laplace_event(self.input_domain, self.noise_multiplier, adjacency)

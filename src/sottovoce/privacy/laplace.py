@@ -22,6 +22,11 @@ concave in s^2. So by Jensen the equal split is worst, d D_a(S/sqrt d), which is
 """
 
 import math
+from typing import assert_never
+
+from sottovoce.adjacency import Adjacency
+from sottovoce.domains import Box, L1Ball, L2Ball
+from sottovoce.privacy.events import LaplaceNoise, Repeated
 
 _ROUNDING = 2.0**-50
 
@@ -44,3 +49,33 @@ def laplace_renyi(shift: float, dimension: int, order: float) -> float:
         excess = (up - down + _ROUNDING * (up + down)) / (2.0 * order - 1.0)
         one = math.log1p(max(0.0, excess)) / (order - 1.0)
     return min(dimension * one, dimension * each, zero_concentrated) * (1.0 + _ROUNDING)
+
+
+def laplace_event(
+    domain: L1Ball | L2Ball | Box,
+    noise_multiplier: float,
+    adjacency: Adjacency,
+    *,
+    headroom: float = 0.0,
+) -> LaplaceNoise | Repeated:
+    """What Laplace noise on every coordinate is charged with, neighbours in `domain`.
+
+    The scale is noise_multiplier times radius/records of a ball, or upper - lower of a box;
+    neighbours count as a fraction `headroom` farther apart than they are.
+    """
+    match domain:
+        case L1Ball() | L2Ball():
+            shift = domain.relative_sensitivity(adjacency) / noise_multiplier
+            return LaplaceNoise(
+                shift=shift * (1.0 + headroom),
+                # In L1 a shift of a single coordinate is worst, whatever the dimension.
+                dimension=1 if isinstance(domain, L1Ball) else domain.dimension,
+                adjacency=adjacency,
+            )
+        case Box():
+            scale = noise_multiplier * (domain.upper - domain.lower)
+            shift = domain.sensitivity(adjacency) / scale
+            event = LaplaceNoise(shift=shift * (1.0 + headroom), dimension=1, adjacency=adjacency)
+            return Repeated(event=event, count=domain.dimension)
+        case _:
+            assert_never(domain)
