@@ -16,6 +16,7 @@ install: $(STAMP)  ## make .venv and install everything (a second call is instan
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Sottovoce needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@echo "installing into $(VENV): a minute or two, torch is most of it"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[learn,report,dev]'
 	@touch $@
