@@ -5,12 +5,13 @@ operating system and are forgotten (deployment), and SeededRandomness, whose key
 seed and a label, so that a simulation can be repeated. A run records which of the two it used.
 
 Layout (fixed, so that every kernel gives the same codes from the same key): coordinate i reads the
-little-endian 64-bit word i of the stream with nonce 0; where those 64 bits do not decide its code,
-it reads on in the stream with nonce i + 1.
+little-endian 64-bit word i of the stream with nonce 0, or the 16-bit one where a code is one bit;
+where these do not decide its code, it reads on in the stream with nonce i + 1.
 """
 
 import hashlib
 import os
+import sys
 from typing import Literal, Protocol
 
 import numpy as np
@@ -29,6 +30,7 @@ _CHUNK_BYTES = 1 << 16
 _MAX_STREAM_BYTES = 64 * 2**32
 _MAIN, _COMMITMENT = 0, 2**96 - 1
 _WORD = 2**64
+_ZEROS = memoryview(bytes(_CHUNK_BYTES))
 
 
 class Keystream:
@@ -44,15 +46,32 @@ class Keystream:
 
     def words(self, count: int) -> NDArray[np.uint64]:
         """The first `count` 64-bit words; a second call is refused."""
+        self._spend()
+        parameters.integer("count", count, low=0, high=_MAX_STREAM_BYTES // 8)
+        return np.frombuffer(self._bytes(_MAIN, 8 * count), dtype="<u8").astype(
+            np.uint64, copy=False
+        )
+
+    def halfwords(self, count: int) -> NDArray[np.uint16]:
+        """The first `count` 16-bit words, in place of `words`: one of the two, once."""
+        parameters.integer("count", count, low=0, high=_MAX_STREAM_BYTES // 2)
+        halves = np.empty(count, dtype=np.uint16)
+        self.halfwords_into(halves)
+        return halves
+
+    def halfwords_into(self, target: NDArray[np.uint16]) -> None:
+        """Fill a contiguous array with the first 16-bit words."""
+        self._spend()
+        self._fill(_MAIN, target.view(np.uint8).data)
+        if sys.byteorder == "big":
+            target.byteswap(inplace=True)
+
+    def _spend(self) -> None:
         if self._spent:
             raise RandomnessError(
                 "this keystream has served an input already; take a fresh one with stream()"
             )
         self._spent = True
-        parameters.integer("count", count, low=0, high=_MAX_STREAM_BYTES // 8)
-        return np.frombuffer(self._bytes(_MAIN, 8 * count), dtype="<u8").astype(
-            np.uint64, copy=False
-        )
 
     def extension(self, coordinate: int, num_bytes: int) -> bytes:
         """Further bytes for one coordinate that its 64 bits left undecided."""
@@ -65,15 +84,16 @@ class Keystream:
         return hashlib.blake2b(data, key=key, digest_size=16).digest()
 
     def _bytes(self, nonce: int, count: int) -> bytearray:
+        stream = bytearray(count)
+        self._fill(nonce, memoryview(stream))
+        return stream
+
+    def _fill(self, nonce: int, view: memoryview) -> None:
         counter_and_nonce = (0).to_bytes(4, "little") + nonce.to_bytes(12, "little")
         cipher = Cipher(ChaCha20(self._key, counter_and_nonce), mode=None).encryptor()
-        stream = bytearray(count)
-        view = memoryview(stream)
-        zeros = bytes(min(count, _CHUNK_BYTES))
-        for start in range(0, count, _CHUNK_BYTES):
-            size = min(_CHUNK_BYTES, count - start)
-            cipher.update_into(zeros[:size], view[start : start + size])
-        return stream
+        for start in range(0, len(view), _CHUNK_BYTES):
+            size = min(_CHUNK_BYTES, len(view) - start)
+            cipher.update_into(_ZEROS[:size], view[start : start + size])
 
 
 def open_uniforms(words: NDArray[np.uint64]) -> NDArray[np.float64]:

@@ -8,11 +8,15 @@ import pytest
 import torch
 
 from sottovoce.adjacency import Adjacency, Unit
+from sottovoce.algorithms.algorithm import Combined, Step
 from sottovoce.algorithms.nbafl import NbAfl, PublishedNoise
+from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError
 from sottovoce.learning import models
-from sottovoce.learning.task import ClientData, Task
+from sottovoce.learning.clients import ClientData
+from sottovoce.learning.task import Task
 from sottovoce.randomness import SeededRandomness, SystemRandomness
+from sottovoce.simulation.stored import finite_rows
 
 
 def make_task() -> Task:
@@ -39,6 +43,13 @@ def an_algorithm(*, proximal_weight: float = 0.0, downlink_stddev: float = 0.0) 
         downlink_stddev=downlink_stddev,
         randomness=SeededRandomness(3),
     )
+
+
+def sent_by(task: Task, start: Vector, clients: list[ClientData]) -> list[tuple[int, list[Vector]]]:
+    """(position of the first client, what the clients hand on), block by block."""
+    step = Step(run="r", round=1, model=start, state={}, randomness=SeededRandomness(0))
+    blocks = an_algorithm().client_steps(task, clients, step)
+    return [(block.start, finite_rows(block.uplinks[0])) for block in blocks]
 
 
 def noise(*, rounds: int, clients: int) -> PublishedNoise:
@@ -81,16 +92,11 @@ def test_the_downlink_noise_is_the_papers_and_starts_where_it_says(
 def test_the_uplink_is_the_model_after_local_steps() -> None:
     task, clients = make_task(), [data(1), data(2)]
     start = np.random.default_rng(5).normal(size=task.dimension)
-    steps = an_algorithm().client_steps(task, start, clients)
-    sent = {client.name: uplinks for client, uplinks in steps}
-    trained = {
-        clients[position].name: local.to(torch.float64).numpy()
-        for position, local in task.local_models(start, clients, steps=4, learning_rate=0.3)
-    }
-    assert sent.keys() == trained.keys()
-    for name, (vector,) in sent.items():
-        np.testing.assert_array_equal(vector, trained[name])
-        assert np.linalg.norm(vector - start) > 0.01
+    ((first, sent),) = sent_by(task, start, clients)
+    ((_, trained),) = task.local_models(start, clients, steps=4, learning_rate=0.3)
+    assert first == 0
+    np.testing.assert_array_equal(sent, trained.to(torch.float64).numpy())
+    assert (np.linalg.norm(np.array(sent) - start, axis=1) > 0.01).all()
 
 
 def test_the_proximal_term_pulls_towards_the_servers_model() -> None:
@@ -104,7 +110,7 @@ def test_the_proximal_term_pulls_towards_the_servers_model() -> None:
         ((_, local),) = task.local_models(
             start, [client], steps=steps, learning_rate=0.3, proximal_weights=[proximal_weight]
         )
-        return np.asarray(local.to(torch.float64).numpy())
+        return np.asarray(local[0].to(torch.float64).numpy())
 
     np.testing.assert_array_equal(after(1, 0.7), after(1, 0.0))
     expected = after(2, 0.0) - 0.3 * 0.7 * (after(1, 0.0) - start)
@@ -116,16 +122,16 @@ def test_the_proximal_term_pulls_towards_the_servers_model() -> None:
 def test_a_diverged_client_sends_zero() -> None:
     task = make_task()
     bad = data(1, scale=math.inf)
-    ((_, (vector,)),) = an_algorithm().client_steps(task, np.zeros(task.dimension), [bad])
+    ((_, (vector,)),) = sent_by(task, np.zeros(task.dimension), [bad])
     assert not vector.any()
 
 
 def test_a_whole_model_is_protected_whatever_its_number_of_samples() -> None:
     algorithm = an_algorithm()
     assert algorithm.unit is Unit.CLIENT
-    for client in (data(1, 3), data(2, 300)):
-        assert algorithm.weight(client) == 1.0
-        assert algorithm.domain(7, client).sensitivity(Adjacency.REPLACE_ONE) == 4.0
+    for size in (3, 300):
+        assert algorithm.weight(size) == 1.0
+        assert algorithm.domain(7, size).sensitivity(Adjacency.REPLACE_ONE) == 4.0
 
 
 # -- server --------------------------------------------------------------------------------
@@ -135,21 +141,21 @@ def test_the_mean_replaces_the_model() -> None:
     algorithm, model = an_algorithm(), np.ones(6)
     state = algorithm.initialise(model)
     mean = np.linspace(0.0, 1.0, 6)
-    following, _ = algorithm.server_step(model, [mean], state)
+    following, _ = algorithm.server_step(model, [Combined(mean=mean)], state)
     np.testing.assert_array_equal(following, mean)
 
 
 def test_downlink_noise_is_gaussian_new_each_round_and_repeats_with_its_seed() -> None:
     algorithm, model = an_algorithm(downlink_stddev=0.5), np.zeros(20_000)
-    first, state = algorithm.server_step(model, [model], algorithm.initialise(model))
-    second, _ = algorithm.server_step(first, [model], state)
+    first, state = algorithm.server_step(model, [Combined(mean=model)], algorithm.initialise(model))
+    second, _ = algorithm.server_step(first, [Combined(mean=model)], state)
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.03
     for drawn in (first, second):
         assert np.std(drawn) == pytest.approx(0.5, rel=0.03)
         assert abs(np.mean(drawn)) < 0.02
         assert np.mean(np.abs(drawn) < 0.5) == pytest.approx(0.6827, abs=0.015)
     # As after a resume: the state alone says which draws come next.
-    again, _ = an_algorithm(downlink_stddev=0.5).server_step(first, [model], state)
+    again, _ = an_algorithm(downlink_stddev=0.5).server_step(first, [Combined(mean=model)], state)
     np.testing.assert_array_equal(again, second)
 
 

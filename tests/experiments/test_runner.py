@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from specs import small_spec, small_table
 
+from sottovoce.algorithms.algorithm import Step
 from sottovoce.algorithms.fedavg import SampleClippedGradient
 from sottovoce.config.spec import RunSpec
-from sottovoce.domains import Vector
 from sottovoce.errors import (
     ConfigError,
-    DomainError,
     LedgerError,
     OutputError,
     ParameterError,
@@ -24,7 +24,9 @@ from sottovoce.errors import (
 )
 from sottovoce.experiments.run_folder import RunFolder
 from sottovoce.experiments.runner import run
-from sottovoce.learning.task import ClientData, Task
+from sottovoce.learning.clients import ClientData
+from sottovoce.learning.rows import DenseRows
+from sottovoce.learning.task import Task
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 
@@ -215,23 +217,21 @@ def test_the_dirichlet_partition_carries_each_clients_own_sigma(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_diverged_update_stops_the_run_with_a_remedy_and_sends_nothing(
+def test_a_diverged_update_is_sent_as_zero(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: float
 ) -> None:
-    def diverged(work: object, task: Task, model: Vector, clients: list[ClientData]) -> Any:
-        for client in clients:
-            yield client, np.full(task.dimension, bad)
+    """An error would tell the server about the client's data; a zero tells it nothing."""
 
-    monkeypatch.setattr(SampleClippedGradient, "updates", diverged)
-    with pytest.raises(DomainError, match=r"client-0000.*round 1.*lower the learning rate"):
-        run(small_spec(), tmp_path / "run")
-    with Ledger(tmp_path / "run" / "ledger.sqlite") as ledger:
-        # The round was paid for before anybody trained, and the charges still serve.
-        assert [row["message_stored"] for row in ledger.rows()] == [False] * 4
-    monkeypatch.undo()
-    run(small_spec(), tmp_path / "run", resume=True)
-    run(small_spec(), tmp_path / "whole")
-    assert_same(tmp_path / "whole", tmp_path / "run")
+    def all_equal(value: float) -> Any:
+        def updates(work: object, task: Task, clients: list[ClientData], step: Step) -> Any:
+            yield 0, DenseRows(torch.full((len(clients), task.dimension), value))
+
+        return updates
+
+    for folder, value in (("diverged", bad), ("zero", 0.0)):
+        monkeypatch.setattr(SampleClippedGradient, "updates", all_equal(value))
+        run(small_spec(), tmp_path / folder)
+    assert_same(tmp_path / "zero", tmp_path / "diverged")
 
 
 def test_a_crash_while_encoding_hides_no_charge_and_costs_none(
@@ -319,7 +319,7 @@ def test_a_full_disk_is_one_clear_error_and_resume_goes_on_afterwards(tmp_path: 
             ParameterError,
             "got no samples",
         ),
-        ({"sampling": {"kind": "fixed_size", "size": 9}}, ConfigError, "exceeds data.clients 4"),
+        ({"sampling": {"kind": "fixed_size", "size": 9}}, ConfigError, "exceeds the 4 clients"),
         (
             {"algorithm": {"kind": "fedavg", "server_learning_rate": 1.0, "local_steps": 2}},
             ConfigError,

@@ -6,7 +6,8 @@ from torch.nn.functional import cross_entropy
 
 from sottovoce.errors import ParameterError
 from sottovoce.learning import models, task
-from sottovoce.learning.task import ClientData, Task
+from sottovoce.learning.clients import ClientData
+from sottovoce.learning.task import Task
 
 
 def clients(sizes: list[int]) -> list[ClientData]:
@@ -43,7 +44,8 @@ def test_sample_gradients_equal_plain_autograd_whatever_the_chunks(
     group = clients([3, 1, 5])
     found: dict[int, list[torch.Tensor]] = {}
     for owners, rows in made.sample_gradients(made.initial_model(), group):
-        for owner, row in zip(owners.tolist(), rows, strict=True):
+        (values,) = rows.blocks(len(rows))
+        for owner, row in zip(owners.tolist(), values, strict=True):
             found.setdefault(owner, []).append(row)
     for position, client in enumerate(group):
         assert len(found[position]) == client.num_samples
@@ -63,7 +65,9 @@ def test_local_models_equal_plain_full_batch_descent(
     trained = made.local_models(
         start, group, steps=4, learning_rate=0.3, proximal_weights=penalties
     )
-    for position, row in trained:
+    rows = [(start + i, row) for start, block in trained for i, row in enumerate(block)]
+    assert [position for position, _ in rows] == [0, 1, 2]
+    for position, row in rows:
         flat = origin = torch.as_tensor(start, dtype=torch.float32)
         for _ in range(4):
             torch.nn.utils.vector_to_parameters(flat, module.parameters())

@@ -11,11 +11,11 @@ from specs import small_spec
 from sottovoce.algorithms.fedavg import SampleClippedGradient
 from sottovoce.experiments.run_folder import RunFolder
 from sottovoce.experiments.runner import run
-from sottovoce.learning.task import ClientData
+from sottovoce.learning.clients import ClientData
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.randomness import Keystream
-from sottovoce.simulation import engine
+from sottovoce.simulation import stored
 
 # One round at this noise costs about 2.2; two stay below 4, three do not.
 LOUD = {"kind": "gauss_hermite", "levels": 2, "noise_multiplier": 2.0}
@@ -39,7 +39,7 @@ class Interrupted(Exception):
 def test_a_round_is_one_commit_before_the_first_code_however_little_fits_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_COORDINATES_TOGETHER", 1)  # one client at a time
+    monkeypatch.setattr(stored, "COORDINATES_TOGETHER", 1)  # one client at a time
     seen = []
     encode = GaussHermite.encode
 
@@ -57,7 +57,7 @@ def test_the_size_of_a_chunk_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run(small_spec(), tmp_path / "whole")
-    monkeypatch.setattr(engine, "_COORDINATES_TOGETHER", 1)
+    monkeypatch.setattr(stored, "COORDINATES_TOGETHER", 1)
     assert run(small_spec(), tmp_path / "chunks") == whole
 
 
@@ -67,9 +67,9 @@ def test_who_cannot_pay_is_neither_asked_nor_trained_nor_charged(
     trained: list[list[str]] = []
     updates = SampleClippedGradient.updates
 
-    def watched(self: Any, task: Any, model: Any, clients: list[ClientData]) -> Any:
+    def watched(self: Any, task: Any, clients: list[ClientData], step: Any) -> Any:
         trained.append([client.name for client in clients])
-        return updates(self, task, model, clients)
+        return updates(self, task, clients, step)
 
     monkeypatch.setattr(SampleClippedGradient, "updates", watched)
     result = run(small_spec(**UNEQUAL), tmp_path / "run")
@@ -93,7 +93,7 @@ def test_a_race_for_a_budget_is_lost_at_the_charge_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        engine, "able_to_pay", lambda plan, *_, **__: frozenset(p.client for p in plan.clients)
+        stored, "able_to_pay", lambda plan, *_, **__: frozenset(p.client for p in plan.clients)
     )  # somebody else spends the budget after it was looked at
     run(small_spec(**UNEQUAL), tmp_path / "run")
     rows = RunFolder(tmp_path / "run").metrics()

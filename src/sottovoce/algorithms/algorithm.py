@@ -1,23 +1,66 @@
 """What an algorithm is: state in, state out."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from sottovoce.adjacency import Unit
 from sottovoce.domains import L2Ball, Vector
+from sottovoce.randomness import Randomness
 
-if TYPE_CHECKING:  # brings torch, which a reader of checkpoints does not need
-    from sottovoce.learning.task import ClientData, Task
+if TYPE_CHECKING:  # bring torch, which a reader of checkpoints does not need
+    from sottovoce.learning.clients import ClientData
+    from sottovoce.learning.rows import Rows
+    from sottovoce.learning.task import Task
 
 State = Mapping[str, Vector]
-Uplinks = tuple[Vector, ...]  # every vector that will leave a client in a round
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What clients start from in a round; `randomness` is their own, for samples of records."""
+
+    run: str
+    round: int
+    model: Vector
+    state: State
+    randomness: Randomness
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Every vector that will leave some clients: `uplinks` hold a row for each of them.
+
+    The clients are those from position `start` on, as many as there are rows.
+    """
+
+    start: int
+    uplinks: "tuple[Rows, ...]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combined:
+    """What the server has of one uplink: the weighted mean, and all vectors if it gathers them."""
+
+    mean: Vector
+    each: "Each | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Each:
+    """The decoded vectors of a round as rows, with who sent them and their public weights."""
+
+    clients: tuple[str, ...]
+    rows: Vector
+    weights: Vector
 
 
 class Algorithm(Protocol):
     """A federated algorithm on flat model vectors.
 
-    Whatever the data and the model, `client_steps` yields finite vectors inside the domain: an
-    error that depends on the data would tell the server what no charge has paid for.
+    Whatever the data and the model, `client_steps` yields finite vectors, or such as a projection
+    onto the domain makes finite: an error that depends on the data would tell the server what no
+    charge has paid for.
     """
 
     @property
@@ -30,24 +73,29 @@ class Algorithm(Protocol):
         """How many vectors leave a client in a round, whatever its data: it pays for them first."""
         ...
 
-    def domain(self, dimension: int, client: "ClientData") -> L2Ball:
-        """Where a client's uplinks live, and so what one neighbour can change."""
+    @property
+    def gathers(self) -> bool:
+        """Whether the server needs each decoded vector, and not only their mean."""
         ...
 
-    def weight(self, client: "ClientData") -> float:
+    def domain(self, dimension: int, num_samples: int) -> L2Ball:
+        """Where the uplinks of a client with so many samples live; so what a neighbour changes."""
+        ...
+
+    def weight(self, num_samples: int) -> float:
         """The client's public weight in the mean."""
         ...
 
     def initialise(self, model: Vector) -> State: ...
 
     def client_steps(
-        self, task: "Task", model: Vector, clients: Sequence["ClientData"]
-    ) -> Iterator[tuple["ClientData", Uplinks]]:
-        """Each client's uplinks, as they become ready."""
+        self, task: "Task", clients: Sequence["ClientData"], step: Step
+    ) -> Iterator[Block]:
+        """Clients' uplinks, as they become ready."""
         ...
 
     def server_step(
-        self, model: Vector, combined: Sequence[Vector], state: State
+        self, model: Vector, combined: Sequence[Combined], state: State
     ) -> tuple[Vector, State]:
-        """The next model from the mean of each uplink."""
+        """The next model from what arrived of each uplink."""
         ...

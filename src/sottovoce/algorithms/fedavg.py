@@ -1,25 +1,30 @@
 """Federated averaging, with two kinds of local work that fix what is protected.
 
-SampleClippedGradient   sample level: one full-batch step whose per-sample gradients are clipped, so
-                        that one sample moves the client's mean by at most C/n (zero-out).
-LocalSgd                client level: several local steps; the whole update is clipped to C.
+SampleClippedGradient   sample level: one step whose per-sample gradients are clipped, so that one
+                        sample moves the client's mean by at most C/n (zero-out).
+LocalSgd                client level: several local steps; the whole update is clipped to C. With
+                        one step it is federated SGD; with penalties, FedProx.
 
-Reference: McMahan et al. 2017 (federated averaging); Abadi et al. 2016 (per-sample clipping).
+References: McMahan et al. 2017 (federated averaging and SGD); Abadi et al. 2016 (per-sample
+clipping); Li et al. 2020 (FedProx, equation 2).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from sottovoce import parameters
 from sottovoce.adjacency import Unit
-from sottovoce.algorithms.algorithm import State, Uplinks
+from sottovoce.algorithms.algorithm import Block, Combined, State, Step
 from sottovoce.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.errors import ParameterError
-from sottovoce.learning.task import ClientData, Task
+from sottovoce.learning.clients import ClientData, names_of, sizes_of
+from sottovoce.learning.rows import DenseRows, OuterRows, Rows, clipped
+from sottovoce.learning.task import Task
 
 # Clipped gradients are rounded to this fraction of the clip norm; MAX_RECORDS of them fit int64.
 _GRID = 2.0**-40
@@ -29,37 +34,104 @@ _GRID = 2.0**-40
 class SampleClippedGradient:
     """The mean of per-sample gradients, each clipped to `clip_norm`; protects one sample.
 
-    Clipped gradients are rounded to multiples of 2^-40 C and added up as integers: the sum is
-    exact, so one sample moves it by its own contribution and nothing else, whatever the order. A
-    gradient that is not finite counts as zero.
+    With a `sampling_rate` q below 1 every record takes part in a round with probability q, drawn by
+    its client and seen by nobody; the sum is divided by the public number of records that are
+    expected. (More than those may come: the projection onto the domain takes care of that, and
+    brings no two inputs further apart.)
+
+    "exact": clipped gradients are rounded to multiples of 2^-40 C and added up as integers: the sum
+    is exact, so one sample moves it by its own contribution and nothing else, whatever the order.
+    "float": they are added up in float32, for a simulation that sends nothing.
+    A gradient that is not finite counts as zero.
     """
 
     clip_norm: float
+    sampling_rate: float = 1.0
+    summation: Literal["exact", "float"] = "exact"
     unit: ClassVar[Unit] = Unit.SAMPLE
 
     def __post_init__(self) -> None:
         parameters.clip_norm("clip_norm", self.clip_norm)
+        parameters.fraction("sampling_rate", self.sampling_rate)
 
-    def records(self, client: ClientData) -> int:
-        """Contributions in a client's mean: its samples, whose number is public."""
-        return client.num_samples
+    def records(self, num_samples: int) -> int:
+        """Contributions in a client's mean: its samples, whose number is public, times q."""
+        return max(1, int(self.sampling_rate * num_samples))
 
     def updates(
-        self, task: Task, model: Vector, clients: Sequence[ClientData]
-    ) -> Iterator[tuple[ClientData, Vector]]:
-        limit = self.clip_norm * (1.0 - ROUNDING_HEADROOM)
-        grid = self.clip_norm * _GRID
-        totals = torch.zeros(len(clients), task.dimension, dtype=torch.int64)
-        for owners, gradients in task.sample_gradients(model, clients):
-            steps = gradients.to(torch.float64)
-            norms = torch.linalg.vector_norm(steps, dim=1, keepdim=True)
-            # Float32 entries cannot overflow a float64 norm: it is finite if all of them are.
-            bad = ~torch.isfinite(norms[:, 0])
-            steps *= (limit / grid) / torch.clamp(norms, min=limit)
-            steps[bad] = 0.0
-            totals.index_add_(0, owners, steps.round_().to(torch.int64))
-        for client, total in zip(clients, totals.numpy(), strict=True):
-            yield client, total * (-grid / client.num_samples)
+        self, task: Task, clients: Sequence[ClientData], step: Step
+    ) -> Iterator[tuple[int, Rows]]:
+        taking_part = self._sample(clients, step)
+        add = self._exact_sums if self.summation == "exact" else self._float_sums
+        totals = add(task, clients, step.model, taking_part)
+        records = [self.records(size) for size in sizes_of(clients)]
+        # A grid step over the records: the product is rounded once.
+        factors = [-(self._grid if self.summation == "exact" else 1.0) / n for n in records]
+        factor = torch.tensor(factors, dtype=torch.float64, device=totals.device)
+        yield 0, DenseRows(totals * factor.to(_float_of(totals))[:, None])
+
+    @property
+    def _grid(self) -> float:
+        return self.clip_norm * _GRID
+
+    @property
+    def _limit(self) -> float:
+        return self.clip_norm * (1.0 - ROUNDING_HEADROOM)
+
+    def _sample(self, clients: Sequence[ClientData], step: Step) -> Tensor | None:
+        """Which records take part, client after client; None if all of them do."""
+        if self.sampling_rate >= 1.0:
+            return None
+        threshold = int(self.sampling_rate * 2.0**64)  # rounded down: no likelier than charged
+        parts = []
+        for name, size in zip(names_of(clients), sizes_of(clients), strict=True):
+            words = step.randomness.stream("records", step.run, name, step.round).words(size)
+            parts.append(words < np.uint64(threshold))
+        return torch.from_numpy(np.concatenate(parts))
+
+    def _exact_sums(
+        self, task: Task, clients: Sequence[ClientData], model: Vector, taking_part: Tensor | None
+    ) -> Tensor:
+        totals = torch.zeros(len(clients), task.dimension, dtype=torch.int64, device=task.device)
+        seen = 0
+        # All gradients, also of records that are left out: shapes must not tell who takes part.
+        for owners, rows in task.sample_gradients(model, clients):
+            for gradients in rows.blocks(len(rows)):
+                steps = gradients.to(torch.float64)
+                norms = torch.linalg.vector_norm(steps, dim=1, keepdim=True)
+                # Float32 entries cannot overflow a float64 norm: it is finite if all of them are.
+                bad = ~torch.isfinite(norms[:, 0])
+                steps *= (self._limit / self._grid) / torch.clamp(norms, min=self._limit)
+                steps[bad] = 0.0
+                if taking_part is not None:
+                    steps[~taking_part[seen : seen + len(owners)].to(steps.device)] = 0.0
+                totals.index_add_(0, owners, steps.round_().to(torch.int64))
+            seen += len(owners)
+        return totals
+
+    def _float_sums(
+        self, task: Task, clients: Sequence[ClientData], model: Vector, taking_part: Tensor | None
+    ) -> Tensor:
+        totals = torch.zeros(len(clients), task.dimension, device=task.device)
+        for owners, rows in task.sample_gradients(model, clients, taking_part):
+            _add_to_owners(totals, owners, clipped(rows, self._limit))
+        return totals
+
+
+def _float_of(totals: Tensor) -> torch.dtype:
+    return torch.float64 if totals.dtype == torch.int64 else totals.dtype
+
+
+def _add_to_owners(totals: Tensor, owners: Tensor, rows: Rows) -> None:
+    """Add each row to its owner's total; factors of outer products are summed without the rows."""
+    match rows:
+        case DenseRows(values=values):
+            totals.index_add_(0, owners, values)
+        case OuterRows(left=left, right=right):
+            for owner in torch.unique(owners).tolist():
+                mine = owners == owner
+                ones = torch.ones(int(mine.sum()), device=left.device)
+                totals[owner] += OuterRows(left[mine], right[mine]).total(ones)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +142,15 @@ class LocalSgd:
 
         w <- w - learning_rate (gradient + lambda_k (w - w_0)),
 
-    w_0 being the model that the server released, as everything here that is not the client's own.
-    A first step starts at w_0, so with `steps` = 1 no penalty has any effect.
+    w_0 being the model that the server released, as everything here that is not the client's own;
+    `proximal_weight` is added to all of them. A first step starts at w_0, so with `steps` = 1 no
+    penalty has any effect.
     """
 
     clip_norm: float
     steps: int
     learning_rate: float
+    proximal_weight: float = 0.0
     penalties: Mapping[str, float] = field(default_factory=dict)
     unit: ClassVar[Unit] = Unit.CLIENT
 
@@ -84,30 +158,43 @@ class LocalSgd:
         parameters.clip_norm("clip_norm", self.clip_norm)
         parameters.integer("local_steps", self.steps, low=1, high=10**6)
         parameters.positive("local_learning_rate", self.learning_rate)
+        if parameters.finite("proximal_weight", self.proximal_weight) < 0.0:
+            raise ParameterError(f"proximal_weight must be at least 0, got {self.proximal_weight}")
         for client, penalty in self.penalties.items():
             if not 0.0 <= parameters.finite("penalty", penalty) <= 1.0:
                 raise ParameterError(
                     f"the penalty of client '{client}' must lie in [0, 1], got {penalty}"
                 )
 
-    def records(self, client: ClientData) -> int:
+    def records(self, num_samples: int) -> int:
         """One, whatever the number of samples: that number is private here."""
         return 1
 
     def updates(
-        self, task: Task, model: Vector, clients: Sequence[ClientData]
-    ) -> Iterator[tuple[ClientData, Vector]]:
+        self, task: Task, clients: Sequence[ClientData], step: Step
+    ) -> Iterator[tuple[int, Rows]]:
+        if self.steps == 1:
+            gradients = task.first_steps(step.model, clients)
+            if gradients is not None:
+                rate = torch.full((len(gradients),), -self.learning_rate, device=task.device)
+                yield 0, gradients.scaled(rate)
+                return
         models = task.local_models(
-            model,
+            step.model,
             clients,
             steps=self.steps,
             learning_rate=self.learning_rate,
-            proximal_weights=[self.penalties.get(client.name, 0.0) for client in clients],
+            proximal_weights=self._pulls(clients),
         )
-        for position, local in models:
-            update = local.to(torch.float64).numpy() - model
-            # A diverged client sends zero: an error would tell the server about its data.
-            yield clients[position], update if np.isfinite(update).all() else np.zeros_like(update)
+        origin = torch.from_numpy(step.model).to(task.device)
+        for start, rows in models:
+            yield start, DenseRows(rows.to(torch.float64) - origin)
+
+    def _pulls(self, clients: Sequence[ClientData]) -> list[float] | None:
+        if not self.penalties:
+            return [self.proximal_weight] * len(clients) if self.proximal_weight else None
+        names = names_of(clients)
+        return [self.proximal_weight + self.penalties.get(name, 0.0) for name in names]
 
 
 def budget_penalties(epsilons: Mapping[str, float]) -> dict[str, float]:
@@ -130,6 +217,7 @@ class FedAvg:
     server_learning_rate: float
     server_momentum: float
     uplinks: ClassVar[int] = 1
+    gathers: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         parameters.positive("server_learning_rate", self.server_learning_rate)
@@ -141,25 +229,25 @@ class FedAvg:
     def unit(self) -> Unit:
         return self.local_work.unit
 
-    def domain(self, dimension: int, client: ClientData) -> L2Ball:
-        records = self.local_work.records(client)
+    def domain(self, dimension: int, num_samples: int) -> L2Ball:
+        records = self.local_work.records(num_samples)
         return L2Ball(dimension=dimension, radius=self.local_work.clip_norm, records=records)
 
-    def weight(self, client: ClientData) -> float:
+    def weight(self, num_samples: int) -> float:
         """The number of records behind the mean: the public sample count, or one client."""
-        return float(self.local_work.records(client))
+        return float(self.local_work.records(num_samples))
 
     def initialise(self, model: Vector) -> State:
         return {"velocity": np.zeros_like(model)}
 
     def client_steps(
-        self, task: Task, model: Vector, clients: Sequence[ClientData]
-    ) -> Iterator[tuple[ClientData, Uplinks]]:
-        for client, update in self.local_work.updates(task, model, clients):
-            yield client, (update,)
+        self, task: Task, clients: Sequence[ClientData], step: Step
+    ) -> Iterator[Block]:
+        for start, rows in self.local_work.updates(task, clients, step):
+            yield Block(start=start, uplinks=(rows,))
 
     def server_step(
-        self, model: Vector, combined: Sequence[Vector], state: State
+        self, model: Vector, combined: Sequence[Combined], state: State
     ) -> tuple[Vector, State]:
-        velocity = self.server_momentum * state["velocity"] + combined[0]
+        velocity = self.server_momentum * state["velocity"] + combined[0].mean
         return model + self.server_learning_rate * velocity, {"velocity": velocity}

@@ -29,10 +29,12 @@ import torch
 
 from sottovoce import parameters
 from sottovoce.adjacency import Unit
-from sottovoce.algorithms.algorithm import State, Uplinks
+from sottovoce.algorithms.algorithm import Block, Combined, State, Step
 from sottovoce.domains import L2Ball, Vector
 from sottovoce.errors import ParameterError
-from sottovoce.learning.task import ClientData, Task
+from sottovoce.learning.clients import ClientData
+from sottovoce.learning.rows import DenseRows
+from sottovoce.learning.task import Task
 from sottovoce.randomness import Randomness, open_uniforms
 
 
@@ -89,6 +91,7 @@ class NbAfl:
     randomness: Randomness
     unit: ClassVar[Unit] = Unit.CLIENT
     uplinks: ClassVar[int] = 1
+    gathers: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         parameters.clip_norm("clip_norm", self.clip_norm)
@@ -99,10 +102,10 @@ class NbAfl:
             if value < 0.0:
                 raise ParameterError(f"{name} must be at least 0, got {value}")
 
-    def domain(self, dimension: int, client: ClientData) -> L2Ball:  # noqa: ARG002
+    def domain(self, dimension: int, num_samples: int) -> L2Ball:  # noqa: ARG002
         return L2Ball(dimension=dimension, radius=self.clip_norm)
 
-    def weight(self, client: ClientData) -> float:  # noqa: ARG002
+    def weight(self, num_samples: int) -> float:  # noqa: ARG002
         """One, whatever the number of samples: that number is private here."""
         return 1.0
 
@@ -110,26 +113,23 @@ class NbAfl:
         return {"server_steps": np.zeros(1)}
 
     def client_steps(
-        self, task: Task, model: Vector, clients: Sequence[ClientData]
-    ) -> Iterator[tuple[ClientData, Uplinks]]:
+        self, task: Task, clients: Sequence[ClientData], step: Step
+    ) -> Iterator[Block]:
         models = task.local_models(
-            model,
+            step.model,
             clients,
             steps=self.local_steps,
             learning_rate=self.local_learning_rate,
             proximal_weights=[self.proximal_weight] * len(clients),
         )
-        for position, local in models:
-            vector = local.to(torch.float64).numpy()
-            # A diverged client sends zero: an error would tell the server about its data.
-            finite = vector if np.isfinite(vector).all() else np.zeros_like(vector)
-            yield clients[position], (finite,)
+        for start, rows in models:
+            yield Block(start=start, uplinks=(DenseRows(rows.to(torch.float64)),))
 
     def server_step(
-        self, model: Vector, combined: Sequence[Vector], state: State
+        self, model: Vector, combined: Sequence[Combined], state: State
     ) -> tuple[Vector, State]:
         step = int(state["server_steps"][0])
-        mean = combined[0]
+        mean = combined[0].mean
         if self.downlink_stddev:
             mean = mean + self.downlink_stddev * self._noise(step, len(model))
         return mean, {"server_steps": np.array([step + 1.0])}

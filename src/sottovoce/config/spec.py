@@ -67,12 +67,20 @@ class FixedSizeSpec(Section):
     size: Annotated[int, Field(ge=1)]
 
 
+class EpochsSpec(Section):
+    """Everyone once an epoch, `size` clients a round: a client pays for its epochs, not rounds."""
+
+    kind: Literal["epochs"]
+    size: Annotated[int, Field(ge=1)]
+
+
 class FedAvgSpec(Section):
     kind: Literal["fedavg"]
     server_learning_rate: Positive
     server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     local_steps: Annotated[int, Field(ge=1)] = 1
     local_learning_rate: Positive | None = None
+    proximal_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     budget_penalty: bool = False
 
 
@@ -160,6 +168,9 @@ class PrivacySpec(Section):
     budget, which the ledger enforces. The algorithm 'nbafl' alone takes it for its published
     analysis, which is no bound: there it makes the noise, and is no budget.
 
+    With a `record_sampling_rate` below 1 each client works on a secret sample of its own records in
+    every round, which is charged less; at sample level only.
+
     The run halts where fewer than `minimum_clients` clients have budget left for a round. Clients
     in `groups` have budgets or mechanisms of their own.
     """
@@ -169,8 +180,24 @@ class PrivacySpec(Section):
     clip_norm: Positive
     epsilon: Epsilon | None = None
     delta: Delta
+    record_sampling_rate: Annotated[float, Field(gt=0, le=1)] = 1.0
     minimum_clients: Annotated[int, Field(ge=1)] = 1
     groups: Annotated[tuple[GroupSpec, ...], Field(strict=False)] = ()
+
+
+class RuntimeSpec(Section):
+    """Where and how a run is simulated.
+
+    messages   stored: each is charged in the ledger, sealed, stored and opened, as in a deployment.
+               packed: the same codes, packed and unpacked; charges are counted in memory.
+               none:   drawn from the same laws with torch's generator, in float32; for sweeps.
+    device     where models train: "auto" is the GPU if there is one.
+
+    Anything but stored needs seeded randomness.
+    """
+
+    messages: Literal["stored", "packed", "none"] = "stored"
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
 
 
 class RunSpec(Section):
@@ -191,13 +218,14 @@ class RunSpec(Section):
     algorithm: Annotated[FedAvgSpec | NbAflSpec, Field(discriminator="kind")]
     privacy: PrivacySpec
     mechanism: MechanismSpec
-    sampling: Annotated[EveryoneSpec | PoissonSpec | FixedSizeSpec, Field(discriminator="kind")] = (
-        EveryoneSpec(kind="everyone")
-    )
+    sampling: Annotated[
+        EveryoneSpec | PoissonSpec | FixedSizeSpec | EpochsSpec, Field(discriminator="kind")
+    ] = EveryoneSpec(kind="everyone")
 
     channel: Annotated[DirectSpec | SecureSumSpec | ShufflerSpec, Field(discriminator="kind")] = (
         DirectSpec(kind="direct")
     )
+    runtime: RuntimeSpec = RuntimeSpec()
 
     def plain(self) -> dict[str, Any]:
         return self.model_dump(mode="json")

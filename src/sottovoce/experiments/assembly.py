@@ -19,6 +19,7 @@ from sottovoce.config.spec import (
     AUTO,
     DirectSpec,
     DirichletSpec,
+    EpochsSpec,
     EveryoneSpec,
     FedAvgSpec,
     FixedSizeSpec,
@@ -44,15 +45,24 @@ from sottovoce.experiments.groups import (
     written_into,
 )
 from sottovoce.learning import datasets, models, partitioners
+from sottovoce.learning.clients import Clients
 from sottovoce.learning.partitioners import DirichletByLabel, Iid, Partition
-from sottovoce.learning.task import ClientData, Task
+from sottovoce.learning.task import Task
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent
 from sottovoce.randomness import Randomness, SeededRandomness, SystemRandomness
-from sottovoce.rounds.plan import ClientPlan
-from sottovoce.simulation.cohorts import ClientSampling, Everyone, FixedSize, Poisson
+from sottovoce.rounds.plan import ClientPlan, charged_event
+from sottovoce.simulation.cohorts import (
+    ClientSampling,
+    Epochs,
+    Everyone,
+    FixedSize,
+    Poisson,
+    most_participations,
+)
+from sottovoce.simulation.drawn import law_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +71,7 @@ class Assembly:
 
     spec: RunSpec
     task: Task
-    clients: tuple[ClientData, ...]
+    clients: Clients
     parts: tuple[ClientPlan, ...]
     algorithm: FedAvg | NbAfl
     sampling: ClientSampling
@@ -78,14 +88,7 @@ def assemble(spec: RunSpec) -> Assembly:
     shares = partitioners.split(
         _partition(spec), data.train_labels, spec.data.clients, schedule.generator("partition")
     )
-    clients = tuple(
-        ClientData(
-            name=f"client-{number:04d}",
-            features=torch.from_numpy(data.train_features[share]),
-            labels=torch.from_numpy(data.train_labels[share]),
-        )
-        for number, share in enumerate(shares)
-    )
+    clients = Clients(data.train_features, data.train_labels, shares)
     model = _model(spec)
     module = models.build(model, data.train_features.shape[1], data.num_classes)
     models.initialise(model, module, schedule.generator("initial model"))
@@ -97,17 +100,20 @@ def assemble(spec: RunSpec) -> Assembly:
                 "'fedavg'"
             )
         spec = nbafl.with_published_noise(spec, clients)
-    groups = groups_of(spec, [client.name for client in clients])
-    _check_minimum(spec)
+    _check_runtime(spec)
+    groups = groups_of(spec, clients.names)
+    _check_minimum(spec, len(clients))
     algorithm = _algorithm(spec, clients, groups)
-    channel = _channel(spec)
+    channel = _channel(spec, len(clients))
     groups, choice = _resolved(groups, spec, algorithm, task.dimension, clients, channel)
     group_of = {name: group for group in groups for name in group.clients}
     parts = _parts(group_of, algorithm, task.dimension, clients)
     channel.check((part.mechanism, part.weight) for part in parts)
     first = {group_of[part.client].number: part.mechanism for part in reversed(parts)}
-    for mechanism in first.values():
-        channel.event(mechanism, spec.privacy.adjacency)  # refused here, before any round
+    for mechanism in first.values():  # refused here, before any round
+        charged_event(channel, mechanism, spec.privacy.adjacency, spec.privacy.record_sampling_rate)
+        if spec.runtime.messages == "none":
+            law_of(mechanism)
     check_private(
         groups,
         [
@@ -125,7 +131,7 @@ def assemble(spec: RunSpec) -> Assembly:
         clients=clients,
         parts=parts,
         algorithm=algorithm,
-        sampling=_sampling(spec),
+        sampling=_sampling(spec, len(clients)),
         channel=channel,
         groups=groups,
         budgets=_budgets(groups, spec, algorithm),
@@ -154,27 +160,32 @@ def _resolved(
     spec: RunSpec,
     algorithm: FedAvg | NbAfl,
     dimension: int,
-    clients: tuple[ClientData, ...],
+    clients: Clients,
     channel: Channel,
 ) -> tuple[tuple[Group, ...], str | None]:
     """The groups with mechanisms chosen, calibrated and automatic parameters filled in; and why.
 
     The client with the most records has the least noise beside its clip, so 'auto' looks at it.
     """
-    by_size = sorted(clients, key=lambda client: client.num_samples, reverse=True)
+    size_of = dict(zip(clients.names, clients.sizes, strict=True))
+    times = most_participations(_sampling(spec, len(clients)), len(clients), spec.rounds)
     found, reasons = [], {}
     for group in groups:
-        members = set(group.clients)
-        domains = dict.fromkeys(
-            algorithm.domain(dimension, client) for client in by_size if client.name in members
-        )
+        sizes = sorted({size_of[name] for name in group.clients}, reverse=True)
+        domains = dict.fromkeys(algorithm.domain(dimension, size) for size in sizes)
 
         def event_of(mechanism: Mechanism) -> PrivacyEvent:
-            return channel.event(mechanism, spec.privacy.adjacency)
+            return charged_event(
+                channel, mechanism, spec.privacy.adjacency, spec.privacy.record_sampling_rate
+            )
 
         if group.mechanism.kind == AUTO:
-            group, reasons[group.where] = chosen(group, spec, next(iter(domains)), event_of)
-        found.append(resolve(group, list(domains), rounds=spec.rounds, event_of=event_of))
+            group, reasons[group.where] = chosen(
+                group, spec, next(iter(domains)), event_of, rounds=times
+            )
+        found.append(
+            resolve(group, list(domains), rounds=times * algorithm.uplinks, event_of=event_of)
+        )
     return tuple(found), in_one_sentence(reasons)
 
 
@@ -182,19 +193,20 @@ def _parts(
     group_of: Mapping[str, Group],
     algorithm: FedAvg | NbAfl,
     dimension: int,
-    clients: tuple[ClientData, ...],
+    clients: Clients,
 ) -> tuple[ClientPlan, ...]:
     """Everyone's part; clients of one group and domain share a mechanism."""
-    built: dict[tuple[int, L2Ball], Mechanism] = {}
+    built: dict[tuple[int, int], Mechanism] = {}
     parts = []
-    for client in clients:
-        group, domain = group_of[client.name], algorithm.domain(dimension, client)
-        key = group.number, domain
+    for name, size in zip(clients.names, clients.sizes, strict=True):
+        group = group_of[name]
+        key = group.number, size
         if key not in built:
             registration = registry.find(group.mechanism.kind)
+            domain = algorithm.domain(dimension, size)
             built[key] = registration.build(domain, group.mechanism.parameters)
-        weight = algorithm.weight(client)
-        parts.append(ClientPlan(client=client.name, mechanism=built[key], weight=weight))
+        weight = algorithm.weight(size)
+        parts.append(ClientPlan(client=name, mechanism=built[key], weight=weight))
     return tuple(parts)
 
 
@@ -217,17 +229,28 @@ def _has_a_range(mechanism: Mechanism) -> bool:
     return isinstance(code_format, LevelCodes) and code_format.count is None
 
 
-def _check_minimum(spec: RunSpec) -> None:
-    if spec.privacy.minimum_clients > spec.data.clients:
+def _check_minimum(spec: RunSpec, num_clients: int) -> None:
+    if spec.privacy.minimum_clients > num_clients:
         raise ConfigError(
-            f"privacy.minimum_clients {spec.privacy.minimum_clients} exceeds data.clients "
-            f"{spec.data.clients}: no round would ever be run"
+            f"privacy.minimum_clients {spec.privacy.minimum_clients} exceeds the {num_clients} "
+            "clients: no round would ever be run"
         )
 
 
-def _algorithm(
-    spec: RunSpec, clients: tuple[ClientData, ...], groups: Sequence[Group]
-) -> FedAvg | NbAfl:
+def _check_runtime(spec: RunSpec) -> None:
+    """What needs no ledger must be repeatable; what hides messages needs them."""
+    if spec.runtime.messages == "stored":
+        return
+    if spec.randomness != "seeded":
+        raise ConfigError(
+            f"runtime.messages = '{spec.runtime.messages}' is a simulation: set randomness = "
+            "'seeded', or runtime.messages = 'stored'"
+        )
+    if not isinstance(spec.channel, DirectSpec):
+        raise ConfigError(f"the channel '{spec.channel.kind}' needs runtime.messages = 'stored'")
+
+
+def _algorithm(spec: RunSpec, clients: Clients, groups: Sequence[Group]) -> FedAvg | NbAfl:
     match spec.algorithm:
         case FedAvgSpec() as given:
             return FedAvg(
@@ -249,19 +272,34 @@ def _local_work(spec: RunSpec, algorithm: FedAvgSpec, groups: Sequence[Group]) -
                 "'algorithm.budget_penalty' acts between local steps, and sample-level privacy "
                 "takes one; drop it, or set privacy.level = 'client'"
             )
+        if algorithm.proximal_weight:
+            raise ConfigError(
+                "'algorithm.proximal_weight' acts between local steps, and sample-level privacy "
+                "takes one; drop it, or set privacy.level = 'client'"
+            )
         if algorithm.local_steps != 1 or algorithm.local_learning_rate is not None:
             raise ConfigError(
                 "sample-level privacy takes one clipped full-batch step a round: drop "
                 "'algorithm.local_steps' and 'algorithm.local_learning_rate', or set "
                 "privacy.level = 'client'"
             )
-        return SampleClippedGradient(clip_norm=clip_norm)
+        return SampleClippedGradient(
+            clip_norm=clip_norm,
+            sampling_rate=spec.privacy.record_sampling_rate,
+            summation="float" if spec.runtime.messages == "none" else "exact",
+        )
+    if spec.privacy.record_sampling_rate < 1.0:
+        raise ConfigError(
+            "'privacy.record_sampling_rate' samples records, and client-level privacy protects all "
+            "of them together; drop it, or set privacy.level = 'sample'"
+        )
     if algorithm.local_learning_rate is None:
         raise ConfigError("client-level privacy needs 'algorithm.local_learning_rate'")
     return LocalSgd(
         clip_norm=clip_norm,
         steps=algorithm.local_steps,
         learning_rate=algorithm.local_learning_rate,
+        proximal_weight=algorithm.proximal_weight,
         penalties=_penalties(groups) if algorithm.budget_penalty else {},
     )
 
@@ -298,37 +336,44 @@ def _model(spec: RunSpec) -> models.Model:
             assert_never(spec.model)
 
 
-def _sampling(spec: RunSpec) -> ClientSampling:
+def _sampling(spec: RunSpec, num_clients: int) -> ClientSampling:
     match spec.sampling:
         case EveryoneSpec():
             return Everyone()
         case PoissonSpec(rate=rate):
             return Poisson(rate=rate)
         case FixedSizeSpec(size=size):
-            if size > spec.data.clients:
-                raise ConfigError(f"sampling.size {size} exceeds data.clients {spec.data.clients}")
+            _check_size(size, num_clients)
             return FixedSize(size=size)
+        case EpochsSpec(size=size):
+            _check_size(size, num_clients)
+            return Epochs(size=size)
         case _:
             assert_never(spec.sampling)
 
 
-def _channel(spec: RunSpec) -> Channel:
+def _check_size(size: int, num_clients: int) -> None:
+    if size > num_clients:
+        raise ConfigError(f"sampling.size {size} exceeds the {num_clients} clients")
+
+
+def _channel(spec: RunSpec, num_clients: int) -> Channel:
     match spec.channel:
         case DirectSpec():
             return Direct()
         case SecureSumSpec(minimum_clients=minimum):
-            _check_reachable(spec, minimum, "no sum")
+            _check_reachable(spec, num_clients, minimum, "no sum")
             return SecureSum(minimum_clients=minimum)
         case ShufflerSpec(minimum_clients=minimum):
-            _check_reachable(spec, minimum, "no message")
+            _check_reachable(spec, num_clients, minimum, "no message")
             return Shuffler(minimum_clients=minimum)
         case _:
             assert_never(spec.channel)
 
 
-def _check_reachable(spec: RunSpec, minimum: int, nothing: str) -> None:
-    fixed = spec.sampling.size if isinstance(spec.sampling, FixedSizeSpec) else None
-    largest = fixed or spec.data.clients
+def _check_reachable(spec: RunSpec, num_clients: int, minimum: int, nothing: str) -> None:
+    fixed = spec.sampling.size if isinstance(spec.sampling, FixedSizeSpec | EpochsSpec) else None
+    largest = fixed or num_clients
     if minimum > largest:
         raise ConfigError(
             f"channel.minimum_clients {minimum} exceeds the {largest} clients that a round can "

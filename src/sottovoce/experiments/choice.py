@@ -12,7 +12,9 @@ from sottovoce.harmonizer.setting import Setting
 from sottovoce.mechanisms.registry import EventOf
 
 
-def chosen(group: Group, spec: RunSpec, domain: L2Ball, event_of: EventOf) -> tuple[Group, str]:
+def chosen(
+    group: Group, spec: RunSpec, domain: L2Ball, event_of: EventOf, *, rounds: int
+) -> tuple[Group, str]:
     """The group with a mechanism, still to be calibrated, and why it is that one."""
     given = group.mechanism.parameters
     for name in given.keys() - {"bits"}:
@@ -27,7 +29,7 @@ def chosen(group: Group, spec: RunSpec, domain: L2Ball, event_of: EventOf) -> tu
         epsilon=group.epsilon,
         delta=group.delta,
         adjacency=spec.privacy.adjacency,
-        rounds=spec.rounds,
+        rounds=rounds,
         bits=given.get("bits"),
         exact=spec.randomness == "system",
     )

@@ -4,21 +4,21 @@ from collections.abc import Collection
 from typing import Any
 
 from sottovoce.experiments.assembly import Assembly
+from sottovoce.experiments.books import Books
 from sottovoce.files import finite_or_none
-from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.mechanism import bits_per_coordinate
 
 
-def client_table(assembly: Assembly, ledger: Ledger, able: Collection[str]) -> list[dict[str, Any]]:
+def client_table(assembly: Assembly, books: Books, able: Collection[str]) -> list[dict[str, Any]]:
     """Budget and spending of each client at its own delta; whoever is not `able` has run out.
 
     `group` counts the spec's tables from 1; 0 are clients that no table names.
     """
-    rounds = ledger.rounds_charged(assembly.spec.hash)
+    rounds = books.rounds_charged(assembly.spec.hash)
     rows = {}
     for group in assembly.groups:
         for name in group.clients:
-            spent = ledger.spent(name, group.delta)
+            spent = books.spent(name, group.delta)
             budget = assembly.budgets.get(name)
             rows[name] = {
                 "client": name,

@@ -6,7 +6,7 @@ from sottovoce import parameters
 from sottovoce.algorithms.nbafl import NbAfl, PublishedNoise
 from sottovoce.config.spec import MechanismSpec, NbAflSpec, RunSpec
 from sottovoce.errors import ConfigError
-from sottovoce.learning.task import ClientData
+from sottovoce.learning.clients import Clients
 from sottovoce.randomness import Randomness
 
 WARNING = (
@@ -16,7 +16,7 @@ WARNING = (
 )
 
 
-def with_published_noise(spec: RunSpec, clients: tuple[ClientData, ...]) -> RunSpec:
+def with_published_noise(spec: RunSpec, clients: Clients) -> RunSpec:
     """The spec with the noise multiplier that the published formula has for privacy.epsilon."""
     if spec.privacy.level != "client":
         raise ConfigError(
@@ -52,7 +52,7 @@ def with_published_noise(spec: RunSpec, clients: tuple[ClientData, ...]) -> RunS
     return spec.model_copy(update={"mechanism": mechanism})
 
 
-def algorithm(spec: RunSpec, clients: tuple[ClientData, ...], randomness: Randomness) -> NbAfl:
+def algorithm(spec: RunSpec, clients: Clients, randomness: Randomness) -> NbAfl:
     """NbAFL with the downlink noise that the paper has beside this uplink noise."""
     given, exposures = _section(spec), _exposures(spec)
     target = published_epsilon(spec, clients, exposures)
@@ -66,17 +66,17 @@ def algorithm(spec: RunSpec, clients: tuple[ClientData, ...], randomness: Random
     )
 
 
-def published_noise(spec: RunSpec, clients: tuple[ClientData, ...]) -> PublishedNoise:
+def published_noise(spec: RunSpec, clients: Clients) -> PublishedNoise:
     return PublishedNoise(
         clip_norm=spec.privacy.clip_norm,
         delta=spec.privacy.delta,
         rounds=spec.rounds,
         clients=len(clients),
-        smallest_dataset=min(client.num_samples for client in clients),
+        smallest_dataset=min(clients.sizes),
     )
 
 
-def published_epsilon(spec: RunSpec, clients: tuple[ClientData, ...], exposures: int) -> float:
+def published_epsilon(spec: RunSpec, clients: Clients, exposures: int) -> float:
     """What the paper would print for a client whose model was sent that often."""
     multiplier = parameters.noise_multiplier(spec.mechanism.parameters["noise_multiplier"])
     stddev = multiplier * spec.privacy.clip_norm

@@ -1,32 +1,20 @@
 """Run a spec into a folder, or go on where it stopped."""
 
-import dataclasses
-import math
-import statistics
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any
 
-from sottovoce import __version__
-from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.algorithms.nbafl import NbAfl
-from sottovoce.channels.channel import Direct, SecureSum, Shuffler
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError, LedgerError, OutputError
-from sottovoce.experiments import nbafl
-from sottovoce.experiments.assembly import Assembly, assemble, randomness_of
-from sottovoce.experiments.client_table import client_table, group_table
+from sottovoce.experiments.assembly import Assembly, assemble
+from sottovoce.experiments.books import Books, simulation_of, tally_of
+from sottovoce.experiments.outcome import Metrics, header, metrics_row, result_of
 from sottovoce.experiments.run_folder import RunFolder
-from sottovoce.files import finite_or_none
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.mechanisms.mechanism import bits_per_coordinate
-from sottovoce.privacy.accounting import privacy_spent, show_epsilon
-from sottovoce.privacy.events import NonPrivate, multiset, unhidden
-from sottovoce.randomness import SeededRandomness
-from sottovoce.simulation.engine import Halted, RoundRecord, Simulation
+from sottovoce.simulation.engine import Halted, Simulation
 from sottovoce.simulation.progress import Progress
 
-Metrics = dict[str, Any]
 OnRound = Callable[[Metrics], None]
 
 
@@ -43,47 +31,67 @@ def run(
     if resume:
         _check_same_spec(run_folder, assembly.spec)
     else:
-        run_folder.create(_header(assembly))
-    # A run that has begun has a ledger: a new, empty one would forget what was spent.
-    with (
-        run_folder.locked(),
-        run_folder.ledger(must_exist=run_folder.has_begun) as ledger,
-    ):
+        run_folder.create(header(assembly))
+    with run_folder.locked(), _opened(run_folder, assembly) as books:
         if resume:
-            _check_nothing_is_missing(run_folder, ledger, assembly.spec)
-        _set_budgets(ledger, assembly)
-        simulation = _simulation(assembly, ledger)
+            _check_nothing_is_missing(run_folder, books, assembly.spec)
+        simulation = simulation_of(assembly, books)
         progress = run_folder.load_checkpoint() or simulation.start()
+        simulation.replay(progress)
         run_folder.keep_metrics_up_to(progress.rounds_done)
         halted = None
         while progress.rounds_done < assembly.spec.rounds:
             outcome = simulation.step(progress)
             if isinstance(outcome, Halted):
                 halted = outcome.reason
-                _checkpoint(run_folder, ledger, simulation, progress)
+                _checkpoint(run_folder, books, simulation, progress)
                 break
             progress, record = outcome
-            row = _metrics(assembly, ledger, progress, record)
+            row = metrics_row(assembly, books, progress, record)
             run_folder.append_metrics(row)
             if on_round:
                 on_round(row)
             finished = progress.rounds_done == assembly.spec.rounds
             if finished or progress.rounds_done % assembly.spec.checkpoint_every == 0:
-                _checkpoint(run_folder, ledger, simulation, progress)
-        result = _result(assembly, simulation, run_folder, progress, halted)
+                _checkpoint(run_folder, books, simulation, progress)
+        result = result_of(assembly, simulation, books, run_folder.metrics(), progress, halted)
         run_folder.save_result(result)
     return result
 
 
+@contextlib.contextmanager
+def _opened(run_folder: RunFolder, assembly: Assembly) -> Iterator[Books]:
+    """The ledger in the folder, or a tally where nothing is stored."""
+    if assembly.spec.runtime.messages != "stored":
+        yield tally_of(assembly)
+        return
+    # A run that has begun has a ledger: a new, empty one would forget what was spent.
+    with run_folder.ledger(must_exist=run_folder.has_begun) as ledger:
+        yield ledger
+
+
 def _checkpoint(
-    run_folder: RunFolder, ledger: Ledger, simulation: Simulation, progress: Progress
+    run_folder: RunFolder, books: Books, simulation: Simulation, progress: Progress
 ) -> None:
-    run_folder.save_checkpoint(progress, ledger.num_charges)
-    ledger.discard_messages(simulation.run, before_round=progress.rounds_done + 1)
+    run_folder.save_checkpoint(progress, books.num_charges)
+    if isinstance(books, Ledger):
+        books.discard_messages(simulation.run, before_round=progress.rounds_done + 1)
 
 
-def _check_nothing_is_missing(run_folder: RunFolder, ledger: Ledger, spec: RunSpec) -> None:
+def _check_nothing_is_missing(run_folder: RunFolder, books: Books, spec: RunSpec) -> None:
     """Refuse to go on from files that do not belong together: spending must not look smaller."""
+    checkpoint = run_folder.load_checkpoint()
+    if isinstance(books, Ledger):
+        _check_ledger(run_folder, books, spec)
+    done = checkpoint.rounds_done if checkpoint else 0
+    rounds = [row["round"] for row in run_folder.metrics()][:done]
+    if rounds != list(range(1, done + 1)):
+        raise OutputError(
+            f"{run_folder.path / 'metrics.jsonl'} lacks rounds that the checkpoint has; restore it"
+        )
+
+
+def _check_ledger(run_folder: RunFolder, ledger: Ledger, spec: RunSpec) -> None:
     problems = ledger.verify()
     if problems:
         raise LedgerError(f"the ledger of {run_folder.path} is damaged: {problems[0]}; restore it")
@@ -93,17 +101,10 @@ def _check_nothing_is_missing(run_folder: RunFolder, ledger: Ledger, spec: RunSp
             f"the ledger of {run_folder.path} holds {ledger.num_charges} charges, but there were "
             f"{expected} at the checkpoint; restore it, with its -wal file if there is one"
         )
-    checkpoint = run_folder.load_checkpoint()
-    if checkpoint is None and ledger.discarded_messages(spec.hash):
+    if run_folder.load_checkpoint() is None and ledger.discarded_messages(spec.hash):
         raise OutputError(
             f"{run_folder.path} has lost its checkpoint.npz; restore it: without it, rounds that "
             "were sent would be charged again"
-        )
-    done = checkpoint.rounds_done if checkpoint else 0
-    rounds = [row["round"] for row in run_folder.metrics()][:done]
-    if rounds != list(range(1, done + 1)):
-        raise OutputError(
-            f"{run_folder.path / 'metrics.jsonl'} lacks rounds that the checkpoint has; restore it"
         )
 
 
@@ -122,262 +123,3 @@ def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
             f"{run_folder.path} was made from another spec (hash {found}, this one {spec.hash}); "
             "resume with the same spec, or choose another --out"
         )
-
-
-def _simulation(assembly: Assembly, ledger: Ledger) -> Simulation:
-    return Simulation(
-        run=assembly.spec.hash,
-        task=assembly.task,
-        clients=assembly.clients,
-        parts=assembly.parts,
-        algorithm=assembly.algorithm,
-        adjacency=assembly.spec.privacy.adjacency,
-        sampling=assembly.sampling,
-        schedule=SeededRandomness(assembly.spec.seed),
-        randomness=randomness_of(assembly.spec),
-        ledger=ledger,
-        rotated=assembly.spec.rotation == "on",
-        channel=assembly.channel,
-        minimum_clients=assembly.spec.privacy.minimum_clients,
-    )
-
-
-def _set_budgets(ledger: Ledger, assembly: Assembly) -> None:
-    with ledger.transaction():
-        for client, budget in assembly.budgets.items():
-            ledger.set_budget(client, budget)
-
-
-def _header(assembly: Assembly) -> dict[str, Any]:
-    spec = assembly.spec
-    return {
-        "sottovoce": __version__,
-        "spec": spec.plain(),
-        "spec_hash": spec.hash,
-        "randomness": spec.randomness,
-        **_grade_and_bits(assembly),
-        "layout": [[name, shape] for name, shape in assembly.task.layout.items()],
-        "clients": [
-            {
-                "client": part.client,
-                "weight": part.weight,
-                "noise_stddev": getattr(part.mechanism, "noise_stddev", None),
-            }
-            for part in assembly.parts
-        ],
-        "guarantee": guarantee(assembly),
-    }
-
-
-def _grade_and_bits(assembly: Assembly) -> dict[str, Any]:
-    """The weakest grade of all mechanisms, and bits of a coordinate, on average over clients."""
-    mechanisms = [part.mechanism for part in assembly.parts]
-    bits = [bits_per_coordinate(mechanism) for mechanism in mechanisms]
-    return {
-        "sampling_grade": "float" if _any_float(assembly) else mechanisms[0].sampling,
-        "bits_per_coordinate": bits[0] if len(set(bits)) == 1 else statistics.fmean(bits),
-    }
-
-
-def _any_float(assembly: Assembly) -> bool:
-    return any(part.mechanism.sampling == "float" for part in assembly.parts)
-
-
-def guarantee(assembly: Assembly) -> str:
-    """What is protected, in a sentence; and what the sentence does not cover."""
-    spec, mechanism = assembly.spec, assembly.parts[0].mechanism
-    if isinstance(mechanism.privacy(spec.privacy.adjacency), NonPrivate):
-        return "none: values are sent as they are"
-    sample = assembly.algorithm.unit is Unit.SAMPLE
-    unit = "one training sample" if sample else "one client's whole update"
-    match spec.privacy.adjacency:
-        case Adjacency.ZERO_OUT:
-            change = f"whether {unit} contributed or a zero stood in its place"
-        case Adjacency.REPLACE_ONE:
-            change = f"{unit}, even against any other in its place"
-        case _:
-            assert_never(spec.privacy.adjacency)
-    public = "; the number of samples of each client is public" if sample else ""
-    if isinstance(assembly.algorithm, NbAfl):
-        public = "; the size of the smallest data set is public"  # the noise is made from it
-    reasons = [
-        *(["seeded randomness"] if spec.randomness == "seeded" else []),
-        *(["float noise"] if _any_float(assembly) else []),
-    ]
-    grade = f" (simulation only: {' and '.join(reasons)})" if reasons else ""
-    match assembly.channel:
-        case Direct():
-            what = "local privacy: the messages hide"
-        case SecureSum():
-            what = f"privacy of sums ({assembly.channel.describe()}): the sums hide"
-        case Shuffler():
-            what = (
-                f"privacy of shuffled messages ({assembly.channel.describe()}): together they hide"
-            )
-        case _:
-            assert_never(assembly.channel)
-    own = ", each client within its own budget" if len(assembly.groups) > 1 else ""
-    return f"{spec.privacy.level}-level {what} {change}{own}{public}{grade}"
-
-
-def _both_epsilons(assembly: Assembly, ledger: Ledger, charged: float) -> dict[str, float | None]:
-    """What a client's messages would give away if they were seen, and what is seen of them does."""
-    if isinstance(assembly.channel, Direct):
-        return {"local_epsilon": finite_or_none(charged), "central_epsilon": None}
-
-    # Clients mostly share a history: each distinct one is accounted once.
-    histories = {tuple(ledger.history(client)) for client in ledger.clients()} - {()}
-    delta = assembly.spec.privacy.delta
-    totals = [privacy_spent(unhidden(multiset(history)), delta).epsilon for history in histories]
-    return {
-        "local_epsilon": finite_or_none(max(totals, default=0.0)),
-        "central_epsilon": finite_or_none(charged),
-    }
-
-
-def _published(assembly: Assembly, ledger: Ledger) -> dict[str, float]:
-    """The epsilon of a published analysis that is no bound, for the algorithm that has one."""
-    if not isinstance(assembly.algorithm, NbAfl):
-        return {}
-    sent = [sum(count for _, count in ledger.history(name)) for name in ledger.clients()]
-    most = max(sent, default=0)
-    return {
-        "published_epsilon": nbafl.published_epsilon(assembly.spec, assembly.clients, most),
-        "downlink_stddev": assembly.algorithm.downlink_stddev,
-    }
-
-
-def _idle_shuffler(
-    channel: Shuffler, local_epsilon: float | None, central_epsilon: float | None
-) -> list[str]:
-    """A warning where the shuffle saves less than a hundredth of epsilon."""
-    local, central = local_epsilon or 0.0, central_epsilon or 0.0
-    if not local or central < 0.99 * local:
-        return []
-    return [
-        f"shuffling {channel.minimum_clients} clients buys nothing: epsilon "
-        f"{show_epsilon(central, 3)} against {show_epsilon(local, 3)} if every message were seen "
-        "with its sender; it takes more clients, or a smaller epsilon for each message (a vector "
-        "of many coordinates has a large one)"
-    ]
-
-
-def _warnings(
-    assembly: Assembly,
-    rows: list[Metrics],
-    epsilons: dict[str, float | None],
-    halted: str | None,
-) -> list[str]:
-    """What a person should know before believing the result."""
-    found = []
-    remedy = "leave the noise to calibration, or ask for fewer rounds"
-    if halted:
-        found.append(
-            f"halted after {len(rows)} of {assembly.spec.rounds} rounds: {halted}; {remedy}"
-        )
-    short = next((row for row in rows if row["clients_out_of_budget"]), None)
-    if short:
-        drawn = short["clients_out_of_budget"] + short["clients_asked"]
-        found.append(
-            f"{short['clients_out_of_budget']} of {drawn} clients were out of budget in round "
-            f"{short['round']} of {assembly.spec.rounds}; {remedy}"
-        )
-    idle = sum(not row["clients_asked"] for row in rows)
-    if idle:
-        found.append(
-            f"in {idle} of {len(rows)} rounds the sample had too few clients: nobody was asked or "
-            "charged, and the model stayed as it was"
-        )
-    if isinstance(assembly.channel, SecureSum):
-        found.append(
-            "the secure sum is simulated: bytes are those of the bare codes, and a real protocol "
-            "sends more (a sum of n bits alone takes log2(n + 1) bits a coordinate)"
-        )
-    if isinstance(assembly.channel, Shuffler):
-        found += _idle_shuffler(assembly.channel, **epsilons)
-    if isinstance(assembly.algorithm, NbAfl):
-        found.append(nbafl.WARNING)
-    sample = assembly.algorithm.unit is Unit.SAMPLE
-    protected = sum(c.num_samples for c in assembly.clients) if sample else len(assembly.clients)
-    if assembly.spec.privacy.delta > 1.0 / protected:
-        found.append(
-            f"delta {assembly.spec.privacy.delta:g} is above one over the {protected} protected "
-            f"{assembly.algorithm.unit}s; choose it well below"
-        )
-    return found
-
-
-def _metrics(
-    assembly: Assembly, ledger: Ledger, progress: Progress, record: RoundRecord
-) -> Metrics:
-    evaluation = assembly.task.evaluate(progress.model)
-    if not math.isfinite(evaluation.loss):
-        raise ConfigError(
-            f"the model diverged in round {record.round} (test loss {evaluation.loss}); "
-            "lower algorithm.server_learning_rate"
-        )
-    # A resumed run finds charges of rounds that it is about to repeat: they are not yet spent here.
-    spent = ledger.largest_spent(
-        assembly.spec.privacy.delta, through=(assembly.spec.hash, record.round)
-    )
-    return {
-        **dataclasses.asdict(record),
-        "accuracy": evaluation.accuracy,
-        "loss": evaluation.loss,
-        "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
-    }
-
-
-def _result(
-    assembly: Assembly,
-    simulation: Simulation,
-    run_folder: RunFolder,
-    progress: Progress,
-    halted: str | None,
-) -> dict[str, Any]:
-    spec, rows, ledger = assembly.spec, run_folder.metrics(), simulation.ledger
-    spent = ledger.largest_spent(spec.privacy.delta)
-    asked = sum(row["clients_asked"] for row in rows)
-    received = sum(row["clients_received"] for row in rows)
-    evaluation = assembly.task.evaluate(progress.model)
-    # Who could not pay for the last round, or for the one that was not run any more.
-    able = simulation.able(progress.rounds_done + (1 if halted else 0))
-    clients = client_table(assembly, ledger, able)
-
-    def per_client(direction: str, kind: str, count: int) -> float | None:
-        total = sum(row[f"{kind}_bytes_{direction}"] for row in rows)
-        return total / count if count else None
-
-    epsilons = _both_epsilons(assembly, ledger, spent.epsilon if spent else 0.0)
-    return {
-        "name": spec.name,
-        "mechanism": {"kind": spec.mechanism.kind, **spec.mechanism.parameters},
-        "mechanism_choice": assembly.mechanism_choice,
-        "accuracy": evaluation.accuracy,
-        "loss": evaluation.loss,
-        "rounds": progress.rounds_done,
-        "halted": halted,
-        "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
-        **epsilons,
-        **_published(assembly, ledger),
-        "channel": assembly.channel.describe(),
-        "delta": spec.privacy.delta,
-        "private": spent is None or math.isfinite(spent.epsilon),
-        "accountant": spent.accountant if spent else None,
-        "adjacency": str(spec.privacy.adjacency),
-        "level": spec.privacy.level,
-        "guarantee": guarantee(assembly),
-        "randomness": spec.randomness,
-        **_grade_and_bits(assembly),
-        "rotation": spec.rotation,
-        "dimension": assembly.task.dimension,
-        "payload_bytes_up_per_message": per_client("up", "payload", received),
-        "total_bytes_up_per_message": per_client("up", "total", received),
-        "payload_bytes_down_per_message": per_client("down", "payload", asked),
-        "total_bytes_down_per_message": per_client("down", "total", asked),
-        "clients_out_of_budget": sum(row["ran_out"] for row in clients),
-        "spec_hash": spec.hash,
-        "groups": group_table(assembly, clients),
-        "clients": clients,
-        "warnings": _warnings(assembly, rows, epsilons, halted),
-    }

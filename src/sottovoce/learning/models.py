@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from sottovoce import parameters
+from sottovoce.errors import ParameterError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,3 +51,12 @@ def initialise(model: Model, module: nn.Module, generator: np.random.Generator) 
                 limit = float(np.sqrt(6.0 / sum(parameter.shape)))
                 draw = generator.uniform(-limit, limit, size=tuple(parameter.shape))
                 parameter.copy_(torch.as_tensor(draw))
+
+
+def check_module(module: nn.Module) -> None:
+    """Placeholder until the models' package is in."""
+    if any(True for _ in module.buffers()):
+        raise ParameterError(
+            "the model has buffers (batch normalisation?), which mix samples and leave the "
+            "client unprivatised; use group normalisation"
+        )

@@ -1,56 +1,61 @@
-"""A federated classification task: a module, clients' data, and gradients for many clients at once.
+"""A federated task: a module, what it is to do, and gradients for many clients at once.
 
-Models travel as flat float64 vectors; inside, torch works in the module's own precision.
+Models travel as flat float64 vectors; inside, torch works in the module's own precision, on the
+task's device.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, mse_loss
 
 from sottovoce.domains import Vector
-from sottovoce.errors import ParameterError
+from sottovoce.learning.clients import ClientData, samples_of, sizes_of
+from sottovoce.learning.models import check_module
+from sottovoce.learning.rows import DenseRows, OuterRows, Rows
 
 # Gradients held at once: bounds the memory of a round whatever the number of clients.
 MAX_GRADIENT_ELEMENTS = 1 << 25
+_EVALUATED_TOGETHER = 1024
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientData:
-    """One client's samples."""
-
-    name: str
-    features: Tensor
-    labels: Tensor
-
-    @property
-    def num_samples(self) -> int:
-        return len(self.labels)
+Objective = Literal["classification", "regression"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Performance on the held-out test data."""
+    """Performance on the held-out test data.
+
+    `accuracy` is the share of right labels; of a regression it is 1 - the mean absolute error.
+    """
 
     accuracy: float
     loss: float
 
 
 class Task:
-    """The module's structure, its flat layout, and the test data."""
+    """The module's structure, its flat layout, its objective and the test data."""
 
-    def __init__(self, module: nn.Module, test_features: Tensor, test_labels: Tensor) -> None:
-        if any(True for _ in module.buffers()):
-            raise ParameterError(
-                "the model has buffers (batch normalisation?), which mix samples and leave the "
-                "client unprivatised; use group normalisation"
-            )
-        self._module = module
+    def __init__(
+        self,
+        module: nn.Module,
+        test_features: Tensor | NDArray[Any],
+        test_labels: Tensor,
+        *,
+        objective: Objective = "classification",
+        device: str = "cpu",
+    ) -> None:
+        check_module(module)
+        self.device = torch.device(device)
+        self.objective: Objective = objective
+        self._module = module.to(self.device)
         self._shapes = {name: p.shape for name, p in module.named_parameters()}
-        self._test_features, self._test_labels = test_features, test_labels
+        self._test_features, self._test_labels = test_features, test_labels.to(self.device)
 
     @property
     def dimension(self) -> int:
@@ -58,40 +63,63 @@ class Task:
 
     def initial_model(self) -> Vector:
         flat = torch.cat([p.detach().reshape(-1) for p in self._module.parameters()])
-        return flat.to(torch.float64).numpy().copy()
+        return flat.to("cpu", torch.float64).numpy().copy()
 
     @property
     def layout(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of every tensor, in the order of the flat vector."""
         return {name: tuple(shape) for name, shape in self._shapes.items()}
 
+    # -- what the model does ---------------------------------------------------------------
+
     def evaluate(self, model: Vector) -> Evaluation:
+        """Loss and accuracy on the test data, a part of it at a time."""
+        loss = score = 0.0
+        parameters = self._unflatten(self.tensor(model))
         with torch.no_grad():
-            logits = self._logits(self._unflatten(self._tensor(model)), self._test_features)
-            loss = float(cross_entropy(logits, self._test_labels))
-            accuracy = float((logits.argmax(dim=1) == self._test_labels).double().mean())
-        return Evaluation(accuracy=accuracy, loss=loss)
+            for start in range(0, len(self._test_labels), _EVALUATED_TOGETHER):
+                part = slice(start, start + _EVALUATED_TOGETHER)
+                labels = self._test_labels[part]
+                outputs = self._outputs(parameters, self._features(self._test_features[part]))
+                loss += float(self._losses(outputs, labels).double().sum())
+                score += self._score(outputs, labels)
+        count = len(self._test_labels)
+        return Evaluation(accuracy=score / count, loss=loss / count)
+
+    def loss(self, flat: Tensor, features: Tensor, labels: Tensor) -> Tensor:
+        """The mean loss of a flat model on some samples, to be differentiated."""
+        return self._losses(self._outputs(self._unflatten(flat), features), labels).mean()
+
+    def tensor(self, model: Vector) -> Tensor:
+        return torch.as_tensor(model, dtype=torch.float32, device=self.device)
+
+    # -- gradients -------------------------------------------------------------------------
 
     def sample_gradients(
-        self, model: Vector, clients: Sequence[ClientData]
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """(each row's client, per-sample gradients as rows), all clients at once, in chunks."""
+        self, model: Vector, clients: Sequence[ClientData], chosen: Tensor | None = None
+    ) -> Iterator[tuple[Tensor, Rows]]:
+        """(each row's client, per-sample gradients as rows), all clients at once, in chunks.
 
-        def sample_loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(self._logits(parameters, x[None]), y[None])
-
-        per_sample = vmap(grad(sample_loss), in_dims=(None, 0, 0))
-        parameters = self._unflatten(self._tensor(model))
+        With `chosen`, a mask over all clients' samples, only of those.
+        """
+        features, labels = samples_of(clients)
         owners = torch.repeat_interleave(
-            torch.arange(len(clients)), torch.tensor([c.num_samples for c in clients])
+            torch.arange(len(clients)), torch.tensor(sizes_of(clients))
         )
-        features = torch.cat([c.features for c in clients])
-        labels = torch.cat([c.labels for c in clients])
+        if chosen is not None:
+            features, labels, owners = features[chosen], labels[chosen], owners[chosen]
+        features, labels = features.to(self.device), labels.to(self.device)
+        owners = owners.to(self.device)
         rows = max(1, MAX_GRADIENT_ELEMENTS // self.dimension)
         for start in range(0, len(labels), rows):
             part = slice(start, start + rows)
-            gradients = per_sample(parameters, features[part], labels[part])
-            yield owners[part], self._flatten(gradients)
+            yield owners[part], self._gradients(model, features[part], labels[part])
+
+    def first_steps(self, model: Vector, clients: Sequence[ClientData]) -> Rows | None:
+        """Each client's gradient in closed form: a linear classifier and one sample a client."""
+        if self._linear is None or any(size != 1 for size in sizes_of(clients)):
+            return None
+        return self._linear_gradients(model, *self._samples(clients))
 
     def local_models(
         self,
@@ -101,41 +129,95 @@ class Task:
         steps: int,
         learning_rate: float,
         proximal_weights: Sequence[float] | None = None,
+        corrections: Tensor | None = None,
     ) -> Iterator[tuple[int, Tensor]]:
-        """(client's position, its model after full-batch steps), clients trained side by side.
+        """(first client's position, models after full-batch steps as rows), side by side.
 
-        Each client's loss has (its proximal weight/2) |w - model|^2 added to it.
+        Each client's loss has (its proximal weight/2) |w - model|^2 added to it, and each step its
+        row of `corrections` added to the gradient.
         """
 
         def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-            losses = cross_entropy(self._logits(parameters, x), y, reduction="none")
-            return (losses * mask).sum() / mask.sum()
+            return (self._losses(self._outputs(parameters, x), y) * mask).sum() / mask.sum()
 
         step = vmap(grad(loss))
-        start_model = self._unflatten(self._tensor(model))
+        start_model = self._unflatten(self.tensor(model))
         together = max(1, MAX_GRADIENT_ELEMENTS // (4 * self.dimension))
         weights = [0.0] * len(clients) if proximal_weights is None else proximal_weights
         for start in range(0, len(clients), together):
             group = clients[start : start + together]
-            x, y, mask = _padded(group)
+            x, y, mask = self._padded(group)
             models = {n: t.expand(len(group), *t.shape) for n, t in start_model.items()}
-            pull = torch.tensor(weights[start : start + together])
+            pull = torch.tensor(weights[start : start + together], device=self.device)
+            shift = None
+            if corrections is not None:
+                shift = self._unflatten_rows(corrections[start : start + together])
             for _ in range(steps):
                 gradients = step(models, x, y, mask)
-                if pull.any():
-                    for name, origin in start_model.items():
+                for name, origin in start_model.items():
+                    if shift is not None:
+                        gradients[name] = gradients[name] + shift[name]
+                    if pull.any():
                         strength = pull.reshape(-1, *[1] * origin.ndim)
                         gradients[name] = gradients[name] + strength * (models[name] - origin)
                 models = {n: models[n] - learning_rate * gradients[n] for n in models}
-            for offset, row in enumerate(self._flatten(models)):
-                yield start + offset, row
+            yield start, self._flatten(models)
 
-    def _logits(self, parameters: dict[str, Tensor], features: Tensor) -> Tensor:
-        logits: Tensor = functional_call(self._module, parameters, (features,))
-        return logits
+    # -- inside ----------------------------------------------------------------------------
 
-    def _tensor(self, model: Vector) -> Tensor:
-        return torch.as_tensor(model, dtype=torch.float32)
+    @property
+    def _linear(self) -> nn.Linear | None:
+        """The layer, where the whole model is one linear layer and the task a classification."""
+        if self.objective != "classification":
+            return None
+        layers = [m for m in self._module.modules() if not any(True for _ in m.children())]
+        kept = [m for m in layers if not isinstance(m, nn.Flatten)]
+        only = kept[0] if len(kept) == 1 else None
+        return only if isinstance(only, nn.Linear) and only.bias is not None else None
+
+    def _gradients(self, model: Vector, features: Tensor, labels: Tensor) -> Rows:
+        if self._linear is not None:
+            return self._linear_gradients(model, features, labels)
+
+        def sample_loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            return self._losses(self._outputs(parameters, x[None]), y[None]).sum()
+
+        per_sample = vmap(grad(sample_loss), in_dims=(None, 0, 0))
+        gradients = per_sample(self._unflatten(self.tensor(model)), features, labels)
+        return DenseRows(self._flatten(gradients))
+
+    def _linear_gradients(self, model: Vector, features: Tensor, labels: Tensor) -> OuterRows:
+        """(softmax(W x + b) - onehot(y)) x [x, 1]: the gradient of cross-entropy, in factors."""
+        weight, bias = self._unflatten(self.tensor(model)).values()
+        inputs = features.reshape(len(features), -1)
+        residuals = torch.softmax(inputs @ weight.T + bias, dim=1)
+        residuals[torch.arange(len(labels)), labels] -= 1.0
+        return OuterRows(residuals, inputs)
+
+    def _losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """The loss of each sample."""
+        if self.objective == "classification":
+            return cross_entropy(outputs, labels, reduction="none")
+        return mse_loss(outputs, labels, reduction="none").mean(dim=-1)
+
+    def _score(self, outputs: Tensor, labels: Tensor) -> float:
+        """The sum of the samples' scores."""
+        if self.objective == "classification":
+            return float((outputs.argmax(dim=1) == labels).double().sum())
+        return float((1.0 - (outputs - labels).abs().mean(dim=-1)).double().sum())
+
+    def _outputs(self, parameters: dict[str, Tensor], features: Tensor) -> Tensor:
+        outputs: Tensor = functional_call(self._module, parameters, (features,))
+        return outputs
+
+    def _samples(self, clients: Sequence[ClientData]) -> tuple[Tensor, Tensor]:
+        features, labels = samples_of(clients)
+        return features.to(self.device), labels.to(self.device)
+
+    def _features(self, features: Tensor | NDArray[Any]) -> Tensor:
+        if not isinstance(features, Tensor):
+            features = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32))
+        return features.to(self.device)
 
     def _unflatten(self, flat: Tensor) -> dict[str, Tensor]:
         pieces = torch.split(flat, [shape.numel() for shape in self._shapes.values()])
@@ -144,15 +226,23 @@ class Task:
             for piece, (name, shape) in zip(pieces, self._shapes.items(), strict=True)
         }
 
+    def _unflatten_rows(self, rows: Tensor) -> dict[str, Tensor]:
+        pieces = torch.split(rows, [shape.numel() for shape in self._shapes.values()], dim=1)
+        return {
+            name: piece.reshape(len(rows), *shape)
+            for piece, (name, shape) in zip(pieces, self._shapes.items(), strict=True)
+        }
+
     def _flatten(self, batched: dict[str, Tensor]) -> Tensor:
         """Rows of flat parameters from tensors with a leading batch dimension."""
         return torch.cat([batched[name].flatten(start_dim=1) for name in self._shapes], dim=1)
 
-
-def _padded(clients: Sequence[ClientData]) -> tuple[Tensor, Tensor, Tensor]:
-    """Features, labels and mask of several clients, padded with zeros to the same length."""
-    pad = torch.nn.utils.rnn.pad_sequence
-    features = pad([c.features for c in clients], batch_first=True)
-    labels = pad([c.labels for c in clients], batch_first=True)
-    mask = pad([torch.ones(c.num_samples) for c in clients], batch_first=True)
-    return features, labels, mask
+    def _padded(self, clients: Sequence[ClientData]) -> tuple[Tensor, Tensor, Tensor]:
+        """Features, labels and mask of several clients, padded with zeros to the same length."""
+        features, labels = self._samples(clients)
+        sizes = sizes_of(clients)
+        pad = torch.nn.utils.rnn.pad_sequence
+        x = pad(list(torch.split(features, sizes)), batch_first=True)
+        y = pad(list(torch.split(labels, sizes)), batch_first=True)
+        mask = pad([torch.ones(size) for size in sizes], batch_first=True).to(self.device)
+        return x, y, mask

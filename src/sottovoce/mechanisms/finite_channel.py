@@ -15,6 +15,7 @@ from sottovoce.design.store import Design, DesignSpec, table_epsilon
 from sottovoce.domains import Box, Domain, L1Ball, L2Ball, Vector
 from sottovoce.errors import ParameterError
 from sottovoce.kernels.table import sample_table
+from sottovoce.mechanisms.coordinate_laws import InterpolatedTable
 from sottovoce.mechanisms.mechanism import (
     Codes,
     FiniteLaw,
@@ -82,6 +83,13 @@ class TableMechanism:
     def law(self, values: ArrayLike) -> FiniteLaw:
         rows = self.table.channel.at(self._positions(values))
         return FiniteLaw(points=self.points, table=rows)
+
+    def coordinate_law(self) -> InterpolatedTable:
+        low, high = interval(self.input_domain)
+        channel = self.table.channel
+        return InterpolatedTable(
+            low=low, high=high, knots=channel.knots, rows=channel.rows, letters=self.points
+        )
 
     def _positions(self, values: ArrayLike) -> Vector:
         low, high = interval(self.input_domain)

@@ -13,7 +13,9 @@ from sottovoce.design import hermite
 from sottovoce.design.fisher import tilted_law
 from sottovoce.domains import Domain, L2Ball, Vector, require_l2_ball
 from sottovoce.errors import ParameterError
+from sottovoce.kernels.one_bit import sample_bits
 from sottovoce.kernels.reference import sample_exponential_family
+from sottovoce.mechanisms.coordinate_laws import TiltedFamily
 from sottovoce.mechanisms.mechanism import (
     Codes,
     FiniteLaw,
@@ -106,6 +108,8 @@ class GaussHermite:
 
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
         tilts = self.input_domain.check(values) / self.noise_stddev
+        if self.levels == 2:  # nodes -1, 1 and weights 1/2, exactly
+            return sample_bits(tilts, keystream)
         design = hermite.gauss_hermite(self.levels)
         return sample_exponential_family(tilts, design.points, design.weights, keystream)
 
@@ -118,10 +122,19 @@ class GaussHermite:
         design = hermite.gauss_hermite(self.levels)
         return FiniteLaw(points=self.noise_stddev * design.points, table=tilted_law(design, tilts))
 
+    def coordinate_law(self) -> TiltedFamily:
+        design = hermite.gauss_hermite(self.levels)
+        return TiltedFamily(
+            points=design.points,
+            weights=design.weights,
+            letters=self.noise_stddev * design.points,
+            tilt_per_unit=1.0 / self.noise_stddev,
+        )
+
     def privacy(self, adjacency: Adjacency) -> OneBit | ZeroConcentrated:
         shift = self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier
         shift *= 1.0 + _ROUNDING
-        if self.levels == 2:  # nodes -1, 1 and weights 1/2, exactly
+        if self.levels == 2:
             dimension = self.input_domain.dimension
             return OneBit(shift=2.0 * shift, dimension=dimension, adjacency=adjacency)
         fisher_bound = hermite.gauss_hermite(self.levels).fisher_bound

@@ -10,8 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import L2Ball, Vector, require_l2_ball
+from sottovoce.mechanisms.coordinate_laws import AddedNoise
 from sottovoce.mechanisms.mechanism import Codes, Float32Codes, GaussianLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, register
+from sottovoce.noises import gaussian as normal
 from sottovoce.privacy.events import GaussianNoise
 from sottovoce.randomness import Keystream, open_uniforms
 
@@ -68,6 +70,9 @@ class Gaussian:
 
     def law(self, values: ArrayLike) -> GaussianLaw:
         return GaussianLaw(centre=self.input_domain.check(values), stddev=self.noise_stddev)
+
+    def coordinate_law(self) -> AddedNoise:
+        return AddedNoise(noise=normal.Gaussian(stddev=self.noise_stddev))
 
     def privacy(self, adjacency: Adjacency) -> GaussianNoise:
         mu = self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier

@@ -15,6 +15,7 @@ from sottovoce.design.fisher import ExponentialFamily, exponential_family, tilte
 from sottovoce.domains import L2Ball, Vector, require_l2_ball
 from sottovoce.errors import ParameterError
 from sottovoce.kernels.reference import sample_exponential_family
+from sottovoce.mechanisms.coordinate_laws import TiltedFamily
 from sottovoce.mechanisms.mechanism import (
     Codes,
     FiniteLaw,
@@ -160,6 +161,15 @@ class InterpolatedMvu:
     def law(self, values: ArrayLike) -> FiniteLaw:
         table = tilted_law(self.interpolated.family, self._tilts(values))
         return FiniteLaw(points=self._decoded(), table=table)
+
+    def coordinate_law(self) -> TiltedFamily:
+        family = self.interpolated.family
+        return TiltedFamily(
+            points=family.points,
+            weights=family.weights,
+            letters=self._decoded(),
+            tilt_per_unit=self.tilt_per_unit,
+        )
 
     def privacy(self, adjacency: Adjacency) -> OneBit | ZeroConcentrated:
         shift = self.beta * self.input_domain.relative_sensitivity(adjacency) / 2.0

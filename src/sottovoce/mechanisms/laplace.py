@@ -10,8 +10,10 @@ from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Box, L1Ball, L2Ball, Vector
 from sottovoce.errors import ParameterError
+from sottovoce.mechanisms.coordinate_laws import AddedNoise
 from sottovoce.mechanisms.mechanism import Codes, Float32Codes, LaplaceLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, register
+from sottovoce.noises import laplace as scalar
 from sottovoce.privacy.events import LaplaceNoise, Repeated
 from sottovoce.privacy.laplace import laplace_event
 from sottovoce.randomness import Keystream, open_uniforms
@@ -95,6 +97,9 @@ class Laplace:
 
     def law(self, values: ArrayLike) -> LaplaceLaw:
         return LaplaceLaw(centre=self.input_domain.check(values), scale=self.noise_scale)
+
+    def coordinate_law(self) -> AddedNoise:
+        return AddedNoise(noise=scalar.Laplace(scale=self.noise_scale))
 
     def privacy(self, adjacency: Adjacency) -> LaplaceNoise | Repeated:
         return laplace_event(self.input_domain, self.noise_multiplier, adjacency)

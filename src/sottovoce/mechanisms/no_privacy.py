@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import L2Ball, Vector
+from sottovoce.mechanisms.coordinate_laws import Unchanged
 from sottovoce.mechanisms.mechanism import Codes, Float32Codes, PointLaw, Sampling
 from sottovoce.mechanisms.registry import register
 from sottovoce.privacy.events import NonPrivate
@@ -38,6 +39,9 @@ class NoPrivacy:
 
     def law(self, values: ArrayLike) -> PointLaw:
         return PointLaw(centre=self.input_domain.check(values))
+
+    def coordinate_law(self) -> Unchanged:
+        return Unchanged()
 
     def privacy(self, adjacency: Adjacency) -> NonPrivate:
         return NonPrivate(adjacency=adjacency)

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import L2Ball, Vector, require_l2_ball
+from sottovoce.mechanisms.coordinate_laws import NoisySign
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling
 from sottovoce.mechanisms.registry import Knob, register
 from sottovoce.privacy.events import GaussianNoise
@@ -78,6 +79,9 @@ class StochasticSign:
             points=np.array([-magnitude, magnitude]),
             table=np.stack([ndtr(-tilts), ndtr(tilts)], axis=1),
         )
+
+    def coordinate_law(self) -> NoisySign:
+        return NoisySign(stddev=self.noise_stddev, magnitude=self.decoded_magnitude)
 
     def privacy(self, adjacency: Adjacency) -> GaussianNoise:
         mu = self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier

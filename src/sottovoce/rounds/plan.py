@@ -9,6 +9,7 @@ from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.channels.channel import Channel, Direct
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ParameterError
+from sottovoce.harmonizer.sampling import SecretSample
 from sottovoce.ledger.records import Release
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import parameter_hash
@@ -34,7 +35,8 @@ class RoundPlan:
     """Who is asked in a round, what is protected, and under which adjacency.
 
     With a `rotation` clients encode rotated updates, and the server turns back what they add up to.
-    The `channel` says what the server sees of the messages, and so what each is charged with.
+    The `channel` says what the server sees of the messages, and so what each is charged with. Where
+    every client samples its own records in secret, `record_sampling_rate` says how likely each is.
     """
 
     run: str
@@ -44,6 +46,7 @@ class RoundPlan:
     clients: tuple[ClientPlan, ...]
     rotation: Rotation | None = None
     channel: Channel = field(default_factory=Direct)
+    record_sampling_rate: float = 1.0
 
     def __post_init__(self) -> None:
         names = [part.client for part in self.clients]
@@ -58,7 +61,9 @@ class RoundPlan:
 
     def event(self, part: ClientPlan) -> PrivacyEvent:
         """What one message of this client is charged with."""
-        return self.channel.event(part.mechanism, self.adjacency)
+        return charged_event(
+            self.channel, part.mechanism, self.adjacency, self.record_sampling_rate
+        )
 
     def _context_hash(self, part: ClientPlan) -> bytes:
         """The public parameters, bound to run and client: no message passes for another's.
@@ -83,6 +88,22 @@ class RoundPlan:
             dimension=part.mechanism.input_domain.dimension,
             code_format=part.mechanism.code_format(),
         )
+
+
+def charged_event(
+    channel: Channel, mechanism: Mechanism, adjacency: Adjacency, record_sampling_rate: float
+) -> PrivacyEvent:
+    """What one message costs: what the channel lets be seen of it, on a sample of the records."""
+    event = channel.event(mechanism, adjacency)
+    if record_sampling_rate >= 1.0:
+        return event
+    if channel != Direct():
+        raise ParameterError(
+            "samples of records are accounted on the channel 'direct' only, not on "
+            f"{channel.describe()}; set the record sampling rate to 1"
+        )
+    sample = SecretSample(rate=record_sampling_rate, scheme="poisson", hidden_by="own-records")
+    return sample.event(mechanism, event)
 
 
 def _check_rotation(rotation: Rotation, clients: tuple[ClientPlan, ...]) -> None:

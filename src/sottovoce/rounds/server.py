@@ -4,9 +4,10 @@ Where the channel is a secure sum this object plays its trusted part: it sees me
 nothing but their sum. Behind a shuffler it never learns a name: `AnonymousServer`.
 """
 
-from sottovoce.channels.channel import Collector
+from sottovoce.channels.channel import Collector, Direct
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError, WireError
+from sottovoce.mechanisms.mechanism import Codes
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.wire.message import HEADER_BYTES, open_sealed
 
@@ -32,12 +33,13 @@ class _Accumulator:
         self.payload_bytes = 0
         self.total_bytes = 0
 
-    def _add(self, part: ClientPlan, message: bytes) -> None:
+    def _add(self, part: ClientPlan, message: bytes) -> Codes:
         codes = open_sealed(message, self._plan.envelope(part, self._uplink))
         self._collector.add(part.mechanism, part.weight, codes)
         self.received += 1
         self.payload_bytes += len(message) - HEADER_BYTES
         self.total_bytes += len(message)
+        return codes
 
     def result(self) -> Vector | None:
         """The weighted mean of what arrived, or None if nothing did or too little for a sum."""
@@ -48,17 +50,28 @@ class _Accumulator:
 
 
 class RoundServer(_Accumulator):
-    """Knows who sends: whoever was not asked, or has answered, is turned away."""
+    """Knows who sends: whoever was not asked, or has answered, is turned away.
 
-    def __init__(self, plan: RoundPlan, *, dimension: int, uplink: int = 0) -> None:
+    With `keeps_each` it holds on to every decoded message, in memory that grows with the clients.
+    """
+
+    def __init__(
+        self, plan: RoundPlan, *, dimension: int, uplink: int = 0, keeps_each: bool = False
+    ) -> None:
         if plan.channel.hides_sender:
             raise ParameterError(
                 "a server behind a shuffler is told no names; use AnonymousServer, and a "
                 "ShufflerStage before it"
             )
         super().__init__(plan, dimension, uplink)
+        if keeps_each and plan.channel != Direct():
+            raise ParameterError(
+                f"nobody sees each message here ({plan.channel.describe()}); use the mean, or the "
+                "channel 'direct'"
+            )
         self._waiting = {part.client: part for part in plan.clients}
         self._answered: set[str] = set()
+        self._each: list[tuple[ClientPlan, Vector]] | None = [] if keeps_each else None
 
     def receive(self, client: str, message: bytes) -> None:
         """Add a client's message, or raise WireError and change nothing."""
@@ -67,9 +80,18 @@ class RoundServer(_Accumulator):
         part = self._waiting.get(client)
         if part is None:
             raise WireError(f"client '{client}' was not asked in round {self._plan.round}")
-        self._add(part, message)
+        codes = self._add(part, message)
+        if self._each is not None:
+            self._each.append((part, part.mechanism.decode(codes)))
         self._answered.add(client)
         del self._waiting[client]
+
+    def each(self) -> list[tuple[ClientPlan, Vector]] | None:
+        """Every client's part and decoded vector, in the order of arrival, if they were kept."""
+        if self._each is None or self._plan.rotation is None:
+            return self._each
+        rotation = self._plan.rotation
+        return [(part, rotation.inverse(vector)) for part, vector in self._each]
 
 
 class AnonymousServer(_Accumulator):

@@ -105,12 +105,17 @@ class ShuffledRound:
 
 
 def open_round(
-    plan: RoundPlan, randomness: Randomness, *, dimension: int, uplink: int = 0
+    plan: RoundPlan,
+    randomness: Randomness,
+    *,
+    dimension: int,
+    uplink: int = 0,
+    keeps_each: bool = False,
 ) -> RoundServer | ShuffledRound:
     """Whatever collects this plan's messages where clients and server share a process."""
     match plan.channel:
         case Direct() | SecureSum():
-            return RoundServer(plan, dimension=dimension, uplink=uplink)
+            return RoundServer(plan, dimension=dimension, uplink=uplink, keeps_each=keeps_each)
         case Shuffler():
             return ShuffledRound(plan, randomness, dimension=dimension, uplink=uplink)
         case _:

@@ -7,6 +7,7 @@ import numpy as np
 
 from sottovoce import parameters
 from sottovoce.errors import ParameterError
+from sottovoce.randomness import SeededRandomness
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,21 +35,56 @@ class FixedSize:
         parameters.integer("size", self.size, low=1, high=2**31)
 
 
-ClientSampling = Everyone | Poisson | FixedSize
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epochs:
+    """`size` clients a round, and every client once an epoch, in a new random order each time.
+
+    So a client takes part in ceil(rounds/rounds of an epoch) rounds at most, and pays for no more.
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        parameters.integer("size", self.size, low=1, high=2**31)
+
+    def rounds_of_an_epoch(self, num_clients: int) -> int:
+        return -(-num_clients // self.size)
 
 
-def draw(sampling: ClientSampling, num_clients: int, generator: np.random.Generator) -> list[int]:
-    """Positions of the clients of a round, in increasing order."""
+ClientSampling = Everyone | Poisson | FixedSize | Epochs
+
+
+def most_participations(sampling: ClientSampling, num_clients: int, rounds: int) -> int:
+    """In how many of so many rounds one client can be asked."""
+    if isinstance(sampling, Epochs):
+        return -(-rounds // sampling.rounds_of_an_epoch(num_clients))
+    return rounds
+
+
+def draw(
+    sampling: ClientSampling, num_clients: int, schedule: SeededRandomness, number: int
+) -> list[int]:
+    """Positions of the clients of a round, in increasing order; rounds are counted from 1."""
+    generator = schedule.generator("cohort", number)
     match sampling:
         case Everyone():
             return list(range(num_clients))
         case Poisson(rate=rate):
             return [int(i) for i in np.flatnonzero(generator.random(num_clients) < rate)]
         case FixedSize(size=size):
-            if size > num_clients:
-                raise ParameterError(
-                    f"sampling size {size} exceeds the {num_clients} clients; ask for fewer"
-                )
+            _check_size(size, num_clients)
             return sorted(int(i) for i in generator.choice(num_clients, size, replace=False))
+        case Epochs(size=size):
+            _check_size(size, num_clients)
+            epoch, place = divmod(number - 1, sampling.rounds_of_an_epoch(num_clients))
+            order = schedule.generator("epoch", epoch).permutation(num_clients)
+            return sorted(order[place * size : (place + 1) * size].tolist())
         case _:
             assert_never(sampling)
+
+
+def _check_size(size: int, num_clients: int) -> None:
+    if size > num_clients:
+        raise ParameterError(
+            f"sampling size {size} exceeds the {num_clients} clients; ask for fewer"
+        )

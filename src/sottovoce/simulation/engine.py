@@ -1,28 +1,16 @@
-"""Rounds in one process: training is vectorised, each message really charged, sealed, opened."""
+"""Rounds in one process: who is drawn, who can pay, what the server makes of what it gets."""
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sottovoce.adjacency import Adjacency
 from sottovoce.algorithms.algorithm import Algorithm
-from sottovoce.channels.channel import Channel
-from sottovoce.domains import Vector
-from sottovoce.learning.task import ClientData, Task
-from sottovoce.ledger.ledger import Ledger
-from sottovoce.randomness import Randomness, SeededRandomness
-from sottovoce.rounds.charging import able_to_pay, charge_round
-from sottovoce.rounds.client import Refused, Request, privatise
-from sottovoce.rounds.plan import ClientPlan, RoundPlan
-from sottovoce.rounds.server import RoundServer
-from sottovoce.rounds.shuffler import ShuffledRound, open_round
+from sottovoce.learning.clients import ClientData, names_of
+from sottovoce.learning.task import Task
+from sottovoce.randomness import SeededRandomness
+from sottovoce.simulation.backend import Backend, Mask
 from sottovoce.simulation.cohorts import ClientSampling, draw
 from sottovoce.simulation.progress import Progress
-from sottovoce.transforms.rotation import Rotation
 from sottovoce.wire.message import HEADER_BYTES
-
-# Coordinates of updates held in memory at once; their messages share a commit of the ledger.
-_COORDINATES_TOGETHER = 1 << 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,25 +39,19 @@ class Halted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """A federated run on one machine: public plan, clients' data, and where randomness comes from.
+    """A federated run on one machine.
 
-    `schedule` draws cohorts and is always seeded; `randomness` feeds the mechanisms and the
-    shuffler. Where updates are `rotated`, each round has its own rotation. It halts where fewer
-    than `minimum_clients` of all clients have budget left for a round.
+    `schedule` draws cohorts and is always seeded; the backend has its own randomness. It halts
+    where fewer than `minimum_clients` of all clients have budget left for a round.
     """
 
     run: str
     task: Task
-    clients: tuple[ClientData, ...]
-    parts: tuple[ClientPlan, ...]
+    clients: Sequence[ClientData]
     algorithm: Algorithm
-    adjacency: Adjacency
     sampling: ClientSampling
     schedule: SeededRandomness
-    randomness: Randomness
-    ledger: Ledger
-    rotated: bool
-    channel: Channel
+    backend: Backend
     minimum_clients: int = 1
 
     def start(self) -> Progress:
@@ -79,97 +61,45 @@ class Simulation:
 
     def able(self, number: int) -> frozenset[str]:
         """Clients, drawn or not, whose budgets hold round `number`, as they stood before it."""
-        everyone = self._plan(number, range(len(self.clients)))
-        return able_to_pay(everyone, self.ledger, uplinks=self.algorithm.uplinks)
+        able = self.backend.able(number)
+        names = names_of(self.clients)
+        return frozenset(name for name, can in zip(names, able, strict=True) if can)
+
+    def replay(self, progress: Progress) -> None:
+        """Count the charges of rounds before a checkpoint, where no ledger remembers them."""
+        for number in range(1, progress.rounds_done + 1):
+            _, cohort = self._cohort(number, self.backend.able(number))
+            self.backend.replay(number, cohort)
+
+    def _cohort(self, number: int, able: Mask) -> tuple[list[int], list[int]]:
+        """Who is drawn for a round, and who of them can pay for it."""
+        drawn = draw(self.sampling, len(self.clients), self.schedule, number)
+        return drawn, [i for i in drawn if able[i]]
 
     def step(self, progress: Progress) -> tuple[Progress, RoundRecord] | Halted:
         """One round, charged as a whole before anything of it is encoded."""
         number = progress.rounds_done + 1  # rounds are counted from 1
-        able = self.able(number)
-        if len(able) < self.minimum_clients:
+        able = self.backend.able(number)
+        if able.sum() < self.minimum_clients:
             return Halted(
-                reason=f"before round {number} only {len(able)} of {len(self.clients)} clients "
+                reason=f"before round {number} only {able.sum()} of {len(self.clients)} clients "
                 f"had budget left for it, fewer than {self.minimum_clients}"
             )
-        drawn = draw(self.sampling, len(self.clients), self.schedule.generator("cohort", number))
-        cohort = [i for i in drawn if self.parts[i].client in able]
-        short = len(drawn) - len(cohort)
-        if not self.channel.serves(len(cohort)):
-            cohort = []  # nothing could be released, so nobody is asked, and nobody charged
-        plan = self._plan(number, cohort)
-        # Others may have charged the same clients meanwhile: the charge has the last word.
-        unpaid = {
-            refused.part.client
-            for refused in charge_round(
-                plan, self.ledger, self.randomness, uplinks=self.algorithm.uplinks
-            )
-        }
-        asked = [self.clients[i] for i in cohort if self.parts[i].client not in unpaid]
-        servers, refused = self._collect(plan, asked, progress.model)
-        results = [server.result() for server in servers]
-        combined = [mean for mean in results if mean is not None]
+        drawn, cohort = self._cohort(number, able)
+        collected = self.backend.collect(number, cohort, progress)
         model, state = progress.model, progress.algorithm_state
-        if combined and len(combined) == len(results):  # else the model stays as it is
-            model, state = self.algorithm.server_step(model, combined, state)
-        payload_down = 4 * self.task.dimension * len(asked)
+        if collected.combined:  # else the model stays as it is
+            model, state = self.algorithm.server_step(model, collected.combined, state)
+        payload_down = 4 * self.task.dimension * collected.clients_asked
+        short = len(drawn) - len(cohort)
         record = RoundRecord(
             round=number,
-            clients_asked=len(asked),
-            clients_received=servers[0].received if servers else 0,
-            clients_out_of_budget=short + len(unpaid) + refused,
-            payload_bytes_up=sum(server.payload_bytes for server in servers),
-            total_bytes_up=sum(server.total_bytes for server in servers),
+            clients_asked=collected.clients_asked,
+            clients_received=collected.clients_received,
+            clients_out_of_budget=short + collected.clients_out_of_budget,
+            payload_bytes_up=collected.payload_bytes_up,
+            total_bytes_up=collected.total_bytes_up,
             payload_bytes_down=payload_down,
-            total_bytes_down=payload_down + HEADER_BYTES * len(asked),
+            total_bytes_down=payload_down + HEADER_BYTES * collected.clients_asked,
         )
         return Progress(rounds_done=number, model=model, algorithm_state=state), record
-
-    def _plan(self, number: int, cohort: Sequence[int]) -> RoundPlan:
-        rotation = None
-        if self.rotated:
-            rotation = Rotation.of_round(self.run, number, self.task.dimension)
-        return RoundPlan(
-            run=self.run,
-            round=number,
-            unit=self.algorithm.unit,
-            adjacency=self.adjacency,
-            clients=tuple(self.parts[i] for i in cohort),
-            rotation=rotation,
-            channel=self.channel,
-        )
-
-    def _collect(
-        self, plan: RoundPlan, clients: Sequence[ClientData], model: Vector
-    ) -> tuple[list[RoundServer | ShuffledRound], int]:
-        """Train, privatise and accumulate, a few clients at a time; servers, one per uplink."""
-        servers: list[RoundServer | ShuffledRound] = []
-        refused: set[str] = set()
-        parts = {part.client: part for part in plan.clients}
-        together = max(1, _COORDINATES_TOGETHER // self.task.dimension)
-        for group in _batched(clients, together):
-            requests = [
-                Request(part=parts[client.name], uplink=uplink, values=values)
-                for client, uplinks in self.algorithm.client_steps(self.task, model, group)
-                for uplink, values in enumerate(uplinks)
-            ]
-            for outcome in privatise(plan, requests, self.ledger, self.randomness):
-                if isinstance(outcome, Refused):
-                    refused.add(outcome.part.client)
-                    continue
-                while len(servers) <= outcome.uplink:
-                    servers.append(
-                        open_round(
-                            plan,
-                            self.randomness,
-                            dimension=self.task.dimension,
-                            uplink=len(servers),
-                        )
-                    )
-                servers[outcome.uplink].receive(outcome.part.client, outcome.message)
-        return servers, len(refused)
-
-
-def _batched(items: Sequence[ClientData], size: int) -> Iterator[list[ClientData]]:
-    iterator = iter(items)
-    while group := list(itertools.islice(iterator, size)):
-        yield group

@@ -85,9 +85,12 @@ class Rotation:
     def _passes(self, values: Vector) -> list[tuple[Vector, Vector]]:
         """The blocks of `values`, as views, each with its signs; the first is turned first."""
         size = block_size(self.dimension)
-        blocks = [values[:size]]
-        if size < self.dimension:
-            blocks.append(values[self.dimension - size :])
+        return [(values[start : start + size], signs) for start, signs in self.passes()]
+
+    def passes(self) -> list[tuple[int, Vector]]:
+        """Where each block starts and its signs; the first is turned first."""
+        size = block_size(self.dimension)
+        blocks = [0] if size == self.dimension else [0, self.dimension - size]
         words = Keystream(self.seed).words(math.ceil(len(blocks) * size / 64))
         stream = words.astype("<u8", copy=False).view(np.uint8)
         bits = np.unpackbits(stream, count=len(blocks) * size, bitorder="little")

@@ -1,0 +1,83 @@
+"""Where a run's charges are kept, and the simulation that keeps them there."""
+
+from sottovoce.experiments.assembly import Assembly, randomness_of
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.tally import Tally
+from sottovoce.privacy.events import PrivacyEvent
+from sottovoce.randomness import SeededRandomness
+from sottovoce.rounds.plan import charged_event
+from sottovoce.simulation.backend import Backend
+from sottovoce.simulation.drawn import DrawnMessages
+from sottovoce.simulation.engine import Simulation
+from sottovoce.simulation.packed import PackedMessages
+from sottovoce.simulation.stored import StoredMessages
+
+Books = Ledger | Tally
+
+
+def tally_of(assembly: Assembly) -> Tally:
+    """Charges counted in memory, for a run that stores no messages."""
+    spec = assembly.spec
+    made: dict[int, PrivacyEvent] = {}
+    charged = []
+    for part in assembly.parts:
+        key = id(part.mechanism)
+        if key not in made:
+            made[key] = charged_event(
+                assembly.channel,
+                part.mechanism,
+                spec.privacy.adjacency,
+                spec.privacy.record_sampling_rate,
+            )
+        charged.append(made[key])
+    names = [part.client for part in assembly.parts]
+    budgets = [assembly.budgets.get(name) for name in names]
+    return Tally(names, charged, budgets, uplinks=assembly.algorithm.uplinks)
+
+
+def simulation_of(assembly: Assembly, books: Books) -> Simulation:
+    """The run as a simulation; budgets are entered into a ledger before its first round."""
+    if isinstance(books, Ledger):
+        with books.transaction():
+            for client, budget in assembly.budgets.items():
+                books.set_budget(client, budget)
+    return Simulation(
+        run=assembly.spec.hash,
+        task=assembly.task,
+        clients=assembly.clients,
+        algorithm=assembly.algorithm,
+        sampling=assembly.sampling,
+        schedule=SeededRandomness(assembly.spec.seed),
+        backend=_backend(assembly, books),
+        minimum_clients=assembly.spec.privacy.minimum_clients,
+    )
+
+
+def _backend(assembly: Assembly, books: Books) -> Backend:
+    spec = assembly.spec
+    rotated = spec.rotation == "on"
+    if isinstance(books, Ledger):
+        return StoredMessages(
+            run=spec.hash,
+            task=assembly.task,
+            clients=assembly.clients,
+            parts=assembly.parts,
+            algorithm=assembly.algorithm,
+            adjacency=spec.privacy.adjacency,
+            randomness=randomness_of(spec),
+            ledger=books,
+            rotated=rotated,
+            channel=assembly.channel,
+            record_sampling_rate=spec.privacy.record_sampling_rate,
+        )
+    kind = DrawnMessages if spec.runtime.messages == "none" else PackedMessages
+    return kind(
+        run=spec.hash,
+        task=assembly.task,
+        clients=assembly.clients,
+        parts=assembly.parts,
+        algorithm=assembly.algorithm,
+        randomness=SeededRandomness(spec.seed),
+        tally=books,
+        rotated=rotated,
+    )

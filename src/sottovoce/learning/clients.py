@@ -1,0 +1,106 @@
+"""Clients' data: one client as two tensors, or all of them as rows of shared arrays.
+
+A simulation of 60,000 clients with a sample each cannot hold 60,000 tensors: `Clients` keeps two
+arrays and who owns which rows, and makes a client's own tensors when somebody asks for them. The
+arrays may be memory-mapped and of half precision; a cohort is read when it is trained.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientData:
+    """One client's samples."""
+
+    name: str
+    features: Tensor
+    labels: Tensor
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.labels)
+
+
+def client_name(number: int) -> str:
+    return f"client-{number:04d}"
+
+
+class Clients(Sequence[ClientData]):
+    """Clients that own rows of shared arrays; a slice is another such sequence."""
+
+    def __init__(
+        self,
+        features: NDArray[Any],
+        labels: NDArray[Any],
+        shares: Sequence[Indices],
+        numbers: Sequence[int] | None = None,
+    ) -> None:
+        self._features, self._labels, self._shares = features, labels, shares
+        self._numbers = range(len(shares)) if numbers is None else numbers
+
+    def __len__(self) -> int:
+        return len(self._shares)
+
+    @overload
+    def __getitem__(self, index: int) -> ClientData: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Clients": ...
+    def __getitem__(self, index: int | slice) -> "ClientData | Clients":
+        if isinstance(index, slice):
+            return self.take(range(len(self))[index])
+        features, labels = self._read(self._shares[index])
+        return ClientData(name=self.name(index), features=features, labels=labels)
+
+    def take(self, positions: Sequence[int]) -> "Clients":
+        """Some of the clients, in the order given."""
+        shares = [self._shares[i] for i in positions]
+        numbers = [self._numbers[i] for i in positions]
+        return Clients(self._features, self._labels, shares, numbers)
+
+    def name(self, index: int) -> str:
+        return client_name(self._numbers[index])
+
+    @property
+    def names(self) -> list[str]:
+        return [client_name(number) for number in self._numbers]
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(share) for share in self._shares]
+
+    def samples(self) -> tuple[Tensor, Tensor]:
+        """Features and labels of all clients, one client after the other."""
+        return self._read(np.concatenate(self._shares))
+
+    def _read(self, rows: Indices) -> tuple[Tensor, Tensor]:
+        features = np.ascontiguousarray(self._features[rows], dtype=np.float32)
+        return torch.from_numpy(features), torch.from_numpy(self._labels[rows])
+
+
+def samples_of(clients: Sequence[ClientData]) -> tuple[Tensor, Tensor]:
+    """Features and labels of some clients, one client after the other."""
+    if isinstance(clients, Clients):
+        return clients.samples()
+    return torch.cat([c.features for c in clients]), torch.cat([c.labels for c in clients])
+
+
+def sizes_of(clients: Sequence[ClientData]) -> list[int]:
+    """How many samples each client has."""
+    if isinstance(clients, Clients):
+        return clients.sizes
+    return [client.num_samples for client in clients]
+
+
+def names_of(clients: Sequence[ClientData]) -> list[str]:
+    if isinstance(clients, Clients):
+        return clients.names
+    return [client.name for client in clients]

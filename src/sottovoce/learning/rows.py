@@ -1,0 +1,102 @@
+"""Updates of several clients at once: rows of a matrix, or outer products that need not be made.
+
+The gradient of a linear model at one sample is an outer product, residual x [features, 1]. Its norm
+is a product of two norms, and a weighted sum of many is one matrix product: whoever needs no more
+than these never holds the rows. The flat layout is that of the module: weights row by row, then
+biases.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DenseRows:
+    """A row for each client."""
+
+    values: Tensor
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def norms(self) -> Tensor:
+        norms: Tensor = torch.linalg.vector_norm(self.values, dim=1)
+        return norms
+
+    def scaled(self, factors: Tensor) -> "DenseRows":
+        return DenseRows(self.values * factors[:, None])
+
+    def select(self, positions: Tensor | slice) -> "DenseRows":
+        return DenseRows(self.values[positions])
+
+    def total(self, weights: Tensor) -> Tensor:
+        """The weighted sum of all rows."""
+        return weights.to(self.values.dtype) @ self.values
+
+    def blocks(self, rows: int) -> Iterator[Tensor]:
+        """The rows, at most so many at once."""
+        yield from torch.split(self.values, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class OuterRows:
+    """Row i is (left_i x right_i, left_i): a linear layer's weights and biases."""
+
+    left: Tensor
+    right: Tensor
+
+    def __len__(self) -> int:
+        return len(self.left)
+
+    def norms(self) -> Tensor:
+        inputs = 1.0 + self.right.square().sum(dim=1)
+        return torch.sqrt(self.left.square().sum(dim=1) * inputs)
+
+    def scaled(self, factors: Tensor) -> "OuterRows":
+        return OuterRows(self.left * factors[:, None], self.right)
+
+    def select(self, positions: Tensor | slice) -> "OuterRows":
+        return OuterRows(self.left[positions], self.right[positions])
+
+    def total(self, weights: Tensor) -> Tensor:
+        left = self.left * weights[:, None]
+        return torch.cat([(left.T @ self.right).reshape(-1), left.sum(dim=0)])
+
+    def blocks(self, rows: int) -> Iterator[Tensor]:
+        """The rows, at most so many at once."""
+        outputs, features = self.left.shape[1], self.right.shape[1]
+        for left, right in zip(
+            torch.split(self.left, rows), torch.split(self.right, rows), strict=True
+        ):
+            made = left.new_empty(len(left), outputs * (features + 1))
+            weights = made[:, : outputs * features].view(len(left), outputs, features)
+            torch.mul(left[:, :, None], right[:, None, :], out=weights)
+            made[:, outputs * features :] = left
+            yield made
+
+
+Rows = DenseRows | OuterRows
+
+
+def clipped(rows: Rows, limit: float) -> Rows:
+    """Rows shortened to norm `limit`; one that is not finite becomes zero."""
+    norms = rows.norms()
+    factors = limit / torch.clamp(norms, min=limit)
+    finite = torch.isfinite(norms)
+    if not bool(finite.all()):
+        return _without(rows, finite).scaled(torch.where(finite, factors, 0.0))
+    return rows.scaled(factors)
+
+
+def _without(rows: Rows, finite: Tensor) -> Rows:
+    """Rows with zeros in place of those that are not finite: 0 times infinity is no zero."""
+    match rows:
+        case DenseRows(values=values):
+            return DenseRows(torch.where(finite[:, None], values, 0.0))
+        case OuterRows(left=left, right=right):
+            return OuterRows(
+                torch.where(finite[:, None], left, 0.0), torch.where(finite[:, None], right, 0.0)
+            )

@@ -1,0 +1,102 @@
+"""What simulated clients have spent, counted in memory.
+
+For a simulation whose randomness can be repeated, and whose messages go nowhere: nothing has to
+outlive a crash, for running it again makes the same charges. In a run every client has one event,
+so its account is a number. Questions of the accountants are asked once for each event and number.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.ledger.records import Budget
+from sottovoce.privacy import events
+from sottovoce.privacy.accounting import PrivacySpent, privacy_spent, within
+from sottovoce.privacy.events import PrivacyEvent
+
+Indices = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+class Tally:
+    """Counts of one event for each client, checked against budgets before they grow."""
+
+    def __init__(
+        self,
+        clients: Sequence[str],
+        charged: Sequence[PrivacyEvent],
+        budgets: Sequence[Budget | None],
+        *,
+        uplinks: int,
+    ) -> None:
+        self._names = {name: number for number, name in enumerate(clients)}
+        kinds = list(dict.fromkeys(zip(charged, budgets, strict=True)))
+        numbers = {kind: number for number, kind in enumerate(kinds)}
+        self._kinds = kinds
+        self._kind_of = np.array([numbers[k] for k in zip(charged, budgets, strict=True)])
+        self._uplinks = uplinks
+        self.rounds = np.zeros(len(charged), dtype=np.int64)
+        self._affordable: dict[tuple[int, int], bool] = {}
+        self._spent: dict[tuple[int, int, float], PrivacySpent] = {}
+
+    def able(self) -> Mask:
+        """Who can pay for one more round."""
+        states, which = self._states()
+        return np.array([self._affords(kind, count) for kind, count in states])[which]
+
+    def charge(self, clients: Sequence[int] | Indices) -> None:
+        """Count a round for clients who are able to pay."""
+        self.rounds[np.asarray(clients, dtype=np.int64)] += 1
+
+    @property
+    def num_charges(self) -> int:
+        return int(self.rounds.sum()) * self._uplinks
+
+    def spent(self, client: str, delta: float) -> PrivacySpent | None:
+        """What a client has spent; None if nothing."""
+        number = self._names[client]
+        count = int(self.rounds[number])
+        return self._spending(int(self._kind_of[number]), count, delta) if count else None
+
+    def rounds_charged(self, run: str) -> dict[str, int]:  # noqa: ARG002
+        """In how many rounds each client was charged; there is one run here."""
+        return {name: int(self.rounds[number]) for name, number in self._names.items()}
+
+    def largest_spent(
+        self,
+        delta: float,
+        *,
+        through: tuple[str, int] | None = None,  # noqa: ARG002
+    ) -> PrivacySpent | None:
+        """What the client that has spent most has spent; None if nobody has.
+
+        Only rounds that were run are counted here, so `through` changes nothing.
+        """
+        states, _ = self._states()
+        totals = [self._spending(kind, count, delta) for kind, count in states if count]
+        return max(totals, key=lambda spent: spent.epsilon, default=None)
+
+    def _states(self) -> tuple[list[tuple[int, int]], Indices]:
+        """The distinct (event and budget, rounds), and which of them each client has."""
+        width = len(self._kinds)
+        found, which = np.unique(self.rounds * width + self._kind_of, return_inverse=True)
+        return [(int(code) % width, int(code) // width) for code in found], which.reshape(-1)
+
+    def _affords(self, kind: int, count: int) -> bool:
+        event, budget = self._kinds[kind]
+        if budget is None:
+            return True
+        if (kind, count) not in self._affordable:
+            after = events.multiset([(event, (count + 1) * self._uplinks)])
+            self._affordable[kind, count] = within(after, budget.delta, budget.epsilon)
+        return self._affordable[kind, count]
+
+    def _spending(self, kind: int, count: int, delta: float) -> PrivacySpent:
+        key = kind, count, delta
+        if key not in self._spent:
+            event, _ = self._kinds[kind]
+            self._spent[key] = privacy_spent(
+                events.multiset([(event, count * self._uplinks)]), delta
+            )
+        return self._spent[key]

@@ -1,0 +1,44 @@
+"""What a simulation needs of whoever collects a round."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.algorithms.algorithm import Combined
+from sottovoce.simulation.progress import Progress
+
+Mask = NDArray[np.bool_]
+
+# Coordinates of updates held in memory at once.
+COORDINATES_TOGETHER = 1 << 25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What a round brought in; `combined` holds an entry for each uplink, or none at all."""
+
+    combined: tuple[Combined, ...]
+    clients_asked: int
+    clients_received: int
+    clients_out_of_budget: int
+    payload_bytes_up: int
+    total_bytes_up: int
+
+
+class Backend(Protocol):
+    """Charges clients, then collects what they send."""
+
+    def able(self, number: int) -> Mask:
+        """Clients, drawn or not, whose budgets hold round `number`, as they stood before it."""
+        ...
+
+    def replay(self, number: int, cohort: Sequence[int]) -> None:
+        """A round that was run before the last checkpoint: what was charged then counts now."""
+        ...
+
+    def collect(self, number: int, cohort: Sequence[int], progress: Progress) -> Collected:
+        """One round of these clients, charged before anything of it is drawn or encoded."""
+        ...

@@ -1,0 +1,161 @@
+"""Rounds of clients whose charges are counted in memory: the parts that both ways share.
+
+packed   codes are really drawn from each client's keystream, packed and unpacked: the bits that a
+         client would send, without headers and without a ledger on disk.
+drawn    decoded values are drawn from the same laws with torch's generator, on any device: nothing
+         is encoded. For sweeps.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sottovoce.algorithms.algorithm import Algorithm, Combined, Each, Step
+from sottovoce.domains import ROUNDING_HEADROOM, L2Ball, Vector
+from sottovoce.learning.clients import Clients
+from sottovoce.learning.rows import Rows, clipped
+from sottovoce.learning.task import Task
+from sottovoce.ledger.tally import Tally
+from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.randomness import SeededRandomness
+from sottovoce.rounds.plan import ClientPlan
+from sottovoce.simulation.backend import COORDINATES_TOGETHER, Collected, Mask
+from sottovoce.simulation.progress import Progress
+from sottovoce.transforms.rotation import Rotation
+from sottovoce.wire.message import HEADER_BYTES
+
+
+@dataclass
+class Gathering:
+    """What arrives of one uplink: the weighted sum, and each vector if they are kept."""
+
+    total: Tensor
+    weight: float = 0.0
+    clients: list[str] = field(default_factory=list)
+    rows: list[Vector] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+
+    def combined(self) -> Combined:
+        mean = (self.total.to(torch.float64) / self.weight).cpu().numpy()
+        if not self.rows:
+            return Combined(mean=mean)
+        each = Each(
+            clients=tuple(self.clients), rows=np.stack(self.rows), weights=np.array(self.weights)
+        )
+        return Combined(mean=mean, each=each)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Portion:
+    """Rows of some clients that share a mechanism, clipped to its domain."""
+
+    mechanism: Mechanism
+    clients: Sequence[ClientPlan]
+    weights: Tensor
+    rows: Rows
+
+
+class CountedClients(ABC):
+    """A backend that trains blocks of clients and counts their charges."""
+
+    def __init__(
+        self,
+        *,
+        run: str,
+        task: Task,
+        clients: Clients,
+        parts: Sequence[ClientPlan],
+        algorithm: Algorithm,
+        randomness: SeededRandomness,
+        tally: Tally,
+        rotated: bool,
+    ) -> None:
+        self.run, self.task, self.clients, self.parts = run, task, clients, parts
+        self.algorithm, self.randomness, self.tally = algorithm, randomness, tally
+        self.rotated = rotated
+
+    def able(self, number: int) -> Mask:  # noqa: ARG002
+        return self.tally.able()
+
+    def replay(self, number: int, cohort: Sequence[int]) -> None:  # noqa: ARG002
+        self.tally.charge(cohort)
+
+    def collect(self, number: int, cohort: Sequence[int], progress: Progress) -> Collected:
+        self.tally.charge(cohort)
+        gathered = [
+            Gathering(torch.zeros(self.task.dimension, dtype=torch.float64, device=self._device))
+            for _ in range(self.algorithm.uplinks)
+        ]
+        self.begin(number)
+        for uplink, portion in self._portions(number, cohort, progress):
+            self.add(gathered[uplink], portion, number, uplink)
+        bytes_up = sum(self._payload_bytes(self.parts[i]) for i in cohort) * len(gathered)
+        return Collected(
+            combined=tuple(one.combined() for one in gathered) if len(cohort) else (),
+            clients_asked=len(cohort),
+            clients_received=len(cohort),
+            clients_out_of_budget=0,
+            payload_bytes_up=bytes_up,
+            total_bytes_up=bytes_up + HEADER_BYTES * len(cohort) * len(gathered),
+        )
+
+    def rotation(self, number: int) -> Rotation | None:
+        """The round's own rotation, where updates are rotated."""
+        if not self.rotated:
+            return None
+        return Rotation.of_round(self.run, number, self.task.dimension)
+
+    @abstractmethod
+    def begin(self, number: int) -> None:
+        """A round begins."""
+
+    @abstractmethod
+    def add(self, gathering: Gathering, portion: Portion, number: int, uplink: int) -> None:
+        """Privatise a portion and add what the server reads of it."""
+
+    @property
+    def _device(self) -> torch.device:
+        return self.task.device
+
+    def _payload_bytes(self, part: ClientPlan) -> int:
+        bits = part.mechanism.code_format().payload_bits(self.task.dimension)
+        return (bits + 7) // 8
+
+    def _portions(
+        self, number: int, cohort: Sequence[int], progress: Progress
+    ) -> Iterator[tuple[int, Portion]]:
+        step = Step(
+            run=self.run,
+            round=number,
+            model=progress.model,
+            state=progress.algorithm_state,
+            randomness=self.randomness,
+        )
+        together = max(1, COORDINATES_TOGETHER // self.task.dimension)
+        for first in range(0, len(cohort), together):
+            group = cohort[first : first + together]
+            for block in self.algorithm.client_steps(self.task, self.clients.take(group), step):
+                for uplink, rows in enumerate(block.uplinks):
+                    parts = [self.parts[group[block.start + i]] for i in range(len(rows))]
+                    for portion in self._by_mechanism(parts, rows):
+                        yield uplink, portion
+
+    def _by_mechanism(self, parts: Sequence[ClientPlan], rows: Rows) -> Iterator[Portion]:
+        owners: dict[int, list[int]] = {}
+        for position, part in enumerate(parts):
+            owners.setdefault(id(part.mechanism), []).append(position)
+        for positions in owners.values():
+            mechanism = parts[positions[0]].mechanism
+            own = rows
+            if len(positions) < len(parts):
+                own = rows.select(torch.tensor(positions, device=self._device))
+            domain = mechanism.input_domain
+            if isinstance(domain, L2Ball):
+                own = clipped(own, domain.radius * (1.0 - ROUNDING_HEADROOM))
+            chosen = [parts[i] for i in positions]
+            weights = torch.tensor([part.weight for part in chosen], device=self._device)
+            yield Portion(mechanism=mechanism, clients=chosen, weights=weights, rows=own)

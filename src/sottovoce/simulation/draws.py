@@ -1,0 +1,185 @@
+"""Decoded values drawn from the laws of coordinates, with torch's generator on any device.
+
+For simulations that send nothing: float32, not cryptographic, and the same law as what is sent up
+to float32's rounding. Noise of many clients that is only added up is drawn once where its sum has a
+known law.
+"""
+
+import math
+from typing import assert_never
+
+import torch
+from torch import Tensor
+
+from sottovoce.learning.rows import Rows
+from sottovoce.mechanisms.coordinate_laws import (
+    AddedNoise,
+    CoordinateLaw,
+    InterpolatedTable,
+    NoisySign,
+    TiltedFamily,
+    Unchanged,
+)
+from sottovoce.noises.gaussian import Gaussian
+from sottovoce.noises.laplace import Laplace
+from sottovoce.noises.staircase import Staircase
+from sottovoce.transforms.rotation import Rotation, block_size
+
+# Coordinates drawn at once: few enough for a processor's cache, enough to keep a GPU busy.
+_TOGETHER = {"cpu": 1 << 17, "cuda": 1 << 27}
+
+
+def drawn_total(
+    law: CoordinateLaw, rows: Rows, weights: Tensor, generator: torch.Generator
+) -> Tensor:
+    """The weighted sum of the decoded rows."""
+    match law:
+        case Unchanged():
+            return rows.total(weights)
+        case AddedNoise(noise=Gaussian(stddev=stddev)):
+            exact = rows.total(weights)
+            scale = stddev * float(torch.linalg.vector_norm(weights))
+            return exact + scale * _normal(exact.shape, exact, generator)
+        case _:
+            return _total_of_draws(law, rows, weights, generator)
+
+
+def drawn_rows(law: CoordinateLaw, values: Tensor, generator: torch.Generator) -> Tensor:
+    """Each row as the server decodes it."""
+    match law:
+        case Unchanged():
+            return values
+        case AddedNoise(noise=noise):
+            return values + _noise(noise, values, generator)
+        case NoisySign(stddev=stddev, magnitude=magnitude):
+            positive: Tensor = torch.special.ndtr(values / stddev)
+            signs: Tensor = 2.0 * (_uniform(values, generator) < positive) - 1.0
+            return magnitude * signs
+        case TiltedFamily():
+            return _tilted(law, values, generator)
+        case InterpolatedTable():
+            return _tabled(law, values, generator)
+        case _:
+            assert_never(law)
+
+
+def rows_together(dimension: int, device: torch.device) -> int:
+    """How many rows are drawn at once."""
+    return max(1, _TOGETHER.get(device.type, _TOGETHER["cpu"]) // dimension)
+
+
+def _total_of_draws(
+    law: CoordinateLaw, rows: Rows, weights: Tensor, generator: torch.Generator
+) -> Tensor:
+    total, start = torch.zeros((), device=weights.device), 0
+    dimension = next(rows.blocks(1)).shape[1]
+    for block in rows.blocks(rows_together(dimension, weights.device)):
+        part = weights[start : start + len(block)]
+        total = total + part @ drawn_rows(law, block.float(), generator)
+        start += len(block)
+    return total
+
+
+def _tilted(law: TiltedFamily, values: Tensor, generator: torch.Generator) -> Tensor:
+    points = [float(y) * law.tilt_per_unit for y in law.points]
+    letters, weights = [float(a) for a in law.letters], [float(w) for w in law.weights]
+    if len(points) == 2:
+        logits = (points[1] - points[0]) * values + math.log(weights[1] / weights[0])
+        second = _uniform(values, generator) < torch.sigmoid(logits)
+        return letters[0] + (letters[1] - letters[0]) * second
+    reach = torch.maximum(values * max(points), values * min(points))  # the largest exponent
+    cumulative, masses = torch.zeros_like(values), []
+    for point, weight in zip(points, weights, strict=True):
+        cumulative = cumulative + weight * torch.exp(point * values - reach)
+        masses.append(cumulative)
+    return _letters_above(_uniform(values, generator) * cumulative, masses, letters)
+
+
+def _tabled(law: InterpolatedTable, values: Tensor, generator: torch.Generator) -> Tensor:
+    knots = torch.as_tensor(law.knots, dtype=values.dtype, device=values.device)
+    cumulative = torch.as_tensor(law.rows.cumsum(axis=1), dtype=values.dtype, device=values.device)
+    positions = ((values - law.low) / (law.high - law.low)).clamp(0.0, 1.0)
+    left = (torch.searchsorted(knots, positions, right=True) - 1).clamp(0, len(knots) - 2)
+    share = (positions - knots[left]) / (knots[left + 1] - knots[left])
+    masses = [torch.lerp(column[left], column[left + 1], share) for column in cumulative.T]
+    return _letters_above(_uniform(values, generator), masses, [float(a) for a in law.letters])
+
+
+def _letters_above(uniform: Tensor, masses: list[Tensor], letters: list[float]) -> Tensor:
+    """The letter whose cumulative mass is the first above the uniform number."""
+    found = torch.full_like(uniform, letters[0])
+    for mass, below, above in zip(masses[:-1], letters[:-1], letters[1:], strict=True):
+        found = found + (above - below) * (uniform >= mass)
+    return found
+
+
+def _noise(
+    noise: Gaussian | Laplace | Staircase, like: Tensor, generator: torch.Generator
+) -> Tensor:
+    match noise:
+        case Gaussian(stddev=stddev):
+            return stddev * _normal(like.shape, like, generator)
+        case Laplace(scale=scale):
+            centred = _uniform(like, generator) - 0.5
+            return -scale * centred.sign() * torch.log1p(-2.0 * centred.abs().clamp(max=0.4999999))
+        case Staircase():
+            return _staircase(noise, like, generator)
+        case _:
+            assert_never(noise)
+
+
+def _staircase(noise: Staircase, like: Tensor, generator: torch.Generator) -> Tensor:
+    """Sign, whole steps and place in the step, which are independent (Geng and Viswanath 2016)."""
+    decay = math.exp(-noise.epsilon)
+    whole = torch.floor(torch.log1p(-_uniform(like, generator)) / -noise.epsilon)
+    high = noise.nu / (noise.nu + decay * (1.0 - noise.nu))
+    place = _uniform(like, generator)
+    upper = _uniform(like, generator) < high
+    within = torch.where(upper, noise.nu * place, noise.nu + (1.0 - noise.nu) * place)
+    sign = torch.where(_uniform(like, generator) < 0.5, -1.0, 1.0)
+    return noise.step * sign * (whole + within)
+
+
+def _uniform(like: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.rand(like.shape, generator=generator, device=like.device, dtype=like.dtype)
+
+
+def _normal(shape: torch.Size, like: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randn(shape, generator=generator, device=like.device, dtype=like.dtype)
+
+
+class RowRotation:
+    """A rotation of rows in float32, on their device: `transforms.rotation` says which."""
+
+    def __init__(self, rotation: Rotation, device: torch.device) -> None:
+        self._size = block_size(rotation.dimension)
+        self._passes = [
+            (start, torch.as_tensor(signs, dtype=torch.float32, device=device))
+            for start, signs in rotation.passes()
+        ]
+
+    def forward(self, rows: Tensor) -> Tensor:
+        rows = rows.clone()
+        for start, signs in self._passes:
+            block = rows[:, start : start + self._size]
+            block.copy_(_hadamard(block * signs))
+        return rows
+
+    def inverse(self, rows: Tensor) -> Tensor:
+        rows = rows.clone()
+        for start, signs in reversed(self._passes):
+            block = rows[:, start : start + self._size]
+            block.copy_(_hadamard(block) * signs)
+        return rows
+
+
+def _hadamard(rows: Tensor) -> Tensor:
+    """H v for each row; the length is a power of two."""
+    count, size = rows.shape
+    half = 1
+    while half < size:
+        pairs = rows.reshape(count, -1, 2, half)
+        below, above = pairs[:, :, 0], pairs[:, :, 1]
+        rows = torch.stack([below + above, below - above], dim=2).reshape(count, size)
+        half *= 2
+    return rows / math.sqrt(size)
