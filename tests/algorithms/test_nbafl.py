@@ -16,7 +16,7 @@ from sottovoce.randomness import SeededRandomness, SystemRandomness
 
 
 def make_task() -> Task:
-    module = models.build(models.Linear(), 5, 3)
+    module = models.build(models.Linear(), (5,), 3)
     models.initialise(models.Linear(), module, np.random.default_rng(0))
     return Task(module, torch.zeros(1, 5), torch.zeros(1, dtype=torch.int64))
 
