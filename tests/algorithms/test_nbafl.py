@@ -20,7 +20,7 @@ from sottovoce.simulation.stored import finite_rows
 
 
 def make_task() -> Task:
-    module = models.build(models.Linear(), 5, 3)
+    module = models.build(models.Linear(), (5,), 3)
     models.initialise(models.Linear(), module, np.random.default_rng(0))
     return Task(module, torch.zeros(1, 5), torch.zeros(1, dtype=torch.int64))
 

@@ -24,7 +24,7 @@ def clients(sizes: list[int]) -> list[ClientData]:
 
 def make_task() -> tuple[Task, nn.Module]:
     model = models.Mlp(hidden_units=4)
-    module = models.build(model, 6, 3)
+    module = models.build(model, (6,), 3)
     models.initialise(model, module, np.random.default_rng(0))
     return Task(module, torch.zeros(2, 6), torch.zeros(2, dtype=torch.int64)), module
 

@@ -5,7 +5,6 @@ import json
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     PlainSerializer,
@@ -14,6 +13,8 @@ from pydantic import (
 )
 
 from sottovoce.adjacency import Adjacency
+from sottovoce.config.model_spec import ModelSpec
+from sottovoce.config.section import Section
 from sottovoce.parameters import MAX_EPSILON
 
 AUTO = "auto"  # in place of a mechanism
@@ -21,12 +22,6 @@ AUTO = "auto"  # in place of a mechanism
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Epsilon = Annotated[float, Field(gt=0, le=MAX_EPSILON, allow_inf_nan=False)]
 Delta = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
-
-
-class Section(BaseModel):
-    """A table of the spec: frozen, and closed to keys it does not know."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class IidSpec(Section):
@@ -42,15 +37,6 @@ class DataSpec(Section):
     dataset: str
     clients: Annotated[int, Field(ge=1)]
     partition: Annotated[IidSpec | DirichletSpec, Field(discriminator="kind")] = IidSpec(kind="iid")
-
-
-class LinearSpec(Section):
-    kind: Literal["linear"]
-
-
-class MlpSpec(Section):
-    kind: Literal["mlp"]
-    hidden_units: Annotated[int, Field(ge=1)]
 
 
 class EveryoneSpec(Section):
@@ -214,7 +200,7 @@ class RunSpec(Section):
     checkpoint_every: Annotated[int, Field(ge=1)] = 10
     rotation: Literal["auto", "on", "off"] = "auto"
     data: DataSpec
-    model: Annotated[LinearSpec | MlpSpec, Field(discriminator="kind")]
+    model: ModelSpec
     algorithm: Annotated[FedAvgSpec | NbAflSpec, Field(discriminator="kind")]
     privacy: PrivacySpec
     mechanism: MechanismSpec

@@ -15,6 +15,7 @@ from sottovoce.algorithms.fedavg import (
 )
 from sottovoce.algorithms.nbafl import NbAfl
 from sottovoce.channels.channel import Channel, Direct, SecureSum, Shuffler
+from sottovoce.config.model_spec import to_model
 from sottovoce.config.spec import (
     AUTO,
     DirectSpec,
@@ -24,8 +25,6 @@ from sottovoce.config.spec import (
     FedAvgSpec,
     FixedSizeSpec,
     IidSpec,
-    LinearSpec,
-    MlpSpec,
     NbAflSpec,
     PoissonSpec,
     RunSpec,
@@ -89,9 +88,12 @@ def assemble(spec: RunSpec) -> Assembly:
         _partition(spec), data.train_labels, spec.data.clients, schedule.generator("partition")
     )
     clients = Clients(data.train_features, data.train_labels, shares)
-    model = _model(spec)
-    module = models.build(model, data.train_features.shape[1], data.num_classes)
-    models.initialise(model, module, schedule.generator("initial model"))
+    module = models.create(
+        to_model(spec.model),
+        data.train_features.shape[1:],
+        data.num_classes,
+        schedule.generator("initial model"),
+    )
     task = Task(module, torch.from_numpy(data.test_features), torch.from_numpy(data.test_labels))
     if isinstance(spec.algorithm, NbAflSpec):
         if spec.privacy.groups:
@@ -324,16 +326,6 @@ def _partition(spec: RunSpec) -> Partition:
             return DirichletByLabel(alpha=alpha)
         case _:
             assert_never(spec.data.partition)
-
-
-def _model(spec: RunSpec) -> models.Model:
-    match spec.model:
-        case LinearSpec():
-            return models.Linear()
-        case MlpSpec(hidden_units=hidden_units):
-            return models.Mlp(hidden_units=hidden_units)
-        case _:
-            assert_never(spec.model)
 
 
 def _sampling(spec: RunSpec, num_clients: int) -> ClientSampling:

@@ -1,0 +1,55 @@
+"""What a module must not do if its updates are to be private and repeatable.
+
+Only parameters are clipped, noised and sent. Statistics over a batch mix samples, so that one
+sample moves another's gradient, and running statistics are learnt outside of any privacy; both
+sample- and client-level privacy therefore refuse them. Other buffers are constants, and allowed.
+"""
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parameter import is_lazy
+
+from sottovoce.errors import ParameterError
+
+RANDOM_LAYERS = (nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
+
+
+def check_module(module: nn.Module) -> None:
+    """Refuse batch statistics, random layers and layers without a size, naming where they are."""
+    for path, layer in module.named_modules():
+        where = f"layer '{path or 'the module itself'}' ({type(layer).__name__})"
+        _check_statistics(where, layer)
+        _check_randomness(where, layer)
+        if any(is_lazy(parameter) for parameter in layer.parameters(recurse=False)):
+            raise ParameterError(
+                f"{where} has no size yet; give its number of inputs instead of a lazy layer"
+            )
+    if not any(True for _ in module.parameters()):
+        raise ParameterError("the module has no parameters to train; add a layer that has some")
+
+
+def _check_statistics(where: str, layer: nn.Module) -> None:
+    if isinstance(layer, _BatchNorm):
+        raise ParameterError(
+            f"{where} mixes the samples of a batch and keeps running statistics of them, which no "
+            "noise covers; use torch.nn.GroupNorm (group normalisation) instead"
+        )
+    if isinstance(layer, _InstanceNorm) and layer.track_running_stats:
+        raise ParameterError(
+            f"{where} keeps running statistics of the samples, which no noise covers; set "
+            "track_running_stats=False, or use torch.nn.GroupNorm (group normalisation)"
+        )
+
+
+def _check_randomness(where: str, layer: nn.Module) -> None:
+    """Such draws come from torch's global generator, so no run could be repeated."""
+    dropout = layer.p if isinstance(layer, _DropoutNd) else getattr(layer, "dropout", 0.0)
+    # Recurrent and attention layers have `dropout` as a number, others as a layer of its own.
+    drops = isinstance(dropout, float | int) and dropout > 0.0
+    if drops or isinstance(layer, RANDOM_LAYERS):
+        raise ParameterError(
+            f"{where} draws at random in training, which per-sample gradients do not support; set "
+            "its dropout to 0 or leave it out: the noise of privacy regularises already"
+        )
