@@ -8,6 +8,7 @@ from sottovoce.config.spec import DirichletSpec, IidSpec, Section
 from sottovoce.learning.datasets import CsvOptions
 
 _FiniteNumber = Annotated[float, Field(allow_inf_nan=False)]
+_Bounds = Annotated[tuple[_FiniteNumber, _FiniteNumber], Field(strict=False)]
 _Fraction = Annotated[float, Field(gt=0, lt=1)]
 _Count = Annotated[int, Field(ge=1)]
 
@@ -37,7 +38,7 @@ class CsvSpec(Section):
     label: Literal["class", "number"] = "class"
     classes: Annotated[tuple[str, ...], Field(strict=False)] = ()
     owner_column: str | None = None
-    bounds: dict[str, Annotated[tuple[_FiniteNumber, _FiniteNumber], Field(strict=False)]] = {}
+    bounds: dict[str, _Bounds] = Field(default_factory=dict)
     test_fraction: _Fraction = 0.2
 
     def options(self) -> CsvOptions:

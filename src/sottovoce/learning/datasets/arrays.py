@@ -1,8 +1,9 @@
 """Reading arrays from files that may be damaged, and the scaling that all images share."""
 
+import contextlib
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,30 +37,36 @@ def damaged(path: Path, reason: object) -> DataError:
     )
 
 
-def names_in_npz(path: Path) -> tuple[str, ...]:
-    """The arrays that a file holds."""
+@contextlib.contextmanager
+def _archive(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
+    """A file's arrays, none of which is unpickled; whatever goes wrong is explained."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return tuple(archive.files)
-    except AttributeError:  # np.load also reads a lone array
-        raise damaged(path, "it is not an npz archive") from None
+        with path.open("rb") as file:  # np.load would leave it open if it is damaged
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise damaged(path, "it is not an npz archive")
+            with archive:
+                yield archive
     except DAMAGE as error:
         raise damaged(path, error) from None
+
+
+def names_in_npz(path: Path) -> tuple[str, ...]:
+    """The arrays that a file holds."""
+    with _archive(path) as archive:
+        return tuple(archive.files)
 
 
 def read_npz(path: Path, shapes: Mapping[str, int | None]) -> dict[str, Array]:
-    """The named arrays of a file, each with so many dimensions (None: any); no object is unpickled.
+    """The named arrays of a file, each with so many dimensions (None: any).
 
     Further arrays of the file are not read.
     """
-    missing = [name for name in shapes if name not in names_in_npz(path)]
-    if missing:
-        raise damaged(path, f"array '{missing[0]}' is missing (it needs {', '.join(shapes)})")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in shapes}
-    except DAMAGE as error:
-        raise damaged(path, error) from None
+    with _archive(path) as archive:
+        missing = [name for name in shapes if name not in archive.files]
+        if missing:
+            raise damaged(path, f"array '{missing[0]}' is missing (it needs {', '.join(shapes)})")
+        arrays = {name: archive[name] for name in shapes}
     for name, dimensions in shapes.items():
         if dimensions is not None and arrays[name].ndim != dimensions:
             raise damaged(

@@ -111,7 +111,9 @@ def own_csv(request: Request) -> Dataset:
     options = request.csv
     table = read_table(existing_file(request.argument), header=options.header)
     label_columns = options.label_columns or table.columns[-1:]
-    apart = {*label_columns, options.owner_column}
+    apart = {*label_columns, *([options.owner_column] if options.owner_column else [])}
+    for column in apart:
+        table.check_column(column)
     features = features_of(
         table, [name for name in table.columns if name not in apart], options.bounds
     )

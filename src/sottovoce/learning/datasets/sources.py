@@ -11,6 +11,7 @@ import hashlib
 import http.client
 import os
 import tempfile
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -141,13 +142,15 @@ def _copy(
     """Write what the server sends; refused unless the digest is the published one."""
     url = address(file)
     hashed = hashlib.new(digest.algorithm, usedforsecurity=False)
-    done = 0
+    done, total = 0, None
     for chunk, total in _chunks(url, target):
         content.write(chunk)
         hashed.update(chunk)
         done += len(chunk)
         if on_bytes is not None:
             on_bytes(done, total)
+    if total is not None and done != total:
+        raise _unreachable(url, target, f"the connection ended after {done} of {total} bytes")
     digest.check(hashed.hexdigest(), f"what {url} sent for {target}")
 
 
@@ -165,19 +168,35 @@ def _check_encrypted(url: str) -> None:
     raise DataError(f"refused to download from {url}: only https is used; correct the mirror's URL")
 
 
+class _EncryptedRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows a server to where only https leads."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        try:
+            _check_encrypted(newurl)
+        except DataError:
+            fp.close()
+            raise
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
 def _chunks(url: str, target: Path) -> Iterator[tuple[bytes, int | None]]:
     """The content in pieces, with its whole length if known; a network's failure is explained."""
     _check_encrypted(url)
+    opener = urllib.request.build_opener(_EncryptedRedirects)
     request = urllib.request.Request(url, headers={"User-Agent": "sottovoce"})
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
-            _check_encrypted(response.geturl())  # wherever it redirected to
+        with opener.open(request, timeout=TIMEOUT_SECONDS) as response:
             length = response.headers.get("Content-Length", "")
             total = int(length) if length.isdecimal() else None
             while chunk := _piece(response):
                 yield chunk, total
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise _unreachable(url, target, error) from None
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it is the answer, too
+        raise _unreachable(url, target, getattr(error, "reason", None) or error) from None
 
 
 def _piece(response: Any) -> bytes:
@@ -185,8 +204,7 @@ def _piece(response: Any) -> bytes:
     return piece
 
 
-def _unreachable(url: str, target: Path, error: Exception) -> DataError:
-    reason = getattr(error, "reason", None) or error
+def _unreachable(url: str, target: Path, reason: object) -> DataError:
     return DataError(
         f"cannot download {target.name} from {url}: {reason}; get it elsewhere and put it at "
         f"{target}, or set SOTTOVOCE_DATA to a folder that has it"

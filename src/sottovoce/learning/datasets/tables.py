@@ -57,9 +57,12 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
-    def cells(self, column: str) -> list[str]:
+    def check_column(self, column: str) -> None:
         if column not in self.columns:
             raise UnknownNameError.among(f"column of {self.path}", column, self.columns)
+
+    def cells(self, column: str) -> list[str]:
+        self.check_column(column)
         position = self.columns.index(column)
         return [row[position].strip() for row in self.rows]
 
