@@ -154,6 +154,8 @@ def test_the_binary_archive_of_cifar10_has_a_label_and_three_planes(tmp_path: Pa
 
 def test_a_damaged_cifar_archive_is_named(tmp_path: Path) -> None:
     path = tmp_path / "cifar-10-binary.tar.gz"
+    with pytest.raises(DataError, match="holds pickled objects"):
+        load("cifar10", tmp_path)
     cifar_archive(path, {"something": b"else"})
     with pytest.raises(DataError, match=r"cifar-10-binary.tar.gz cannot be read.*data_batch_1"):
         load("cifar10", tmp_path)

@@ -81,6 +81,18 @@ def test_own_arrays_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         ({"x": np.zeros((9, 2)), "y": y}, "numbers of rows"),
         ({"x": np.zeros((10, 2)), "y": y, "owner": np.zeros((10, 2))}, "give one a row"),
         ({"x": np.zeros((10, 2))}, "array 'y' is missing"),
+        ({"x": np.zeros((10, 2)), "y": np.int64(1)}, "'y' is a single value"),
+        ({"x_train": np.zeros((10, 2)), "y_train": y}, "array 'x_test' is missing"),
+        (
+            {
+                "x_train": np.zeros((10, 2)),
+                "y_train": y,
+                "x_test": np.zeros((10, 2)),
+                "y_test": y / 2,
+            },
+            "of different kinds or widths",
+        ),
+        ({"x": np.zeros((3, 2)), "y": np.arange(3) % 2}, "the test part has 0 rows"),
     ):
         with (
             np.errstate(over="ignore"),

@@ -113,7 +113,7 @@ def test_nobody_listening_is_explained(server: str, tmp_path: Path) -> None:
 
 
 def test_a_server_is_not_followed_where_nothing_is_encrypted(server: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="from ftp://127.0.0.1/whole: only https is used"):
+    with pytest.raises(DataError, match=r"from ftp://127.0.0.1/whole: only https is used"):
         fetch(data_file(f"{server}/moved"), tmp_path)
     assert fetch(data_file(f"{server}/near"), tmp_path).read_bytes() == CONTENT
 

@@ -37,6 +37,7 @@ _TEST_MEMBERS = ("cifar-10-batches-bin/test_batch.bin",)
     "cifar10",
     summary="32x32 colour photographs, 10 classes, 50,000 + 10,000",
     sources=(Source(files=(DataFile(path="cifar10.npz"),)), Source(files=(_ARCHIVE,))),
+    remedy="cifar-10-python.tar.gz will not do: it holds pickled objects, which can run code",
 )
 def cifar10(request: Request) -> Dataset:
     """CIFAR-10 as (3, 32, 32)."""

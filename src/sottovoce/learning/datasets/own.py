@@ -44,36 +44,54 @@ def own_npz(request: Request) -> Dataset:
     are taken as they are. Integer labels are classes 0, 1, ...; floats are numbers to predict.
     """
     path = existing_file(request.argument)
-    names = names_in_npz(path)
-    split = "x_train" in names
-    x, y, owner = ("x_train", "y_train", "owner_train") if split else ("x", "y", "owner")
-    wanted = [x, y, *(["x_test", "y_test"] if split else [])]
-    wanted += [owner] if owner in names else []
-    data = read_npz(path, dict.fromkeys(wanted))
-    owners = data.get(owner)
-    same_rows(path, **{name: data[name] for name in (x, y, owner) if name in data})
-    features = _features(path, x, data[x])
-    if split:
-        same_rows(path, x_test=data["x_test"], y_test=data["y_test"])
-        test_features = _features(path, "x_test", data["x_test"])
-        count = len(features)
-        labels, num_classes = _labels(path, np.concatenate([data[y], data["y_test"]]))
-        train: Array | slice = slice(None)
-        test_labels, labels = labels[count:], labels[:count]
-    else:
-        labels, num_classes = _labels(path, data[y])
-        train, test = held_out(len(labels), request.generator)
-        test_features, test_labels = features[test], labels[test]
+    if "x_train" in names_in_npz(path):
+        return _already_split(request, path)
+    data = _read(path, ("x", "y"), "owner")
+    features = _features(path, "x", data["x"])
+    labels, num_classes = _labels(path, data["y"])
+    train, test = held_out(len(labels), request.generator)
+    owners = _owners(path, data.get("owner"))
     return Dataset(
         name=request.name,
         train_features=features[train],
         train_labels=labels[train],
-        test_features=test_features,
-        test_labels=test_labels,
+        test_features=features[test],
+        test_labels=labels[test],
         num_classes=num_classes,
-        train_owners=None if owners is None else _numbered(path, owners)[train],
+        train_owners=None if owners is None else owners[train],
         note=_INFERRED if num_classes else "",
     )
+
+
+def _already_split(request: Request, path: Path) -> Dataset:
+    data = _read(path, ("x_train", "y_train"), "owner_train") | _read(path, ("x_test", "y_test"))
+    ours, tests = data["y_train"], data["y_test"]
+    if ours.shape[1:] != tests.shape[1:] or (ours.dtype.kind == "f") != (tests.dtype.kind == "f"):
+        raise damaged(path, "'y_train' and 'y_test' are of different kinds or widths")
+    # Together, so that a class that only the test part has is counted.
+    labels, num_classes = _labels(path, np.concatenate([ours, tests]))
+    num_train = len(ours)
+    return Dataset(
+        name=request.name,
+        train_features=_features(path, "x_train", data["x_train"]),
+        train_labels=labels[:num_train],
+        test_features=_features(path, "x_test", data["x_test"]),
+        test_labels=labels[num_train:],
+        num_classes=num_classes,
+        train_owners=_owners(path, data.get("owner_train")),
+        note=_INFERRED if num_classes else "",
+    )
+
+
+def _read(path: Path, names: tuple[str, ...], optional: str = "") -> dict[str, Array]:
+    """Arrays with a row a sample; the optional one if the file has it."""
+    present = (optional,) if optional in names_in_npz(path) else ()
+    data = read_npz(path, dict.fromkeys((*names, *present)))
+    for name, values in data.items():
+        if not values.ndim:
+            raise damaged(path, f"'{name}' is a single value; give one a row")
+    same_rows(path, **data)
+    return data
 
 
 def _features(path: Path, name: str, values: Array) -> Features:
@@ -92,14 +110,16 @@ def _features(path: Path, name: str, values: Array) -> Features:
 def _labels(path: Path, values: Array) -> tuple[Labels, int | None]:
     if values.dtype.kind == "f":
         return values.reshape(len(values), -1).astype(np.float32), None
-    if values.dtype.kind not in "iu" or not values.size:
+    if values.dtype.kind not in "iu":
         raise damaged(path, f"the labels are {values.dtype}, neither classes nor numbers")
     num_classes = max(2, int(values.max()) + 1)
     return classes(path, "y", values, num_classes), num_classes
 
 
-def _numbered(path: Path, owners: Array) -> Owners:
+def _owners(path: Path, owners: Array | None) -> Owners | None:
     """Owners as numbers, whatever they are called."""
+    if owners is None:
+        return None
     if owners.ndim != 1:
         raise damaged(path, f"owners have shape {owners.shape}; give one a row")
     return np.unique(owners, return_inverse=True)[1].astype(np.int64)
@@ -118,6 +138,8 @@ def own_csv(request: Request) -> Dataset:
         table, [name for name in table.columns if name not in apart], options.bounds
     )
     labels, num_classes = _table_labels(table, label_columns, options)
+    column = options.owner_column
+    owners = _owners(table.path, np.array(table.cells(column)) if column else None)
     train, test = held_out(len(labels), request.generator, options.test_fraction)
     if not len(test):
         raise DataError(
@@ -131,15 +153,9 @@ def own_csv(request: Request) -> Dataset:
         test_features=features[test],
         test_labels=labels[test],
         num_classes=num_classes,
-        train_owners=_table_owners(table, options.owner_column, train),
+        train_owners=None if owners is None else owners[train],
         note=_INFERRED if num_classes and not options.classes else "",
     )
-
-
-def _table_owners(table: Table, column: str | None, rows: Array) -> Owners | None:
-    if column is None:
-        return None
-    return _numbered(table.path, np.array(table.cells(column)))[rows]
 
 
 def _table_labels(

@@ -216,7 +216,8 @@ def absent(name: str, sources: Sequence[Source], folder: Path, remedy: str) -> D
     wanted = " or ".join(", ".join(file.path for file in source.files) for source in sources)
     if files := downloads(sources):
         where = address(files[0]).rpartition("/")[0]
-        remedy = f"fetch it with 'sottovoce data fetch {name}' (from {where})"
+        fetching = f"fetch it with 'sottovoce data fetch {name}' (from {where})"
+        remedy = f"{fetching}; {remedy}" if remedy else fetching
     return DataError(
         f"dataset '{name}' is not in {folder}: it needs {wanted}; {remedy}, or set SOTTOVOCE_DATA "
         "or data_dir to a folder that has it"
