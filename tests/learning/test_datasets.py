@@ -2,49 +2,19 @@
 
 import gzip
 import io
-import json
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from small_data import RNG, images, labels, load, save, save_split
 
 from sottovoce.errors import DataError, ParameterError, UnknownNameError
 from sottovoce.learning import datasets
 from sottovoce.learning.datasets import CsvOptions, Dataset
 from sottovoce.learning.datasets.cifar10 import _TEST_MEMBERS, _TRAIN_MEMBERS
-from sottovoce.learning.datasets.gefcom_wind import _as_hours
 from sottovoce.learning.datasets.mnist import _IDX_FILES
-
-RNG = np.random.default_rng
-
-
-def images(rows: int, *shape: int) -> Any:
-    return RNG(rows).integers(0, 256, (rows, *shape), dtype=np.uint8)
-
-
-def labels(rows: int, num_classes: int) -> Any:
-    return (np.arange(rows) % num_classes).astype(np.uint8)
-
-
-def save(path: Path, **arrays: Any) -> Path:
-    np.savez(path, **arrays)
-    return path
-
-
-def save_split(path: Path, num_classes: int, *shape: int, **more: Any) -> Path:
-    parts = {
-        "x_train": images(20, *shape),
-        "y_train": labels(20, num_classes),
-        "x_test": images(10, *shape),
-        "y_test": labels(10, num_classes),
-    }
-    return save(path, **{**parts, **more})
-
-
-def load(name: str, folder: Path | None = None, **more: Any) -> Dataset:
-    return datasets.load(name, RNG(0), data_dir=folder, **more)
 
 
 def test_digits_are_scaled_by_public_constants_and_split_without_overlap() -> None:
@@ -230,182 +200,12 @@ def test_medmnists_own_file_has_other_names_and_a_column_of_labels(tmp_path: Pat
     assert data.test_features.shape == (10, 1, 28, 28)
 
 
-def femnist_arrays() -> dict[str, Any]:
-    writers = np.repeat(np.arange(30), 4)
-    return {
-        "x": images(120, 28, 28),
-        "y": labels(120, 62),
-        "writer": writers,
-        "writer_complete": np.arange(30) < 20,
-    }
-
-
-def test_femnist_holds_out_complete_writers_with_all_their_images(tmp_path: Path) -> None:
-    arrays = femnist_arrays()
-    save(tmp_path / "femnist.npz", **arrays)
-    data = load("femnist", tmp_path)
-    assert data.train_owners is not None
-    assert len(np.unique(data.train_owners)) == 18
-    assert data.train_owners.max() < 20
-    assert len(data.train_labels) == 72
-    assert len(data.test_labels) == 8
-    assert data.num_classes == 62
-    for writer in np.unique(data.train_owners):
-        own = data.train_features[data.train_owners == writer]
-        raw = arrays["x"][arrays["writer"] == writer]
-        np.testing.assert_allclose(own[:, 0], raw / 255 - 0.5, atol=1e-6)
-
-
-def test_femnists_note_says_how_the_sample_differs(tmp_path: Path) -> None:
-    save(tmp_path / "femnist.npz", **{**femnist_arrays(), "y": labels(120, 10)})
-    note = load("femnist", tmp_path).note
-    assert "rich in digits (100% of the complete writers' images; the full set has about" in note
-    assert "4 images a writer instead of 227" in note
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"writer_complete": np.zeros(30, dtype=bool)}, "no writer is complete"),
-        ({"writer_complete": np.ones(5, dtype=bool)}, "does not point into"),
-        ({"writer_complete": np.arange(30) < 1}, "one is held out"),
-        ({"y": labels(120, 63)}, "beyond 0 to 61"),
-    ],
-)
-def test_a_damaged_femnist_is_named(wrong: dict[str, Any], message: str, tmp_path: Path) -> None:
-    save(tmp_path / "femnist.npz", **{**femnist_arrays(), **wrong})
-    with pytest.raises(DataError, match=message):
-        load("femnist", tmp_path)
-
-
-def test_leafs_json_gives_what_the_npz_gives(tmp_path: Path) -> None:
-    arrays = femnist_arrays() | {"writer_complete": np.ones(30, bool)}
-    users = {
-        f"f{writer:04d}": {
-            "x": (arrays["x"][arrays["writer"] == writer].reshape(-1, 784) / 255).tolist(),
-            "y": arrays["y"][arrays["writer"] == writer].tolist(),
-        }
-        for writer in range(30)
-    }
-    (tmp_path / "femnist").mkdir()
-    for part, names in enumerate((sorted(users)[:11], sorted(users)[11:])):
-        content = {"users": names, "user_data": {name: users[name] for name in names}}
-        (tmp_path / "femnist" / f"all_data_{part}.json").write_text(json.dumps(content))
-    from_json = load("femnist", tmp_path)
-    save(tmp_path / "femnist.npz", **arrays)
-    from_npz = load("femnist", tmp_path)
-    np.testing.assert_array_equal(from_json.train_features, from_npz.train_features)
-    assert from_json.train_owners is not None
-    assert from_npz.train_owners is not None
-    np.testing.assert_array_equal(from_json.train_owners, from_npz.train_owners)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        "[]",
-        "{}",
-        '{"user_data": {}}',
-        '{"user_data": {"a": {"x": [[1, 2]], "y": [1]}}}',
-        '{"user_data": {"a": {"x": [], "y": [1]}}}',
-        json.dumps({"user_data": {"a": {"x": [[2.0] * 784], "y": [1]}}}),
-    ],
-)
-def test_json_that_is_not_leafs_is_named(text: str, tmp_path: Path) -> None:
-    (tmp_path / "femnist").mkdir()
-    (tmp_path / "femnist" / "part.json").write_text(text)
-    with pytest.raises(DataError, match=r"part\.json cannot be read as data"):
-        load("femnist", tmp_path)
-
-
 def test_utkface_has_a_random_fifth_held_out(tmp_path: Path) -> None:
     save(tmp_path / "utkface_8k.npz", x=images(50, 48, 48), gender=labels(50, 2))
     data = load("utkface", tmp_path)
     assert data.train_features.shape == (40, 1, 48, 48)
     assert len(data.test_labels) == 10
     assert "non-commercial" in data.note
-
-
-def wind_arrays() -> dict[str, Any]:
-    """Two farms, four days before the evaluation period and two in it; one forecast is missing."""
-    hours = np.arange(np.datetime64("2010-12-28T00", "h"), np.datetime64("2011-01-03T00", "h"))
-    issues = hours[::12]
-
-    def stamps(times: Any) -> Any:
-        texts = np.datetime_as_string(times, unit="h")
-        return np.array([int(text.replace("-", "").replace("T", "")) for text in texts])
-
-    ahead = np.arange(48)
-    speed = np.arange(len(issues))[:, None] + ahead / 100.0
-    nwp = np.stack([speed, -speed, speed, np.full(speed.shape, 90.0)], axis=-1)[None]
-    nwp = np.concatenate([nwp, nwp + 0.5]).astype(np.float32)
-    nwp[:, 3, 12:24] = np.nan
-    power = np.linspace(0, 1, 2 * len(hours)).reshape(-1, 2).astype(np.float32)
-    return {"date": stamps(hours), "power": power, "issue_date": stamps(issues), "nwp": nwp}
-
-
-def test_wind_power_has_each_measurement_once_and_is_tested_on_what_comes_later(
-    tmp_path: Path,
-) -> None:
-    arrays = wind_arrays()
-    save(tmp_path / "gefcom2012_wind.npz", **arrays)
-    data = load("gefcom_wind", tmp_path)
-    assert data.num_classes is None
-    assert data.num_outputs == 1
-    assert data.input_shape == (6, 5)
-    assert data.train_owners is not None
-    # 96 hours up to and with midnight, the first without a forecast an hour before it.
-    assert np.bincount(data.train_owners).tolist() == [96, 96]
-    np.testing.assert_array_equal(
-        data.train_labels[:, 0], arrays["power"][1:97].T.reshape(-1).astype(np.float32)
-    )
-    np.testing.assert_array_equal(data.test_labels[:, 0], arrays["power"][97:].T.reshape(-1))
-    assert np.isfinite(data.train_features).all()
-
-
-def test_each_row_of_wind_has_the_forecast_for_its_hour(tmp_path: Path) -> None:
-    """The speed tells the issue (whole) and the hours ahead (hundredths) that it came from."""
-    save(tmp_path / "gefcom2012_wind.npz", **wind_arrays())
-    data = load("gefcom_wind", tmp_path)
-    farm = data.train_owners == 0
-    rows = data.train_features[farm]
-    speed = (rows[:, 2] + 0.5) * 20
-    issue = np.floor(speed[:, 2] + 1e-4)
-    ahead = np.round(100 * (speed[:, 2] - issue))
-    np.testing.assert_array_equal(12 * issue + ahead + 1, np.arange(1, 97))
-    np.testing.assert_allclose(rows[:, 5, 0], (ahead + 1) / 48 - 0.5, atol=1e-6)
-    np.testing.assert_allclose(rows[:, 3], 0.5, atol=1e-6)
-    np.testing.assert_allclose(rows[:, 4], 0.0, atol=1e-6)
-    np.testing.assert_allclose(rows[:, 0] * 40, speed, atol=1e-4)
-    np.testing.assert_allclose(rows[:, 1] * 40, -speed, atol=1e-4)
-    inner = (ahead >= 2) & (ahead <= 45) & (issue != 3)
-    np.testing.assert_allclose(
-        speed[inner] - speed[inner][:, [2]], np.arange(-2, 3) / 100 + 0 * speed[inner], atol=1e-4
-    )
-    first = ahead == 0  # nothing before it: its own values stand in
-    np.testing.assert_allclose(speed[first][:, :2], speed[first][:, [2, 2]], atol=1e-5)
-    assert set(ahead // 12) == {0, 1, 2, 3}
-    assert not np.any((issue == 3) & (ahead >= 12) & (ahead < 24))
-
-
-def test_wind_that_is_damaged_is_named(tmp_path: Path) -> None:
-    path, arrays = tmp_path / "gefcom2012_wind.npz", wind_arrays()
-    for wrong, message in (
-        ({"power": arrays["power"] + 1}, r"outside \[0, 1\]"),
-        ({"nwp": arrays["nwp"][:, :-1]}, "'nwp' has shape"),
-        ({"nwp": np.full_like(arrays["nwp"], np.nan)}, "no hour"),
-        ({"date": arrays["date"] / 2}, "not integers YYYYMMDDHH"),
-    ):
-        save(path, **{**arrays, **wrong})
-        with pytest.raises(DataError, match=message):
-            load("gefcom_wind", tmp_path)
-
-
-def test_stamps_are_read_as_hours() -> None:
-    found = _as_hours(Path("f"), np.array([2009070100, 2012022923, 2010123124]))
-    expected = ["2009-07-01T00", "2012-02-29T23", "2011-01-01T00"]
-    np.testing.assert_array_equal(found, np.array(expected, dtype="datetime64[h]"))
 
 
 def test_subset_keeps_rows_with_their_owners(tmp_path: Path) -> None:
@@ -429,20 +229,6 @@ def test_validation_data_comes_from_training_alone() -> None:
     assert len(tuned.test_labels) == round(0.25 * len(data.train_labels))
     both = np.concatenate([tuned.train_features, tuned.test_features])
     np.testing.assert_array_equal(np.sort(both, axis=0), np.sort(data.train_features, axis=0))
-
-
-def test_validation_data_is_of_whole_owners_where_there_are_any(tmp_path: Path) -> None:
-    save(tmp_path / "femnist.npz", **femnist_arrays())
-    data = load("femnist", tmp_path)
-    tuned = datasets.with_validation(data, 0.2, RNG(0))
-    assert tuned.train_owners is not None
-    assert len(np.unique(tuned.train_owners)) == 14
-    assert len(tuned.test_labels) == 16
-    lonely = datasets.subset(data, 1, None, RNG(0))
-    with pytest.raises(ParameterError, match="needs one more"):
-        datasets.with_validation(lonely, 0.5, RNG(0))
-    with pytest.raises(ParameterError, match="validation_fraction"):
-        datasets.with_validation(data, 1.0, RNG(0))
 
 
 def test_a_dataset_checks_itself() -> None:

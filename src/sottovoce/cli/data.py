@@ -52,21 +52,19 @@ def _where(files: list[str]) -> str:
 
 @app.command()
 def fetch(name: str, data_dir: DataDir = None, as_json: Json = False) -> None:
-    """Download a dataset's files unless they are there, and check them against their digests."""
+    """Download a dataset's files, checked against their digests, unless the data is there."""
     from sottovoce.learning import datasets
 
     folder = datasets.data_folder(data_dir)
     files = datasets.files_to_fetch(name, data_dir)
-    found = datasets.where_found(name, data_dir)
+    missing = datasets.where_found(name, data_dir) is None
     with progress_bars() as bars:
-        for file in files:
+        for file in files if missing else ():
 
             def on_bytes(done: int, total: int | None, label: str = file.path) -> None:
                 bars.update(Path(label).name, done, total or done, "bytes")
 
-            # Another source of the same data, such as an npz, is as good: nothing to download.
-            if not found or folder / file.path in found:
-                datasets.fetch(file, folder, on_bytes=on_bytes)
+            datasets.fetch(file, folder, on_bytes=on_bytes)
     places = [str(path) for path in datasets.where_found(name, data_dir) or []]
     if as_json:
         print_json({"name": name, "folder": str(folder), "files": places})

@@ -154,7 +154,9 @@ def _library_splits(folder: Path) -> dict[str, Split]:
                 else library.load_dataset("parquet", data_files=_by_split(parquet), cache_dir=cache)
             )
         except Exception as error:  # the library raises errors of many packages
-            raise DataError(f"{folder} cannot be read as a dataset: {error}") from None
+            raise DataError(
+                f"{folder} cannot be read as a dataset: {error}; check its files"
+            ) from None
         splits = dict(loaded) if hasattr(loaded, "values") else {"train": loaded}
         return {str(name): _library_split(folder, split) for name, split in splits.items()}
 

@@ -138,8 +138,8 @@ def own_csv(request: Request) -> Dataset:
         table, [name for name in table.columns if name not in apart], options.bounds
     )
     labels, num_classes = _table_labels(table, label_columns, options)
-    column = options.owner_column
-    owners = _owners(table.path, np.array(table.cells(column)) if column else None)
+    owner_column = options.owner_column
+    owners = _owners(table.path, np.array(table.cells(owner_column)) if owner_column else None)
     train, test = held_out(len(labels), request.generator, options.test_fraction)
     if not len(test):
         raise DataError(
