@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-import torch
-
 from sottovoce.algorithms.fedavg import (
     FedAvg,
     LocalSgd,
@@ -15,16 +13,13 @@ from sottovoce.algorithms.fedavg import (
 )
 from sottovoce.algorithms.nbafl import NbAfl
 from sottovoce.channels.channel import Channel, Direct, SecureSum, Shuffler
-from sottovoce.config.model_spec import to_model
 from sottovoce.config.spec import (
     AUTO,
     DirectSpec,
-    DirichletSpec,
     EpochsSpec,
     EveryoneSpec,
     FedAvgSpec,
     FixedSizeSpec,
-    IidSpec,
     NbAflSpec,
     PoissonSpec,
     RunSpec,
@@ -35,6 +30,7 @@ from sottovoce.domains import L2Ball
 from sottovoce.errors import ConfigError
 from sottovoce.experiments import nbafl
 from sottovoce.experiments.choice import chosen, in_one_sentence
+from sottovoce.experiments.data import clients_of, load_data, task_of
 from sottovoce.experiments.groups import (
     Group,
     budget,
@@ -43,9 +39,7 @@ from sottovoce.experiments.groups import (
     resolve,
     written_into,
 )
-from sottovoce.learning import datasets, models, partitioners
 from sottovoce.learning.clients import Clients
-from sottovoce.learning.partitioners import DirichletByLabel, Iid, Partition
 from sottovoce.learning.task import Task
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
@@ -78,23 +72,15 @@ class Assembly:
     groups: tuple[Group, ...]
     budgets: Mapping[str, Budget]
     mechanism_choice: str | None  # why this mechanism, if the spec left it open
+    note: str  # what to know about the data
 
 
 def assemble(spec: RunSpec) -> Assembly:
     """Build a run. Nothing is written and nothing is charged."""
     schedule = SeededRandomness(spec.seed)
-    data = datasets.load(spec.data.dataset, schedule.generator("test split"))
-    shares = partitioners.split(
-        _partition(spec), data.train_labels, spec.data.clients, schedule.generator("partition")
-    )
-    clients = Clients(data.train_features, data.train_labels, shares)
-    module = models.create(
-        to_model(spec.model),
-        data.train_features.shape[1:],
-        data.num_classes,
-        schedule.generator("initial model"),
-    )
-    task = Task(module, torch.from_numpy(data.test_features), torch.from_numpy(data.test_labels))
+    data = load_data(spec, schedule)
+    clients = clients_of(spec, data, schedule)
+    task = task_of(spec, data, schedule)
     if isinstance(spec.algorithm, NbAflSpec):
         if spec.privacy.groups:
             raise ConfigError(
@@ -138,6 +124,7 @@ def assemble(spec: RunSpec) -> Assembly:
         groups=groups,
         budgets=_budgets(groups, spec, algorithm),
         mechanism_choice=choice,
+        note=data.note,
     )
 
 
@@ -316,16 +303,6 @@ def _penalties(groups: Sequence[Group]) -> dict[str, float]:
             )
         epsilons |= dict.fromkeys(group.clients, group.epsilon)
     return budget_penalties(epsilons)
-
-
-def _partition(spec: RunSpec) -> Partition:
-    match spec.data.partition:
-        case IidSpec():
-            return Iid()
-        case DirichletSpec(alpha=alpha):
-            return DirichletByLabel(alpha=alpha)
-        case _:
-            assert_never(spec.data.partition)
 
 
 def _sampling(spec: RunSpec, num_clients: int) -> ClientSampling:
