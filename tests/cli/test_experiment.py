@@ -95,7 +95,7 @@ def test_all_goes_on_after_a_failure_and_sums_up(cli: Any, monkeypatch: pytest.M
     monkeypatch.setattr(register, "experiments", lambda: few[1:])
     result = cli("experiment", "all", "--fast")
     assert result.code == 0
-    assert "Of 2 budgets, one bit is below Gaussian, float32 in 2" in result.out
+    assert "Of 2 budgets, one bit is below Gaussian (float32) in 2" in result.out
     assert {path.name for path in Path("experiments-out").iterdir()} == {
         "broken",
         "digits-sweep",

@@ -27,6 +27,8 @@ from sottovoce.experiments.experiment import Experiment, Findings, find
 from sottovoce.experiments.learning_rows import Comparison, summaries, verdict
 from sottovoce.experiments.sweep import TrialResult, expand
 from sottovoce.experiments.tuning import FIRST_TUNING_SEED, chosen, group_of
+from sottovoce.reporting.figures import LineChart
+from sottovoce.reporting.scatter import ScatterChart
 
 
 def _table(name: str = "digits-sweep") -> dict[str, Any]:
@@ -112,18 +114,20 @@ def test_a_study_sums_up_seeds_and_draws(tmp_path: Path) -> None:
     assert row["accuracy_high"] == pytest.approx(0.782 + 4.30265 * 0.001 / 3**0.5)
     assert (row["bits_per_coordinate"], row["payload_bytes_up_per_message"]) == (1.0, 82)
     assert rows["no privacy", None]["epsilon_spent"] is None
-    assert [figure.name for figure in findings.figures] == [
-        "accuracy-by-epsilon",
-        "accuracy-by-round",
-    ]
+    scatter, curves = (figure.chart for figure in findings.figures)
+    assert isinstance(scatter, ScatterChart)
+    assert isinstance(curves, LineChart)
+    names = ["Gaussian (float32)", "one bit", "sign"]
+    assert [series.name for series in scatter.series] == names
+    assert [line.name for line in curves.lines] == [*names, "no privacy"]  # the same colours
     assert findings.reduced.endswith("of 1.0, 3.0, 10.0; 3 seeds, not 8.")
     first, *others = findings.verdict.split("\n")
     assert first.startswith(
-        "Of 2 budgets, one bit is below Gaussian, float32 in 2, above it in 0 and not told apart"
+        "Of 2 budgets, one bit is below Gaussian (float32) in 2, above it in 0 and not told apart"
     )
-    assert "At epsilon = 3 Gaussian, float32 is best (80.20%" in others[0]
+    assert "At epsilon = 3, Gaussian (float32) is best (80.20%" in others[0]
     assert "differs from it by -2.00 points (-2.00 to -2.00)" in others[0]
-    assert "no privacy reaches 90.20%" in findings.verdict
+    assert "Without a budget, no privacy reaches 90.20%" in findings.verdict
     assert len(findings.trials) == 24
     assert all(len(str(trial["spec_hash"])) == 16 for trial in findings.trials)
 
@@ -155,7 +159,7 @@ def test_a_rate_at_the_edge_is_reported(tmp_path: Path) -> None:
     table["axes"]["learning_rate"]["values"] = [1.0, 2.0, 4.0]
     findings = _findings(tmp_path, table)
     assert {row["rate_at_edge"] for row in findings.rows} == {True}
-    assert "edge of the grid for Gaussian, float32 at epsilon 3" in findings.verdict
+    assert "edge of the grid for Gaussian (float32) at epsilon 3" in findings.verdict
 
 
 def _result(seed: int, rate: float, accuracy: float | None) -> TrialResult:
@@ -205,6 +209,21 @@ def test_an_experiment_without_any_result_is_an_error(tmp_path: Path) -> None:
         _findings(tmp_path, train=train)
 
 
+def test_further_axes_are_compared_apart(tmp_path: Path) -> None:
+    table = _table()
+    table["axes"]["clients"] = {"path": "data.clients", "values": [4, 10]}
+    findings = _findings(tmp_path, table)
+    assert len(findings.rows) == 14
+    assert findings.verdict.startswith("Of 4 budgets, ")
+    assert "At epsilon = 3, clients 10, Gaussian (float32) is best" in findings.verdict
+    scatter = findings.figures[0].chart
+    assert isinstance(scatter, ScatterChart)
+    assert [series.name for series in scatter.series][:2] == [
+        "Gaussian (float32), clients 4",
+        "Gaussian (float32), clients 10",
+    ]
+
+
 def test_data_and_device_reach_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,7 +252,7 @@ def _compared(catalogue: Catalogue, ours: list[float], theirs: list[float]) -> s
             error=None,
             seconds=0.0,
         )
-        for mechanism, values in (("one bit", ours), ("Gaussian, float32", theirs))
+        for mechanism, values in (("one bit", ours), ("Gaussian (float32)", theirs))
         for seed, accuracy in enumerate(values)
     ]
     return verdict(catalogue, summaries(results, {}, seeds=len(ours)), [])
@@ -242,7 +261,7 @@ def _compared(catalogue: Catalogue, ours: list[float], theirs: list[float]) -> s
 @pytest.mark.parametrize(
     ("ours", "summary", "place"),
     [
-        ([0.80, 0.81, 0.82], "below Gaussian, float32 in 1, above it in 0", "lies below"),
+        ([0.80, 0.81, 0.82], "below Gaussian (float32) in 1, above it in 0", "lies below"),
         ([0.90, 0.93, 0.91], "in 0, above it in 0 and not told apart from it in 1", "lies inside"),
         ([0.98, 0.97, 0.99], "in 0, above it in 1 and not", "lies above"),
     ],
@@ -264,7 +283,7 @@ def test_seeds_are_paired() -> None:
 def test_nothing_to_compare_is_said() -> None:
     catalogue = catalogue_of("digits-sweep", _table())
     nobody = Comparison.of(catalogue, summaries([_failed()], {}, seeds=2))
-    assert nobody.sentence() == "At epsilon = 3 every trial failed."
+    assert nobody.sentence() == "At epsilon = 3, every trial failed."
 
 
 def _failed() -> TrialResult:
@@ -350,6 +369,7 @@ def test_publishing_copies_what_is_small(faked: Experiment, tmp_path: Path) -> N
     for part in (result["claim"], result["verdict"].split("\n")[0], result["machine"]):
         assert part in text
     assert "- Seeds: 2" in text
+    assert "| mechanism | epsilon | accuracy | accuracy low |" in text
     assert "`sottovoce experiment run digits-sweep --seeds 2 --fast`" in text
     assert "**Reduced:** rounds is 5" in text
     assert all(f"`{trial['spec_hash']}`" in text for trial in result["trials"])

@@ -67,6 +67,8 @@ def accuracy_by_round(results: Sequence[TrialResult]) -> Figure | None:
     if not budgets:
         return None
     largest = max(budgets)
+    # Colours go by order: those with a budget first, as in the other picture.
+    whole.sort(key=lambda result: (result.result or {}).get("epsilon") is None)
     curves: dict[str, list[dict[int, float]]] = {}
     for result in whole:
         if result.key[EPSILON] == largest and result.result:

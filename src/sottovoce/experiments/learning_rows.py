@@ -142,7 +142,7 @@ def verdict(catalogue: Catalogue, rows: Sequence[Summary], failures: Sequence[st
     ]
     lines = [_summed_up(catalogue, compared), *(one.sentence() for one in compared)]
     level = [row for row in rows if row.epsilon is None and row.mean is not None]
-    lines += [f"{row.contender} reaches {row.mean:.2%}." for row in level]
+    lines += [f"Without a budget, {row.contender} reaches {row.mean:.2%}." for row in level]
     edges = [row for row in private if row.rate and row.rate.at_edge]
     if edges:
         named = "; ".join(f"{row.contender} at epsilon {row.epsilon:g}" for row in edges)
@@ -188,9 +188,8 @@ class Comparison:
 
     def sentence(self) -> str:
         if self.best is None or self.best.mean is None:
-            return f"{self.where} every trial failed."
-        spent = "" if self.best.spent is None else f", epsilon {show_epsilon(self.best.spent, 3)}"
-        text = f"{self.where} {self.best.mechanism} is best ({self.best.mean:.2%}{spent})"
+            return f"{self.where}, every trial failed."
+        text = f"{self.where}, {self.best.mechanism} is best ({self.best.mean:.2%}{self._spent()})"
         if self.favourite is None or self.reference is None or self.difference is None:
             return f"{text}; favourite and reference cannot be compared there."
         mean, half = self.difference
@@ -199,6 +198,10 @@ class Comparison:
             f"{self.reference.mechanism}, and paired by seed differs from it by {100 * mean:+.2f} "
             f"points ({100 * (mean - half):+.2f} to {100 * (mean + half):+.2f})."
         )
+
+    def _spent(self) -> str:
+        spent = self.best.spent if self.best else None
+        return "" if spent is None else f", {show_epsilon(spent, 3)} spent"
 
     def _place(self) -> str:
         assert self.favourite is not None

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import importlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,12 @@ from sottovoce.experiments.catalogue import (
 from sottovoce.experiments.experiment import Experiment, Findings, Row, Settings, enter
 from sottovoce.experiments.learning_figures import figures
 from sottovoce.experiments.learning_rows import summaries, verdict
-from sottovoce.experiments.sweep import Choice, Trial, TrialResult, expand, label, run_trials
-from sottovoce.experiments.tuning import FIRST_TUNING_SEED, Group, TunedRate, group_of, tune
+from sottovoce.experiments.sweep import Choice, Trial, TrialResult, expand, label, opened, run_in
+from sottovoce.experiments.tuning import FIRST_TUNING_SEED, Group, TunedRate, chosen, group_of
 from sottovoce.experiments.workers import Train
+
+# Runs trials; the word says to whoever watches what they are for.
+Run = Callable[[Sequence[Trial], str], list[TrialResult]]
 
 DATA_VARIABLE = "SOTTOVOCE_DATA"  # where data sets are looked for, also by worker processes
 
@@ -76,8 +79,20 @@ def study(catalogue: Catalogue, settings: Settings, train: Train | None = None) 
     grid = fast_grid(catalogue) if settings.fast else full_grid(catalogue)
     if settings.device is not None:
         grid = _on_device(grid, settings.device)
-    with _data_in(settings.data_dir):
-        trained = _trained(catalogue, grid, settings, train or default_train())
+    assert settings.folder is not None, "whoever runs a study says where trials are kept"
+    with _data_in(settings.data_dir), opened(settings.folder) as store:
+
+        def run(trials: Sequence[Trial], what: str) -> list[TrialResult]:
+            return run_in(
+                store,
+                trials,
+                jobs=settings.jobs,
+                on_step=settings.on_step,
+                train=train or default_train(),
+                what=what,
+            )
+
+        trained = _trained(catalogue, grid, settings.seeds, run)
     if not any(result.result for result in trained.final):
         raise ConfigError(f"every trial failed; the first: {trained.failures[0]}")
     rows = summaries(trained.final, trained.rates, seeds=settings.seeds)
@@ -115,27 +130,17 @@ def _data_in(folder: Path | None) -> Iterator[None]:
             os.environ[DATA_VARIABLE] = before
 
 
-def _trained(catalogue: Catalogue, grid: Grid, settings: Settings, train: Train) -> Trained:
-    assert settings.folder is not None, "whoever runs a study says where trials are kept"
-    folder = settings.folder
-
-    def run(trials: Sequence[Trial], what: str) -> list[TrialResult]:
-        return run_trials(
-            trials, folder, jobs=settings.jobs, on_step=settings.on_step, train=train, what=what
-        )
-
-    final = expand(grid.base, {**grid.axes, SEED: _seeds(1, settings.seeds)})
+def _trained(catalogue: Catalogue, grid: Grid, seeds: int, run: Run) -> Trained:
+    """Tune where there are rates to choose from, then train what was chosen."""
+    final = expand(grid.base, {**grid.axes, SEED: _seeds(1, seeds)})
     tried: list[TrialResult] = []
     rates: Mapping[Group, TunedRate] = {}
     if RATE in grid.axes:
         # Made before anything is trained: a spec that is wrong in either stage stops here.
         held_out = [] if len(grid.axes[RATE]) == 1 else _held_out(catalogue, grid)
 
-        def run_and_keep(trials: Sequence[Trial]) -> Sequence[TrialResult]:
-            tried.extend(run(trials, "tuning"))
-            return tried
-
-        rates = tune(held_out, run_and_keep) if held_out else _only_rate(final)
+        tried = run(held_out, "tuning") if held_out else []
+        rates = chosen(tried) if held_out else _only_rate(final)
         final = [trial for trial in final if rates[group_of(trial.key)].rate == trial.key[RATE]]
     return Trained(tuning=tried, rates=rates, final=run(final, "trials"))
 

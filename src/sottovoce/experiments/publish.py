@@ -1,5 +1,7 @@
 """An experiment's results as a small folder to keep beside the code: table, pictures, one page."""
 
+import csv
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ def publish(name: str, folder: Path, to: Path) -> Path:
         raise OutputError(f"{folder} holds an unfinished experiment; run it to its end first")
     target = to / name
     pictures = [str(figure["file"]) for figure in result["figures"]]
-    tables = [name for name in (study.TABLE, study.TRIALS_TABLE) if (folder / name).is_file()]
+    tables = [study.TABLE, *([study.TRIALS_TABLE] if result["trials"] else [])]
     contents = {name: _content(folder / name) for name in (*tables, *pictures)}
     with files.explained("create", target):
         target.mkdir(parents=True, exist_ok=True)
@@ -31,7 +33,8 @@ def publish(name: str, folder: Path, to: Path) -> Path:
                 earlier.unlink()
     for name, content in contents.items():
         files.write_atomic(target / name, content)
-    files.write_atomic(target / README, page(result, tables).encode())
+    columns = next(csv.reader(io.StringIO(contents[study.TABLE].decode())))
+    files.write_atomic(target / README, page(result, tables, columns).encode())
     return target / README
 
 
@@ -46,8 +49,11 @@ def _content(path: Path) -> bytes:
     return content
 
 
-def page(result: Mapping[str, Any], tables: Sequence[str]) -> str:
-    """Claim, verdict, table, pictures, method and how to get it again, as Markdown."""
+def page(result: Mapping[str, Any], tables: Sequence[str], columns: Sequence[str]) -> str:
+    """Claim, verdict, pictures, table, method and how to get it again, as Markdown.
+
+    `columns` are the table's in their order, which data.json does not keep.
+    """
     reduced = f"**Reduced:** {result['reduced'] or 'a fast version.'}" if result["fast"] else ""
     parts = [
         f"# {result['title']}",
@@ -57,7 +63,7 @@ def page(result: Mapping[str, Any], tables: Sequence[str]) -> str:
         "## Measured",
         *result["verdict"].split("\n"),
         *(f"![{figure['caption']}]({figure['file']})" for figure in result["figures"]),
-        _table(result["rows"]),
+        _table(columns, result["rows"]),
         *_bullets("## What failed", result["failures"]),
         *_bullets("## Warnings", result["warnings"]),
         "## How it was measured",
@@ -68,12 +74,12 @@ def page(result: Mapping[str, Any], tables: Sequence[str]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
-    head = [name.replace("_", " ") for name in rows[0]]
-    body = [line([show_cell(value) for value in row.values()]) for row in rows]
+    head = [name.replace("_", " ") for name in columns]
+    body = [line([show_cell(row[name]) for name in columns]) for row in rows]
     return "\n".join([line(head), line(["---"] * len(head)), *body])
 
 
@@ -86,7 +92,7 @@ def _facts(result: Mapping[str, Any], tables: Sequence[str]) -> str:
     facts = {
         "Again": f"`{result['command']}`",
         "Seeds": result["seeds"] or "nothing is sampled",
-        "Time": f"{result['seconds']:.0f} s, less what was kept from before",
+        "Time": f"{max(result['seconds'], result['training_seconds']):.0f} s with one job",
         "Machine": result["machine"],
         "Versions": f"sottovoce {result['sottovoce']}, Python {result['python']}, numpy "
         f"{result['numpy']}{torch}",

@@ -105,6 +105,7 @@ def _plain(
         "failures": list(findings.failures),
         "warnings": list(findings.warnings),
         "seconds": round(seconds, 3),
+        "training_seconds": _training_seconds(findings),
         "sottovoce": __version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
@@ -124,6 +125,12 @@ def _plain(
     }
     finite: dict[str, Any] = files.finite(result)
     return finite
+
+
+def _training_seconds(findings: Findings) -> float:
+    """What all trials took together, also those that were kept from before; each spec once."""
+    took = {trial["spec_hash"]: float(trial["seconds"] or 0.0) for trial in findings.trials}
+    return round(sum(took.values()), 3)
 
 
 def _machine() -> str:

@@ -6,9 +6,10 @@ or the error. What is there, whole and of this version, is not trained again; wh
 
 import contextlib
 import copy
+import dataclasses
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,19 @@ def _remove(table: dict[str, Any], path: str) -> None:
     table.pop(last, None)
 
 
+@contextlib.contextmanager
+def opened(folder: Path) -> Iterator[Path]:
+    """The place of `folder`'s trials, to which no other process has access while this lasts."""
+    store = folder / TRIALS
+    with files.explained("create", store):
+        store.mkdir(parents=True, exist_ok=True)
+        (store / LOCK).touch()
+    with files.locked(store / LOCK):
+        for leftover in store.glob(".*.json.*"):  # half written when a process was killed
+            leftover.unlink()
+        yield store
+
+
 def run_trials(
     trials: Sequence[Trial],
     folder: Path,
@@ -106,29 +120,20 @@ def run_trials(
 
     A trial that fails is recorded with its error and the others go on. `on_step` hears of `what`.
     """
+    with opened(folder) as store:
+        return run_in(store, trials, jobs=jobs, on_step=on_step, train=train, what=what)
+
+
+def run_in(
+    store: Path, trials: Sequence[Trial], *, jobs: int, on_step: OnStep, train: Train, what: str
+) -> list[TrialResult]:
+    """As `run_trials`, in a store that is open: several sweeps in a row, and nobody between."""
     parameters.integer("jobs", jobs, low=1, high=MAX_JOBS)
-    store = folder / TRIALS
-    with files.explained("create", store):
-        store.mkdir(parents=True, exist_ok=True)
-        (store / LOCK).touch()
-    with files.locked(store / LOCK):
-        for leftover in store.glob(".*.json.*"):  # half written when a process was killed
-            leftover.unlink()
-        unique = {trial.spec.hash: trial for trial in trials}
-        found = {h: r for h, trial in unique.items() if (r := stored(store, trial)) and r.result}
-        missing = [trial for h, trial in unique.items() if h not in found]
-        found |= _trained(missing, store, _Watch(on_step, what, len(unique)), jobs, train)
-    return [_of_key(found[trial.spec.hash], trial.key) for trial in trials]
-
-
-def _of_key(result: TrialResult, key: Key) -> TrialResult:
-    return TrialResult(
-        key=key,
-        spec_hash=result.spec_hash,
-        result=result.result,
-        error=result.error,
-        seconds=result.seconds,
-    )
+    unique = {trial.spec.hash: trial for trial in trials}
+    found = {h: r for h, trial in unique.items() if (r := stored(store, trial)) and r.result}
+    missing = [trial for h, trial in unique.items() if h not in found]
+    found |= _trained(missing, store, _Watch(on_step, what, len(unique)), jobs, train)
+    return [dataclasses.replace(found[trial.spec.hash], key=trial.key) for trial in trials]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +154,7 @@ def _trained(
     watch.say(kept, f"{kept} kept from before" if kept else "")
 
     def on_round(number: int, row: Round) -> None:
-        at = f"round {row.get('round')}, accuracy {row.get('accuracy')}"
-        watch.say(kept + len(done), f"{label(missing[number].key)}: {at}")
+        watch.say(kept + len(done), f"{label(missing[number].key)}: round {row.get('round')}")
 
     specs = [trial.spec for trial in missing]
     with contextlib.closing(attempts(specs, jobs=jobs, train=train, on_round=on_round)) as finished:

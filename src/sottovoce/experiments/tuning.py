@@ -1,12 +1,12 @@
 """Learning rates chosen on held-out training data, with seeds that serve for nothing else."""
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sottovoce.experiments.catalogue import RATE, SEED
 from sottovoce.experiments.experiment import Cell
-from sottovoce.experiments.sweep import Key, Trial, TrialResult
+from sottovoce.experiments.sweep import Key, TrialResult
 
 FIRST_TUNING_SEED = 1_000_001  # final seeds count from 1 and never come so far
 
@@ -28,13 +28,6 @@ class TunedRate:
 def group_of(key: Key) -> Group:
     """What a rate is chosen for: the key without rate and seed."""
     return tuple((name, value) for name, value in key.items() if name not in (RATE, SEED))
-
-
-def tune(
-    trials: Sequence[Trial], run: Callable[[Sequence[Trial]], Sequence[TrialResult]]
-) -> dict[Group, TunedRate]:
-    """Run the validation trials and choose for each group the rate of the best mean accuracy."""
-    return chosen(run(trials))
 
 
 def chosen(results: Sequence[TrialResult]) -> dict[Group, TunedRate]:

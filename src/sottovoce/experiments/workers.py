@@ -210,7 +210,7 @@ def _work(connection: Connection) -> None:
         nonlocal last
         if time.monotonic() - last > _SECONDS_BETWEEN_NOTES:
             last = time.monotonic()
-            connection.send({key: row.get(key) for key in ("round", "accuracy")})
+            connection.send({"round": row.get("round")})
 
     while True:
         try:
