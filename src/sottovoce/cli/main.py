@@ -1,6 +1,7 @@
 """`sottovoce`: the entry point. A user's mistake is one line and exit 2; `--debug` shows where."""
 
 import os
+import shlex
 import sys
 import traceback
 
@@ -71,8 +72,15 @@ def main() -> None:
         typer.echo(message, err=True)
         sys.exit(2)
     if code == _INTERRUPTED:
-        typer.echo("interrupted; 'run' goes on from its last checkpoint with --resume", err=True)
+        typer.echo(f"interrupted; {_how_to_go_on(arguments)}", err=True)
     sys.exit(code or 0)
+
+
+def _how_to_go_on(arguments: list[str]) -> str:
+    if arguments[:1] == ["experiment"]:
+        again = shlex.join(["sottovoce", *arguments])
+        return f"trials that are finished are kept, and the same command goes on: {again}"
+    return "'run' goes on from its last checkpoint with --resume"
 
 
 def _explain(error: Exception) -> str | None:
