@@ -8,7 +8,18 @@ import traceback
 import typer
 
 from sottovoce import __version__
-from sottovoce.cli import data, demo, experiment, export, ledger, mechanism, plan, privacy, run
+from sottovoce.cli import (
+    benchmark,
+    data,
+    demo,
+    experiment,
+    export,
+    ledger,
+    mechanism,
+    plan,
+    privacy,
+    run,
+)
 from sottovoce.errors import SottovoceError
 
 _INTERRUPTED = 130
@@ -32,6 +43,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(mechanism.app, name="mechanism")
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(ledger.app, name="ledger")
+app.add_typer(benchmark.app, name="benchmark")
 
 
 def _print_version(wanted: bool) -> None:

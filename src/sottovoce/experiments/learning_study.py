@@ -4,7 +4,6 @@ import contextlib
 import copy
 import dataclasses
 import functools
-import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,8 +69,9 @@ def enter_catalogue() -> None:
 
 def default_train() -> Train:
     """How models are trained; imported late, since torch takes a while to load."""
-    train: Train = importlib.import_module("sottovoce.experiments.trial").trial
-    return train
+    from sottovoce.experiments.trial import trial
+
+    return trial
 
 
 def study(catalogue: Catalogue, settings: Settings, train: Train | None = None) -> Findings:
