@@ -127,7 +127,7 @@ class Preconditioner:
         together = max(1, CHUNK_ELEMENTS // rows.shape[1])
         for start in range(0, len(rows), together):
             part = slice(start, min(start + together, len(rows)))
-            centred = rows[part].astype(np.float32) - geometry.mean
+            centred: Array = rows[part].astype(np.float32) - geometry.mean
             coordinates: NDArray[np.float32] = centred @ turn
             yield part, self._on_the_sphere(coordinates)
 
