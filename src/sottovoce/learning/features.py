@@ -52,11 +52,14 @@ class Precondition:
     """Few, centred and rescaled coordinates, learned from public images.
 
     `images` are "strokes", "dead_leaves" or the path of an .npz file; `count` of them are used.
+    With `variants` of 2 or more, synthetic images show each thing so many times, and coordinates
+    are those along which things differ beside their variants; with 1, the principal ones.
     """
 
     images: str
     count: int
     components: int
+    variants: int = 1
     exponent: float = 0.5
     bias: float = 0.1
     seed: int = 0
@@ -64,7 +67,19 @@ class Precondition:
     def __post_init__(self) -> None:
         public_images.check_source(self.images)
         parameters.integer("count", self.count, low=2, high=synthetic.MAX_IMAGES)
-        parameters.integer("components", self.components, low=1, high=self.count - 1)
+        synthetic.check_variants(self.count, self.variants)
+        if self.variants > 1 and public_images.is_file(self.images):
+            raise ParameterError(
+                f"variants must be 1 with images from a file, got {self.variants}; which of them "
+                "show the same thing is known of synthetic images only"
+            )
+        parameters.integer(
+            "components",
+            self.components,
+            low=1,
+            high=max(1, self.count // self.variants - 1),
+            remedy="use more public images",
+        )
         preconditioning.check(exponent=self.exponent, bias=self.bias)
         parameters.integer("seed", self.seed, low=0, high=2**128 - 1)
 
@@ -201,9 +216,13 @@ class _Pipeline:
         assert isinstance(step, Precondition)
         public = self.run("public", _Features.of(self._public[number].images()), number)
         self._report(step, "public", 0, step.count)
-        geometry = preconditioning.learn(
-            public.values, step.components, np.random.default_rng([step.seed, number])
-        )
+        generator = np.random.default_rng([step.seed, number])
+        if step.variants == 1:
+            geometry = preconditioning.learn(public.values, step.components, generator)
+        else:
+            geometry = preconditioning.learn_discriminants(
+                public.values, step.components, step.variants, generator
+            )
         self._report(step, "public", step.count, step.count)
         return geometry
 
@@ -222,10 +241,12 @@ class _PublicSource:
     def named(cls, step: Precondition, dataset: Dataset) -> "_PublicSource":
         sample_shape = dataset.train_features.shape[1:]
         if not public_images.is_file(step.images):
-            draw = functools.partial(
-                public_images.drawn, step.images, step.count, sample_shape, step.seed
+            return cls(
+                identity=step.images,
+                images=lambda: public_images.drawn(
+                    step.images, step.count, sample_shape, step.seed, variants=step.variants
+                ),
             )
-            return cls(identity=step.images, images=draw)
         path = Path(step.images)
         everything = public_images.read(path, sample_shape)
         private = {"training": dataset.train_features, "test": dataset.test_features}

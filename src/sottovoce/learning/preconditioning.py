@@ -22,12 +22,14 @@ Array = NDArray[Any]
 
 CHUNK_ELEMENTS = 1 << 24  # float32 values held while features are turned: 64 MiB
 EIGENVALUE_FLOOR = 1e-4  # of the largest: below, a direction of public images is mostly noise
+WITHIN_FLOOR = 0.02  # of the mean variance within runs: below, too few public images tell
+_LEAST_REDUCED = 200
 _POWER_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PublicGeometry:
-    """Mean, principal directions (one a column) and eigenvalues, largest first, of features."""
+    """Mean and directions (one a column) of features, with eigenvalues, the largest first."""
 
     mean: NDArray[np.float32]
     directions: NDArray[np.float32]
@@ -73,10 +75,62 @@ def learn(
     )
 
 
-def scales(geometry: PublicGeometry, exponent: float) -> NDArray[np.float64]:
-    """What each principal coordinate is multiplied by: (l/l1 + 1e-4)^(-exponent/2).
+def learn_discriminants(
+    public_features: Array, num_components: int, variants: int, generator: np.random.Generator
+) -> PublicGeometry:
+    """The directions along which public things differ most, beside what one thing varies.
 
-    Exponent 0 leaves the public variances as they are, 1 makes them nearly equal.
+    Features come in runs of `variants` that show the same thing. With S_w the covariance within
+    runs and S_b the one of their means, directions u solve S_b u = l S_w u, u' S_w u = 1: so noise
+    that no classifier should look at has variance 1 along each. S_w is taken among the leading
+    principal directions, with a small multiple of the identity added.
+
+    Reference: Fisher 1936; Rao 1948, section 7.
+    """
+    parameters.integer("variants", variants, low=2, high=len(public_features))
+    if len(public_features) % variants:
+        raise ParameterError(
+            f"{len(public_features)} public samples are no whole number of runs of {variants} "
+            "variants; use a multiple"
+        )
+    reduced = min(
+        max(_LEAST_REDUCED, 2 * num_components),
+        len(public_features) // variants - 1,
+        _rows(public_features).shape[1],
+    )
+    parameters.integer(
+        "components", num_components, low=1, high=max(1, reduced), remedy="use more public images"
+    )
+    principal = learn(public_features, reduced, generator)
+    centred = _rows(public_features).astype(np.float32) - principal.mean
+    runs = (centred @ principal.directions).astype(np.float64).reshape(-1, variants, reduced)
+    eigenvalues, vectors = _discriminants(runs)
+    return PublicGeometry(
+        mean=principal.mean,
+        directions=(principal.directions @ vectors[:, :num_components]).astype(np.float32),
+        eigenvalues=eigenvalues[:num_components],
+    )
+
+
+def _discriminants(runs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Ratios of between to within variance, largest first, and their directions, of (n, v, d)."""
+    from scipy.linalg import eigh  # numpy's has no generalised problem
+
+    num_runs, variants, dimension = runs.shape
+    means = runs.mean(axis=1)
+    deviations = (runs - means[:, None]).reshape(-1, dimension)
+    within = deviations.T @ deviations / (num_runs * (variants - 1))
+    floor = WITHIN_FLOOR * np.trace(within) / dimension
+    within += max(floor, np.finfo(np.float64).tiny) * np.eye(dimension)
+    ratios, vectors = eigh(means.T @ means / num_runs, within)
+    return np.maximum(ratios[::-1], 0.0), vectors[:, ::-1]
+
+
+def scales(geometry: PublicGeometry, exponent: float) -> NDArray[np.float64]:
+    """What each coordinate is multiplied by: (l/l1 + 1e-4)^(-exponent/2).
+
+    Of principal directions, exponent 0 leaves the public variances as they are and 1 makes them
+    nearly equal. Discriminants are scaled already: 0 suits them.
     """
     relative = geometry.eigenvalues / max(geometry.eigenvalues[0], 1e-300)
     factors: NDArray[np.float64] = (relative + EIGENVALUE_FLOOR) ** (-exponent / 2)

@@ -29,7 +29,9 @@ def check_source(source: str) -> None:
         raise UnknownNameError.among("kind of public images", source, known)
 
 
-def drawn(source: str, count: int, sample_shape: tuple[int, ...], seed: int) -> Array:
+def drawn(
+    source: str, count: int, sample_shape: tuple[int, ...], seed: int, *, variants: int
+) -> Array:
     """Synthetic images with the channels, height and width of the data's."""
     if (
         len(sample_shape) != 3
@@ -40,7 +42,8 @@ def drawn(source: str, count: int, sample_shape: tuple[int, ...], seed: int) -> 
             f"synthetic images are square with 1 or 3 channels, but the data's samples have shape "
             f"{sample_shape}; name a public file of that shape (PATH{FILE_SUFFIX})"
         )
-    images = synthetic.draw(source, count, sample_shape[1], np.random.default_rng(seed))
+    generator = np.random.default_rng(seed)
+    images = synthetic.draw(source, count, sample_shape[1], generator, variants=variants)
     return _with_channels(images, sample_shape[0])
 
 
@@ -49,7 +52,7 @@ def read(path: Path, sample_shape: tuple[int, ...]) -> Array:
     images = _scaled(_array_in(path), path)
     if images.ndim == 3 and sample_shape[:1] == (1,):
         images = images[:, None]
-    if images.ndim == 4 and images.shape[1:] != sample_shape:
+    if images.ndim == 4 and images.shape[1] != sample_shape[0] == images.shape[3]:
         images = images.transpose(0, 3, 1, 2)  # channels last, as many files have them
     if images.shape[1:] != sample_shape:
         raise ParameterError(
