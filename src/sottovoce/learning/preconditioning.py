@@ -24,7 +24,7 @@ CHUNK_ELEMENTS = 1 << 24  # float32 values held while features are turned: 64 Mi
 EIGENVALUE_FLOOR = 1e-4  # of the largest: below, a direction of public images is mostly noise
 WITHIN_FLOOR = 0.02  # of the mean variance within runs: below, too few public images tell
 _LEAST_REDUCED = 200
-_POWER_STEPS = 3
+_POWER_STEPS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,7 +46,7 @@ def learn(
     """The mean and the leading principal directions of public features, one sample a row.
 
     A random subspace of dimension w, a quarter larger than asked, is iterated; what remains outside
-    is of the order (l_w / l_k)^3.5. It is exact where the subspace is everything.
+    is of the order (l_w / l_k)^2.5. It is exact where the subspace is everything.
 
     Reference: Halko, Martinsson and Tropp 2011, algorithm 4.4.
     """
