@@ -150,5 +150,7 @@ def _tags(section: type[BaseModel]) -> tuple[str, ...]:
 
 
 def _sections_in(annotation: Any) -> list[type[BaseModel]]:
-    options = typing.get_args(annotation) or (annotation,)
-    return [o for o in options if isinstance(o, type) and issubclass(o, BaseModel)]
+    """The sections that an annotation names, in lists and choices too."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for inner in typing.get_args(annotation) for found in _sections_in(inner)]
