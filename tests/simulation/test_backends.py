@@ -148,7 +148,10 @@ def test_budgets_stop_clients_in_memory_as_in_the_ledger(tmp_path: Path) -> None
     [
         ({"randomness": "system"}, "seeded"),
         ({"channel": {"kind": "shuffler", "minimum_clients": 3}}, "stored"),
-        ({"mechanism": {"kind": "discrete_gaussian", "bits": 6}}, "packed"),
+        (
+            {"mechanism": {"kind": "discrete_gaussian", "bits": 6, "steps_per_radius": "auto"}},
+            "packed",
+        ),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(changes: dict[str, Any], message: str) -> None:

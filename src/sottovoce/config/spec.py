@@ -14,6 +14,7 @@ from pydantic import (
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.config.data_spec import DataSpec
+from sottovoce.config.features_spec import FeatureSpec
 from sottovoce.config.model_spec import ModelSpec
 from sottovoce.config.section import Section
 from sottovoce.parameters import MAX_EPSILON
@@ -186,6 +187,7 @@ class RunSpec(Section):
     checkpoint_every: Annotated[int, Field(ge=1)] = 10
     rotation: Literal["auto", "on", "off"] = "auto"
     data: DataSpec
+    features: Annotated[tuple[FeatureSpec, ...], Field(strict=False)] = ()
     model: ModelSpec
     algorithm: Annotated[FedAvgSpec | NbAflSpec, Field(discriminator="kind")]
     privacy: PrivacySpec

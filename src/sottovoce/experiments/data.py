@@ -1,8 +1,10 @@
 """From a spec to its data, its clients and its task."""
 
-from typing import assert_never
+from typing import Any, assert_never
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sottovoce.config.data_spec import (
     ByOwnerSpec,
@@ -14,7 +16,8 @@ from sottovoce.config.data_spec import (
 from sottovoce.config.model_spec import to_model
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError
-from sottovoce.learning import datasets, models, partitioners
+from sottovoce.experiments.feature_steps import steps_of
+from sottovoce.learning import datasets, features, models, partitioners
 from sottovoce.learning.clients import Clients
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.partitioners import (
@@ -38,7 +41,12 @@ def load_data(spec: RunSpec, schedule: SeededRandomness) -> Dataset:
         csv=given.csv.options() if given.csv else None,
     )
     if given.num_train or given.num_test:
-        data = datasets.subset(data, given.num_train, given.num_test, schedule.generator("subset"))
+        # The same part whatever the seed, so that its features are made once.
+        generator = SeededRandomness(0).generator("subset")
+        data = datasets.subset(data, given.num_train, given.num_test, generator)
+    if spec.features:
+        folder = datasets.data_folder(None) / "features"
+        data = features.apply(steps_of(spec.features), data, folder, device=_device(spec))
     if given.validation_fraction:
         data = datasets.with_validation(
             data, given.validation_fraction, schedule.generator("validation")
@@ -54,7 +62,10 @@ def clients_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Clie
         schedule.generator("partition"),
         owners=data.train_owners,
     )
-    return Clients(data.train_features, data.train_labels, shares)
+    values: NDArray[Any] | torch.Tensor = data.train_features
+    if _device(spec) == "cuda":  # where there is room for all of them, once
+        values = torch.from_numpy(np.ascontiguousarray(values)).to("cuda")
+    return Clients(values, data.train_labels, shares)
 
 
 def task_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Task:

@@ -114,6 +114,8 @@ def apply(
     dataset: Dataset,
     cache_dir: Path,
     on_step: OnStep = _in_silence,
+    *,
+    device: str = "cpu",
 ) -> Dataset:
     """The dataset with its features taken through the steps.
 
@@ -122,7 +124,7 @@ def apply(
     """
     if not steps:
         return dataset
-    pipeline = _Pipeline(tuple(steps), dataset, FeatureCache(cache_dir), on_step)
+    pipeline = _Pipeline(tuple(steps), dataset, FeatureCache(cache_dir), on_step, device)
     train = pipeline.run("train", _Features.of(dataset.train_features))
     test = pipeline.run("test", _Features.of(dataset.test_features))
     return dataclasses.replace(dataset, train_features=train.values, test_features=test.values)
@@ -144,9 +146,14 @@ class _Pipeline:
     """The steps, with what they need beside a sample."""
 
     def __init__(
-        self, steps: tuple[Step, ...], dataset: Dataset, cache: FeatureCache, on_step: OnStep
+        self,
+        steps: tuple[Step, ...],
+        dataset: Dataset,
+        cache: FeatureCache,
+        on_step: OnStep,
+        device: str,
     ) -> None:
-        self._steps, self._cache, self._on_step = steps, cache, on_step
+        self._steps, self._cache, self._on_step, self._device = steps, cache, on_step, device
         self._public = {
             number: _PublicSource.named(step, dataset)
             for number, step in enumerate(steps)
@@ -178,7 +185,7 @@ class _Pipeline:
             )
         count, channels, height, width = images.shape
         geometry = Geometry(height=height, width=width, scales=step.scales, angles=step.angles)
-        transform = Scattering2d(geometry)
+        transform = Scattering2d(geometry, self._device)
 
         def fill(out: Array) -> None:
             for start in range(0, count, CHUNK_SAMPLES):
