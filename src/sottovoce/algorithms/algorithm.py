@@ -74,6 +74,11 @@ class Algorithm(Protocol):
         ...
 
     @property
+    def downlinks(self) -> int:
+        """How many vectors of the model's size the server sends to each client of a round."""
+        ...
+
+    @property
     def gathers(self) -> bool:
         """Whether the server needs each decoded vector, and not only their mean."""
         ...
