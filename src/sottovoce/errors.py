@@ -14,6 +14,7 @@
     +-- LedgerError              the ledger cannot be read, written or trusted
     +-- ConfigError              a spec that cannot be run
     +-- OutputError              a run folder that cannot be read or written
+    +-- DataError                a dataset that is absent, damaged, or refused by its source
 
 Each is a user's mistake or a state of the world, so the command line prints it in one line and
 exits 2. A bug in Sottovoce is an AssertionError or whatever Python raises.
@@ -88,3 +89,7 @@ class ConfigError(SottovoceError, ValueError):
 
 class OutputError(SottovoceError):
     """A folder or file that cannot be read or written."""
+
+
+class DataError(SottovoceError):
+    """Data that is absent, damaged or not what was announced; names the file and the remedy."""

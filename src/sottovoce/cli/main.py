@@ -7,7 +7,7 @@ import traceback
 import typer
 
 from sottovoce import __version__
-from sottovoce.cli import demo, experiment, export, ledger, mechanism, plan, privacy, run
+from sottovoce.cli import data, demo, experiment, export, ledger, mechanism, plan, privacy, run
 from sottovoce.errors import SottovoceError
 
 _INTERRUPTED = 130
@@ -27,6 +27,7 @@ app.command("run")(run.run)
 app.command("plan")(plan.plan)
 app.command("export")(export.export)
 app.add_typer(experiment.app, name="experiment")
+app.add_typer(data.app, name="data")
 app.add_typer(mechanism.app, name="mechanism")
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(ledger.app, name="ledger")

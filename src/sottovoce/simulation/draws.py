@@ -96,8 +96,8 @@ def _tilted(law: TiltedFamily, values: Tensor, generator: torch.Generator) -> Te
 
 
 def _tabled(law: InterpolatedTable, values: Tensor, generator: torch.Generator) -> Tensor:
-    knots = torch.as_tensor(law.knots, dtype=values.dtype, device=values.device)
-    cumulative = torch.as_tensor(law.rows.cumsum(axis=1), dtype=values.dtype, device=values.device)
+    knots = torch.tensor(law.knots, dtype=values.dtype, device=values.device)
+    cumulative = torch.tensor(law.rows.cumsum(axis=1), dtype=values.dtype, device=values.device)
     positions = ((values - law.low) / (law.high - law.low)).clamp(0.0, 1.0)
     left = (torch.searchsorted(knots, positions, right=True) - 1).clamp(0, len(knots) - 2)
     share = (positions - knots[left]) / (knots[left + 1] - knots[left])

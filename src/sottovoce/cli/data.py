@@ -1,0 +1,107 @@
+"""`sottovoce data`: which datasets there are, where their files lie, and getting them."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sottovoce.cli.output import Json, print_fields, print_json, print_table, progress_bars
+
+app = typer.Typer(help="List, fetch and show datasets.", no_args_is_help=True)
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Where the files lie [$SOTTOVOCE_DATA, else the user's cache folder]."),
+]
+
+
+def _row(entry: Any, data_dir: Path | None) -> dict[str, Any]:
+    from sottovoce.learning import datasets
+
+    row = {"name": entry.name + entry.placeholder, "what": entry.summary}
+    if entry.takes_argument:
+        return {**row, "status": "as named", "files": []}
+    found = datasets.where_found(entry.name, data_dir)
+    if found is None:
+        fetchable = any(source.downloadable for source in entry.sources_of(""))
+        return {**row, "status": "can be fetched" if fetchable else "missing", "files": []}
+    return {**row, "status": "found" if found else "bundled", "files": [str(f) for f in found]}
+
+
+@app.command("list")
+def list_(data_dir: DataDir = None, as_json: Json = False) -> None:
+    """Every dataset, and whether its files are there."""
+    from sottovoce.learning import datasets
+
+    rows = [_row(entry, data_dir) for entry in datasets.entries()]
+    if as_json:
+        print_json({"folder": str(datasets.data_folder(data_dir)), "datasets": rows})
+        return
+    typer.echo(f"data folder: {datasets.data_folder(data_dir)}")
+    print_table(
+        ["name", "what", "status", "where"],
+        [[row["name"], row["what"], row["status"], _where(row["files"])] for row in rows],
+    )
+
+
+def _where(files: list[str]) -> str:
+    if len(files) < 2:
+        return "".join(files)
+    return f"{Path(files[0]).parent} ({len(files)} files)"
+
+
+@app.command()
+def fetch(name: str, data_dir: DataDir = None, as_json: Json = False) -> None:
+    """Download a dataset's files, checked against their digests, unless the data is there."""
+    from sottovoce.learning import datasets
+
+    folder = datasets.data_folder(data_dir)
+    files = datasets.files_to_fetch(name, data_dir)
+    missing = datasets.where_found(name, data_dir) is None
+    with progress_bars() as bars:
+        for file in files if missing else ():
+
+            def on_bytes(done: int, total: int | None, label: str = file.path) -> None:
+                bars.update(Path(label).name, done, total or done, "bytes")
+
+            datasets.fetch(file, folder, on_bytes=on_bytes)
+    places = [str(path) for path in datasets.where_found(name, data_dir) or []]
+    if as_json:
+        print_json({"name": name, "folder": str(folder), "files": places})
+        return
+    typer.echo("\n".join(places) or f"'{name}' needs no file of the data folder")
+
+
+@app.command()
+def show(
+    name: str,
+    data_dir: DataDir = None,
+    label_column: Annotated[
+        str | None, typer.Option(help="Of csv:PATH, the column of classes [the last].")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """One dataset: shapes, classes, owners, and its note."""
+    import numpy as np
+
+    from sottovoce.learning import datasets
+
+    options = datasets.CsvOptions(label_columns=(label_column,) if label_column else ())
+    data = datasets.load(name, np.random.default_rng(0), data_dir=data_dir, csv=options)
+    owners = data.train_owners
+    fields = {
+        "name": data.name,
+        "task": "classes" if data.num_classes else "numbers",
+        "train_rows": len(data.train_labels),
+        "test_rows": len(data.test_labels),
+        "input_shape": list(data.input_shape),
+        "outputs": data.num_outputs,
+        "lowest_feature": float(data.train_features.min()),
+        "highest_feature": float(data.train_features.max()),
+        "owners": None if owners is None else len(np.unique(owners)),
+        "note": data.note,
+    }
+    if as_json:
+        print_json(fields)
+        return
+    print_fields(fields)

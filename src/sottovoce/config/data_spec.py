@@ -1,0 +1,91 @@
+"""The section `[data]` of a spec: which data, how much of it, and how it is spread over clients."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from sottovoce.config.spec import DirichletSpec, IidSpec, Section
+from sottovoce.learning.datasets import CsvOptions
+
+_FiniteNumber = Annotated[float, Field(allow_inf_nan=False)]
+_Bounds = Annotated[tuple[_FiniteNumber, _FiniteNumber], Field(strict=False)]
+_Fraction = Annotated[float, Field(gt=0, lt=1)]
+_Count = Annotated[int, Field(ge=1)]
+
+
+class ShardsSpec(Section):
+    kind: Literal["shards"]
+    shards_per_client: _Count = 2
+
+
+class ByOwnerSpec(Section):
+    kind: Literal["by_owner"]
+
+
+class OneSampleSpec(Section):
+    kind: Literal["one_sample"]
+
+
+class CsvSpec(Section):
+    """How the table of a dataset 'csv:PATH' is read.
+
+    Columns go by name, or by number from 0 where `header` is false. `bounds` are public limits of
+    features, which map them to [-1/2, 1/2]; "*" is for all that have none of their own.
+    """
+
+    header: bool = True
+    label_columns: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    label: Literal["class", "number"] = "class"
+    classes: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    owner_column: str | None = None
+    bounds: dict[str, _Bounds] = Field(default_factory=dict)
+    test_fraction: _Fraction = 0.2
+
+    def options(self) -> CsvOptions:
+        """The same for the loader, which checks what belongs together."""
+        return CsvOptions(
+            header=self.header,
+            label_columns=self.label_columns,
+            label=self.label,
+            classes=self.classes,
+            owner_column=self.owner_column,
+            bounds=dict(self.bounds),
+            test_fraction=self.test_fraction,
+        )
+
+
+class NewDataSpec(Section):
+    """Data and its clients.
+
+    `clients` may be left out where the partition settles it: a client an owner, or a sample.
+    `num_train` and `num_test` keep a random part of the rows. `validation_fraction` holds out a
+    part of the training data and tests on that instead of the test set: for tuning.
+    """
+
+    dataset: str
+    clients: _Count | None = None
+    partition: Annotated[
+        IidSpec | DirichletSpec | ShardsSpec | ByOwnerSpec | OneSampleSpec,
+        Field(discriminator="kind"),
+    ] = IidSpec(kind="iid")
+    data_dir: str | None = None
+    num_train: _Count | None = None
+    num_test: _Count | None = None
+    validation_fraction: _Fraction | None = None
+    csv: CsvSpec | None = None
+
+    @model_validator(mode="after")
+    def _clients_are_settled(self) -> Self:
+        if self.clients is None and not isinstance(self.partition, ByOwnerSpec | OneSampleSpec):
+            raise ValueError(
+                f"'clients' is missing: the partition '{self.partition.kind}' needs their number"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _csv_is_for_tables(self) -> Self:
+        if self.csv is not None and not self.dataset.startswith("csv:"):
+            raise ValueError(
+                f"'csv' is for datasets 'csv:PATH', not '{self.dataset}'; remove the table"
+            )
+        return self

@@ -1,0 +1,130 @@
+"""Reading arrays from files that may be damaged, and the scaling that all images share."""
+
+import contextlib
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.errors import DataError
+from sottovoce.learning.datasets.dataset import Features
+
+TEST_FRACTION = 0.2
+# Whatever a damaged archive or header makes the readers raise.
+DAMAGE = (
+    OSError,
+    ValueError,
+    KeyError,
+    EOFError,
+    MemoryError,
+    RuntimeError,
+    SyntaxError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+Array = NDArray[Any]
+
+
+def damaged(path: Path, reason: object) -> DataError:
+    """The error for a file that is there but not what it should be."""
+    return DataError(
+        f"{path} cannot be read as data: {reason}; replace it, or delete it and fetch it again"
+    )
+
+
+@contextlib.contextmanager
+def _archive(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
+    """A file's arrays, none of which is unpickled; whatever goes wrong is explained."""
+    try:
+        with path.open("rb") as file:  # np.load would leave it open if it is damaged
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise damaged(path, "it is not an npz archive")
+            with archive:
+                yield archive
+    except DAMAGE as error:
+        raise damaged(path, error) from None
+
+
+def names_in_npz(path: Path) -> tuple[str, ...]:
+    """The arrays that a file holds."""
+    with _archive(path) as archive:
+        return tuple(archive.files)
+
+
+def read_npz(path: Path, shapes: Mapping[str, int | None]) -> dict[str, Array]:
+    """The named arrays of a file, each with so many dimensions (None: any).
+
+    Further arrays of the file are not read.
+    """
+    with _archive(path) as archive:
+        missing = [name for name in shapes if name not in archive.files]
+        if missing:
+            raise damaged(path, f"array '{missing[0]}' is missing (it needs {', '.join(shapes)})")
+        arrays = {name: archive[name] for name in shapes}
+    for name, dimensions in shapes.items():
+        if dimensions is not None and arrays[name].ndim != dimensions:
+            raise damaged(
+                path,
+                f"array '{name}' has shape {arrays[name].shape}, not {dimensions} dimensions",
+            )
+    return arrays
+
+
+def pixels(path: Path, name: str, images: Array, shape: Sequence[int] | None = None) -> Features:
+    """Images of bytes (rows, *shape) as (rows, channels, ...) in [-1/2, 1/2]: x/255 - 1/2.
+
+    Without channels one is put in front; three or four at the end are colours, and go in front.
+    """
+    if images.dtype != np.uint8 or images.ndim < 3:
+        raise damaged(
+            path, f"'{name}' is {images.dtype} of shape {images.shape}, not images of bytes"
+        )
+    if shape is not None and images.shape[1:] != tuple(shape):
+        raise damaged(path, f"'{name}' has images of {images.shape[1:]}, not {tuple(shape)}")
+    coloured = images.ndim > 3 and images.shape[-1] in (3, 4)
+    framed = np.moveaxis(images, -1, 1) if coloured else images[:, None]
+    return scaled(framed)
+
+
+def scaled(bytes_: Array) -> Features:
+    """Bytes 0..255 to [-1/2, 1/2], in place after one copy: some of these arrays are large."""
+    result = np.ascontiguousarray(bytes_, dtype=np.float32)
+    result /= 255.0
+    result -= 0.5
+    return result
+
+
+def classes(path: Path, name: str, labels: Array, num_classes: int) -> NDArray[np.int64]:
+    """Labels as int64, checked to lie in 0..num_classes-1; a column of labels is flattened."""
+    flat = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+    if flat.ndim != 1 or flat.dtype.kind not in "iu":
+        raise damaged(path, f"'{name}' is {labels.dtype} of shape {labels.shape}, not class labels")
+    if len(flat) and not 0 <= int(flat.min()) <= int(flat.max()) < num_classes:
+        raise damaged(
+            path,
+            f"'{name}' has labels {flat.min()} to {flat.max()}, beyond 0 to {num_classes - 1}",
+        )
+    return flat.astype(np.int64)
+
+
+def same_rows(path: Path, **arrays: Array) -> None:
+    """Refuse arrays whose rows cannot belong together."""
+    rows = {name: len(array) for name, array in arrays.items()}
+    if len(set(rows.values())) > 1 or not all(rows.values()):
+        counts = ", ".join(f"'{name}' {count}" for name, count in rows.items())
+        raise damaged(path, f"the numbers of rows do not match: {counts}")
+
+
+def held_out(
+    rows: int, generator: np.random.Generator, fraction: float = TEST_FRACTION
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Random (training rows, test rows)."""
+    order = generator.permutation(rows)
+    count = int(fraction * rows)
+    return order[count:], order[:count]

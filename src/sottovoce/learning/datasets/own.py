@@ -1,0 +1,191 @@
+"""The user's own data: an npz of arrays, or a csv table."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.errors import DataError
+from sottovoce.learning.datasets.arrays import (
+    Array,
+    classes,
+    damaged,
+    held_out,
+    names_in_npz,
+    pixels,
+    read_npz,
+    same_rows,
+    scaled,
+)
+from sottovoce.learning.datasets.dataset import Dataset, Features, Labels, Owners
+from sottovoce.learning.datasets.register import Request, register
+from sottovoce.learning.datasets.tables import CsvOptions, Table, features_of, read_table
+
+_INFERRED = "The number of classes was read from the data."
+
+
+def existing_file(text: str) -> Path:
+    """A path that the user gave, or an error that says what it is relative to."""
+    path = Path(text).expanduser()
+    if not path.is_file():
+        raise DataError(f"there is no file {path} (seen from {Path.cwd()}); check the path")
+    return path
+
+
+@register(
+    "npz:",
+    placeholder="PATH",
+    summary="your own arrays: x_train y_train x_test y_test (or x y), owner_train (or owner)",
+)
+def own_npz(request: Request) -> Dataset:
+    """Arrays of a file; without a test part a random fifth is held out.
+
+    Features of bytes are images, or flat if they have two dimensions, and are scaled by 255; floats
+    are taken as they are. Integer labels are classes 0, 1, ...; floats are numbers to predict.
+    """
+    path = existing_file(request.argument)
+    if "x_train" in names_in_npz(path):
+        return _already_split(request, path)
+    data = _read(path, ("x", "y"), "owner")
+    features = _features(path, "x", data["x"])
+    labels, num_classes = _labels(path, data["y"])
+    train, test = held_out(len(labels), request.generator)
+    owners = _owners(path, data.get("owner"))
+    return Dataset(
+        name=request.name,
+        train_features=features[train],
+        train_labels=labels[train],
+        test_features=features[test],
+        test_labels=labels[test],
+        num_classes=num_classes,
+        train_owners=None if owners is None else owners[train],
+        note=_INFERRED if num_classes else "",
+    )
+
+
+def _already_split(request: Request, path: Path) -> Dataset:
+    data = _read(path, ("x_train", "y_train"), "owner_train") | _read(path, ("x_test", "y_test"))
+    ours, tests = data["y_train"], data["y_test"]
+    if ours.shape[1:] != tests.shape[1:] or (ours.dtype.kind == "f") != (tests.dtype.kind == "f"):
+        raise damaged(path, "'y_train' and 'y_test' are of different kinds or widths")
+    # Together, so that a class that only the test part has is counted.
+    labels, num_classes = _labels(path, np.concatenate([ours, tests]))
+    num_train = len(ours)
+    return Dataset(
+        name=request.name,
+        train_features=_features(path, "x_train", data["x_train"]),
+        train_labels=labels[:num_train],
+        test_features=_features(path, "x_test", data["x_test"]),
+        test_labels=labels[num_train:],
+        num_classes=num_classes,
+        train_owners=_owners(path, data.get("owner_train")),
+        note=_INFERRED if num_classes else "",
+    )
+
+
+def _read(path: Path, names: tuple[str, ...], optional: str = "") -> dict[str, Array]:
+    """Arrays with a row a sample; the optional one if the file has it."""
+    present = (optional,) if optional in names_in_npz(path) else ()
+    data = read_npz(path, dict.fromkeys((*names, *present)))
+    for name, values in data.items():
+        if not values.ndim:
+            raise damaged(path, f"'{name}' is a single value; give one a row")
+    same_rows(path, **data)
+    return data
+
+
+def _features(path: Path, name: str, values: Array) -> Features:
+    if values.dtype == np.uint8 and values.ndim == 2:
+        return scaled(values)
+    if values.dtype == np.uint8:
+        return pixels(path, name, values)
+    if values.dtype.kind not in "fiu" or values.ndim < 2:
+        raise damaged(path, f"'{name}' is {values.dtype} of shape {values.shape}, not features")
+    result = values.astype(np.float32)
+    if not np.isfinite(result).all():
+        raise damaged(path, f"'{name}' has values that are not finite float32 numbers")
+    return result
+
+
+def _labels(path: Path, values: Array) -> tuple[Labels, int | None]:
+    if values.dtype.kind == "f":
+        return values.reshape(len(values), -1).astype(np.float32), None
+    if values.dtype.kind not in "iu":
+        raise damaged(path, f"the labels are {values.dtype}, neither classes nor numbers")
+    num_classes = max(2, int(values.max()) + 1)
+    return classes(path, "y", values, num_classes), num_classes
+
+
+def _owners(path: Path, owners: Array | None) -> Owners | None:
+    """Owners as numbers, whatever they are called."""
+    if owners is None:
+        return None
+    if owners.ndim != 1:
+        raise damaged(path, f"owners have shape {owners.shape}; give one a row")
+    return np.unique(owners, return_inverse=True)[1].astype(np.int64)
+
+
+@register("csv:", placeholder="PATH", summary="your own table of numbers with a label column")
+def own_csv(request: Request) -> Dataset:
+    """A csv table, read as its options say; a random part of the rows is held out."""
+    options = request.csv
+    table = read_table(existing_file(request.argument), header=options.header)
+    label_columns = options.label_columns or table.columns[-1:]
+    apart = {*label_columns, *([options.owner_column] if options.owner_column else [])}
+    for column in apart:
+        table.check_column(column)
+    features = features_of(
+        table, [name for name in table.columns if name not in apart], options.bounds
+    )
+    labels, num_classes = _table_labels(table, label_columns, options)
+    owner_column = options.owner_column
+    owners = _owners(table.path, np.array(table.cells(owner_column)) if owner_column else None)
+    train, test = held_out(len(labels), request.generator, options.test_fraction)
+    if not len(test):
+        raise DataError(
+            f"{table.path} has {len(labels)} rows, and a part of {options.test_fraction:g} of them "
+            "is none; add rows or raise test_fraction"
+        )
+    return Dataset(
+        name=request.name,
+        train_features=features[train],
+        train_labels=labels[train],
+        test_features=features[test],
+        test_labels=labels[test],
+        num_classes=num_classes,
+        train_owners=None if owners is None else owners[train],
+        note=_INFERRED if num_classes and not options.classes else "",
+    )
+
+
+def _table_labels(
+    table: Table, columns: tuple[str, ...], options: CsvOptions
+) -> tuple[Labels, int | None]:
+    if options.label == "number":
+        numbers = [table.numbers(column) for column in columns]
+        return np.stack(numbers, axis=1).astype(np.float32), None
+    return _class_numbers(table, table.cells(columns[0]), options.classes)
+
+
+def _class_numbers(
+    table: Table, cells: list[str], public: tuple[str, ...]
+) -> tuple[NDArray[np.int64], int]:
+    """Classes numbered in the order of the public list, else in that of their names."""
+    number = {name: position for position, name in enumerate(public or _in_order(set(cells)))}
+    for position, cell in enumerate(cells):
+        if cell not in number:
+            raise DataError(
+                f"{table.path}, data row {position + 1}: class {cell!r} is not among the classes "
+                f"{', '.join(number)}; add it to them or correct the row"
+            )
+    if len(number) < 2:
+        raise DataError(f"{table.path} has one class only; check label_columns")
+    return np.array([number[cell] for cell in cells], dtype=np.int64), len(number)
+
+
+def _in_order(names: set[str]) -> list[str]:
+    """Sorted as numbers if they all are, so that 10 comes after 9."""
+    try:
+        return sorted(names, key=float)
+    except ValueError:
+        return sorted(names)

@@ -1,0 +1,239 @@
+"""The user's own data: arrays, tables and folders."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sottovoce.errors import DataError, UnknownNameError
+from sottovoce.learning import datasets
+from sottovoce.learning.datasets import CsvOptions, Dataset
+
+TABLE = "age,height,ward,ill\n" + "".join(
+    f"{20 + row},{150 + row}, {'north' if row % 2 else 'south'},{'yes' if row % 3 else 'no'}\n"
+    for row in range(20)
+)
+needs_pillow = pytest.mark.skipif(
+    importlib.util.find_spec("PIL") is None, reason="Pillow is not installed"
+)
+needs_library = pytest.mark.skipif(
+    importlib.util.find_spec("datasets") is None, reason="the library datasets is not installed"
+)
+
+
+def load(name: str, csv: CsvOptions | None = None) -> Dataset:
+    return datasets.load(name, np.random.default_rng(0), csv=csv)
+
+
+def npz(path: Path, **arrays: Any) -> str:
+    np.savez(path, **arrays)
+    return f"npz:{path}"
+
+
+def test_own_arrays_with_a_test_part(tmp_path: Path) -> None:
+    name = npz(
+        tmp_path / "a.npz",
+        x_train=np.linspace(-3, 3, 30).reshape(10, 3),
+        y_train=np.arange(10) % 3,
+        x_test=np.zeros((4, 3)),
+        y_test=np.array([0, 1, 2, 3]),
+        owner_train=np.array(["b", "a"] * 5),
+    )
+    data = load(name)
+    assert data.num_classes == 4
+    assert data.train_features.dtype == np.float32
+    assert data.train_features.max() == 3.0  # floats are left as they are
+    assert data.train_owners is not None
+    assert data.train_owners.tolist() == [1, 0] * 5
+    assert data.input_shape == (3,)
+
+
+def test_own_arrays_without_a_test_part_are_split_with_their_owners(tmp_path: Path) -> None:
+    x = np.arange(20, dtype=np.uint8)[:, None]
+    data = load(npz(tmp_path / "a.npz", x=x, y=np.arange(20) / 10.0, owner=np.arange(20)))
+    assert data.num_classes is None
+    assert data.num_outputs == 1
+    assert len(data.test_labels) == 4
+    assert data.train_owners is not None
+    rows = np.round((data.train_features[:, 0] + 0.5) * 255).astype(int)
+    np.testing.assert_array_equal(rows, data.train_owners)
+    np.testing.assert_allclose(data.train_labels[:, 0], rows / 10.0, rtol=1e-6)
+
+
+def test_own_images_are_scaled(tmp_path: Path) -> None:
+    x = np.full((10, 5, 6, 3), 255, np.uint8)
+    data = load(npz(tmp_path / "a.npz", x=x, y=np.arange(10) % 2))
+    assert data.input_shape == (3, 5, 6)
+    assert np.all(data.train_features == 0.5)
+
+
+def test_own_arrays_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    path, y = tmp_path / "a.npz", np.arange(10) % 2
+    for arrays, message in (
+        ({"x": np.full((10, 2), np.nan), "y": y}, "not finite"),
+        ({"x": np.full((10, 2), 1e300), "y": y}, "not finite float32"),
+        ({"x": np.zeros(10), "y": y}, "not features"),
+        ({"x": np.zeros((10, 2)), "y": y - 1}, "labels -1"),
+        ({"x": np.zeros((10, 2)), "y": y.astype(str)}, "neither classes nor numbers"),
+        ({"x": np.zeros((9, 2)), "y": y}, "numbers of rows"),
+        ({"x": np.zeros((10, 2)), "y": y, "owner": np.zeros((10, 2))}, "give one a row"),
+        ({"x": np.zeros((10, 2))}, "array 'y' is missing"),
+        ({"x": np.zeros((10, 2)), "y": np.int64(1)}, "'y' is a single value"),
+        ({"x_train": np.zeros((10, 2)), "y_train": y}, "array 'x_test' is missing"),
+        (
+            {
+                "x_train": np.zeros((10, 2)),
+                "y_train": y,
+                "x_test": np.zeros((10, 2)),
+                "y_test": y / 2,
+            },
+            "of different kinds or widths",
+        ),
+        ({"x": np.zeros((3, 2)), "y": np.arange(3) % 2}, "the test part has 0 rows"),
+    ):
+        with (
+            np.errstate(over="ignore"),
+            pytest.raises(DataError, match=message),
+        ):
+            load(npz(path, **arrays))
+    with pytest.raises(DataError, match="there is no file"):
+        load(f"npz:{tmp_path / 'b.npz'}")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    (tmp_path / "t.csv").write_text(TABLE)
+    return f"csv:{tmp_path / 't.csv'}"
+
+
+def test_a_table_with_public_bounds_owners_and_classes(table: str) -> None:
+    options = CsvOptions(
+        label_columns=("ill",),
+        owner_column="ward",
+        classes=("yes", "no", "unknown"),
+        bounds={"age": (0.0, 100.0)},
+    )
+    data = load(table, options)
+    assert data.num_classes == 3
+    assert len(data.test_labels) == 4
+    row = np.round((data.train_features[:, 0] + 0.5) * 100 - 20)
+    np.testing.assert_allclose(data.train_features[:, 1], 150 + row)  # no bounds: as it is
+    np.testing.assert_array_equal(data.train_labels, np.where(row % 3, 0, 1))
+    assert data.train_owners is not None
+    np.testing.assert_array_equal(data.train_owners, np.where(row % 2, 0, 1))
+    assert data.note == ""
+
+
+def test_numbers_to_predict_and_a_bound_for_all(table: str) -> None:
+    options = CsvOptions(
+        label_columns=("height", "age"), label="number", owner_column="ward", bounds={"*": (0, 1)}
+    )
+    with pytest.raises(DataError, match=r"column 'ill': 'no' is not a finite number"):
+        load(table, options)
+    Path(table[4:]).write_text(TABLE.replace("yes", "1").replace("no\n", "0\n"))
+    data = load(table, options)
+    assert data.num_outputs == 2
+    assert set(data.train_features[:, 0].tolist()) == {-0.5, 0.5}
+
+
+def test_without_a_header_columns_have_numbers_and_the_last_is_the_label(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("".join(f"{row},{row % 11}\n" for row in range(22)))
+    data = load(f"csv:{path}", CsvOptions(header=False))
+    assert data.num_classes == 11  # in the order of numbers: 10 comes after 9
+    np.testing.assert_array_equal(data.train_features[:, 0] % 11, data.train_labels)
+    assert "read from the data" in data.note
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("", CsvOptions(), "no rows of data"),
+        ("a,b\n", CsvOptions(), "no rows of data"),
+        ("a,b\n1,2\n1\n", CsvOptions(), "data row 2 has 1 cells, not 2"),
+        ("a,a\n1,2\n", CsvOptions(), "two columns of one name"),
+        ("a,b\nnan,0\n1,1\n", CsvOptions(), "row 1, column 'a': 'nan' is not a finite"),
+        ("a,b\n1,0\n5,1\n", CsvOptions(bounds={"a": (0, 4)}), "5 is outside its bounds"),
+        ("a,b\n1,0\n1,2\n", CsvOptions(classes=("0", "1")), "class '2' is not among"),
+        ("a,b\n1,0\n1,0\n", CsvOptions(), "one class only"),
+        ("b\n1\n0\n", CsvOptions(), "needs features"),
+        ("a,b\n1,0\n1,1\n", CsvOptions(), "a part of 0.2 of them is none"),
+    ],
+)
+def test_tables_that_cannot_be_used_are_refused(
+    text: str, options: CsvOptions, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(DataError, match=message):
+        load(f"csv:{tmp_path / 't.csv'}", options)
+
+
+def test_unknown_columns_are_answered_with_the_nearest(table: str) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'ward'"):
+        load(table, CsvOptions(owner_column="wards", label_columns=("ill",)))
+    with pytest.raises(UnknownNameError, match="did you mean 'age'"):
+        load(table, CsvOptions(owner_column="ward", bounds={"ages": (0, 100)}))
+    Path(table[4:]).write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match="not csv in UTF-8"):
+        load(table)
+
+
+def test_a_folder_that_is_no_dataset_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="neither a saved Hugging Face dataset"):
+        load(f"hf:{tmp_path}")
+    with pytest.raises(DataError, match="there is no folder"):
+        load(f"hf:{tmp_path / 'nowhere'}")
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("datasets", "PIL.Image"):
+        monkeypatch.setitem(sys.modules, module, None)
+    (tmp_path / "train.parquet").write_bytes(b"")
+    with pytest.raises(DataError, match="pip install datasets"):
+        load(f"hf:{tmp_path}")
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "1.png").write_bytes(b"")
+    with pytest.raises(DataError, match="pip install pillow"):
+        load(f"hf:{tmp_path}")
+
+
+@needs_pillow
+def test_images_in_class_folders(tmp_path: Path) -> None:
+    from PIL import Image  # type: ignore[import-not-found, unused-ignore]
+
+    for split, count in (("train", 3), ("test", 1)):
+        for value, name in ((0, "cat"), (255, "dog")):
+            (tmp_path / split / name).mkdir(parents=True)
+            for number in range(count):
+                path = tmp_path / split / name / f"{number}.png"
+                Image.fromarray(np.full((4, 5), value, np.uint8)).save(path)
+    data = load(f"hf:{tmp_path}")
+    assert data.input_shape == (1, 4, 5)
+    assert data.train_labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert data.train_features[:, 0, 0, 0].tolist() == [-0.5] * 3 + [0.5] * 3
+    assert len(data.test_labels) == 2
+    Image.fromarray(np.zeros((9, 5), np.uint8)).save(tmp_path / "train" / "cat" / "9.png")
+    with pytest.raises(DataError, match="several sizes"):
+        load(f"hf:{tmp_path}")
+    (tmp_path / "train" / "cat" / "9.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"9\.png is no image"):
+        load(f"hf:{tmp_path}")
+
+
+@needs_library
+@pytest.mark.filterwarnings("ignore")
+def test_saved_datasets_and_parquet_files_give_the_same(tmp_path: Path) -> None:
+    import datasets as library  # type: ignore[import-not-found, unused-ignore]
+
+    rows = {"a": [float(row) for row in range(10)], "label": [row % 2 for row in range(10)]}
+    made = library.Dataset.from_dict(rows)
+    made.save_to_disk(str(tmp_path / "saved"))
+    (tmp_path / "parquet" / "data").mkdir(parents=True)
+    made.to_parquet(str(tmp_path / "parquet" / "data" / "train-00000-of-00001.parquet"))
+    saved, parquet = load(f"hf:{tmp_path / 'saved'}"), load(f"hf:{tmp_path / 'parquet'}")
+    np.testing.assert_array_equal(saved.train_features, parquet.train_features)
+    np.testing.assert_array_equal(saved.train_features[:, 0] % 2, saved.train_labels)
+    assert len(saved.test_labels) == 2
