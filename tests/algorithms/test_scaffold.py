@@ -78,8 +78,8 @@ def a_round(
     domain = algorithm.domain(task.dimension, 1)
     weights = np.array([algorithm.weight(client.num_samples) for client in clients])
     combined = []
-    for sent in rows:
-        arrived = np.array([domain.project(row) for row in sent])
+    for own in rows:
+        arrived = np.array([domain.project(row) for row in own])
         each = Each(clients=tuple(c.name for c in clients), rows=arrived, weights=weights)
         combined.append(Combined(mean=weights @ arrived / weights.sum(), each=each))
     return algorithm.server_step(model, combined, state)
