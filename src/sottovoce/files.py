@@ -11,6 +11,11 @@ from typing import Any
 
 from sottovoce.errors import OutputError
 
+try:
+    import fcntl
+except ImportError:  # Windows: two processes in one folder are not noticed there
+    fcntl = None  # type: ignore[assignment]
+
 
 @contextlib.contextmanager
 def explained(action: str, path: Path) -> Iterator[None]:
@@ -66,6 +71,38 @@ def read_json(path: Path) -> Any:
         raise OutputError(f"{path} is damaged: {error}; restore it or start a new run") from None
 
 
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes out while `path`, a file in their common folder, is held open.
+
+    A killed process leaves no lock behind.
+    """
+    with contextlib.ExitStack() as opened:
+        with explained("open", path):
+            file = opened.enter_context(path.open("rb"))
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise OutputError(
+                    f"another process is running in {path.parent}; wait for it to end"
+                ) from None
+        yield
+
+
 def finite_or_none(value: float) -> float | None:
     """JSON has no infinity: no guarantee is null."""
     return value if math.isfinite(value) else None
+
+
+def finite(value: Any) -> Any:
+    """Nested data as JSON can hold it: what is not finite is null."""
+    match value:
+        case dict():
+            return {key: finite(item) for key, item in value.items()}
+        case list() | tuple():
+            return [finite(item) for item in value]
+        case float():
+            return finite_or_none(value)
+        case _:
+            return value

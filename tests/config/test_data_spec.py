@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from sottovoce.config.data_spec import ByOwnerSpec, NewDataSpec
+from sottovoce.config.data_spec import ByOwnerSpec, DataSpec
 
 
-def parsed(**given: Any) -> NewDataSpec:
-    return NewDataSpec.model_validate(given)
+def parsed(**given: Any) -> DataSpec:
+    return DataSpec.model_validate(given)
 
 
 def test_what_the_old_section_said_is_still_said() -> None:

@@ -1,4 +1,4 @@
-"""The experiments about I-MVU: closed forms, quick runs, and verdicts that can go either way."""
+"""The experiments about I-MVU: closed forms, fast runs, and verdicts that can go either way."""
 
 import csv
 import html
@@ -15,9 +15,9 @@ from sottovoce.experiments.studies import imvu_bias, imvu_mse
 from sottovoce.experiments.studies.imvu_mse import UnitVector
 
 
-def quick(name: str, folder: Path) -> dict[str, Any]:
+def fast(name: str, folder: Path) -> dict[str, Any]:
     found = find(name)
-    result = study.run(found, found.settings(quick=True), folder)
+    result = study.run(found, found.settings(fast=True), folder)
     with (folder / "data.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     assert len(table) == len(result["rows"])
@@ -29,9 +29,9 @@ def quick(name: str, folder: Path) -> dict[str, Any]:
 
 
 def test_the_bias_of_figure_1(tmp_path: Path) -> None:
-    result = quick("imvu-bias", tmp_path)
+    result = fast("imvu-bias", tmp_path)
     rows = {(row["epsilon"], row["mechanism"]): row for row in result["rows"]}
-    assert len(rows) == len(imvu_bias.QUICK_EPSILONS) * (2 + len(imvu_bias.OURS))
+    assert len(rows) == len(imvu_bias.FAST_EPSILONS) * (2 + len(imvu_bias.OURS))
     assert [figure["name"] for figure in result["figures"]][:2] == ["expected-value", "bias"]
     for epsilon, largest in ((1.0, 0.0153), (5.0, 0.186)):
         assert rows[epsilon, imvu_bias.MVU]["bias_max"] < 1e-12
@@ -72,8 +72,8 @@ def test_the_verdict_on_the_bias_says_what_the_rows_say() -> None:
     assert contrary.count("never less") == len(imvu_bias.OURS)
 
 
-def test_the_mse_of_a_quick_run(tmp_path: Path) -> None:
-    result = quick("imvu-mse", tmp_path)
+def test_the_mse_of_a_fast_run(tmp_path: Path) -> None:
+    result = fast("imvu-mse", tmp_path)
     keys = ("dimension", "vector", "rho", "mechanism")
     rows = {tuple(row[key] for key in keys): row for row in result["rows"]}
     assert len(rows) == len(result["rows"]) == 2 * 3 * len(imvu_mse.RHOS) * 5

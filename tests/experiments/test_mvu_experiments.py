@@ -1,4 +1,4 @@
-"""The experiments about MVU: exact figures, quick runs, files, and the command line around them."""
+"""The experiments about MVU: exact figures, fast runs, files, and the command line around them."""
 
 import csv
 import dataclasses
@@ -47,7 +47,7 @@ class Results(dict[str, tuple[Path, dict[str, Any]]]):
 
     def __missing__(self, name: str) -> tuple[Path, dict[str, Any]]:
         found, folder = find(name), self.folder / name
-        self[name] = folder, study.run(found, found.settings(quick=True), folder)
+        self[name] = folder, study.run(found, found.settings(fast=True), folder)
         return self[name]
 
 
@@ -63,7 +63,7 @@ def test_the_register_holds_the_experiments() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_quick_run_saves_everything(results: Results, name: str) -> None:
+def test_a_fast_run_saves_everything(results: Results, name: str) -> None:
     folder, result = results[name]
     data = json.loads((folder / "data.json").read_text())
     assert data == json.loads(json.dumps(result, allow_nan=False))
@@ -166,7 +166,7 @@ def test_l1_errors_are_the_known_ones(epsilon: float) -> None:
         assert found == pytest.approx(variance / 10_000, rel=1e-3)
 
 
-def test_l1_quick_run_orders_the_mechanisms(
+def test_l1_fast_run_orders_the_mechanisms(
     results: Results,
 ) -> None:
     result = results["mvu-vector-l1"][1]
@@ -178,13 +178,13 @@ def test_l1_quick_run_orders_the_mechanisms(
         assert row["mse_mean"] == pytest.approx(row["mse_exact"], rel=0.4)
 
 
-def test_l2_quick_run_has_the_known_figures(
+def test_l2_fast_run_has_the_known_figures(
     results: Results,
 ) -> None:
     """Times n: exact Gaussian 1.50 at epsilon 3; one bit within 1% of the Gaussian by RDP."""
     result = results["mvu-vector-l2"][1]
     rows = {row["mechanism"]: row for row in result["rows"]}
-    clients = mvu_vector_l2.QUICK_NUM_CLIENTS
+    clients = mvu_vector_l2.FAST_NUM_CLIENTS
     assert rows[mvu_vector_l2.GAUSSIAN]["mse_exact"] * clients == pytest.approx(1.50, rel=0.01)
     one_bit, renyi = (
         rows[name]["mse_exact"] for name in (mvu_vector_l2.HERMITE, mvu_vector_l2.GAUSSIAN_RENYI)
@@ -254,13 +254,13 @@ def test_a_folder_that_is_not_an_experiments_is_left_alone(tmp_path: Path) -> No
     (tmp_path / "thesis.txt").write_text("mine")
     found = find("mvu-consistency")
     with pytest.raises(OutputError, match="choose another --out"):
-        study.run(found, found.settings(quick=True), tmp_path)
+        study.run(found, found.settings(fast=True), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 def test_a_second_run_replaces_the_first_and_infinity_is_null(tmp_path: Path) -> None:
     found = find("mvu-consistency")
-    settings = found.settings(quick=True)
+    settings = found.settings(fast=True)
     study.run(found, settings, tmp_path)
     kept = tmp_path / "notes.txt"
     kept.write_text("mine")
@@ -304,7 +304,7 @@ def test_the_command_line_runs_and_lists(
     assert Path(result["page"]) == Path("experiments-out/mvu-consistency/index.html")
     assert (tmp_path / result["page"]).is_file()
     out = tmp_path / "again"
-    words = ("experiment", "run", "mvu-consistency", "--quick", "--seeds", "4", "--out", out)
+    words = ("experiment", "run", "mvu-consistency", "--fast", "--seeds", "4", "--out", out)
     assert _call(monkeypatch, *words) == 0
     shown = capsys.readouterr().out
     assert "The paper says" in shown

@@ -186,9 +186,9 @@ def test_under_an_l1_clip_the_staircase_s_gain_dies_with_the_dimension() -> None
     assert ratios[3] == pytest.approx(1.0, abs=1e-4)
 
 
-def test_a_quick_run_says_where_the_favourite_loses(tmp_path: Path) -> None:
+def test_a_fast_run_says_where_the_favourite_loses(tmp_path: Path) -> None:
     found = find("udp-noise")
-    result = study.run(found, found.settings(quick=True), tmp_path / "udp")
+    result = study.run(found, found.settings(fast=True), tmp_path / "udp")
     assert (tmp_path / "udp" / "index.html").is_file()
     assert {row["part"] for row in result["rows"]} == {
         udp_noise.NUMBERS,

@@ -55,9 +55,9 @@ def test_lemma_2_as_printed_lies_below_the_truth(
     assert exact_divergence(eps0, clients, order) == pytest.approx(exact, abs=5e-4)
 
 
-def test_a_quick_run(tmp_path: Path) -> None:
+def test_a_fast_run(tmp_path: Path) -> None:
     found = find("udp-shuffle")
-    result = study.run(found, found.settings(quick=True), tmp_path)
+    result = study.run(found, found.settings(fast=True), tmp_path)
     rows = result["rows"]
     with (tmp_path / "data.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) == len(rows)

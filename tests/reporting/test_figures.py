@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sottovoce.errors import ParameterError
-from sottovoce.reporting.figures import Line, LineChart, log_ticks, show, ticks
+from sottovoce.reporting.axes import log_ticks, show, ticks
+from sottovoce.reporting.figures import Line, LineChart
 from sottovoce.reporting.heatmap import HeatMap, Panel
 from sottovoce.reporting.style import standalone
 

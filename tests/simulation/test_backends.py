@@ -148,11 +148,14 @@ def test_budgets_stop_clients_in_memory_as_in_the_ledger(tmp_path: Path) -> None
     [
         ({"randomness": "system"}, "seeded"),
         ({"channel": {"kind": "shuffler", "minimum_clients": 3}}, "stored"),
-        ({"mechanism": {"kind": "skellam", "bits": 8}}, "packed"),
+        (
+            {"mechanism": {"kind": "discrete_gaussian", "bits": 6, "steps_per_radius": "auto"}},
+            "packed",
+        ),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises((ConfigError, Exception), match=message):
+    with pytest.raises(ConfigError, match=message):
         trial(small_spec(**{"runtime": {"messages": "none"}, **changes}))
 
 
@@ -196,7 +199,7 @@ def test_drawn_values_have_the_declared_mean_and_variance(mechanism: Any) -> Non
         mechanism.coordinate_law(), DenseRows(rows), torch.ones(len(rows)), generator
     )
     error = np.abs(total.double().numpy() / len(rows) - law.mean())
-    assert (error <= 5.0 * spread + 1e-5).all()
+    assert (error <= 5.0 * spread + 1e-4).all()
 
 
 @pytest.mark.parametrize("dimension", [1, 8, 13, 650])

@@ -1,28 +1,55 @@
 """`sottovoce experiment`: measure what the papers claim."""
 
+import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sottovoce.cli.output import Json, print_json, print_table, progress_bars
+from sottovoce.cli.output import Bars, Json, print_json, print_table, progress_bars
+
+if TYPE_CHECKING:
+    from sottovoce.experiments.experiment import Experiment
+
+OUT = Path("experiments-out")
+_FAILED = 1
 
 app = typer.Typer(help="Measure what the papers claim.", no_args_is_help=True)
+
+Fast = Annotated[bool, typer.Option("--fast", help="A reduced version, in seconds or minutes.")]
+Quick = Annotated[bool, typer.Option("--quick", hidden=True)]  # an earlier name of --fast
+Seeds = Annotated[int | None, typer.Option(help="Repetitions of what is sampled.")]
+Jobs = Annotated[int | None, typer.Option(help="Models trained at a time; 1 if not given.")]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where data sets lie, if not where they usually do.")
+]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"] | None, typer.Option(help="What trains the models.")
+]
 
 
 @app.command("list")
 def list_(as_json: Json = False) -> None:
-    """Every experiment."""
+    """Every experiment, and which data set it needs."""
     from sottovoce.experiments.experiment import experiments
 
     rows = [
-        {"name": e.name, "title": e.title, "claim": e.claim, "seeds": e.default_seeds}
+        {
+            "name": e.name,
+            "title": e.title,
+            "claim": e.claim,
+            "seeds": e.default_seeds,
+            "data": e.data or None,
+        }
         for e in experiments()
     ]
     if as_json:
         print_json(rows)
         return
-    print_table(["name", "what it measures"], [[str(r["name"]), str(r["title"])] for r in rows])
+    print_table(
+        ["name", "what it measures", "needs data"],
+        [[str(r["name"]), str(r["title"]), str(r["data"] or "")] for r in rows],
+    )
 
 
 @app.command("run")
@@ -31,18 +58,32 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Where to write; experiments-out/NAME if not given.")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Repetitions of what is sampled.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A small version, in seconds.")] = False,
+    seeds: Seeds = None,
+    fast: Fast = False,
+    quick: Quick = False,
+    jobs: Jobs = None,
+    data_dir: DataDir = None,
+    device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Run one experiment; writes index.html, the pictures, data.json and data.csv."""
+    """Run one experiment; writes index.html, the pictures, data.json and data.csv.
+
+    Models that are trained are kept: after an interruption the same command goes on.
+    """
+    folder = OUT / name if out is None else out
     with progress_bars() as bars:
         from sottovoce.experiments import study
         from sottovoce.experiments.experiment import find
 
         found = find(name)
-        folder = Path("experiments-out") / name if out is None else out
-        settings = found.settings(seeds=seeds, quick=quick, on_step=bars.update)
+        settings = found.settings(
+            seeds=seeds,
+            fast=fast or quick,
+            on_step=bars.update,
+            jobs=jobs,
+            data_dir=data_dir,
+            device=device,
+        )
         result = study.run(found, settings, folder)
     page = folder / study.PAGE
     if as_json:
@@ -51,6 +92,9 @@ def run(
         print_json({**brief, "folder": str(folder), "page": str(page)})
     else:
         _print(result, page)
+    if result["failures"]:
+        typer.echo(f"{_failed(result)}; the page says why, the same command tries again", err=True)
+        raise typer.Exit(_FAILED)
 
 
 def _print(result: dict[str, Any], page: Path) -> None:
@@ -61,7 +105,84 @@ def _print(result: dict[str, Any], page: Path) -> None:
         [key.replace("_", " ") for key in rows[0]],
         [[show_cell(value) for value in row.values()] for row in rows],
     )
+    reduced = f"Reduced: {result['reduced']}\n\n" if result["reduced"] else ""
     typer.echo(
-        f"The paper says: {result['claim']}\n\nMeasured: {result['verdict']}\n\n"
+        f"{reduced}The paper says: {result['claim']}\n\nMeasured: {result['verdict']}\n\n"
         f"{result['method']}\n\nPage: {page}"
     )
+
+
+def _failed(result: dict[str, Any]) -> str:
+    return f"{len(result['failures'])} of {len(result['trials'])} trials failed"
+
+
+@app.command("all")
+def all_(
+    out: Annotated[Path, typer.Option(help="Where to write; a folder for each experiment.")] = OUT,
+    fast: Fast = False,
+    jobs: Jobs = None,
+    data_dir: DataDir = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Run every experiment, one after the other, and sum up; a failure stops none of the others."""
+    from sottovoce.experiments.experiment import experiments
+
+    training = {"jobs": jobs, "data_dir": data_dir, "device": device}
+    rows = []
+    with progress_bars() as bars:
+        for found in experiments():
+            start = time.perf_counter()
+            given = {"fast": fast, **(training if found.trains else {})}
+            verdict, failed = _run_in_row(found, out / found.name, bars, given)
+            seconds = round(time.perf_counter() - start, 1)
+            rows.append(
+                {"name": found.name, "seconds": seconds, "failed": failed, "verdict": verdict}
+            )
+    if as_json:
+        print_json(rows)
+    else:
+        columns = ["name", "seconds", "failed", "verdict"]
+        print_table(columns, [[_word(row[column]) for column in columns] for row in rows])
+    if any(row["failed"] for row in rows):
+        raise typer.Exit(_FAILED)
+
+
+def _word(value: object) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def _run_in_row(
+    found: "Experiment", folder: Path, bars: Bars, given: dict[str, Any]
+) -> tuple[str, bool]:
+    """The verdict's first line, and whether anything failed; an error stands for the verdict."""
+    from sottovoce.experiments import study
+
+    def on_step(what: str, completed: int, total: int, note: str) -> None:
+        bars.update(f"{found.name}: {what}", completed, total, note)
+
+    try:
+        result = study.run(found, found.settings(on_step=on_step, **given), folder)
+    except Exception as error:  # a bug in one is no reason to skip the rest; it is in the table
+        return f"{type(error).__name__}: {error}", True
+    verdict = str(result["verdict"]).partition("\n")[0]
+    if result["failures"]:
+        return f"{_failed(result)}; {verdict}", True
+    return verdict, False
+
+
+@app.command("publish")
+def publish(
+    name: Annotated[str, typer.Argument(help="An experiment that was run.")],
+    to: Annotated[Path, typer.Option(help="Where to make the folder NAME.")] = Path("results"),
+    out: Annotated[
+        Path | None, typer.Option(help="Where it was run; experiments-out/NAME if not given.")
+    ] = None,
+) -> None:
+    """Copy the table, the pictures and a short page of an experiment, to keep beside the code."""
+    from sottovoce.experiments import publish as publishing
+    from sottovoce.experiments.experiment import find
+
+    find(name)
+    page = publishing.publish(name, OUT / name if out is None else out, to)
+    typer.echo(f"Published: {page}")

@@ -1,13 +1,25 @@
 """`sottovoce`: the entry point. A user's mistake is one line and exit 2; `--debug` shows where."""
 
 import os
+import shlex
 import sys
 import traceback
 
 import typer
 
 from sottovoce import __version__
-from sottovoce.cli import data, demo, experiment, export, ledger, mechanism, plan, privacy, run
+from sottovoce.cli import (
+    benchmark,
+    data,
+    demo,
+    experiment,
+    export,
+    ledger,
+    mechanism,
+    plan,
+    privacy,
+    run,
+)
 from sottovoce.errors import SottovoceError
 
 _INTERRUPTED = 130
@@ -31,6 +43,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(mechanism.app, name="mechanism")
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(ledger.app, name="ledger")
+app.add_typer(benchmark.app, name="benchmark")
 
 
 def _print_version(wanted: bool) -> None:
@@ -71,8 +84,15 @@ def main() -> None:
         typer.echo(message, err=True)
         sys.exit(2)
     if code == _INTERRUPTED:
-        typer.echo("interrupted; 'run' goes on from its last checkpoint with --resume", err=True)
+        typer.echo(f"interrupted; {_how_to_go_on(arguments)}", err=True)
     sys.exit(code or 0)
+
+
+def _how_to_go_on(arguments: list[str]) -> str:
+    if arguments[:1] == ["experiment"]:
+        again = shlex.join(["sottovoce", *arguments])
+        return f"trials that are finished are kept, and the same command goes on: {again}"
+    return "'run' goes on from its last checkpoint with --resume"
 
 
 def _explain(error: Exception) -> str | None:

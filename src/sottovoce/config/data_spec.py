@@ -4,13 +4,22 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sottovoce.config.spec import DirichletSpec, IidSpec, Section
+from sottovoce.config.section import Section
 from sottovoce.learning.datasets import CsvOptions
 
 _FiniteNumber = Annotated[float, Field(allow_inf_nan=False)]
 _Bounds = Annotated[tuple[_FiniteNumber, _FiniteNumber], Field(strict=False)]
 _Fraction = Annotated[float, Field(gt=0, lt=1)]
 _Count = Annotated[int, Field(ge=1)]
+
+
+class IidSpec(Section):
+    kind: Literal["iid"]
+
+
+class DirichletSpec(Section):
+    kind: Literal["dirichlet"]
+    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class ShardsSpec(Section):
@@ -54,7 +63,7 @@ class CsvSpec(Section):
         )
 
 
-class NewDataSpec(Section):
+class DataSpec(Section):
     """Data and its clients.
 
     `clients` may be left out where the partition settles it: a client an owner, or a sample.
@@ -68,7 +77,6 @@ class NewDataSpec(Section):
         IidSpec | DirichletSpec | ShardsSpec | ByOwnerSpec | OneSampleSpec,
         Field(discriminator="kind"),
     ] = IidSpec(kind="iid")
-    data_dir: str | None = None
     num_train: _Count | None = None
     num_test: _Count | None = None
     validation_fraction: _Fraction | None = None

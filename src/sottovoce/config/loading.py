@@ -23,7 +23,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
         raise ConfigError(f"{path} is not UTF-8 text") from None
     table = parse_text(text, str(path))
     for key, value in parse_assignments(overrides, "--set").items():
-        _override(table, key, value)
+        override(table, key, value, source=f"--set {key}")
     return parse(table, str(path))
 
 
@@ -81,12 +81,13 @@ def parse_assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
     return found
 
 
-def _override(table: dict[str, Any], key: str, value: Any) -> None:
+def override(table: dict[str, Any], key: str, value: Any, *, source: str) -> None:
+    """Set the value at a dotted path; tables on the way are made."""
     *parents, last = key.split(".")
     for parent in parents:
         table = table.setdefault(parent, {})
         if not isinstance(table, dict):
-            raise ConfigError(f"--set {key}: '{parent}' is a value, not a table")
+            raise ConfigError(f"{source}: '{parent}' is a value, not a table")
     table[last] = value
 
 
@@ -149,5 +150,7 @@ def _tags(section: type[BaseModel]) -> tuple[str, ...]:
 
 
 def _sections_in(annotation: Any) -> list[type[BaseModel]]:
-    options = typing.get_args(annotation) or (annotation,)
-    return [o for o in options if isinstance(o, type) and issubclass(o, BaseModel)]
+    """The sections that an annotation names, in lists and choices too."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for inner in typing.get_args(annotation) for found in _sections_in(inner)]

@@ -13,6 +13,8 @@ from pydantic import (
 )
 
 from sottovoce.adjacency import Adjacency
+from sottovoce.config.data_spec import DataSpec
+from sottovoce.config.features_spec import FeatureSpec
 from sottovoce.config.model_spec import ModelSpec
 from sottovoce.config.section import Section
 from sottovoce.parameters import MAX_EPSILON
@@ -22,21 +24,6 @@ AUTO = "auto"  # in place of a mechanism
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Epsilon = Annotated[float, Field(gt=0, le=MAX_EPSILON, allow_inf_nan=False)]
 Delta = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
-
-
-class IidSpec(Section):
-    kind: Literal["iid"]
-
-
-class DirichletSpec(Section):
-    kind: Literal["dirichlet"]
-    alpha: Positive
-
-
-class DataSpec(Section):
-    dataset: str
-    clients: Annotated[int, Field(ge=1)]
-    partition: Annotated[IidSpec | DirichletSpec, Field(discriminator="kind")] = IidSpec(kind="iid")
 
 
 class EveryoneSpec(Section):
@@ -269,6 +256,7 @@ class RunSpec(Section):
     checkpoint_every: Annotated[int, Field(ge=1)] = 10
     rotation: Literal["auto", "on", "off"] = "auto"
     data: DataSpec
+    features: Annotated[tuple[FeatureSpec, ...], Field(strict=False)] = ()
     model: ModelSpec
     algorithm: Annotated[FedAvgSpec | ScaffoldSpec | NbAflSpec, Field(discriminator="kind")]
     privacy: PrivacySpec

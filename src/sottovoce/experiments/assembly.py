@@ -4,21 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-import torch
-
 from sottovoce.algorithms.algorithm import Algorithm
 from sottovoce.algorithms.nbafl import NbAfl
 from sottovoce.channels.channel import Channel, Direct, SecureSum, Shuffler
-from sottovoce.config.model_spec import to_model
 from sottovoce.config.spec import (
     AUTO,
     CentralSpec,
     DirectSpec,
-    DirichletSpec,
     EpochsSpec,
     EveryoneSpec,
     FixedSizeSpec,
-    IidSpec,
     NbAflSpec,
     PoissonSpec,
     RunSpec,
@@ -30,6 +25,7 @@ from sottovoce.errors import ConfigError
 from sottovoce.experiments import central, nbafl
 from sottovoce.experiments.algorithms import algorithm_of, check_gathering
 from sottovoce.experiments.choice import chosen, in_one_sentence
+from sottovoce.experiments.data import clients_of, load_data, task_of
 from sottovoce.experiments.groups import (
     Group,
     budget,
@@ -39,9 +35,7 @@ from sottovoce.experiments.groups import (
     written_into,
 )
 from sottovoce.experiments.proxy import held_out_proxy
-from sottovoce.learning import datasets, models, partitioners
 from sottovoce.learning.clients import Clients
-from sottovoce.learning.partitioners import DirichletByLabel, Iid, Partition
 from sottovoce.learning.task import Task
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
@@ -74,24 +68,16 @@ class Assembly:
     groups: tuple[Group, ...]
     budgets: Mapping[str, Budget]
     mechanism_choice: str | None  # why this mechanism, if the spec left it open
+    note: str  # what to know about the data
 
 
 def assemble(spec: RunSpec) -> Assembly:
     """Build a run. Nothing is written and nothing is charged."""
     schedule = SeededRandomness(spec.seed)
-    data = datasets.load(spec.data.dataset, schedule.generator("test split"))
+    data = load_data(spec, schedule)
     data, proxy = held_out_proxy(spec, data, schedule.generator("proxy"))
-    shares = partitioners.split(
-        _partition(spec), data.train_labels, spec.data.clients, schedule.generator("partition")
-    )
-    clients = Clients(data.train_features, data.train_labels, shares)
-    module = models.create(
-        to_model(spec.model),
-        data.train_features.shape[1:],
-        data.num_classes,
-        schedule.generator("initial model"),
-    )
-    task = Task(module, torch.from_numpy(data.test_features), torch.from_numpy(data.test_labels))
+    clients = clients_of(spec, data, schedule)
+    task = task_of(spec, data, schedule)
     if isinstance(spec.algorithm, NbAflSpec):
         if spec.privacy.groups:
             raise ConfigError(
@@ -138,6 +124,7 @@ def assemble(spec: RunSpec) -> Assembly:
         groups=groups,
         budgets=_budgets(groups, spec, algorithm),
         mechanism_choice=choice,
+        note=data.note,
     )
 
 
@@ -251,16 +238,6 @@ def _check_runtime(spec: RunSpec) -> None:
         )
     if not isinstance(spec.channel, DirectSpec):
         raise ConfigError(f"the channel '{spec.channel.kind}' needs runtime.messages = 'stored'")
-
-
-def _partition(spec: RunSpec) -> Partition:
-    match spec.data.partition:
-        case IidSpec():
-            return Iid()
-        case DirichletSpec(alpha=alpha):
-            return DirichletByLabel(alpha=alpha)
-        case _:
-            assert_never(spec.data.partition)
 
 
 def _sampling(spec: RunSpec, num_clients: int) -> ClientSampling:

@@ -3,7 +3,8 @@
     @experiment("foo", title="...", claim="...", seeds=10)
     def foo(settings: Settings) -> Findings: ...
 
-Drop the file into `experiments/studies/`; nothing else changes.
+Drop the file into `experiments/studies/`; nothing else changes. Experiments that train models over
+a grid are TOML files in `experiments/catalog/` (see `catalogue.py`).
 """
 
 import importlib
@@ -11,11 +12,11 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from sottovoce import parameters
 from sottovoce.errors import ParameterError, UnknownNameError
-from sottovoce.reporting.figures import LineChart
-from sottovoce.reporting.heatmap import HeatMap
+from sottovoce.reporting.experiment import Chart
 
 Cell = str | int | float | bool | None
 Row = Mapping[str, Cell]
@@ -31,11 +32,22 @@ def _ignore(_what: str, _completed: int, _total: int, _note: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a run was asked for; `seeds` is 0 where nothing is sampled."""
+    """How a run was asked for; `seeds` is 0 where nothing is sampled.
+
+    fast       a reduced version, in seconds or minutes.
+    jobs       how many models are trained at a time.
+    data_dir   where data sets lie, if not where they usually do.
+    device     what trains, if not what the spec says.
+    folder     where results go; trials that are finished are kept there.
+    """
 
     seeds: int
-    quick: bool
+    fast: bool
     on_step: OnStep = _ignore
+    jobs: int = 1
+    data_dir: Path | None = None
+    device: str | None = None
+    folder: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +56,7 @@ class Figure:
 
     name: str
     caption: str
-    chart: LineChart | HeatMap
+    chart: Chart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,36 +66,71 @@ class Findings:
     rows      flat, all with the same keys: data.csv, and the page's first table.
     verdict   computed from the rows, whoever wins; a line is a paragraph.
     method    what is exact, what was sampled and how often, which adjacency.
+    reduced   what a fast version left out, if there is more to say than that it is one.
+    failures  what was tried and gave no number, each with its error.
+    warnings  what a person should know before believing the rows.
+    trials    one row for each model that was trained, with the hash of its spec: trials.csv.
     """
 
     rows: Sequence[Row]
     figures: Sequence[Figure]
     verdict: str
     method: str
+    reduced: str = ""
+    failures: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    trials: Sequence[Row] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """One registered experiment; `claim` is what the paper says; no seeds if nothing is sampled."""
+    """One registered experiment; `claim` is what the paper says; no seeds if nothing is sampled.
+
+    `data` names a data set that has to be fetched; nothing is needed where it is empty. What
+    `trains` takes jobs, data and a device.
+    """
 
     name: str
     title: str
     claim: str
     default_seeds: int
     run: Callable[[Settings], Findings]
+    fast_seeds: int = 3
+    data: str = ""
+    trains: bool = False
 
     def settings(
-        self, *, seeds: int | None = None, quick: bool = False, on_step: OnStep = _ignore
+        self,
+        *,
+        seeds: int | None = None,
+        fast: bool = False,
+        on_step: OnStep = _ignore,
+        jobs: int | None = None,
+        data_dir: Path | None = None,
+        device: str | None = None,
     ) -> Settings:
-        """Checked settings; quick runs take few seeds unless told otherwise."""
+        """Checked settings; fast runs take few seeds unless told otherwise."""
+        given = {"--jobs": jobs, "--data-dir": data_dir, "--device": device}
+        needless = [option for option, value in given.items() if value is not None]
+        if needless and not self.trains:
+            raise ParameterError(f"'{self.name}' trains no model; leave out {needless[0]}")
+        return Settings(
+            seeds=self._seeds(seeds, self.fast_seeds if fast else self.default_seeds),
+            fast=fast,
+            on_step=on_step,
+            jobs=1 if jobs is None else jobs,
+            data_dir=data_dir,
+            device=device,
+        )
+
+    def _seeds(self, given: int | None, default: int) -> int:
         if self.default_seeds == 0:
-            if seeds is not None:
+            if given is not None:
                 raise ParameterError(f"'{self.name}' samples nothing; leave out --seeds")
-            return Settings(seeds=0, quick=quick, on_step=on_step)
-        default = min(self.default_seeds, 3) if quick else self.default_seeds
-        number = default if seeds is None else seeds
-        parameters.integer("seeds", number, low=2, high=MAX_SEEDS, remedy="one seed has no spread")
-        return Settings(seeds=number, quick=quick, on_step=on_step)
+            return 0
+        number = min(default, self.default_seeds) if given is None else given
+        remedy = "one seed has no spread"
+        return parameters.integer("seeds", number, low=2, high=MAX_SEEDS, remedy=remedy)
 
 
 _REGISTER: dict[str, Experiment] = {}
@@ -94,23 +141,33 @@ def experiment(
 ) -> Callable[[Callable[[Settings], Findings]], Callable[[Settings], Findings]]:
     """Function decorator that enters an experiment into the register."""
 
-    def enter(run: Callable[[Settings], Findings]) -> Callable[[Settings], Findings]:
-        if name in _REGISTER and _REGISTER[name].run.__qualname__ != run.__qualname__:
-            raise ParameterError(f"two experiments claim the name '{name}'; rename one")
-        _REGISTER[name] = Experiment(
-            name=name, title=title, claim=claim, default_seeds=seeds, run=run
-        )
+    def enter_study(run: Callable[[Settings], Findings]) -> Callable[[Settings], Findings]:
+        enter(Experiment(name=name, title=title, claim=claim, default_seeds=seeds, run=run))
         return run
 
-    return enter
+    return enter_study
+
+
+def enter(found: Experiment) -> None:
+    """Enter an experiment into the register."""
+    known = _REGISTER.get(found.name)
+    if known and _origin(known) != _origin(found):
+        raise ParameterError(f"two experiments claim the name '{found.name}'; rename one")
+    _REGISTER[found.name] = found
+
+
+def _origin(found: Experiment) -> str:
+    """What made it; a module that is imported twice is no second origin."""
+    return getattr(found.run, "__qualname__", repr(found.run))
 
 
 @cache
 def _discover() -> None:
-    from sottovoce.experiments import studies
+    from sottovoce.experiments import learning_study, studies
 
     for module in pkgutil.iter_modules(studies.__path__):
         importlib.import_module(f"{studies.__name__}.{module.name}")
+    learning_study.enter_catalogue()
 
 
 def experiments() -> tuple[Experiment, ...]:

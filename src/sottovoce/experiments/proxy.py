@@ -9,6 +9,7 @@ from sottovoce.aggregation.mode_connectivity import ProxySet
 from sottovoce.config.spec import FedAvgSpec, ModeConnectivitySpec, RunSpec
 from sottovoce.errors import ConfigError
 from sottovoce.learning.datasets import Dataset
+from sottovoce.learning.datasets.selected import chosen_rows
 
 
 def held_out_proxy(
@@ -30,14 +31,15 @@ def held_out_proxy(
         )
     order = generator.permutation(available)
     public, private = np.sort(order[:wanted]), np.sort(order[wanted:])
+    features = np.ascontiguousarray(data.train_features[public], dtype=np.float32)
     proxy = ProxySet(
-        features=torch.from_numpy(data.train_features[public]),
+        features=torch.from_numpy(features),
         labels=torch.from_numpy(data.train_labels[public]),
     )
     owners = data.train_owners
     rest = dataclasses.replace(
         data,
-        train_features=data.train_features[private],
+        train_features=chosen_rows(data.train_features, private),
         train_labels=data.train_labels[private],
         train_owners=None if owners is None else owners[private],
     )

@@ -23,11 +23,6 @@ from sottovoce.errors import OutputError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.simulation.progress import Progress
 
-try:
-    import fcntl
-except ImportError:  # Windows: two processes in one folder are not noticed there
-    fcntl = None  # type: ignore[assignment]
-
 LEDGER_NAME = "ledger.sqlite"
 
 
@@ -72,14 +67,7 @@ class RunFolder:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from running in this folder; a killed one leaves no lock behind."""
-        with files.explained("open", self.path), (self.path / "run.json").open("rb") as file:
-            if fcntl is not None:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise OutputError(
-                        f"another process is running in {self.path}; wait for it to end"
-                    ) from None
+        with files.locked(self.path / "run.json"):
             yield
 
     def ledger(self, *, must_exist: bool = False) -> Ledger:

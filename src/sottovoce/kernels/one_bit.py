@@ -7,21 +7,22 @@ is 1 where the infinitely long uniform number 0.halfword,extension... is at leas
 q = 1/(1 + e^(2z)), so the sampled law is the declared one and no rounding term enters the
 accounting.
 
-The margin of the first comparison, in units of 2^-16. With t = 2z and |t| <= 1/2
+The margin of the first comparison, in units of 2^-16. With t = 2z and |t| <= 1/4
 
-    2^16 q = 2^15 - t (2^14 - t^2 (2^16/48 - t^2 2^16/480)) + r,   |r| <= 2^16 (17/80640) |t|^7,
+    2^16 q = 2^15 - t (2^14 - t^2 2^16/48) + r,   |r| <= 2^16 (1/480) |t|^5 <= .134.
 
-and |r| <= .108. Float32: t carries 3 roundings, the bracket 8, each 2^-24 of at most 2^13, together
-below .006; the sum, below 2^16, and the difference to the halfword round by 2^-9 each. That is
-below .12, and the margin is .25. Where |t| > 1/2 the threshold is computed in float64. So of 2^16
-halfwords at most 1 + 2 * .25, rounded up to two, leave a code undecided: 2e-5 of all coordinates.
+Float32: t carries 4 roundings, the bracket 4 and the product one, each 2^-24 of at most 2^12,
+together below .003; the sum with the halfword, below 2^17, rounds by 2^-8. That is below .15, and
+the margin is .25. Where |t| > 1/4 the threshold is computed in float64. So 1.5 * 2^-16, 2.3e-5 of
+all coordinates, are left undecided.
 
 The second comparison: q carries at most 4 roundings and exp its own of one unit, 2^-52 each of at
 most 1, the uniform number is truncated by 2^-53: below 2^-49.
 """
 
 import decimal
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from decimal import Decimal
 
 import numpy as np
@@ -32,8 +33,10 @@ from sottovoce.randomness import Keystream
 
 Bits = NDArray[np.uint8]
 
-_MARGIN = np.float32(0.75)  # half a unit, and the margin
-_SERIES_REACH = np.float32(0.5)
+_SERIES_REACH = 0.25
+# With s = w + 2^16 (1/2 - q) the cell [w, w + 1) of a halfword lies above 2^16 q if s >= 2^15, and
+# reaches above it if s > 2^15 - 1.
+_SURELY, _PERHAPS = 2.0**15 + 0.25, 2.0**15 - 1.25
 _SECOND_MARGIN = 2.0**-49
 _CHUNK = 1 << 15
 
@@ -44,9 +47,9 @@ def sample_bits(tilts: Vector, keystream: Keystream) -> Bits:
     bits = np.empty(len(tilts), dtype=np.uint8)
     for start in range(0, len(tilts), _CHUNK):
         part = slice(start, start + _CHUNK)
-        doubled = (2.0 * tilts[part]).astype(np.float32)
-        bits[part], undecided = _first(doubled, words[part], tilts[part].__getitem__)
-        for offset in np.flatnonzero(undecided):
+        surely, perhaps = _compare(tilts[part].astype(np.float32), 1.0, words[part], tilts[part])
+        bits[part] = surely
+        for offset in np.flatnonzero(surely != perhaps):
             i = start + int(offset)
             bits[i] = decide(float(tilts[i]), int(words[i]), i, keystream)
     return bits
@@ -55,50 +58,51 @@ def sample_bits(tilts: Vector, keystream: Keystream) -> Bits:
 def sample_rows(
     rows: NDArray[np.float32], noise_stddev: float, keystreams: Sequence[Keystream]
 ) -> Bits:
-    """Bits of several vectors, each with its own keystream, for tilts row/noise_stddev.
+    """Packed bits of several vectors, each with its own keystream, for tilts row/noise_stddev.
 
-    The same bits as `sample_bits` gives for each row in float64.
+    The bits are those that `sample_bits` gives for each row in float64, the lowest of a byte first.
     """
-    bits = np.empty(rows.shape, dtype=np.uint8)
-    doubled = rows * np.float32(2.0 / noise_stddev)
-    dimension = rows.shape[1]
     words = np.empty(rows.shape, dtype=np.uint16)
     for row, keystream in zip(words, keystreams, strict=True):
         keystream.halfwords_into(row)
-    flat = rows.reshape(-1)
-    found, undecided = _first(
-        doubled.reshape(-1), words.reshape(-1), lambda i: flat[i].astype(np.float64) / noise_stddev
-    )
-    bits = found.reshape(rows.shape)
-    for position in np.flatnonzero(undecided):
-        row, i = divmod(int(position), dimension)
-        tilt = float(flat[position]) / noise_stddev
-        bits[row, i] = decide(tilt, int(words[row, i]), i, keystreams[row])
-    return bits
+    surely, perhaps = _compare(rows, 1.0 / noise_stddev, words, rows, noise_stddev)
+    payloads = np.packbits(surely, axis=1, bitorder="little")
+    others = np.packbits(perhaps, axis=1, bitorder="little")
+    for place in np.flatnonzero(payloads != others):
+        row, octet = divmod(int(place), payloads.shape[1])
+        differing = int(payloads[row, octet] ^ others[row, octet])
+        for bit in range(8):
+            if differing >> bit & 1:
+                i = 8 * octet + bit
+                tilt = float(rows[row, i]) / noise_stddev
+                if decide(tilt, int(words[row, i]), i, keystreams[row]):
+                    payloads[row, octet] |= 1 << bit
+    return payloads
 
 
-def _first(
-    doubled: NDArray[np.float32],
+def _compare(
+    values: NDArray[np.float32],
+    per_unit: float,
     words: NDArray[np.uint16],
-    tilts_at: Callable[[NDArray[np.intp]], Vector],
-) -> tuple[Bits, NDArray[np.bool_]]:
-    """Bits as 16 random bits decide them, and where they do not; overwrites `doubled`."""
-    largest = max(float(doubled.max(initial=0.0)), -float(doubled.min(initial=0.0)))
-    steep = None if largest <= _SERIES_REACH else np.flatnonzero(np.abs(doubled) > _SERIES_REACH)
-    square = doubled * doubled
-    series = square * np.float32(-(2.0**16) / 480.0)
-    series += np.float32(2.0**16 / 48.0)
-    series *= square
-    np.subtract(np.float32(2.0**14), series, out=series)
-    series *= doubled
-    # The halfword less the threshold, plus 1/2: its cell lies above where this is positive.
-    series += words.astype(np.float32, copy=False)
-    series -= np.float32(2.0**15 - 0.5)
-    if steep is not None:
-        above = 2.0**16 * _upper_tail(2.0 * tilts_at(steep))
-        series[steep] = words[steep].astype(np.float64) + 0.5 - above
-    bits = (series > 0.0).view(np.uint8)
-    return bits, np.abs(series, out=square) < _MARGIN
+    exact: NDArray[np.floating],
+    noise_stddev: float = 1.0,
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Where 16 random bits surely give a 1, and where they perhaps do, for z = per_unit values.
+
+    `exact` are the same values as they came, and z = exact/noise_stddev in float64.
+    """
+    slope = 2.0 * per_unit  # t = slope * value
+    largest = slope * max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
+    series = values * values
+    series *= np.float32(-(slope**3) * 2.0**16 / 48.0)
+    series += np.float32(slope * 2.0**14)
+    series *= values
+    series += words
+    if not largest <= _SERIES_REACH:
+        steep = np.abs(values) > _SERIES_REACH / slope * (1.0 - 1e-6)
+        doubled = 2.0 * (exact[steep].astype(np.float64) / noise_stddev)
+        series[steep] = words[steep] + 2.0**16 * (0.5 - _upper_tail(doubled))
+    return series >= np.float32(_SURELY), series > np.float32(_PERHAPS)
 
 
 def _upper_tail(doubled: Vector) -> Vector:
@@ -111,7 +115,8 @@ def decide(tilt: float, word: int, coordinate: int, keystream: Keystream) -> int
     """The bit that the uniform number 0.word,extension... selects."""
     extension = int.from_bytes(keystream.extension(coordinate, 8), "big")
     uniform = (word + extension * 2.0**-64) * 2.0**-16
-    distance = uniform - float(_upper_tail(np.array(2.0 * tilt)))
+    small = math.exp(-2.0 * abs(tilt))
+    distance = uniform - (small if tilt > 0.0 else 1.0) / (1.0 + small)
     if abs(distance) > _SECOND_MARGIN:
         return int(distance > 0.0)
     return exact_bit(tilt, word, coordinate, keystream)

@@ -39,7 +39,7 @@ class Clients(Sequence[ClientData]):
 
     def __init__(
         self,
-        features: NDArray[Any],
+        features: NDArray[Any] | Tensor,
         labels: NDArray[Any],
         shares: Sequence[Indices],
         numbers: Sequence[int] | None = None,
@@ -82,8 +82,11 @@ class Clients(Sequence[ClientData]):
         return self._read(np.concatenate(self._shares))
 
     def _read(self, rows: Indices) -> tuple[Tensor, Tensor]:
+        labels = torch.from_numpy(self._labels[rows])
+        if isinstance(self._features, Tensor):
+            return self._features[torch.from_numpy(rows).to(self._features.device)].float(), labels
         features = np.ascontiguousarray(self._features[rows], dtype=np.float32)
-        return torch.from_numpy(features), torch.from_numpy(self._labels[rows])
+        return torch.from_numpy(features), labels
 
 
 def samples_of(clients: Sequence[ClientData]) -> tuple[Tensor, Tensor]:

@@ -6,12 +6,16 @@ from typing import Any
 
 from sottovoce.reporting.figures import LineChart
 from sottovoce.reporting.heatmap import HeatMap
+from sottovoce.reporting.scatter import ScatterChart
 from sottovoce.reporting.style import PAGE
 
 _TEMPLATE = Path(__file__).with_name("experiment.html")
 
 
-def render_page(result: Mapping[str, Any], charts: Sequence[LineChart | HeatMap]) -> str:
+Chart = LineChart | HeatMap | ScatterChart
+
+
+def render_page(result: Mapping[str, Any], charts: Sequence[Chart]) -> str:
     """One self-contained page for a result as data.json holds it and its charts."""
     from jinja2 import Environment, StrictUndefined
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from sottovoce.reporting.figures import WIDTH, Table, show
+from sottovoce.reporting.axes import WIDTH, Table, show
 
 _GAP, _TOP, _STRIP = 28, 40, 58
 _COLUMNS = 5

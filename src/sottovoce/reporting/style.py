@@ -29,9 +29,16 @@ FIGURES = "\n".join(
         ".grid { stroke: var(--rule); } .frame { fill: none; stroke: var(--rule); }",
         ".curve { fill: none; stroke-width: 2.2; } .band { opacity: .14; stroke: none; }",
         ".cell { fill: var(--c1); } .span { stroke: var(--c2); stroke-width: 4; }",
+        ".whisker { stroke-width: 1.4; } .hollow { fill: var(--page); stroke-width: 1.6; }",
+        ".frontier { fill: none; stroke-width: 1.4; stroke-dasharray: 6 4; }",
+        ".level { stroke: var(--soft); stroke-width: 1.2; stroke-dasharray: 1 4; }",
         ".letter { stroke: var(--c1); stroke-width: 2; }",
         *(
             f".curve.c{n} {{ stroke: var(--c{n}); }} .band.c{n}, .dot.c{n} {{ fill: var(--c{n}); }}"
+            for n in range(NUM_COLOURS)
+        ),
+        *(
+            f".whisker.c{n}, .hollow.c{n}, .frontier.c{n} {{ stroke: var(--c{n}); }}"
             for n in range(NUM_COLOURS)
         ),
     ]

@@ -66,9 +66,8 @@ class PackedMessages(CountedClients):
             streams = [self._keystream(one, number, uplink) for one in portion.clients[part]]
             (block,) = portion.rows.select(part).blocks(rows)
             values = block.to("cpu", torch.float32).numpy()
-            bits = sample_rows(values, mechanism.noise_stddev, streams)
-            payloads = np.packbits(bits, axis=1, bitorder="little")
-            opened = np.unpackbits(payloads, axis=1, count=bits.shape[1], bitorder="little")
+            payloads = sample_rows(values, mechanism.noise_stddev, streams)
+            opened = np.unpackbits(payloads, axis=1, count=values.shape[1], bitorder="little")
             return np.asarray(opened.sum(axis=0, dtype=np.uint8), dtype=np.int64)
 
         total = np.zeros(self.task.dimension, dtype=np.int64)

@@ -16,8 +16,8 @@ from sottovoce.mechanisms.mvu import Mvu
 from sottovoce.reporting.figures import Line, LineChart
 
 EPSILONS = (1.0, 3.0, 5.0, 10.0)
-QUICK_EPSILONS = (1.0, 5.0)
-NUM_INPUTS, QUICK_NUM_INPUTS = 401, 41
+FAST_EPSILONS = (1.0, 5.0)
+NUM_INPUTS, FAST_NUM_INPUTS = 401, 41
 LEVELS = (2, 4, 8)
 MVU, INTERPOLATED = "MVU, 1 bit", "I-MVU, 1 bit"
 OURS = ("Gauss-Hermite, 1 bit", "Gauss-Hermite, 2 bits", "Gauss-Hermite, 3 bits")  # as LEVELS
@@ -71,8 +71,8 @@ def contenders(epsilon: float) -> list[Contender]:
 )
 def imvu_bias(settings: Settings) -> Findings:
     """Exact means and variances on a grid of inputs."""
-    epsilons = QUICK_EPSILONS if settings.quick else EPSILONS
-    inputs = np.linspace(0.0, 1.0, QUICK_NUM_INPUTS if settings.quick else NUM_INPUTS)
+    epsilons = FAST_EPSILONS if settings.fast else EPSILONS
+    inputs = np.linspace(0.0, 1.0, FAST_NUM_INPUTS if settings.fast else NUM_INPUTS)
     rows: list[Row] = []
     means: dict[str, Vector] = {MVU: inputs}
     for done, epsilon in enumerate(epsilons):

@@ -18,7 +18,7 @@ from sottovoce.randomness import SeededRandomness
 from sottovoce.reporting.figures import Line, LineChart
 from sottovoce.transforms.rotation import Rotation
 
-DIMENSIONS, QUICK_DIMENSIONS = (128, 10_000, 1_000_000), (128, 1_000)
+DIMENSIONS, FAST_DIMENSIONS = (128, 10_000, 1_000_000), (128, 1_000)
 RHOS = (0.01, 1.0, 5.0, 20.0, 100.0)
 BITS = (1, 2, 3, 4)
 CLIENTS = (1, 100, 10_000)
@@ -26,7 +26,7 @@ CHARTED_CLIENTS = (1, 10, 100, 1_000, 10_000, 100_000)
 CHARTED_RHO = 20.0
 # The paper's grid (table 1).
 PUBLISHED_EPSILONS = (0.25, 0.5, 0.75, 1.0, 2.0, 3.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0)
-QUICK_PUBLISHED_EPSILONS = (0.25, 1.0, 5.0)
+FAST_PUBLISHED_EPSILONS = (0.25, 1.0, 5.0)
 SAMPLED_DIMENSION, SAMPLED_RHO, SAMPLED_CLIENTS = 128, 5.0, 100
 WITHIN = 0.003  # of the Gaussian's error
 FLAT, SPIKY, ROTATED = "flat", "spiky", "spiky-rotated"
@@ -150,8 +150,8 @@ def measured(vector: UnitVector, rho: float, epsilons: Sequence[float]) -> list[
 )
 def imvu_mse(settings: Settings) -> Findings:
     """Exact ratios for every dimension, rho, vector and number of clients; some sampled."""
-    dimensions = QUICK_DIMENSIONS if settings.quick else DIMENSIONS
-    epsilons = QUICK_PUBLISHED_EPSILONS if settings.quick else PUBLISHED_EPSILONS
+    dimensions = FAST_DIMENSIONS if settings.fast else DIMENSIONS
+    epsilons = FAST_PUBLISHED_EPSILONS if settings.fast else PUBLISHED_EPSILONS
     rows: list[Row] = []
     figures: list[Figure] = []
     for dimension in dimensions:

@@ -11,7 +11,7 @@ INPUT_BITS = 5
 OUTPUT_BITS = (1, 2, 3, 4, 5)
 EPSILONS = (1.0, 3.0, 5.0)
 SHOWN_EPSILON = 5.0
-QUICK_OUTPUT_BITS, QUICK_EPSILONS = (1, 2, 3), (5.0,)
+FAST_OUTPUT_BITS, FAST_EPSILONS = (1, 2, 3), (5.0,)
 
 
 @experiment(
@@ -24,8 +24,8 @@ QUICK_OUTPUT_BITS, QUICK_EPSILONS = (1, 2, 3), (5.0,)
 )
 def mvu_bits(settings: Settings) -> Findings:
     """One certified design for each epsilon and number of output bits."""
-    epsilons = QUICK_EPSILONS if settings.quick else EPSILONS
-    bits = QUICK_OUTPUT_BITS if settings.quick else OUTPUT_BITS
+    epsilons = FAST_EPSILONS if settings.fast else EPSILONS
+    bits = FAST_OUTPUT_BITS if settings.fast else OUTPUT_BITS
     rows: list[Row] = []
     panels, lines = [], []
     total = len(epsilons) * len(bits)

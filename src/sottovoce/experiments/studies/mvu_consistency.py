@@ -24,7 +24,7 @@ EPSILON, DELTA = 1.0, 1e-5
 BITS = 4  # of the two biased grids
 END_POINT = 1.0  # every client holds the upper end of [-1, 1]
 CLIENTS = tuple(10**k for k in range(2, 7))
-QUICK_CLIENTS = (100, 1_000, 10_000)
+FAST_CLIENTS = (100, 1_000, 10_000)
 MVU, GENERALISED = "MVU, 3 bits", "gRR, 3 bits"
 
 
@@ -163,7 +163,7 @@ def schemes() -> list[Scheme]:
 )
 def mvu_consistency(settings: Settings) -> Findings:
     """Exact bias and MSE by the number of clients, and the MSE over sampled cohorts."""
-    counts = QUICK_CLIENTS if settings.quick else CLIENTS
+    counts = FAST_CLIENTS if settings.fast else CLIENTS
     rows: list[Row] = []
     lines = []
     found = schemes()

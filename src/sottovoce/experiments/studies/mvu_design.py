@@ -10,7 +10,7 @@ from sottovoce.reporting.heatmap import HeatMap
 
 BITS = 3
 EPSILONS = (1.0, 3.0, 5.0, 10.0)
-QUICK_EPSILONS = (3.0, 10.0)
+FAST_EPSILONS = (3.0, 10.0)
 
 
 @experiment(
@@ -22,7 +22,7 @@ QUICK_EPSILONS = (3.0, 10.0)
 )
 def mvu_design(settings: Settings) -> Findings:
     """Solve (or read) each design, certify it and bound what any other could reach."""
-    epsilons = QUICK_EPSILONS if settings.quick else EPSILONS
+    epsilons = FAST_EPSILONS if settings.fast else EPSILONS
     designs, rows = [], []
     for done, epsilon in enumerate(epsilons):
         settings.on_step("designs", done, len(epsilons), f"epsilon {epsilon:g}")

@@ -20,7 +20,7 @@ AREA = SquareMap(latitude=0.0, longitude=0.0, side_km=10.0)
 CELLS, NUM_PEOPLE = 8, 20_000
 EPSILONS_PER_KM = (0.5, 1.0, 2.0, 4.0)
 BITS = (2, 3, 4)
-QUICK_EPSILONS_PER_KM, QUICK_BITS, QUICK_NUM_PEOPLE = (2.0,), (2, 3), 4_000
+FAST_EPSILONS_PER_KM, FAST_BITS, FAST_NUM_PEOPLE = (2.0,), (2, 3), 4_000
 LAPLACE = "planar Laplace in cells, 6 bits"
 SHOWN_EPSILON = 2.0
 
@@ -99,9 +99,9 @@ def planar_laplace_density(
 )
 def mvu_location(settings: Settings) -> Findings:
     """Total variation between the estimated and the true map, beside the planar Laplace."""
-    epsilons = QUICK_EPSILONS_PER_KM if settings.quick else EPSILONS_PER_KM
-    bits_shown = QUICK_BITS if settings.quick else BITS
-    num_people = QUICK_NUM_PEOPLE if settings.quick else NUM_PEOPLE
+    epsilons = FAST_EPSILONS_PER_KM if settings.fast else EPSILONS_PER_KM
+    bits_shown = FAST_BITS if settings.fast else BITS
+    num_people = FAST_NUM_PEOPLE if settings.fast else NUM_PEOPLE
     rows: list[Row] = []
     panels: list[MapPanel] = []
     names = [*(f"MVU, {2 * bits} bits a place" for bits in bits_shown), LAPLACE]

@@ -17,8 +17,8 @@ from sottovoce.reporting.figures import Line, LineChart
 NUM_INPUTS = 50
 NUM_CLIENTS = 100_000
 EPSILONS = (1.0, 3.0, 5.0)
-QUICK_EPSILONS = (3.0,)
-QUICK_NUM_CLIENTS = 10_000
+FAST_EPSILONS = (3.0,)
+FAST_NUM_CLIENTS = 10_000
 _SAMPLED_EVERY = 7  # of the 50 inputs, these are also sampled: both ends and six between
 MVU, MVU_ONE_BIT, CONTINUOUS = "MVU, 3 bits", "MVU, 1 bit", "MVU continuous, 3 bits"
 GENERALISED, BITWISE, CLDP, LAPLACE = "gRR, 3 bits", "bRR, 3 bits", "CLDP, 1 bit", "Laplace"
@@ -90,8 +90,8 @@ def contenders(epsilon: float) -> list[Contender]:
 )
 def mvu_scalar(settings: Settings) -> Findings:
     """Exact variances at 50 inputs, and a check by sampling at eight of them."""
-    epsilons = QUICK_EPSILONS if settings.quick else EPSILONS
-    num_clients = QUICK_NUM_CLIENTS if settings.quick else NUM_CLIENTS
+    epsilons = FAST_EPSILONS if settings.fast else EPSILONS
+    num_clients = FAST_NUM_CLIENTS if settings.fast else NUM_CLIENTS
     inputs = np.linspace(-1.0, 1.0, NUM_INPUTS)
     rows: list[Row] = []
     figures = []

@@ -17,7 +17,7 @@ from sottovoce.privacy.pure import pure_epsilon
 DIMENSION, NUM_CLIENTS = 128, 10_000
 DELTA = 1.0 / (NUM_CLIENTS + 1)
 EPSILONS = (1.0, 2.0, 3.0, 4.0, 5.0)
-QUICK_EPSILONS, QUICK_NUM_CLIENTS = (5.0,), 1_000
+FAST_EPSILONS, FAST_NUM_CLIENTS = (5.0,), 1_000
 INPUT_BITS = 9
 BALL = L1Ball(dimension=DIMENSION, radius=1.0)
 MVU, MVU_ONE_BIT, LAPLACE = "MVU L1, 3 bits", "MVU L1, 1 bit", "Laplace"
@@ -76,8 +76,8 @@ def _contender(name: str, kind: str, given: dict[str, Any]) -> Contender:
 )
 def mvu_vector_l1(settings: Settings) -> Findings:
     """MSE per coordinate by epsilon: exact, and sampled."""
-    epsilons = QUICK_EPSILONS if settings.quick else EPSILONS
-    num_clients = QUICK_NUM_CLIENTS if settings.quick else NUM_CLIENTS
+    epsilons = FAST_EPSILONS if settings.fast else EPSILONS
+    num_clients = FAST_NUM_CLIENTS if settings.fast else NUM_CLIENTS
     rows: list[Row] = []
     for epsilon in epsilons:
         found = contenders(epsilon)

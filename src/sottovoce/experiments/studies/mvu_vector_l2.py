@@ -27,7 +27,7 @@ from sottovoce.privacy.renyi import RenyiAccountant
 DIMENSION, NUM_CLIENTS = 128, 10_000
 DELTA = 1.0 / (NUM_CLIENTS + 1)
 EPSILONS = (1.0, 2.0, 3.0, 4.0, 5.0)
-QUICK_EPSILONS, QUICK_NUM_CLIENTS = (3.0,), 1_000
+FAST_EPSILONS, FAST_NUM_CLIENTS = (3.0,), 1_000
 INPUT_BITS = 5
 BALL = L2Ball(dimension=DIMENSION, radius=1.0)
 GAUSSIAN, GAUSSIAN_RENYI = "Gaussian, exact", "Gaussian by RDP"
@@ -123,8 +123,8 @@ def _metric_l1(epsilon: float) -> Contender:
 )
 def mvu_vector_l2(settings: Settings) -> Findings:
     """MSE per coordinate by epsilon: exact, and sampled."""
-    epsilons = QUICK_EPSILONS if settings.quick else EPSILONS
-    num_clients = QUICK_NUM_CLIENTS if settings.quick else NUM_CLIENTS
+    epsilons = FAST_EPSILONS if settings.fast else EPSILONS
+    num_clients = FAST_NUM_CLIENTS if settings.fast else NUM_CLIENTS
     rows: list[Row] = []
     for epsilon in epsilons:
         settings.on_step(f"epsilon {epsilon:g}", 0, 8, "calibrating")

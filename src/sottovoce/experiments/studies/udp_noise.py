@@ -17,10 +17,10 @@ from sottovoce.experiments.noise_variance import (
 from sottovoce.reporting.figures import Line, LineChart
 
 DELTA = 1e-5
-EPSILONS, QUICK_EPSILONS = (1.0, 2.0, 4.0, 8.0), (2.0, 8.0)
-RELEASES, QUICK_RELEASES = (1, 2, 4, 8, 16, 32, 64), (1, 8, 16)
-L2_DIMENSIONS, QUICK_L2_DIMENSIONS = (1, 10, 100, 1000, 10**4, 10**5, 10**6), (1, 1000, 10**6)
-L1_DIMENSIONS, QUICK_L1_DIMENSIONS = (1, 2, 3, 5, 8, 16, 32, 64), (1, 3, 16)
+EPSILONS, FAST_EPSILONS = (1.0, 2.0, 4.0, 8.0), (2.0, 8.0)
+RELEASES, FAST_RELEASES = (1, 2, 4, 8, 16, 32, 64), (1, 8, 16)
+L2_DIMENSIONS, FAST_L2_DIMENSIONS = (1, 10, 100, 1000, 10**4, 10**5, 10**6), (1, 1000, 10**6)
+L1_DIMENSIONS, FAST_L1_DIMENSIONS = (1, 2, 3, 5, 8, 16, 32, 64), (1, 3, 16)
 L2_EPSILON = 2.0
 NUMBERS, L2_CLIP, L1_CLIP = "numbers", "L2 clip", "L1 clip, one shot"
 
@@ -38,8 +38,8 @@ def _row(part: str, noise: str, budget: Budget, dimension: int, ratio: float) ->
 
 def number_rows(settings: Settings) -> list[Row]:
     """(a) Releases of one number."""
-    epsilons = QUICK_EPSILONS if settings.quick else EPSILONS
-    releases = QUICK_RELEASES if settings.quick else RELEASES
+    epsilons = FAST_EPSILONS if settings.fast else EPSILONS
+    releases = FAST_RELEASES if settings.fast else RELEASES
     rows = []
     for done, count in enumerate(releases):
         settings.on_step(NUMBERS, done, len(releases), f"{count} releases")
@@ -53,7 +53,7 @@ def number_rows(settings: Settings) -> list[Row]:
 
 def l2_rows(settings: Settings) -> list[Row]:
     """(b) One release of a vector under an L2 clip, by Renyi curves."""
-    dimensions = QUICK_L2_DIMENSIONS if settings.quick else L2_DIMENSIONS
+    dimensions = FAST_L2_DIMENSIONS if settings.fast else L2_DIMENSIONS
     budget = Budget(epsilon=L2_EPSILON, delta=DELTA, releases=1)
     return [
         _row(L2_CLIP, noise, budget, dimension, renyi_l2_ratio(noise, dimension, budget))
@@ -64,8 +64,8 @@ def l2_rows(settings: Settings) -> list[Row]:
 
 def l1_rows(settings: Settings) -> list[Row]:
     """(c) One release of a vector under an L1 clip."""
-    epsilons = QUICK_EPSILONS if settings.quick else EPSILONS
-    dimensions = QUICK_L1_DIMENSIONS if settings.quick else L1_DIMENSIONS
+    epsilons = FAST_EPSILONS if settings.fast else EPSILONS
+    dimensions = FAST_L1_DIMENSIONS if settings.fast else L1_DIMENSIONS
     rows = []
     for done, dimension in enumerate(dimensions):
         settings.on_step(L1_CLIP, done, len(dimensions), f"{dimension} dimensions")

@@ -17,12 +17,12 @@ from sottovoce.privacy.renyi import renyi_divergence
 from sottovoce.privacy.shuffling import shuffled
 from sottovoce.reporting.figures import Line, LineChart
 
-EPSILONS, QUICK_EPSILONS = (0.5, 1.0, 2.0, 4.0), (1.0, 4.0)
-CLIENTS, QUICK_CLIENTS = (10, 100, 1000, 10_000, 100_000, 1_000_000), (10, 1000)
-ROUNDS, QUICK_ROUNDS = (1, 10, 100), (1, 10)
+EPSILONS, FAST_EPSILONS = (0.5, 1.0, 2.0, 4.0), (1.0, 4.0)
+CLIENTS, FAST_CLIENTS = (10, 100, 1000, 10_000, 100_000, 1_000_000), (10, 1000)
+ROUNDS, FAST_ROUNDS = (1, 10, 100), (1, 10)
 DELTAS = (1e-5, 1e-6)
 LEMMA_CLIENTS, ORDERS = (10, 100, 1000), (2, 8, 32)
-DIMENSIONS, QUICK_DIMENSIONS = (1, 10, 100, 1000, 10_000), (1, 10_000)
+DIMENSIONS, FAST_DIMENSIONS = (1, 10, 100, 1000, 10_000), (1, 10_000)
 VECTOR_EPSILON = 1.0  # of one message, at DELTAS[0]
 AMPLIFICATION, LEMMA, VECTOR = "amplification", "lemma 2", "vector"
 # A shuffle that saves less than this fraction of epsilon is said to buy nothing.
@@ -128,14 +128,14 @@ def vector(dimension: int, clients: int) -> Row:
 
 
 def _rows(settings: Settings) -> Iterator[Row]:
-    quick = settings.quick
-    epsilons, clients = (QUICK_EPSILONS, QUICK_CLIENTS) if quick else (EPSILONS, CLIENTS)
-    dimensions = QUICK_DIMENSIONS if quick else DIMENSIONS
+    fast = settings.fast
+    epsilons, clients = (FAST_EPSILONS, FAST_CLIENTS) if fast else (EPSILONS, CLIENTS)
+    dimensions = FAST_DIMENSIONS if fast else DIMENSIONS
     steps = len(epsilons) + 1
     for done, eps0 in enumerate(epsilons):
         settings.on_step("shuffles", done, steps, f"eps0 {eps0:g}")
         for number_of in clients:
-            for rounds in QUICK_ROUNDS if quick else ROUNDS:
+            for rounds in FAST_ROUNDS if fast else ROUNDS:
                 for delta in DELTAS:
                     yield amplification(eps0, number_of, rounds, delta)
         for number_of in LEMMA_CLIENTS:

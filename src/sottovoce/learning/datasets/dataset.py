@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from sottovoce import parameters
 from sottovoce.errors import DataError, ParameterError
+from sottovoce.learning.datasets.selected import chosen_rows
 
-Features = NDArray[np.float32]
+Features = NDArray[Any]
 Labels = NDArray[np.int64] | NDArray[np.float32]
 Owners = NDArray[np.int64]
 
@@ -19,10 +20,10 @@ Owners = NDArray[np.int64]
 class Dataset:
     """Training data to be spread over clients, and held-out test data.
 
-    Features are float32, (rows, *input_shape): an image is (channels, height, width), in
-    [-1/2, 1/2]. Labels are int64 classes, or float32 numbers (rows, outputs) where `num_classes` is
-    None. `train_owners` says whose each training row is, if the data has natural clients. The
-    `note` holds licence, citation and known bias, for reports.
+    Features are float32, or float16 on disk, (rows, *input_shape): an image is (channels, height,
+    width), in [-1/2, 1/2]. Labels are int64 classes, or float32 numbers (rows, outputs) where
+    `num_classes` is None. `train_owners` says whose each training row is, if the data has natural
+    clients. The `note` holds licence, citation and known bias, for reports.
     """
 
     name: str
@@ -69,7 +70,7 @@ def _check_part(dataset: Dataset, part: str, features: Features, labels: Labels)
     """The promises on types and shapes, whoever wrote the loader."""
     if not len(labels) or len(labels) != len(features):
         _refuse(dataset, f"the {part} part has {len(features)} rows and {len(labels)} labels")
-    if features.dtype != np.float32 or features.ndim < 2:
+    if features.dtype not in (np.float32, np.float16) or features.ndim < 2:
         _refuse(dataset, f"the {part} features are {features.dtype} of shape {features.shape}")
     if dataset.num_classes is None:
         if labels.dtype != np.float32 or labels.ndim != 2 or not labels.shape[1]:
@@ -99,7 +100,7 @@ def subset(
     return dataclasses.replace(
         dataset,
         **_training(dataset, train),
-        test_features=dataset.test_features[test],
+        test_features=chosen_rows(dataset.test_features, test),
         test_labels=dataset.test_labels[test],
     )
 
@@ -133,7 +134,7 @@ def with_validation(dataset: Dataset, fraction: float, generator: np.random.Gene
     return dataclasses.replace(
         dataset,
         **_training(dataset, np.flatnonzero(~chosen)),
-        test_features=dataset.train_features[chosen],
+        test_features=chosen_rows(dataset.train_features, chosen),
         test_labels=dataset.train_labels[chosen],
     )
 
@@ -141,7 +142,7 @@ def with_validation(dataset: Dataset, fraction: float, generator: np.random.Gene
 def _training(dataset: Dataset, rows: Owners | slice) -> dict[str, Any]:
     owners = dataset.train_owners
     return {
-        "train_features": dataset.train_features[rows],
+        "train_features": chosen_rows(dataset.train_features, rows),
         "train_labels": dataset.train_labels[rows],
         "train_owners": None if owners is None else owners[rows],
     }
