@@ -103,7 +103,7 @@ def test_where_clients_differ_it_beats_federated_averaging() -> None:
         server_learning_rate=1.0,
         server_momentum=0.0,
     )
-    rounds = 25
+    rounds = 10
     model, _, task = trained(scaffold(), rounds)
     averaged, _, _ = trained(averaging, rounds)
     corrected, plain = task.evaluate(model), task.evaluate(averaged)

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from sottovoce.algorithms.algorithm import Algorithm
 from sottovoce.algorithms.connected import JOINED_MODELS, ConnectedAverage
 from sottovoce.algorithms.fedavg import FedAvg
+from sottovoce.algorithms.scaffold import Scaffold
 from sottovoce.experiments.assembly import Assembly
 from sottovoce.files import finite_or_none
+from sottovoce.privacy.events import NonPrivate
 from sottovoce.simulation.progress import Progress
 
 _ROBUST = (
@@ -18,10 +19,18 @@ _PROXY = (
     "does not cover them, and a gain over accuracy_average that accuracy_fine_tuned has as well "
     "comes from them, not from curves"
 )
+_CONTROLS = (
+    "the server's control variate adds up the noise of all rounds, for clients send changes of "
+    "theirs: compare with the algorithm 'fedavg', which has one uplink to pay for"
+)
 
 
-def warnings(algorithm: Algorithm) -> list[str]:
-    """What a person should know of an aggregation before believing its result."""
+def warnings(assembly: Assembly) -> list[str]:
+    """What a person should know of an algorithm before believing its result."""
+    algorithm, mechanism = assembly.algorithm, assembly.parts[0].mechanism
+    noisy = not isinstance(mechanism.privacy(assembly.spec.privacy.adjacency), NonPrivate)
+    if isinstance(algorithm, Scaffold) and noisy:
+        return [_CONTROLS]
     if isinstance(algorithm, ConnectedAverage):
         return [_PROXY]
     if isinstance(algorithm, FedAvg) and algorithm.robust_mean is not None:

@@ -179,7 +179,7 @@ def _warnings(
         found.append(central.WARNING)
     if isinstance(assembly.algorithm, NbAfl):
         found.append(nbafl.WARNING)
-    found += aggregates.warnings(assembly.algorithm)
+    found += aggregates.warnings(assembly)
     sample = assembly.algorithm.unit is Unit.SAMPLE
     protected = sum(assembly.clients.sizes) if sample else len(assembly.clients)
     if assembly.spec.privacy.delta > 1.0 / protected:
