@@ -28,12 +28,12 @@ class CentralSums(CountedClients):
         self.channel = channel
 
     def replay(self, number: int, cohort: Sequence[int]) -> None:  # noqa: ARG002
-        self.tally.charge(self._payers())
+        self.tally.charge(number, self._payers(number))
 
     def collect(self, number: int, cohort: Sequence[int], progress: Progress) -> Collected:
-        payers = self._payers()
+        payers = self._payers(number)
         assert set(cohort) <= set(payers)  # whoever contributes has paid
-        self.tally.charge(payers)
+        self.tally.charge(number, payers)
         self.begin(number)
         gathering = Gathering(
             torch.zeros(self.task.dimension, dtype=torch.float64, device=self._device)
@@ -57,9 +57,9 @@ class CentralSums(CountedClients):
     def add(self, gathering: Gathering, portion: Portion, number: int, uplink: int) -> None:  # noqa: ARG002
         gathering.total += portion.rows.total(portion.weights)
 
-    def _payers(self) -> list[int]:
+    def _payers(self, number: int) -> list[int]:
         """Everyone who has budget left: a public matter, which no coin decides."""
-        return [int(i) for i in self.tally.able().nonzero()[0]]
+        return [int(i) for i in self.tally.able(number).nonzero()[0]]
 
     def _released(self, gathering: Gathering, payers: Sequence[int]) -> Combined:
         parts = [self.parts[i] for i in payers]
