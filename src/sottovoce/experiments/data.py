@@ -64,7 +64,7 @@ def clients_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Clie
     )
     values: NDArray[Any] | torch.Tensor = data.train_features
     if _device(spec) == "cuda":  # where there is room for all of them, once
-        values = torch.from_numpy(np.ascontiguousarray(values)).to("cuda")
+        values = torch.from_numpy(np.array(values)).to("cuda")
     return Clients(values, data.train_labels, shares)
 
 

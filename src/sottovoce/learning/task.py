@@ -4,8 +4,10 @@ Models travel as flat float64 vectors; inside, torch works in the module's own p
 task's device.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +26,7 @@ from sottovoce.learning.rows import DenseRows, OuterRows, Rows
 MAX_GRADIENT_ELEMENTS = 1 << 25
 _GPU_FACTOR = 16  # a GPU has the room, and small chunks leave it idle
 _EVALUATED_TOGETHER = 1024
+_KEPT_BYTES = 1 << 28
 
 Objective = Literal["classification", "regression"]
 
@@ -56,9 +59,10 @@ class Task:
         self.objective: Objective = objective
         self._module = module.to(self.device)
         self._shapes = {name: p.shape for name, p in module.named_parameters()}
-        self._test_features, self._test_labels = test_features, test_labels.to(self.device)
+        self._test_features = self._kept(test_features)
+        self._test_labels = test_labels.to(self.device)
 
-    @property
+    @cached_property
     def dimension(self) -> int:
         return sum(shape.numel() for shape in self._shapes.values())
 
@@ -218,6 +222,12 @@ class Task:
     def _samples(self, clients: Sequence[ClientData]) -> tuple[Tensor, Tensor]:
         features, labels = samples_of(clients)
         return features.to(self.device), labels.to(self.device)
+
+    def _kept(self, features: Tensor | NDArray[Any]) -> Tensor | NDArray[Any]:
+        """Test features where and as they are used, if there is room: they are used often."""
+        if self.device.type == "cuda" or 4 * math.prod(features.shape) <= _KEPT_BYTES:
+            return self._features(features)
+        return features
 
     def _features(self, features: Tensor | NDArray[Any]) -> Tensor:
         if not isinstance(features, Tensor):
