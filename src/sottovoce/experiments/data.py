@@ -38,6 +38,7 @@ def load_data(spec: RunSpec, schedule: SeededRandomness) -> Dataset:
     data = datasets.load(
         given.dataset,
         schedule.generator("test split"),
+        download=True,
         csv=given.csv.options() if given.csv else None,
     )
     if given.num_train or given.num_test:
