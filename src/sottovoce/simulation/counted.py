@@ -93,7 +93,7 @@ class CountedClients(ABC):
         self.begin(number)
         for uplink, portion in self._portions(number, cohort, progress):
             self.add(gathered[uplink], portion, number, uplink)
-        bytes_up = sum(self._payload_bytes(self.parts[i]) for i in cohort) * len(gathered)
+        bytes_up = self._payload_bytes([self.parts[i] for i in cohort]) * len(gathered)
         return Collected(
             combined=tuple(one.combined() for one in gathered) if len(cohort) else (),
             clients_asked=len(cohort),
@@ -121,9 +121,14 @@ class CountedClients(ABC):
     def _device(self) -> torch.device:
         return self.task.device
 
-    def _payload_bytes(self, part: ClientPlan) -> int:
-        bits = part.mechanism.code_format().payload_bits(self.task.dimension)
-        return (bits + 7) // 8
+    def _payload_bytes(self, parts: Sequence[ClientPlan]) -> int:
+        """What all of them send; many share a mechanism."""
+        distinct = {id(part.mechanism): part.mechanism for part in parts}
+        sizes = {
+            identity: -(-mechanism.code_format().payload_bits(self.task.dimension) // 8)
+            for identity, mechanism in distinct.items()
+        }
+        return sum(sizes[id(part.mechanism)] for part in parts)
 
     def _portions(
         self, number: int, cohort: Sequence[int], progress: Progress
