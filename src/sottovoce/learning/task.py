@@ -19,12 +19,13 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from sottovoce.domains import Vector
 from sottovoce.learning.clients import ClientData, samples_of, sizes_of
+from sottovoce.learning.layer_gradients import chain_of, layer_gradients
 from sottovoce.learning.models import check_module
 from sottovoce.learning.rows import DenseRows, OuterRows, Rows
 
 # Gradients held at once: bounds the memory of a round whatever the number of clients.
 MAX_GRADIENT_ELEMENTS = 1 << 25
-_GPU_FACTOR = 16  # a GPU has the room, and small chunks leave it idle
+_TIMES_ON_GPU = 16  # there small kernels cost more than memory does
 _EVALUATED_TOGETHER = 1024
 _KEPT_BYTES = 1 << 28
 
@@ -61,6 +62,7 @@ class Task:
         self._shapes = {name: p.shape for name, p in module.named_parameters()}
         self._test_features = self._kept(test_features)
         self._test_labels = test_labels.to(self.device)
+        self._chain = chain_of(module, test_features.shape[1:])
 
     @cached_property
     def dimension(self) -> int:
@@ -115,7 +117,7 @@ class Task:
             features, labels, owners = features[chosen], labels[chosen], owners[chosen]
         features, labels = features.to(self.device), labels.to(self.device)
         owners = owners.to(self.device)
-        rows = max(1, self._elements // self.dimension)
+        rows = self._together(self._elements_per_sample)
         for start in range(0, len(labels), rows):
             part = slice(start, start + rows)
             yield owners[part], self._gradients(model, features[part], labels[part])
@@ -147,7 +149,7 @@ class Task:
 
         step = vmap(grad(loss))
         start_model = self._unflatten(self.tensor(model))
-        together = max(1, self._elements // (4 * self.dimension))
+        together = self._together(4 * self.dimension)
         weights = [0.0] * len(clients) if proximal_weights is None else proximal_weights
         for start in range(0, len(clients), together):
             group = clients[start : start + together]
@@ -171,10 +173,6 @@ class Task:
     # -- inside ----------------------------------------------------------------------------
 
     @property
-    def _elements(self) -> int:
-        return MAX_GRADIENT_ELEMENTS * (_GPU_FACTOR if self.device.type == "cuda" else 1)
-
-    @property
     def _linear(self) -> nn.Linear | None:
         """The layer, where the whole model is one linear layer and the task a classification."""
         if self.objective != "classification":
@@ -184,15 +182,31 @@ class Task:
         only = kept[0] if len(kept) == 1 else None
         return only if isinstance(only, nn.Linear) else None
 
+    def _together(self, elements: int) -> int:
+        """How many rows of so many numbers are held at once."""
+        most = MAX_GRADIENT_ELEMENTS * (_TIMES_ON_GPU if self.device.type == "cuda" else 1)
+        return max(1, most // elements)
+
+    @property
+    def _elements_per_sample(self) -> int:
+        if self._chain is None or self._linear is not None:
+            return self.dimension
+        return max(self.dimension, self._chain.elements_per_sample)
+
     def _gradients(self, model: Vector, features: Tensor, labels: Tensor) -> Rows:
         if self._linear is not None:
             return self._linear_gradients(model, features, labels)
+        parameters = self._unflatten(self.tensor(model))
+        if self._chain is not None:
+            return layer_gradients(
+                self._chain, parameters, features, lambda outputs: self._losses(outputs, labels)
+            )
 
         def sample_loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
             return self._losses(self._outputs(parameters, x[None]), y[None]).sum()
 
         per_sample = vmap(grad(sample_loss), in_dims=(None, 0, 0))
-        gradients = per_sample(self._unflatten(self.tensor(model)), features, labels)
+        gradients = per_sample(parameters, features, labels)
         return DenseRows(self._flatten(gradients))
 
     def _linear_gradients(self, model: Vector, features: Tensor, labels: Tensor) -> OuterRows:

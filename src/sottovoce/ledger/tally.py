@@ -31,10 +31,7 @@ class Tally:
         uplinks: int,
     ) -> None:
         self._names = {name: number for number, name in enumerate(clients)}
-        kinds = list(dict.fromkeys(zip(charged, budgets, strict=True)))
-        numbers = {kind: number for number, kind in enumerate(kinds)}
-        self._kinds = kinds
-        self._kind_of = np.array([numbers[k] for k in zip(charged, budgets, strict=True)])
+        self._kinds, self._kind_of = _kinds(charged, budgets)
         self._uplinks = uplinks
         self.rounds = np.zeros(len(charged), dtype=np.int64)
         self._last_number, self._last_charged = 0, np.zeros(0, dtype=np.int64)
@@ -107,3 +104,21 @@ class Tally:
                 events.multiset([(event, count * self._uplinks)]), delta
             )
         return self._spent[key]
+
+
+def _kinds(
+    charged: Sequence[PrivacyEvent], budgets: Sequence[Budget | None]
+) -> tuple[list[tuple[PrivacyEvent, Budget | None]], Indices]:
+    """The distinct pairs, and which of them each client has.
+
+    Clients mostly share their objects, and an object's identity is found faster than its hash.
+    """
+    numbers: dict[tuple[PrivacyEvent, Budget | None], int] = {}
+    known: dict[tuple[int, int], int] = {}
+    found = []
+    for event, budget in zip(charged, budgets, strict=True):
+        identity = id(event), id(budget)
+        if identity not in known:
+            known[identity] = numbers.setdefault((event, budget), len(numbers))
+        found.append(known[identity])
+    return list(numbers), np.array(found, dtype=np.int64)
