@@ -40,11 +40,13 @@ class Clients(Sequence[ClientData]):
     def __init__(
         self,
         features: NDArray[Any] | Tensor,
-        labels: NDArray[Any],
+        labels: NDArray[Any] | Tensor,
         shares: Sequence[Indices],
         numbers: Sequence[int] | None = None,
     ) -> None:
         self._features, self._labels, self._shares = features, labels, shares
+        if isinstance(features, Tensor):
+            self._labels_there = torch.as_tensor(labels, device=features.device)
         self._numbers = range(len(shares)) if numbers is None else numbers
         self._names: list[str] | None = None
 
@@ -65,7 +67,8 @@ class Clients(Sequence[ClientData]):
         """Some of the clients, in the order given."""
         shares = [self._shares[i] for i in positions]
         numbers = [self._numbers[i] for i in positions]
-        return Clients(self._features, self._labels, shares, numbers)
+        labels = self._labels_there if isinstance(self._features, Tensor) else self._labels
+        return Clients(self._features, labels, shares, numbers)
 
     def name(self, index: int) -> str:
         return client_name(self._numbers[index])
@@ -85,9 +88,10 @@ class Clients(Sequence[ClientData]):
         return self._read(np.concatenate(self._shares))
 
     def _read(self, rows: Indices) -> tuple[Tensor, Tensor]:
+        if isinstance(self._features, Tensor):  # on a GPU: one small copy to it for a cohort
+            places = torch.from_numpy(rows).to(self._features.device)
+            return self._features[places].float(), self._labels_there[places]
         labels = torch.from_numpy(self._labels[rows])
-        if isinstance(self._features, Tensor):
-            return self._features[torch.from_numpy(rows).to(self._features.device)].float(), labels
         features = np.ascontiguousarray(self._features[rows], dtype=np.float32)
         return torch.from_numpy(features), labels
 

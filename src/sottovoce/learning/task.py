@@ -81,15 +81,16 @@ class Task:
 
     def evaluate(self, model: Vector) -> Evaluation:
         """Loss and accuracy on the test data, a part of it at a time."""
-        loss = score = 0.0
         parameters = self._unflatten(self.tensor(model))
+        totals = torch.zeros(2, dtype=torch.float64, device=self.device)
         with torch.no_grad():
             for start in range(0, len(self._test_labels), _EVALUATED_TOGETHER):
                 part = slice(start, start + _EVALUATED_TOGETHER)
                 labels = self._test_labels[part]
                 outputs = self._outputs(parameters, self._features(self._test_features[part]))
-                loss += float(self._losses(outputs, labels).double().sum())
-                score += self._score(outputs, labels)
+                losses, scores = self._losses(outputs, labels), self._scores(outputs, labels)
+                totals += torch.stack([losses.double().sum(), scores.double().sum()])
+        loss, score = totals.tolist()
         count = len(self._test_labels)
         return Evaluation(accuracy=score / count, loss=loss / count)
 
@@ -223,11 +224,11 @@ class Task:
             return cross_entropy(outputs, labels, reduction="none")
         return mse_loss(outputs, labels, reduction="none").mean(dim=-1)
 
-    def _score(self, outputs: Tensor, labels: Tensor) -> float:
-        """The sum of the samples' scores."""
+    def _scores(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """The score of each sample."""
         if self.objective == "classification":
-            return float((outputs.argmax(dim=1) == labels).double().sum())
-        return float((1.0 - (outputs - labels).abs().mean(dim=-1)).double().sum())
+            return outputs.argmax(dim=1) == labels
+        return 1.0 - (outputs - labels).abs().mean(dim=-1)
 
     def _outputs(self, parameters: dict[str, Tensor], features: Tensor) -> Tensor:
         outputs: Tensor = functional_call(self._module, parameters, (features,))

@@ -60,6 +60,10 @@ class Portion:
     weights: Tensor
     rows: Rows
 
+    @property
+    def weight(self) -> float:
+        return sum(part.weight for part in self.clients)
+
 
 class CountedClients(ABC):
     """A backend that trains blocks of clients and counts their charges."""
@@ -165,5 +169,12 @@ class CountedClients(ABC):
             if isinstance(domain, L2Ball):
                 own = clipped(own, domain.radius * (1.0 - ROUNDING_HEADROOM))
             chosen = [parts[i] for i in positions]
-            weights = torch.tensor([part.weight for part in chosen], device=self._device)
+            weights = _tensor([part.weight for part in chosen], self._device)
             yield Portion(mechanism=mechanism, clients=chosen, weights=weights, rows=own)
+
+
+def _tensor(weights: list[float], device: torch.device) -> Tensor:
+    """Weights where they are needed; equal ones are made there."""
+    if len(set(weights)) == 1:
+        return torch.full((len(weights),), weights[0], device=device)
+    return torch.tensor(weights, device=device)

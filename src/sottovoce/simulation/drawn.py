@@ -32,7 +32,7 @@ class DrawnMessages(CountedClients):
 
     def add(self, gathering: Gathering, portion: Portion, number: int, uplink: int) -> None:  # noqa: ARG002
         law = law_of(portion.mechanism)
-        gathering.weight += float(portion.weights.sum())
+        gathering.weight += portion.weight
         if not self.algorithm.gathers and self._turn is None:
             gathering.total += drawn_total(law, portion.rows, portion.weights, self._generator)
             return

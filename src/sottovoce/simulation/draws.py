@@ -38,7 +38,7 @@ def drawn_total(
             return rows.total(weights)
         case AddedNoise(noise=Gaussian(stddev=stddev)):
             exact = rows.total(weights)
-            scale = stddev * float(torch.linalg.vector_norm(weights))
+            scale: Tensor = stddev * torch.linalg.vector_norm(weights)
             return exact + scale * _normal(exact.shape, exact, generator)
         case _:
             return _total_of_draws(law, rows, weights, generator)

@@ -36,7 +36,7 @@ class PackedMessages(CountedClients):
     def add(self, gathering: Gathering, portion: Portion, number: int, uplink: int) -> None:
         mechanism = portion.mechanism
         one_weight = bool((portion.weights == portion.weights[0]).all())
-        gathering.weight += float(portion.weights.sum())
+        gathering.weight += portion.weight
         if (
             isinstance(mechanism, GaussHermite)
             and mechanism.levels == 2
