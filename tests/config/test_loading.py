@@ -5,7 +5,7 @@ import pytest
 from specs import small_spec, small_table
 
 from sottovoce.adjacency import Adjacency
-from sottovoce.config.loading import load, parse, parse_assignment
+from sottovoce.config.loading import load, override, parse, parse_assignment
 from sottovoce.errors import ConfigError
 
 TOML = """
@@ -129,3 +129,14 @@ def test_a_resolved_spec_survives_its_own_json() -> None:
 )
 def test_assignments_read_values_as_toml_does(text: str, value: object) -> None:
     assert parse_assignment(text, "--param") == ("a", value)
+
+
+def test_a_path_leads_into_lists_by_number() -> None:
+    table: dict[str, Any] = {"features": [{"kind": "a"}, {"kind": "b", "components": 1}]}
+    override(table, "features.1.components", 7, source="here")
+    assert table["features"][1] == {"kind": "b", "components": 7}
+    override(table, "features.0", {"kind": "c"}, source="here")
+    assert table["features"][0] == {"kind": "c"}
+    for bad in ("features.2.x", "features.x.y", "features.9"):
+        with pytest.raises(ConfigError, match=r"here: .*2 places"):
+            override(table, bad, 1, source="here")

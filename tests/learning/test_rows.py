@@ -21,14 +21,15 @@ def some_clients(count: int, size: int = 1) -> Clients:
     return Clients(features, labels, shares)
 
 
-def linear_task() -> tuple[Task, nn.Linear]:
-    module = nn.Linear(FEATURES, OUTPUTS)
+def linear_task(*, bias: bool = True) -> tuple[Task, nn.Linear]:
+    module = nn.Linear(FEATURES, OUTPUTS, bias=bias)
     test = torch.zeros(2, FEATURES), torch.zeros(2, dtype=torch.int64)
     return Task(module, *test), module
 
 
-def test_closed_form_gradients_are_those_of_autograd() -> None:
-    task, module = linear_task()
+@pytest.mark.parametrize("bias", [True, False])
+def test_closed_form_gradients_are_those_of_autograd(bias: bool) -> None:
+    task, module = linear_task(bias=bias)
     clients = some_clients(9)
     rows = task.first_steps(task.initial_model(), clients)
     assert isinstance(rows, OuterRows)
@@ -36,9 +37,8 @@ def test_closed_form_gradients_are_those_of_autograd() -> None:
     for position, client in enumerate(clients):
         module.zero_grad()
         cross_entropy(module(client.features), client.labels).backward()  # type: ignore[no-untyped-call]
-        assert module.weight.grad is not None
-        assert module.bias.grad is not None
-        expected = torch.cat([module.weight.grad.reshape(-1), module.bias.grad])
+        gradients = [p.grad.reshape(-1) for p in module.parameters() if p.grad is not None]
+        expected = torch.cat(gradients)
         torch.testing.assert_close(made[position], expected)
 
 
@@ -48,10 +48,13 @@ def test_clients_with_several_samples_have_no_closed_first_step() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 100])
-def test_outer_rows_answer_as_dense_rows_do(rows: int) -> None:
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_outer_rows_answer_as_dense_rows_do(rows: int, has_bias: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     outer = OuterRows(
-        torch.randn(5, OUTPUTS, generator=generator), torch.randn(5, FEATURES, generator=generator)
+        torch.randn(5, OUTPUTS, generator=generator),
+        torch.randn(5, FEATURES, generator=generator),
+        has_bias=has_bias,
     )
     dense = DenseRows(torch.cat(list(outer.blocks(rows))))
     weights = torch.rand(5, generator=generator)

@@ -127,11 +127,10 @@ def _add_to_owners(totals: Tensor, owners: Tensor, rows: Rows) -> None:
     match rows:
         case DenseRows(values=values):
             totals.index_add_(0, owners, values)
-        case OuterRows(left=left, right=right):
+        case OuterRows():
             for owner in torch.unique(owners).tolist():
-                mine = owners == owner
-                ones = torch.ones(int(mine.sum()), device=left.device)
-                totals[owner] += OuterRows(left[mine], right[mine]).total(ones)
+                mine = torch.nonzero(owners == owner)[:, 0]
+                totals[owner] += rows.select(mine).total(torch.ones(len(mine), device=mine.device))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

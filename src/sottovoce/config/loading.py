@@ -82,13 +82,27 @@ def parse_assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
 
 
 def override(table: dict[str, Any], key: str, value: Any, *, source: str) -> None:
-    """Set the value at a dotted path; tables on the way are made."""
+    """Set the value at a dotted path; tables on the way are made, and lists counted from 0."""
     *parents, last = key.split(".")
+    place: Any = table
     for parent in parents:
-        table = table.setdefault(parent, {})
-        if not isinstance(table, dict):
+        place = _inside(place, parent, source)
+        if not isinstance(place, dict | list):
             raise ConfigError(f"{source}: '{parent}' is a value, not a table")
-    table[last] = value
+    if isinstance(place, list):
+        _inside(place, last, source)  # refuses what is no number, or too large
+        place[int(last)] = value
+    else:
+        place[last] = value
+
+
+def _inside(place: Any, part: str, source: str) -> Any:
+    """What a table or a list holds under one part of a path."""
+    if isinstance(place, dict):
+        return place.setdefault(part, {})
+    if not part.isdecimal() or int(part) >= len(place):
+        raise ConfigError(f"{source}: '{part}' is none of the list's {len(place)} places (from 0)")
+    return place[int(part)]
 
 
 def _sentence(error: ErrorDetails) -> str:

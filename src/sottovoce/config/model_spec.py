@@ -14,6 +14,7 @@ Count = Annotated[int, Field(ge=1)]
 
 class LinearSpec(Section):
     kind: Literal["linear"]
+    bias: bool = True
 
 
 class MlpSpec(Section):
@@ -81,8 +82,8 @@ def to_model(spec: AnyModelSpec) -> "Model":
     from sottovoce.learning import models
 
     match spec:
-        case LinearSpec():
-            return models.Linear()
+        case LinearSpec(bias=bias):
+            return models.Linear(bias=bias)
         case MlpSpec(hidden_units=hidden_units):
             return models.Mlp(hidden_units=hidden_units)
         case TanhConvnetSpec(bounded_outputs=bounded_outputs):

@@ -7,7 +7,7 @@ biases.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -43,27 +43,29 @@ class DenseRows:
 
 @dataclass(frozen=True, slots=True)
 class OuterRows:
-    """Row i is (left_i x right_i, left_i): a linear layer's weights and biases."""
+    """Row i is (left_i x right_i, left_i): a linear layer's weights and, if it has, biases."""
 
     left: Tensor
     right: Tensor
+    has_bias: bool = True
 
     def __len__(self) -> int:
         return len(self.left)
 
     def norms(self) -> Tensor:
-        inputs = 1.0 + self.right.square().sum(dim=1)
+        inputs = float(self.has_bias) + self.right.square().sum(dim=1)
         return torch.sqrt(self.left.square().sum(dim=1) * inputs)
 
     def scaled(self, factors: Tensor) -> "OuterRows":
-        return OuterRows(self.left * factors[:, None], self.right)
+        return replace(self, left=self.left * factors[:, None])
 
     def select(self, positions: Tensor | slice) -> "OuterRows":
-        return OuterRows(self.left[positions], self.right[positions])
+        return replace(self, left=self.left[positions], right=self.right[positions])
 
     def total(self, weights: Tensor) -> Tensor:
         left = self.left * weights[:, None]
-        return torch.cat([(left.T @ self.right).reshape(-1), left.sum(dim=0)])
+        weighted = (left.T @ self.right).reshape(-1)
+        return torch.cat([weighted, left.sum(dim=0)]) if self.has_bias else weighted
 
     def blocks(self, rows: int) -> Iterator[Tensor]:
         """The rows, at most so many at once."""
@@ -71,10 +73,11 @@ class OuterRows:
         for left, right in zip(
             torch.split(self.left, rows), torch.split(self.right, rows), strict=True
         ):
-            made = left.new_empty(len(left), outputs * (features + 1))
+            made = left.new_empty(len(left), outputs * (features + self.has_bias))
             weights = made[:, : outputs * features].view(len(left), outputs, features)
             torch.mul(left[:, :, None], right[:, None, :], out=weights)
-            made[:, outputs * features :] = left
+            if self.has_bias:
+                made[:, outputs * features :] = left
             yield made
 
 
@@ -97,6 +100,8 @@ def _without(rows: Rows, finite: Tensor) -> Rows:
         case DenseRows(values=values):
             return DenseRows(torch.where(finite[:, None], values, 0.0))
         case OuterRows(left=left, right=right):
-            return OuterRows(
-                torch.where(finite[:, None], left, 0.0), torch.where(finite[:, None], right, 0.0)
+            return replace(
+                rows,
+                left=torch.where(finite[:, None], left, 0.0),
+                right=torch.where(finite[:, None], right, 0.0),
             )

@@ -1,7 +1,8 @@
 """Public images that are nobody's: drawn at random, to learn the geometry of features from.
 
-`strokes` look like handwritten glyphs, `dead_leaves` like crowded colour photographs. Neither was
-fitted to a dataset. Pixels lie in [-1/2, 1/2], as those of the datasets do.
+`strokes` look like handwritten glyphs, `dead_leaves` like crowded colour photographs. Their looks
+were chosen by hand; no parameter is computed from a dataset. Pixels lie in [-1/2, 1/2], as those of
+the datasets do.
 
 Images come in runs of `variants` that show the same thing: a glyph in several hands, a scene in
 several views. What differs within a run is nothing that a classifier should look at.

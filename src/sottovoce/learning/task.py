@@ -173,7 +173,7 @@ class Task:
         layers = [m for m in self._module.modules() if not any(True for _ in m.children())]
         kept = [m for m in layers if not isinstance(m, nn.Flatten)]
         only = kept[0] if len(kept) == 1 else None
-        return only if isinstance(only, nn.Linear) and only.bias is not None else None
+        return only if isinstance(only, nn.Linear) else None
 
     def _gradients(self, model: Vector, features: Tensor, labels: Tensor) -> Rows:
         if self._linear is not None:
@@ -187,12 +187,12 @@ class Task:
         return DenseRows(self._flatten(gradients))
 
     def _linear_gradients(self, model: Vector, features: Tensor, labels: Tensor) -> OuterRows:
-        """(softmax(W x + b) - onehot(y)) x [x, 1]: the gradient of cross-entropy, in factors."""
-        weight, bias = self._unflatten(self.tensor(model)).values()
+        """(softmax(W x + b) - onehot(y)) x (x, 1): the gradient of cross-entropy, in factors."""
+        weight, *bias = self._unflatten(self.tensor(model)).values()
         inputs = features.reshape(len(features), -1)
-        residuals = torch.softmax(inputs @ weight.T + bias, dim=1)
+        residuals = torch.softmax(nn.functional.linear(inputs, weight, *bias), dim=1)
         residuals[torch.arange(len(labels)), labels] -= 1.0
-        return OuterRows(residuals, inputs)
+        return OuterRows(residuals, inputs, has_bias=bool(bias))
 
     def _losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The loss of each sample."""
@@ -216,7 +216,8 @@ class Task:
 
     def _features(self, features: Tensor | NDArray[Any]) -> Tensor:
         if not isinstance(features, Tensor):
-            features = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32))
+            # A copy: what is mapped from disk cannot be written to, and torch warns of that.
+            features = torch.from_numpy(np.array(features, dtype=np.float32))
         return features.to(self.device)
 
     def _unflatten(self, flat: Tensor) -> dict[str, Tensor]:

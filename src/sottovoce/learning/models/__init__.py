@@ -126,7 +126,7 @@ def _built(
 def _module(model: Model, input_shape: InputShape, num_outputs: int) -> nn.Module:
     match model:
         case Linear():
-            return linear.build(input_shape, num_outputs)
+            return linear.build(model, input_shape, num_outputs)
         case Mlp():
             return mlp.build(model, input_shape, num_outputs)
         case TanhConvnet():
