@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.channels.channel import Channel, Direct, SecureSum
+from sottovoce.channels.channel import Direct, MessageChannel, SecureSum
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ParameterError, PrivacyError, WireError
 from sottovoce.ledger.ledger import Ledger
@@ -32,7 +32,9 @@ Z = Adjacency.ZERO_OUT
 NAMES = ("ada", "bob", "carl", "dora")
 
 
-def a_plan(channel: Channel, *parts: ClientPlan, rotation: Rotation | None = None) -> RoundPlan:
+def a_plan(
+    channel: MessageChannel, *parts: ClientPlan, rotation: Rotation | None = None
+) -> RoundPlan:
     clients = parts or tuple(ClientPlan(client=n, mechanism=SIGN, weight=2.0) for n in NAMES)
     return RoundPlan(
         unit=Unit.CLIENT,

@@ -174,7 +174,7 @@ def test_a_budget_that_no_parameter_meets_names_its_group(tmp_path: Path) -> Non
 def test_more_clients_than_there_are_can_never_go_on() -> None:
     spec = a_spec()
     privacy = spec.privacy.model_copy(update={"minimum_clients": 7})
-    with pytest.raises(ConfigError, match=r"minimum_clients 7 exceeds data.clients 6"):
+    with pytest.raises(ConfigError, match=r"minimum_clients 7 exceeds the 6 clients"):
         assemble(spec.model_copy(update={"privacy": privacy}))
 
 

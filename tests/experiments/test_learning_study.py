@@ -399,7 +399,7 @@ def test_the_mnist_experiment_expands_over_keys_that_its_spec_may_have() -> None
     table = copy.deepcopy(_table("imvu-mnist"))
     catalogue = catalogue_of("imvu-mnist", table)
     full, fast = full_grid(catalogue), fast_grid(catalogue)
-    assert [len(axis) for axis in full.axes.values()] == [4, 5, 5]
+    assert [len(axis) for axis in full.axes.values()] == [4, 5, 6]
     assert full.held_out == {"data.validation_fraction": 0.1, "rounds": 450}
     assert fast.held_out["rounds"] == 18
     assert json.dumps(full.base)  # plain data

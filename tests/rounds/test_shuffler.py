@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.channels.channel import Channel, Direct, SecureSum, Shuffler
+from sottovoce.channels.channel import Direct, MessageChannel, SecureSum, Shuffler
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ParameterError, PrivacyError, WireError
 from sottovoce.ledger.ledger import Ledger
@@ -32,7 +32,7 @@ R = Adjacency.REPLACE_ONE
 
 
 def a_plan(
-    channel: Channel = CHANNEL,
+    channel: MessageChannel = CHANNEL,
     *,
     rotation: Rotation | None = None,
     names: tuple[str, ...] = NAMES,

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+from numpy.typing import NDArray
 
 from sottovoce.adjacency import Unit
 from sottovoce.domains import L2Ball, Vector
@@ -13,7 +15,7 @@ if TYPE_CHECKING:  # bring torch, which a reader of checkpoints does not need
     from sottovoce.learning.rows import Rows
     from sottovoce.learning.task import Task
 
-State = Mapping[str, Vector]
+State = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,11 @@ class Algorithm(Protocol):
     @property
     def uplinks(self) -> int:
         """How many vectors leave a client in a round, whatever its data: it pays for them first."""
+        ...
+
+    @property
+    def downlinks(self) -> int:
+        """How many vectors of the model's size the server sends to each client of a round."""
         ...
 
     @property

@@ -6,7 +6,7 @@ LocalSgd                client level: several local steps; the whole update is c
                         one step it is federated SGD; with penalties, FedProx.
 
 References: McMahan et al. 2017 (federated averaging and SGD); Abadi et al. 2016 (per-sample
-clipping); Li et al. 2020 (FedProx, equation 2).
+clipping); Li et al. 2020 (FedProx, equation 2); Yin et al. 2018 (robust means).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +19,8 @@ from torch import Tensor
 
 from sottovoce import parameters
 from sottovoce.adjacency import Unit
+from sottovoce.aggregation.median import CoordinateMedian
+from sottovoce.aggregation.trimmed_mean import TrimmedMean
 from sottovoce.algorithms.algorithm import Block, Combined, State, Step
 from sottovoce.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.errors import ParameterError
@@ -206,17 +208,23 @@ def budget_penalties(epsilons: Mapping[str, float]) -> dict[str, float]:
 
 
 LocalWork = SampleClippedGradient | LocalSgd
+RobustMean = CoordinateMedian | TrimmedMean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedAvg:
-    """Model += learning rate * velocity, velocity = momentum * velocity + mean update."""
+    """Model += learning rate * velocity, velocity = momentum * velocity + mean update.
+
+    The mean is weighted. With a `robust_mean` that takes its place: it needs every decoded message
+    and weighs all of them alike. It is post-processing, and changes no charge.
+    """
 
     local_work: LocalWork
     server_learning_rate: float
     server_momentum: float
+    robust_mean: RobustMean | None = None
     uplinks: ClassVar[int] = 1
-    gathers: ClassVar[bool] = False
+    downlinks: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         parameters.positive("server_learning_rate", self.server_learning_rate)
@@ -227,6 +235,10 @@ class FedAvg:
     @property
     def unit(self) -> Unit:
         return self.local_work.unit
+
+    @property
+    def gathers(self) -> bool:
+        return self.robust_mean is not None
 
     def domain(self, dimension: int, num_samples: int) -> L2Ball:
         records = self.local_work.records(num_samples)
@@ -248,5 +260,11 @@ class FedAvg:
     def server_step(
         self, model: Vector, combined: Sequence[Combined], state: State
     ) -> tuple[Vector, State]:
-        velocity = self.server_momentum * state["velocity"] + combined[0].mean
+        velocity = self.server_momentum * state["velocity"] + self._middle(combined[0])
         return model + self.server_learning_rate * velocity, {"velocity": velocity}
+
+    def _middle(self, combined: Combined) -> Vector:
+        if self.robust_mean is None:
+            return combined.mean
+        assert combined.each is not None  # this algorithm gathers
+        return self.robust_mean.combine(combined.each.rows)

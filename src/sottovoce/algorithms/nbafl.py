@@ -91,6 +91,7 @@ class NbAfl:
     randomness: Randomness
     unit: ClassVar[Unit] = Unit.CLIENT
     uplinks: ClassVar[int] = 1
+    downlinks: ClassVar[int] = 1
     gathers: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -1,18 +1,21 @@
 """The closed set of channels.
 
 A channel says what is charged for a message, which cohorts it can serve, whether the server may
-know who sent what, and how it adds up what arrives.
+know who sent what, and how it adds up what arrives. Where noise is `Central` there are no messages
+to speak of: it only says what is charged.
 """
 
 from typing import Protocol
 
+from sottovoce.channels.central import Central as Central
 from sottovoce.channels.direct import Direct as Direct
 from sottovoce.channels.secure_sum import SecureSum as SecureSum
 from sottovoce.channels.shuffler import Shuffler as Shuffler
 from sottovoce.domains import Vector
 from sottovoce.mechanisms.mechanism import Codes, Mechanism
 
-Channel = Direct | SecureSum | Shuffler
+MessageChannel = Direct | SecureSum | Shuffler  # clients encode, and messages travel
+Channel = MessageChannel | Central
 
 
 class Collector(Protocol):

@@ -47,7 +47,47 @@ class EpochsSpec(Section):
     size: Annotated[int, Field(ge=1)]
 
 
+class MeanSpec(Section):
+    kind: Literal["mean"]
+
+
+class MedianSpec(Section):
+    """The median of each coordinate of the decoded messages (Yin et al. 2018), unweighted."""
+
+    kind: Literal["median"]
+
+
+class TrimmedMeanSpec(Section):
+    """The mean without the largest and smallest `fraction` of each coordinate, unweighted."""
+
+    kind: Literal["trimmed_mean"]
+    fraction: Annotated[float, Field(ge=0, lt=0.5)]
+
+
+class ModeConnectivitySpec(Section):
+    """Models joined by curves of low loss on `proxy_samples` samples that are *declared public*.
+
+    Those are drawn from the training data before it is spread over clients, and no client has them.
+    The run goes on from the model that `follow` names; the two others are reported beside it.
+    """
+
+    kind: Literal["mode_connectivity"]
+    proxy_samples: Annotated[int, Field(ge=1)]
+    steps: Annotated[int, Field(ge=1)]
+    learning_rate: Positive
+    curve: Literal["bezier", "polygonal"] = "bezier"
+    follow: Literal["connected", "average", "fine_tuned"] = "connected"
+
+
 class FedAvgSpec(Section):
+    """Federated averaging; `aggregation` is what the server makes of the decoded updates.
+
+    Anything but the mean needs every message, so the channel 'direct'; it is post-processing and
+    changes no charge. The median and the trimmed mean withstand some clients that lie, and pay for
+    it where messages are noisy: the median of Gaussian messages has pi/2 times their mean's
+    variance.
+    """
+
     kind: Literal["fedavg"]
     server_learning_rate: Positive
     server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -55,6 +95,25 @@ class FedAvgSpec(Section):
     local_learning_rate: Positive | None = None
     proximal_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     budget_penalty: bool = False
+    aggregation: Annotated[
+        MeanSpec | MedianSpec | TrimmedMeanSpec | ModeConnectivitySpec, Field(discriminator="kind")
+    ] = MeanSpec(kind="mean")
+
+
+class ScaffoldSpec(Section):
+    """Local steps corrected by control variates (Karimireddy et al. 2020).
+
+    At client level a client sends two vectors a round and pays for both; changes of its control
+    variate are clipped to `control_clip_norm`, unless given to privacy.clip_norm/(local steps times
+    their rate). At sample level there is one step a round, and control variates are messages that
+    were sent before: on the channel 'direct' only.
+    """
+
+    kind: Literal["scaffold"]
+    server_learning_rate: Positive
+    local_steps: Annotated[int, Field(ge=1)] = 1
+    local_learning_rate: Positive | None = None
+    control_clip_norm: Positive | None = None
 
 
 class NbAflSpec(Section):
@@ -87,6 +146,16 @@ class ShufflerSpec(Section):
 
     kind: Literal["shuffler"]
     minimum_clients: Annotated[int, Field(ge=2, lt=2**31)]
+
+
+class CentralSpec(Section):
+    """A trusted server, simulated, that adds the mechanism's noise once, to the sum.
+
+    At client level with sampling 'poisson' nobody else sees who was sampled, and every client is
+    charged for every round; at sample level privacy.record_sampling_rate does the same for records.
+    """
+
+    kind: Literal["central"]
 
 
 class MechanismSpec(Section):
@@ -189,16 +258,16 @@ class RunSpec(Section):
     data: DataSpec
     features: Annotated[tuple[FeatureSpec, ...], Field(strict=False)] = ()
     model: ModelSpec
-    algorithm: Annotated[FedAvgSpec | NbAflSpec, Field(discriminator="kind")]
+    algorithm: Annotated[FedAvgSpec | ScaffoldSpec | NbAflSpec, Field(discriminator="kind")]
     privacy: PrivacySpec
     mechanism: MechanismSpec
     sampling: Annotated[
         EveryoneSpec | PoissonSpec | FixedSizeSpec | EpochsSpec, Field(discriminator="kind")
     ] = EveryoneSpec(kind="everyone")
 
-    channel: Annotated[DirectSpec | SecureSumSpec | ShufflerSpec, Field(discriminator="kind")] = (
-        DirectSpec(kind="direct")
-    )
+    channel: Annotated[
+        DirectSpec | SecureSumSpec | ShufflerSpec | CentralSpec, Field(discriminator="kind")
+    ] = DirectSpec(kind="direct")
     runtime: RuntimeSpec = RuntimeSpec()
 
     def plain(self) -> dict[str, Any]:

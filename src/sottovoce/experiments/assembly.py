@@ -4,21 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from sottovoce.algorithms.fedavg import (
-    FedAvg,
-    LocalSgd,
-    LocalWork,
-    SampleClippedGradient,
-    budget_penalties,
-)
+from sottovoce.algorithms.algorithm import Algorithm
 from sottovoce.algorithms.nbafl import NbAfl
 from sottovoce.channels.channel import Channel, Direct, SecureSum, Shuffler
 from sottovoce.config.spec import (
     AUTO,
+    CentralSpec,
     DirectSpec,
     EpochsSpec,
     EveryoneSpec,
-    FedAvgSpec,
     FixedSizeSpec,
     NbAflSpec,
     PoissonSpec,
@@ -28,7 +22,8 @@ from sottovoce.config.spec import (
 )
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ConfigError
-from sottovoce.experiments import nbafl
+from sottovoce.experiments import central, nbafl
+from sottovoce.experiments.algorithms import algorithm_of, check_gathering
 from sottovoce.experiments.choice import chosen, in_one_sentence
 from sottovoce.experiments.data import clients_of, load_data, task_of
 from sottovoce.experiments.groups import (
@@ -39,6 +34,7 @@ from sottovoce.experiments.groups import (
     resolve,
     written_into,
 )
+from sottovoce.experiments.proxy import held_out_proxy
 from sottovoce.learning.clients import Clients
 from sottovoce.learning.task import Task
 from sottovoce.ledger.records import Budget
@@ -66,7 +62,7 @@ class Assembly:
     task: Task
     clients: Clients
     parts: tuple[ClientPlan, ...]
-    algorithm: FedAvg | NbAfl
+    algorithm: Algorithm
     sampling: ClientSampling
     channel: Channel
     groups: tuple[Group, ...]
@@ -79,6 +75,7 @@ def assemble(spec: RunSpec) -> Assembly:
     """Build a run. Nothing is written and nothing is charged."""
     schedule = SeededRandomness(spec.seed)
     data = load_data(spec, schedule)
+    data, proxy = held_out_proxy(spec, data, schedule.generator("proxy"))
     clients = clients_of(spec, data, schedule)
     task = task_of(spec, data, schedule)
     if isinstance(spec.algorithm, NbAflSpec):
@@ -91,8 +88,11 @@ def assemble(spec: RunSpec) -> Assembly:
     _check_runtime(spec)
     groups = groups_of(spec, clients.names)
     _check_minimum(spec, len(clients))
-    algorithm = _algorithm(spec, clients, groups)
+    algorithm = algorithm_of(
+        spec, task, clients, groups, randomness=randomness_of(spec), proxy=proxy
+    )
     channel = _channel(spec, len(clients))
+    check_gathering(spec, algorithm, task.dimension, len(clients))
     groups, choice = _resolved(groups, spec, algorithm, task.dimension, clients, channel)
     group_of = {name: group for group in groups for name in group.clients}
     parts = _parts(group_of, algorithm, task.dimension, clients)
@@ -128,9 +128,7 @@ def assemble(spec: RunSpec) -> Assembly:
     )
 
 
-def _budgets(
-    groups: Sequence[Group], spec: RunSpec, algorithm: FedAvg | NbAfl
-) -> dict[str, Budget]:
+def _budgets(groups: Sequence[Group], spec: RunSpec, algorithm: Algorithm) -> dict[str, Budget]:
     if isinstance(algorithm, NbAfl):
         return {}  # its epsilon is a published figure, below what a client really spends
     allowed = {group.number: budget(group, spec, algorithm.unit) for group in groups}
@@ -147,7 +145,7 @@ def randomness_of(spec: RunSpec) -> Randomness:
 def _resolved(
     groups: tuple[Group, ...],
     spec: RunSpec,
-    algorithm: FedAvg | NbAfl,
+    algorithm: Algorithm,
     dimension: int,
     clients: Clients,
     channel: Channel,
@@ -170,7 +168,7 @@ def _resolved(
 
         if group.mechanism.kind == AUTO:
             group, reasons[group.where] = chosen(
-                group, spec, next(iter(domains)), event_of, rounds=times
+                group, spec, next(iter(domains)), event_of, rounds=times * algorithm.uplinks
             )
         found.append(
             resolve(group, list(domains), rounds=times * algorithm.uplinks, event_of=event_of)
@@ -180,7 +178,7 @@ def _resolved(
 
 def _parts(
     group_of: Mapping[str, Group],
-    algorithm: FedAvg | NbAfl,
+    algorithm: Algorithm,
     dimension: int,
     clients: Clients,
 ) -> tuple[ClientPlan, ...]:
@@ -228,6 +226,9 @@ def _check_minimum(spec: RunSpec, num_clients: int) -> None:
 
 def _check_runtime(spec: RunSpec) -> None:
     """What needs no ledger must be repeatable; what hides messages needs them."""
+    if isinstance(spec.channel, CentralSpec):
+        central.check_runtime(spec)
+        return
     if spec.runtime.messages == "stored":
         return
     if spec.randomness != "seeded":
@@ -237,72 +238,6 @@ def _check_runtime(spec: RunSpec) -> None:
         )
     if not isinstance(spec.channel, DirectSpec):
         raise ConfigError(f"the channel '{spec.channel.kind}' needs runtime.messages = 'stored'")
-
-
-def _algorithm(spec: RunSpec, clients: Clients, groups: Sequence[Group]) -> FedAvg | NbAfl:
-    match spec.algorithm:
-        case FedAvgSpec() as given:
-            return FedAvg(
-                local_work=_local_work(spec, given, groups),
-                server_learning_rate=given.server_learning_rate,
-                server_momentum=given.server_momentum,
-            )
-        case NbAflSpec():
-            return nbafl.algorithm(spec, clients, randomness_of(spec))
-        case _:
-            assert_never(spec.algorithm)
-
-
-def _local_work(spec: RunSpec, algorithm: FedAvgSpec, groups: Sequence[Group]) -> LocalWork:
-    clip_norm = spec.privacy.clip_norm
-    if spec.privacy.level == "sample":
-        if algorithm.budget_penalty:
-            raise ConfigError(
-                "'algorithm.budget_penalty' acts between local steps, and sample-level privacy "
-                "takes one; drop it, or set privacy.level = 'client'"
-            )
-        if algorithm.proximal_weight:
-            raise ConfigError(
-                "'algorithm.proximal_weight' acts between local steps, and sample-level privacy "
-                "takes one; drop it, or set privacy.level = 'client'"
-            )
-        if algorithm.local_steps != 1 or algorithm.local_learning_rate is not None:
-            raise ConfigError(
-                "sample-level privacy takes one clipped full-batch step a round: drop "
-                "'algorithm.local_steps' and 'algorithm.local_learning_rate', or set "
-                "privacy.level = 'client'"
-            )
-        return SampleClippedGradient(
-            clip_norm=clip_norm,
-            sampling_rate=spec.privacy.record_sampling_rate,
-            summation="float" if spec.runtime.messages == "none" else "exact",
-        )
-    if spec.privacy.record_sampling_rate < 1.0:
-        raise ConfigError(
-            "'privacy.record_sampling_rate' samples records, and client-level privacy protects all "
-            "of them together; drop it, or set privacy.level = 'sample'"
-        )
-    if algorithm.local_learning_rate is None:
-        raise ConfigError("client-level privacy needs 'algorithm.local_learning_rate'")
-    return LocalSgd(
-        clip_norm=clip_norm,
-        steps=algorithm.local_steps,
-        learning_rate=algorithm.local_learning_rate,
-        proximal_weight=algorithm.proximal_weight,
-        penalties=_penalties(groups) if algorithm.budget_penalty else {},
-    )
-
-
-def _penalties(groups: Sequence[Group]) -> dict[str, float]:
-    epsilons: dict[str, float] = {}
-    for group in groups:
-        if group.epsilon is None:
-            raise ConfigError(
-                f"'algorithm.budget_penalty' compares budgets, but '{group.where}.epsilon' is not "
-                "given; give it, or drop the penalty"
-            )
-        epsilons |= dict.fromkeys(group.clients, group.epsilon)
-    return budget_penalties(epsilons)
 
 
 def _sampling(spec: RunSpec, num_clients: int) -> ClientSampling:
@@ -336,6 +271,8 @@ def _channel(spec: RunSpec, num_clients: int) -> Channel:
         case ShufflerSpec(minimum_clients=minimum):
             _check_reachable(spec, num_clients, minimum, "no message")
             return Shuffler(minimum_clients=minimum)
+        case CentralSpec():
+            return central.channel(spec)
         case _:
             assert_never(spec.channel)
 

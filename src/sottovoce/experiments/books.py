@@ -1,5 +1,9 @@
 """Where a run's charges are kept, and the simulation that keeps them there."""
 
+from collections.abc import Callable
+from functools import partial
+
+from sottovoce.channels.channel import Central
 from sottovoce.experiments.assembly import Assembly, randomness_of
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.tally import Tally
@@ -7,6 +11,7 @@ from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.randomness import SeededRandomness
 from sottovoce.rounds.plan import charged_event
 from sottovoce.simulation.backend import Backend
+from sottovoce.simulation.central import CentralSums
 from sottovoce.simulation.drawn import DrawnMessages
 from sottovoce.simulation.engine import Simulation
 from sottovoce.simulation.packed import PackedMessages
@@ -57,6 +62,7 @@ def _backend(assembly: Assembly, books: Books) -> Backend:
     spec = assembly.spec
     rotated = spec.rotation == "on"
     if isinstance(books, Ledger):
+        assert not isinstance(assembly.channel, Central)  # it has no messages to store
         return StoredMessages(
             run=spec.hash,
             task=assembly.task,
@@ -70,7 +76,11 @@ def _backend(assembly: Assembly, books: Books) -> Backend:
             channel=assembly.channel,
             record_sampling_rate=spec.privacy.record_sampling_rate,
         )
-    kind = DrawnMessages if spec.runtime.messages == "none" else PackedMessages
+    kind: Callable[..., Backend]
+    if isinstance(assembly.channel, Central):
+        kind = partial(CentralSums, channel=assembly.channel)
+    else:
+        kind = DrawnMessages if spec.runtime.messages == "none" else PackedMessages
     return kind(
         run=spec.hash,
         task=assembly.task,

@@ -222,5 +222,8 @@ def fast_grid(catalogue: Catalogue) -> Grid:
 
 def _at(table: Any, path: str) -> object:
     for step in path.split("."):
-        table = table.get(step, {}) if isinstance(table, dict) else {}
+        if isinstance(table, list):
+            table = table[int(step)]
+        else:
+            table = table.get(step, {}) if isinstance(table, dict) else {}
     return "the default" if table == {} else table

@@ -8,9 +8,9 @@ from typing import Any, assert_never
 from sottovoce import __version__
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.algorithms.nbafl import NbAfl
-from sottovoce.channels.channel import Direct, SecureSum, Shuffler
+from sottovoce.channels.channel import Central, Direct, SecureSum, Shuffler
 from sottovoce.errors import ConfigError
-from sottovoce.experiments import nbafl
+from sottovoce.experiments import aggregates, central, nbafl
 from sottovoce.experiments.assembly import Assembly
 from sottovoce.experiments.books import Books
 from sottovoce.experiments.client_table import client_table, group_table
@@ -91,6 +91,8 @@ def guarantee(assembly: Assembly) -> str:
             what = (
                 f"privacy of shuffled messages ({assembly.channel.describe()}): together they hide"
             )
+        case Central():
+            what = f"central privacy ({assembly.channel.describe()}): the noisy sums hide"
         case _:
             assert_never(assembly.channel)
     own = ", each client within its own budget" if len(assembly.groups) > 1 else ""
@@ -101,7 +103,8 @@ def _both_epsilons(assembly: Assembly, books: Books, charged: float) -> dict[str
     """What a client's messages would give away if they were seen, and what is seen of them does."""
     if isinstance(assembly.channel, Direct):
         return {"local_epsilon": finite_or_none(charged), "central_epsilon": None}
-
+    if isinstance(assembly.channel, Central):  # messages have no noise of their own
+        return {"local_epsilon": None, "central_epsilon": finite_or_none(charged)}
     assert isinstance(books, Ledger)  # what hides messages stores them
     # Clients mostly share a history: each distinct one is accounted once.
     histories = {tuple(books.history(client)) for client in books.clients()} - {()}
@@ -172,8 +175,11 @@ def _warnings(
         )
     if isinstance(assembly.channel, Shuffler):
         found += _idle_shuffler(assembly.channel, **epsilons)
+    if isinstance(assembly.channel, Central):
+        found.append(central.WARNING)
     if isinstance(assembly.algorithm, NbAfl):
         found.append(nbafl.WARNING)
+    found += aggregates.warnings(assembly)
     sample = assembly.algorithm.unit is Unit.SAMPLE
     protected = sum(assembly.clients.sizes) if sample else len(assembly.clients)
     if assembly.spec.privacy.delta > 1.0 / protected:
@@ -208,6 +214,7 @@ def metrics_row(
         "accuracy": evaluation.accuracy if evaluation else None,
         "loss": evaluation.loss if evaluation else None,
         "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
+        **(aggregates.tested(assembly, progress) if evaluated else {}),
     }
 
 
@@ -240,6 +247,7 @@ def result_of(
         "mechanism_choice": assembly.mechanism_choice,
         "accuracy": evaluation.accuracy,
         "loss": evaluation.loss,
+        **aggregates.tested(assembly, progress),
         "rounds": progress.rounds_done,
         "halted": halted,
         "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,

@@ -22,6 +22,7 @@ from sottovoce.learning.rows import DenseRows, OuterRows, Rows
 
 # Gradients held at once: bounds the memory of a round whatever the number of clients.
 MAX_GRADIENT_ELEMENTS = 1 << 25
+_GPU_FACTOR = 16  # a GPU has the room, and small chunks leave it idle
 _EVALUATED_TOGETHER = 1024
 
 Objective = Literal["classification", "regression"]
@@ -110,7 +111,7 @@ class Task:
             features, labels, owners = features[chosen], labels[chosen], owners[chosen]
         features, labels = features.to(self.device), labels.to(self.device)
         owners = owners.to(self.device)
-        rows = max(1, MAX_GRADIENT_ELEMENTS // self.dimension)
+        rows = max(1, self._elements // self.dimension)
         for start in range(0, len(labels), rows):
             part = slice(start, start + rows)
             yield owners[part], self._gradients(model, features[part], labels[part])
@@ -142,7 +143,7 @@ class Task:
 
         step = vmap(grad(loss))
         start_model = self._unflatten(self.tensor(model))
-        together = max(1, MAX_GRADIENT_ELEMENTS // (4 * self.dimension))
+        together = max(1, self._elements // (4 * self.dimension))
         weights = [0.0] * len(clients) if proximal_weights is None else proximal_weights
         for start in range(0, len(clients), together):
             group = clients[start : start + together]
@@ -164,6 +165,10 @@ class Task:
             yield start, self._flatten(models)
 
     # -- inside ----------------------------------------------------------------------------
+
+    @property
+    def _elements(self) -> int:
+        return MAX_GRADIENT_ELEMENTS * (_GPU_FACTOR if self.device.type == "cuda" else 1)
 
     @property
     def _linear(self) -> nn.Linear | None:
@@ -191,7 +196,7 @@ class Task:
         weight, *bias = self._unflatten(self.tensor(model)).values()
         inputs = features.reshape(len(features), -1)
         residuals = torch.softmax(nn.functional.linear(inputs, weight, *bias), dim=1)
-        residuals[torch.arange(len(labels)), labels] -= 1.0
+        residuals[torch.arange(len(labels), device=labels.device), labels] -= 1.0
         return OuterRows(residuals, inputs, has_bias=bool(bias))
 
     def _losses(self, outputs: Tensor, labels: Tensor) -> Tensor:

@@ -37,17 +37,24 @@ class Tally:
         self._kind_of = np.array([numbers[k] for k in zip(charged, budgets, strict=True)])
         self._uplinks = uplinks
         self.rounds = np.zeros(len(charged), dtype=np.int64)
+        self._last_number, self._last_charged = 0, np.zeros(0, dtype=np.int64)
         self._affordable: dict[tuple[int, int], bool] = {}
         self._spent: dict[tuple[int, int, float], PrivacySpent] = {}
 
-    def able(self) -> Mask:
-        """Who can pay for one more round."""
-        states, which = self._states()
+    def able(self, number: int) -> Mask:
+        """Who can pay for round `number`, as it stood before it: the next one, or the last."""
+        counts = self.rounds
+        if number <= self._last_number:
+            counts = counts.copy()
+            counts[self._last_charged] -= 1
+        states, which = self._states(counts)
         return np.array([self._affords(kind, count) for kind, count in states])[which]
 
-    def charge(self, clients: Sequence[int] | Indices) -> None:
+    def charge(self, number: int, clients: Sequence[int] | Indices) -> None:
         """Count a round for clients who are able to pay."""
-        self.rounds[np.asarray(clients, dtype=np.int64)] += 1
+        self._last_number = number
+        self._last_charged = np.asarray(clients, dtype=np.int64)
+        self.rounds[self._last_charged] += 1
 
     @property
     def num_charges(self) -> int:
@@ -73,14 +80,14 @@ class Tally:
 
         Only rounds that were run are counted here, so `through` changes nothing.
         """
-        states, _ = self._states()
+        states, _ = self._states(self.rounds)
         totals = [self._spending(kind, count, delta) for kind, count in states if count]
         return max(totals, key=lambda spent: spent.epsilon, default=None)
 
-    def _states(self) -> tuple[list[tuple[int, int]], Indices]:
+    def _states(self, counts: Indices) -> tuple[list[tuple[int, int]], Indices]:
         """The distinct (event and budget, rounds), and which of them each client has."""
         width = len(self._kinds)
-        found, which = np.unique(self.rounds * width + self._kind_of, return_inverse=True)
+        found, which = np.unique(counts * width + self._kind_of, return_inverse=True)
         return [(int(code) % width, int(code) // width) for code in found], which.reshape(-1)
 
     def _affords(self, kind: int, count: int) -> bool:

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.channels.channel import Channel, Direct
+from sottovoce.channels.channel import Central, Channel, Direct, MessageChannel
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ParameterError
 from sottovoce.harmonizer.sampling import SecretSample
 from sottovoce.ledger.records import Release
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import parameter_hash
-from sottovoce.privacy.events import PrivacyEvent
+from sottovoce.privacy.events import HiddenBy, PrivacyEvent
 from sottovoce.transforms.rotation import Rotation
 from sottovoce.wire.message import Envelope
 
@@ -45,7 +45,7 @@ class RoundPlan:
     adjacency: Adjacency
     clients: tuple[ClientPlan, ...]
     rotation: Rotation | None = None
-    channel: Channel = field(default_factory=Direct)
+    channel: MessageChannel = field(default_factory=Direct)
     record_sampling_rate: float = 1.0
 
     def __post_init__(self) -> None:
@@ -54,6 +54,7 @@ class RoundPlan:
             raise ParameterError("a client is named twice in the plan of one round")
         if self.rotation is not None:
             _check_rotation(self.rotation, self.clients)
+        _check_carries_messages(self.channel)
         self.channel.check((part.mechanism, part.weight) for part in self.clients)
 
     def release(self, client: str, uplink: int) -> Release:
@@ -97,13 +98,28 @@ def charged_event(
     event = channel.event(mechanism, adjacency)
     if record_sampling_rate >= 1.0:
         return event
-    if channel != Direct():
-        raise ParameterError(
-            "samples of records are accounted on the channel 'direct' only, not on "
-            f"{channel.describe()}; set the record sampling rate to 1"
-        )
-    sample = SecretSample(rate=record_sampling_rate, scheme="poisson", hidden_by="own-records")
+    hidden_by: HiddenBy
+    match channel:
+        case Direct():
+            hidden_by = "own-records"
+        case Central():
+            hidden_by = "central-noise"
+        case _:
+            raise ParameterError(
+                "samples of records are accounted on the channels 'direct' and 'central' only, not "
+                f"on {channel.describe()}; set the record sampling rate to 1"
+            )
+    sample = SecretSample(rate=record_sampling_rate, scheme="poisson", hidden_by=hidden_by)
     return sample.event(mechanism, event)
+
+
+def _check_carries_messages(channel: object) -> None:
+    """Messages with noise of their own must not be charged as if there were one noise for all."""
+    if isinstance(channel, Central):
+        raise ParameterError(
+            f"no messages are planned for {channel.describe()}; it is simulated with "
+            "runtime.messages = 'none'"
+        )
 
 
 def _check_rotation(rotation: Rotation, clients: tuple[ClientPlan, ...]) -> None:

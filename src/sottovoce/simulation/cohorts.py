@@ -1,4 +1,8 @@
-"""Who is asked in a round. The server sees who answers, so sampling amplifies no privacy here."""
+"""Who is asked in a round.
+
+The server sees who answers, so sampling amplifies no privacy by itself: only where somebody trusted
+adds up and keeps the sample to himself (`channels.central`).
+"""
 
 from dataclasses import dataclass
 from typing import assert_never

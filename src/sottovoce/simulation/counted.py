@@ -28,6 +28,8 @@ from sottovoce.simulation.progress import Progress
 from sottovoce.transforms.rotation import Rotation
 from sottovoce.wire.message import HEADER_BYTES
 
+_GPU_FACTOR = 16
+
 
 @dataclass
 class Gathering:
@@ -78,14 +80,14 @@ class CountedClients(ABC):
         self.algorithm, self.randomness, self.tally = algorithm, randomness, tally
         self.rotated = rotated
 
-    def able(self, number: int) -> Mask:  # noqa: ARG002
-        return self.tally.able()
+    def able(self, number: int) -> Mask:
+        return self.tally.able(number)
 
-    def replay(self, number: int, cohort: Sequence[int]) -> None:  # noqa: ARG002
-        self.tally.charge(cohort)
+    def replay(self, number: int, cohort: Sequence[int]) -> None:
+        self.tally.charge(number, cohort)
 
     def collect(self, number: int, cohort: Sequence[int], progress: Progress) -> Collected:
-        self.tally.charge(cohort)
+        self.tally.charge(number, cohort)
         gathered = [
             Gathering(torch.zeros(self.task.dimension, dtype=torch.float64, device=self._device))
             for _ in range(self.algorithm.uplinks)
@@ -135,7 +137,8 @@ class CountedClients(ABC):
             state=progress.algorithm_state,
             randomness=self.randomness,
         )
-        together = max(1, COORDINATES_TOGETHER // self.task.dimension)
+        room = COORDINATES_TOGETHER * (_GPU_FACTOR if self._device.type == "cuda" else 1)
+        together = max(1, room // self.task.dimension)
         for first in range(0, len(cohort), together):
             group = cohort[first : first + together]
             for block in self.algorithm.client_steps(self.task, self.clients.take(group), step):

@@ -50,7 +50,7 @@ def drawn_rows(law: CoordinateLaw, values: Tensor, generator: torch.Generator) -
         case Unchanged():
             return values
         case AddedNoise(noise=noise):
-            return values + _noise(noise, values, generator)
+            return values + added_noise(noise, values, generator)
         case NoisySign(stddev=stddev, magnitude=magnitude):
             positive: Tensor = torch.special.ndtr(values / stddev)
             signs: Tensor = 2.0 * (_uniform(values, generator) < positive) - 1.0
@@ -113,9 +113,10 @@ def _letters_above(uniform: Tensor, masses: list[Tensor], letters: list[float]) 
     return found
 
 
-def _noise(
+def added_noise(
     noise: Gaussian | Laplace | Staircase, like: Tensor, generator: torch.Generator
 ) -> Tensor:
+    """Noise for every entry of `like`, in its precision."""
     match noise:
         case Gaussian(stddev=stddev):
             return stddev * _normal(like.shape, like, generator)

@@ -90,7 +90,8 @@ class Simulation:
         model, state = progress.model, progress.algorithm_state
         if collected.combined:  # else the model stays as it is
             model, state = self.algorithm.server_step(model, collected.combined, state)
-        payload_down = 4 * self.task.dimension * collected.clients_asked
+        sent_down = self.algorithm.downlinks * collected.clients_asked
+        payload_down = 4 * self.task.dimension * sent_down
         short = len(drawn) - len(cohort)
         record = RoundRecord(
             round=number,
@@ -100,6 +101,6 @@ class Simulation:
             payload_bytes_up=collected.payload_bytes_up,
             total_bytes_up=collected.total_bytes_up,
             payload_bytes_down=payload_down,
-            total_bytes_down=payload_down + HEADER_BYTES * collected.clients_asked,
+            total_bytes_down=payload_down + HEADER_BYTES * sent_down,
         )
         return Progress(rounds_done=number, model=model, algorithm_state=state), record

@@ -8,7 +8,7 @@ import torch
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.algorithms.algorithm import Algorithm, Combined, Each, Step
-from sottovoce.channels.channel import Channel
+from sottovoce.channels.channel import MessageChannel
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.rows import Rows
 from sottovoce.learning.task import Task
@@ -43,7 +43,7 @@ class StoredMessages:
     randomness: Randomness
     ledger: Ledger
     rotated: bool
-    channel: Channel
+    channel: MessageChannel
     record_sampling_rate: float = 1.0
 
     def able(self, number: int) -> Mask:

@@ -1,0 +1,46 @@
+"""Training samples that a spec declares public, and that no client has."""
+
+import dataclasses
+
+import numpy as np
+import torch
+
+from sottovoce.aggregation.mode_connectivity import ProxySet
+from sottovoce.config.spec import FedAvgSpec, ModeConnectivitySpec, RunSpec
+from sottovoce.errors import ConfigError
+from sottovoce.learning.datasets import Dataset
+from sottovoce.learning.datasets.selected import chosen_rows
+
+
+def held_out_proxy(
+    spec: RunSpec, data: Dataset, generator: np.random.Generator
+) -> tuple[Dataset, ProxySet | None]:
+    """The data without its public part, and that part; all of it and None if nobody asks for one.
+
+    The test data is left alone: it must not train anything either.
+    """
+    if not isinstance(spec.algorithm, FedAvgSpec) or not isinstance(
+        spec.algorithm.aggregation, ModeConnectivitySpec
+    ):
+        return data, None
+    wanted, available = spec.algorithm.aggregation.proxy_samples, len(data.train_labels)
+    if wanted >= available:
+        raise ConfigError(
+            f"'algorithm.aggregation.proxy_samples' {wanted} leaves nothing of the {available} "
+            "training samples to the clients; ask for fewer"
+        )
+    order = generator.permutation(available)
+    public, private = np.sort(order[:wanted]), np.sort(order[wanted:])
+    features = np.ascontiguousarray(data.train_features[public], dtype=np.float32)
+    proxy = ProxySet(
+        features=torch.from_numpy(features),
+        labels=torch.from_numpy(data.train_labels[public]),
+    )
+    owners = data.train_owners
+    rest = dataclasses.replace(
+        data,
+        train_features=chosen_rows(data.train_features, private),
+        train_labels=data.train_labels[private],
+        train_owners=None if owners is None else owners[private],
+    )
+    return rest, proxy

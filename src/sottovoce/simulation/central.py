@@ -1,0 +1,70 @@
+"""A trusted server's rounds: clipped updates added up as they are, and noise added once.
+
+Every client that can pay is charged in every round. Who was sampled is secret and so are all
+numbers that depend on it: the sum is divided by the expected weight, a round that nobody was
+sampled for releases noise all the same, and what is counted as sent is a message of every client,
+for silence would tell who was not sampled.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from sottovoce.algorithms.algorithm import Combined
+from sottovoce.channels.central import Central, noise_of_sum
+from sottovoce.simulation.backend import Collected
+from sottovoce.simulation.counted import CountedClients, Gathering, Portion
+from sottovoce.simulation.draws import added_noise
+from sottovoce.simulation.progress import Progress
+from sottovoce.wire.message import HEADER_BYTES
+
+
+class CentralSums(CountedClients):
+    """Nothing is encoded or sent. Every round has its own seed, so a run can go on anywhere."""
+
+    def __init__(self, *, channel: Central, **shared: Any) -> None:
+        super().__init__(**shared)
+        self.channel = channel
+
+    def replay(self, number: int, cohort: Sequence[int]) -> None:  # noqa: ARG002
+        self.tally.charge(number, self._payers(number))
+
+    def collect(self, number: int, cohort: Sequence[int], progress: Progress) -> Collected:
+        payers = self._payers(number)
+        assert set(cohort) <= set(payers)  # whoever contributes has paid
+        self.tally.charge(number, payers)
+        self.begin(number)
+        gathering = Gathering(
+            torch.zeros(self.task.dimension, dtype=torch.float64, device=self._device)
+        )
+        for uplink, portion in self._portions(number, cohort, progress):
+            self.add(gathering, portion, number, uplink)
+        bytes_up = sum(self._payload_bytes(self.parts[i]) for i in payers)
+        return Collected(
+            combined=(self._released(gathering, payers),),
+            clients_asked=len(payers),
+            clients_received=len(payers),
+            clients_out_of_budget=0,
+            payload_bytes_up=bytes_up,
+            total_bytes_up=bytes_up + HEADER_BYTES * len(payers),
+        )
+
+    def begin(self, number: int) -> None:
+        seed = int(self.randomness.generator("draws", self.run, number).integers(2**62))
+        self._generator = torch.Generator(device=self.task.device).manual_seed(seed)
+
+    def add(self, gathering: Gathering, portion: Portion, number: int, uplink: int) -> None:  # noqa: ARG002
+        gathering.total += portion.rows.total(portion.weights)
+
+    def _payers(self, number: int) -> list[int]:
+        """Everyone who has budget left: a public matter, which no coin decides."""
+        return [int(i) for i in self.tally.able(number).nonzero()[0]]
+
+    def _released(self, gathering: Gathering, payers: Sequence[int]) -> Combined:
+        parts = [self.parts[i] for i in payers]
+        noise = noise_of_sum({(part.mechanism, part.weight) for part in parts})
+        assert noise is not None  # a round has at least one client that can pay
+        noisy = gathering.total + added_noise(noise, gathering.total, self._generator)
+        expected = self.channel.client_sampling_rate * sum(part.weight for part in parts)
+        return Combined(mean=(noisy / expected).cpu().numpy())
