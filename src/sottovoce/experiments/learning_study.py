@@ -80,7 +80,7 @@ def study(catalogue: Catalogue, settings: Settings, train: Train | None = None) 
     if settings.device is not None:
         grid = _on_device(grid, settings.device)
     assert settings.folder is not None, "whoever runs a study says where trials are kept"
-    with _data_in(settings.data_dir), opened(settings.folder) as store:
+    with data_in(settings.data_dir), opened(settings.folder) as store:
 
         def run(trials: Sequence[Trial], what: str) -> list[TrialResult]:
             return run_in(
@@ -115,7 +115,7 @@ def _on_device(grid: Grid, device: str) -> Grid:
 
 
 @contextlib.contextmanager
-def _data_in(folder: Path | None) -> Iterator[None]:
+def data_in(folder: Path | None) -> Iterator[None]:
     """Data sets are looked for in `folder` while this lasts; no spec says where they lie."""
     if folder is None:
         yield
