@@ -199,9 +199,9 @@ METHOD = (
     "part. MNIST in 21 coordinates learned from synthetic images, a linear model: 210 coordinates. "
     "Noise is calibrated to epsilon as the server sees the messages: each with its sender, or "
     "shuffled (the clones bound, composed over rounds, or the local bound where that is smaller). "
-    "Shuffling needs a pure epsilon of each message, so Gaussian noise has no such row; staircase "
-    "noise under an L2 clip has one of as many steps as coordinates, which no number of clients "
-    "amplifies. Models are trained without moving messages around: a sum has no order. Rates are "
+    "Shuffling needs a pure epsilon of each message, which Gaussian noise has not, and which the "
+    "Renyi curve that staircase noise is charged with under an L2 clip does not state: neither has "
+    "a row. Models are trained without moving messages around: a sum has no order. Rates are "
     "chosen for each row on a held-out tenth of the training data; accuracies are means over seeds "
     "with Student's 95% interval, on test data."
 )
