@@ -14,6 +14,8 @@ STEP_EPSILONS = (1e-12, 500.0)
 
 
 def _as_number(name: str, value: Any) -> float:
+    if type(value) is float:  # sixty thousand clients have a weight each
+        return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ParameterError(f"{name} must be a number, got {value!r}")
     try:

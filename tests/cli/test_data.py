@@ -30,6 +30,7 @@ def test_the_list_says_what_is_there_and_what_can_be_fetched(cli: Any, tmp_path:
     assert rows["mnist"]["files"] == [str(tmp_path / "mnist.npz")]
     found = {name: row["status"] for name, row in rows.items()}
     assert found == {
+        "blobs:ROWSxFEATURESxCLASSES": "as named",
         "cifar10": "can be fetched",
         "csv:PATH": "as named",
         "digits": "bundled",

@@ -46,6 +46,7 @@ def test_a_table_says_how_it_is_read() -> None:
     [
         {"clients": 0},
         {"num_train": 0},
+        {"num_owners": 0},
         {"validation_fraction": 1.0},
         {"partition": {"kind": "shards", "shards_per_client": 0}},
         {"partition": {"kind": "owner"}},

@@ -25,7 +25,7 @@ from sottovoce.algorithms.algorithm import Block, Combined, State, Step
 from sottovoce.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.errors import ParameterError
 from sottovoce.learning.clients import ClientData, names_of, sizes_of
-from sottovoce.learning.rows import DenseRows, OuterRows, Rows, clipped
+from sottovoce.learning.rows import DenseRows, Rows, clipping
 from sottovoce.learning.task import Task
 
 # Clipped gradients are rounded to this fraction of the clip norm; MAX_RECORDS of them fit int64.
@@ -64,6 +64,9 @@ class SampleClippedGradient:
         self, task: Task, clients: Sequence[ClientData], step: Step
     ) -> Iterator[tuple[int, Rows]]:
         taking_part = self._sample(clients, step)
+        if self.summation == "float" and taking_part is None and max(sizes_of(clients)) == 1:
+            yield from self._own_gradients(task, clients, step.model)
+            return
         add = self._exact_sums if self.summation == "exact" else self._float_sums
         totals = add(task, clients, step.model, taking_part)
         records = [self.records(size) for size in sizes_of(clients)]
@@ -116,23 +119,33 @@ class SampleClippedGradient:
     ) -> Tensor:
         totals = torch.zeros(len(clients), task.dimension, device=task.device)
         for owners, rows in task.sample_gradients(model, clients, taking_part):
-            _add_to_owners(totals, owners, clipped(rows, self._limit))
+            finite, factors = clipping(rows, self._limit)
+            for owner, own in _runs(owners):
+                totals[owner] += finite.select(own).total(factors[own])
         return totals
+
+    def _own_gradients(
+        self, task: Task, clients: Sequence[ClientData], model: Vector
+    ) -> Iterator[tuple[int, Rows]]:
+        """Clients with one sample each: their gradients are their updates, and nothing is added."""
+        start = 0
+        for _, rows in task.sample_gradients(model, clients):
+            finite, factors = clipping(rows, self._limit)
+            yield start, finite.scaled(-factors)
+            start += len(rows)
 
 
 def _float_of(totals: Tensor) -> torch.dtype:
     return torch.float64 if totals.dtype == torch.int64 else totals.dtype
 
 
-def _add_to_owners(totals: Tensor, owners: Tensor, rows: Rows) -> None:
-    """Add each row to its owner's total; factors of outer products are summed without the rows."""
-    match rows:
-        case DenseRows(values=values):
-            totals.index_add_(0, owners, values)
-        case OuterRows():
-            for owner in torch.unique(owners).tolist():
-                mine = torch.nonzero(owners == owner)[:, 0]
-                totals[owner] += rows.select(mine).total(torch.ones(len(mine), device=mine.device))
+def _runs(owners: Tensor) -> Iterator[tuple[int, slice]]:
+    """Each owner and where its rows are: they lie side by side."""
+    found, counts = torch.unique_consecutive(owners, return_counts=True)
+    stop = 0
+    for owner, count in zip(found.tolist(), counts.tolist(), strict=True):
+        start, stop = stop, stop + count
+        yield owner, slice(start, stop)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,12 @@
 """`sottovoce data`: which datasets there are, where their files lie, and getting them."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, print_fields, print_json, print_table, progress_bars
+from sottovoce.cli.output import Bars, Json, print_fields, print_json, print_table, progress_bars
 
 app = typer.Typer(help="List, fetch and show datasets.", no_args_is_help=True)
 
@@ -50,21 +51,35 @@ def _where(files: list[str]) -> str:
     return f"{Path(files[0]).parent} ({len(files)} files)"
 
 
+def use(data_dir: Path | None) -> None:
+    """Make this the data folder, here and in processes that are started from here."""
+    if data_dir is not None:
+        os.environ["SOTTOVOCE_DATA"] = str(data_dir.expanduser().absolute())
+
+
+def fetch_missing(name: str, bars: Bars, data_dir: Path | None = None) -> None:
+    """Download a dataset's files, each with a bar, unless the data is there."""
+    from sottovoce.learning import datasets
+
+    if datasets.where_found(name, data_dir) is not None:
+        return
+    for file in datasets.files_to_fetch(name, data_dir):
+
+        def on_bytes(done: int, total: int | None, label: str = file.path) -> None:
+            bars.update(Path(label).name, done, total or done, "bytes")
+
+        datasets.fetch(file, datasets.data_folder(data_dir), on_bytes=on_bytes)
+
+
 @app.command()
 def fetch(name: str, data_dir: DataDir = None, as_json: Json = False) -> None:
     """Download a dataset's files, checked against their digests, unless the data is there."""
     from sottovoce.learning import datasets
 
     folder = datasets.data_folder(data_dir)
-    files = datasets.files_to_fetch(name, data_dir)
-    missing = datasets.where_found(name, data_dir) is None
+    datasets.files_to_fetch(name, data_dir)  # an unknown name, or nowhere to get it, is said first
     with progress_bars() as bars:
-        for file in files if missing else ():
-
-            def on_bytes(done: int, total: int | None, label: str = file.path) -> None:
-                bars.update(Path(label).name, done, total or done, "bytes")
-
-            datasets.fetch(file, folder, on_bytes=on_bytes)
+        fetch_missing(name, bars, data_dir)
     places = [str(path) for path in datasets.where_found(name, data_dir) or []]
     if as_json:
         print_json({"name": name, "folder": str(folder), "files": places})

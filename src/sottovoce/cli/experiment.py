@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from sottovoce.cli.data import DataDir, fetch_missing, use
 from sottovoce.cli.output import Bars, Json, print_json, print_table, progress_bars
 
 if TYPE_CHECKING:
@@ -20,9 +21,6 @@ Fast = Annotated[bool, typer.Option("--fast", help="A reduced version, in second
 Quick = Annotated[bool, typer.Option("--quick", hidden=True)]  # an earlier name of --fast
 Seeds = Annotated[int | None, typer.Option(help="Repetitions of what is sampled.")]
 Jobs = Annotated[int | None, typer.Option(help="Models trained at a time; 1 if not given.")]
-DataDir = Annotated[
-    Path | None, typer.Option(help="Where data sets lie, if not where they usually do.")
-]
 Device = Annotated[
     Literal["auto", "cpu", "cuda"] | None, typer.Option(help="What trains the models.")
 ]
@@ -76,6 +74,9 @@ def run(
         from sottovoce.experiments.experiment import find
 
         found = find(name)
+        use(data_dir)
+        for needed in found.data.replace(",", " ").split():
+            fetch_missing(needed, bars)
         settings = found.settings(
             seeds=seeds,
             fast=fast or quick,

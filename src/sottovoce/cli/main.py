@@ -106,6 +106,11 @@ def _explain(error: Exception) -> str | None:
     if isinstance(error, ModuleNotFoundError):
         extra = _EXTRAS.get((error.name or "").split(".")[0])
         return extra and f"error: this needs {error.name}: pip install 'sottovoce[{extra}]'"
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's
+        return (
+            "error: out of memory; train fewer clients in a round or a smaller model, or set "
+            "runtime.device = 'cpu'. A run goes on from its last checkpoint with --resume"
+        )
     if isinstance(error, OSError):
         return f"error: cannot write the output: {error.strerror or error}"
     return None

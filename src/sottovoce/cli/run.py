@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sottovoce.cli.data import DataDir, fetch_missing, use
 from sottovoce.cli.output import (
     Json,
     print_fields,
@@ -22,6 +23,7 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder [runs/NAME].")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Train as a spec says; results, ledger and checkpoints go into a run folder."""
@@ -29,7 +31,9 @@ def run(
 
     loaded = load(spec, set_ or [])
     folder = out or Path("runs") / loaded.name
+    use(data_dir)
     with progress_bars() as bars:
+        fetch_missing(loaded.data.dataset, bars)
         from sottovoce.experiments.runner import run as run_spec  # torch takes a while to load
 
         def on_round(row: dict[str, Any]) -> None:

@@ -67,8 +67,9 @@ class DataSpec(Section):
     """Data and its clients.
 
     `clients` may be left out where the partition settles it: a client an owner, or a sample.
-    `num_train` and `num_test` keep a random part of the rows. `validation_fraction` holds out a
-    part of the training data and tests on that instead of the test set: for tuning.
+    `num_owners` keeps so many of those whose the training rows are, drawn at random, with all that
+    is theirs; `num_train` and `num_test` keep a random part of the rows. `validation_fraction`
+    holds out a part of the training data and tests on that instead of the test set: for tuning.
     """
 
     dataset: str
@@ -77,6 +78,7 @@ class DataSpec(Section):
         IidSpec | DirichletSpec | ShardsSpec | ByOwnerSpec | OneSampleSpec,
         Field(discriminator="kind"),
     ] = IidSpec(kind="iid")
+    num_owners: _Count | None = None
     num_train: _Count | None = None
     num_test: _Count | None = None
     validation_fraction: _Fraction | None = None

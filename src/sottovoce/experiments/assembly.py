@@ -24,6 +24,7 @@ from sottovoce.domains import L2Ball
 from sottovoce.errors import ConfigError
 from sottovoce.experiments import central, nbafl
 from sottovoce.experiments.algorithms import algorithm_of, check_gathering
+from sottovoce.experiments.calibrations import Charge
 from sottovoce.experiments.choice import chosen, in_one_sentence
 from sottovoce.experiments.data import clients_of, load_data, task_of
 from sottovoce.experiments.groups import (
@@ -40,7 +41,7 @@ from sottovoce.learning.task import Task
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
-from sottovoce.privacy.events import NonPrivate, PrivacyEvent
+from sottovoce.privacy.events import NonPrivate
 from sottovoce.randomness import Randomness, SeededRandomness, SystemRandomness
 from sottovoce.rounds.plan import ClientPlan, charged_event
 from sottovoce.simulation.cohorts import (
@@ -111,7 +112,8 @@ def assemble(spec: RunSpec) -> Assembly:
         ],
     )
     resolved = written_into(spec, groups)
-    rotated = _is_rotated(resolved, [part.mechanism for part in parts])
+    distinct = list({id(part.mechanism): part.mechanism for part in parts}.values())
+    rotated = _is_rotated(resolved, distinct)
     resolved = resolved.model_copy(update={"rotation": "on" if rotated else "off"})
     return Assembly(
         spec=resolved,
@@ -156,23 +158,20 @@ def _resolved(
     """
     size_of = dict(zip(clients.names, clients.sizes, strict=True))
     times = most_participations(_sampling(spec, len(clients)), len(clients), spec.rounds)
+    charge = Charge(
+        channel=channel,
+        adjacency=spec.privacy.adjacency,
+        record_sampling_rate=spec.privacy.record_sampling_rate,
+    )
     found, reasons = [], {}
     for group in groups:
         sizes = sorted({size_of[name] for name in group.clients}, reverse=True)
         domains = dict.fromkeys(algorithm.domain(dimension, size) for size in sizes)
-
-        def event_of(mechanism: Mechanism) -> PrivacyEvent:
-            return charged_event(
-                channel, mechanism, spec.privacy.adjacency, spec.privacy.record_sampling_rate
-            )
-
         if group.mechanism.kind == AUTO:
             group, reasons[group.where] = chosen(
-                group, spec, next(iter(domains)), event_of, rounds=times * algorithm.uplinks
+                group, spec, next(iter(domains)), charge, rounds=times * algorithm.uplinks
             )
-        found.append(
-            resolve(group, list(domains), rounds=times * algorithm.uplinks, event_of=event_of)
-        )
+        found.append(resolve(group, list(domains), rounds=times * algorithm.uplinks, charge=charge))
     return tuple(found), in_one_sentence(reasons)
 
 

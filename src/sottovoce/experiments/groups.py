@@ -7,9 +7,9 @@ from sottovoce.adjacency import Unit
 from sottovoce.config.spec import GroupSpec, MechanismSpec, RunSpec
 from sottovoce.domains import Domain
 from sottovoce.errors import ConfigError, ParameterError, UnknownNameError
+from sottovoce.experiments.calibrations import Charge, Target, calibrated
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.registry import EventOf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def groups_of(spec: RunSpec, clients: Sequence[str]) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def resolve(group: Group, domains: Sequence[Domain], *, rounds: int, event_of: EventOf) -> Group:
+def resolve(group: Group, domains: Sequence[Domain], *, rounds: int, charge: Charge) -> Group:
     """The group with the calibrated and automatic parameters of its mechanism filled in."""
     kind, given = group.mechanism.kind, group.mechanism.parameters
     registration = registry.find(kind)
@@ -76,14 +76,8 @@ def resolve(group: Group, domains: Sequence[Domain], *, rounds: int, event_of: E
                 f"'{group.where}.epsilon' to calibrate it"
             )
         try:
-            found = registration.calibrated_for_all(
-                domains,
-                given,
-                rounds=rounds,
-                epsilon=group.epsilon,
-                delta=group.delta,
-                event_of=event_of,
-            )
+            target = Target(rounds=rounds, epsilon=group.epsilon, delta=group.delta)
+            found = calibrated(registration, domains, given, target, charge)
         except ParameterError as error:
             if not group.number:
                 raise

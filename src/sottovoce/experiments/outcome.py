@@ -16,7 +16,7 @@ from sottovoce.experiments.books import Books
 from sottovoce.experiments.client_table import client_table, group_table
 from sottovoce.files import finite_or_none
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.mechanisms.mechanism import bits_per_coordinate
+from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
 from sottovoce.privacy.accounting import privacy_spent, show_epsilon
 from sottovoce.privacy.events import NonPrivate, multiset, unhidden
 from sottovoce.simulation.engine import RoundRecord, Simulation
@@ -49,15 +49,21 @@ def header(assembly: Assembly) -> dict[str, Any]:
 def _grade_and_bits(assembly: Assembly) -> dict[str, Any]:
     """The weakest grade of all mechanisms, and bits of a coordinate, on average over clients."""
     mechanisms = [part.mechanism for part in assembly.parts]
-    bits = [bits_per_coordinate(mechanism) for mechanism in mechanisms]
+    bits_of = {id(one): bits_per_coordinate(one) for one in _distinct(assembly)}
+    bits = [bits_of[id(mechanism)] for mechanism in mechanisms]
     return {
         "sampling_grade": "float" if _any_float(assembly) else mechanisms[0].sampling,
         "bits_per_coordinate": bits[0] if len(set(bits)) == 1 else statistics.fmean(bits),
     }
 
 
+def _distinct(assembly: Assembly) -> list[Mechanism]:
+    """Each mechanism once: thousands of clients share few."""
+    return list({id(part.mechanism): part.mechanism for part in assembly.parts}.values())
+
+
 def _any_float(assembly: Assembly) -> bool:
-    return any(part.mechanism.sampling == "float" for part in assembly.parts)
+    return any(mechanism.sampling == "float" for mechanism in _distinct(assembly))
 
 
 def guarantee(assembly: Assembly) -> str:

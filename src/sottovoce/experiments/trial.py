@@ -13,7 +13,7 @@ from sottovoce.experiments.outcome import Metrics, metrics_row, result_of
 from sottovoce.simulation.engine import Halted
 
 OnRound = Callable[[Metrics], None]
-MOST_EVALUATIONS = 40  # of a curve: tests take longer than rounds where models are small
+MOST_EVALUATIONS = 20  # of a curve: tests take longer than rounds where models are small
 
 
 def trial(spec: RunSpec, *, on_round: OnRound | None = None) -> dict[str, Any]:

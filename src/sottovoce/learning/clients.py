@@ -46,6 +46,7 @@ class Clients(Sequence[ClientData]):
     ) -> None:
         self._features, self._labels, self._shares = features, labels, shares
         self._numbers = range(len(shares)) if numbers is None else numbers
+        self._names: list[str] | None = None
 
     def __len__(self) -> int:
         return len(self._shares)
@@ -71,7 +72,9 @@ class Clients(Sequence[ClientData]):
 
     @property
     def names(self) -> list[str]:
-        return [client_name(number) for number in self._numbers]
+        if self._names is None:
+            self._names = [client_name(number) for number in self._numbers]
+        return self._names
 
     @property
     def sizes(self) -> list[int]:

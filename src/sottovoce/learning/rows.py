@@ -1,13 +1,14 @@
 """Updates of several clients at once: rows of a matrix, or outer products that need not be made.
 
-The gradient of a linear model at one sample is an outer product, residual x [features, 1]. Its norm
+The gradient of a linear layer at one sample is an outer product, residual x [features, 1]. Its norm
 is a product of two norms, and a weighted sum of many is one matrix product: whoever needs no more
 than these never holds the rows. The flat layout is that of the module: weights row by row, then
-biases.
+biases, layer after layer.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -81,19 +82,63 @@ class OuterRows:
             yield made
 
 
-Rows = DenseRows | OuterRows
+@dataclass(frozen=True, slots=True)
+class LayeredRows:
+    """Row i is made of the i-th rows of several layers, one after the other."""
+
+    layers: tuple[DenseRows | OuterRows, ...]
+
+    def __len__(self) -> int:
+        return len(self.layers[0])
+
+    def norms(self) -> Tensor:
+        norms: Tensor = torch.linalg.vector_norm(
+            torch.stack([x.norms() for x in self.layers]), dim=0
+        )
+        return norms
+
+    def scaled(self, factors: Tensor) -> "LayeredRows":
+        return LayeredRows(tuple(layer.scaled(factors) for layer in self.layers))
+
+    def select(self, positions: Tensor | slice) -> "LayeredRows":
+        return LayeredRows(tuple(layer.select(positions) for layer in self.layers))
+
+    def total(self, weights: Tensor) -> Tensor:
+        return torch.cat([layer.total(weights) for layer in self.layers])
+
+    def blocks(self, rows: int) -> Iterator[Tensor]:
+        """The rows, at most so many at once."""
+        for parts in zip(*(layer.blocks(rows) for layer in self.layers), strict=True):
+            yield torch.cat(parts, dim=1)
+
+
+Rows = DenseRows | OuterRows | LayeredRows
 
 
 def clipped(rows: Rows, limit: float) -> Rows:
     """Rows shortened to norm `limit`; one that is not finite becomes zero."""
+    finite, factors = clipping(rows, limit)
+    return finite.scaled(factors)
+
+
+def clipping(rows: Rows, limit: float) -> tuple[Rows, Tensor]:
+    """Finite rows, and the factors that shorten them to norm `limit`.
+
+    For whoever adds rows up: the factors can be weights of the sum, and need no pass of their own.
+    A row that is not finite is zero.
+    """
     norms = rows.norms()
     factors = limit / torch.clamp(norms, min=limit)
     finite = torch.isfinite(norms)
     if not bool(finite.all()):
-        return _without(rows, finite).scaled(torch.where(finite, factors, 0.0))
-    return rows.scaled(factors)
+        return _without(rows, finite), torch.where(finite, factors, 0.0)
+    return rows, factors
 
 
+@overload
+def _without(rows: DenseRows | OuterRows, finite: Tensor) -> DenseRows | OuterRows: ...
+@overload
+def _without(rows: LayeredRows, finite: Tensor) -> LayeredRows: ...
 def _without(rows: Rows, finite: Tensor) -> Rows:
     """Rows with zeros in place of those that are not finite: 0 times infinity is no zero."""
     match rows:
@@ -105,3 +150,5 @@ def _without(rows: Rows, finite: Tensor) -> Rows:
                 left=torch.where(finite[:, None], left, 0.0),
                 right=torch.where(finite[:, None], right, 0.0),
             )
+        case LayeredRows(layers=layers):
+            return LayeredRows(tuple(_without(layer, finite) for layer in layers))

@@ -4,8 +4,10 @@ Models travel as flat float64 vectors; inside, torch works in the module's own p
 task's device.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -17,13 +19,15 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from sottovoce.domains import Vector
 from sottovoce.learning.clients import ClientData, samples_of, sizes_of
+from sottovoce.learning.layer_gradients import chain_of, layer_gradients
 from sottovoce.learning.models import check_module
 from sottovoce.learning.rows import DenseRows, OuterRows, Rows
 
 # Gradients held at once: bounds the memory of a round whatever the number of clients.
 MAX_GRADIENT_ELEMENTS = 1 << 25
-_GPU_FACTOR = 16  # a GPU has the room, and small chunks leave it idle
+_TIMES_ON_GPU = 16  # there small kernels cost more than memory does
 _EVALUATED_TOGETHER = 1024
+_KEPT_BYTES = 1 << 28
 
 Objective = Literal["classification", "regression"]
 
@@ -56,9 +60,11 @@ class Task:
         self.objective: Objective = objective
         self._module = module.to(self.device)
         self._shapes = {name: p.shape for name, p in module.named_parameters()}
-        self._test_features, self._test_labels = test_features, test_labels.to(self.device)
+        self._test_features = self._kept(test_features)
+        self._test_labels = test_labels.to(self.device)
+        self._chain = chain_of(module, test_features.shape[1:])
 
-    @property
+    @cached_property
     def dimension(self) -> int:
         return sum(shape.numel() for shape in self._shapes.values())
 
@@ -111,7 +117,7 @@ class Task:
             features, labels, owners = features[chosen], labels[chosen], owners[chosen]
         features, labels = features.to(self.device), labels.to(self.device)
         owners = owners.to(self.device)
-        rows = max(1, self._elements // self.dimension)
+        rows = self._together(self._elements_per_sample)
         for start in range(0, len(labels), rows):
             part = slice(start, start + rows)
             yield owners[part], self._gradients(model, features[part], labels[part])
@@ -143,7 +149,7 @@ class Task:
 
         step = vmap(grad(loss))
         start_model = self._unflatten(self.tensor(model))
-        together = max(1, self._elements // (4 * self.dimension))
+        together = self._together(4 * self.dimension)
         weights = [0.0] * len(clients) if proximal_weights is None else proximal_weights
         for start in range(0, len(clients), together):
             group = clients[start : start + together]
@@ -167,10 +173,6 @@ class Task:
     # -- inside ----------------------------------------------------------------------------
 
     @property
-    def _elements(self) -> int:
-        return MAX_GRADIENT_ELEMENTS * (_GPU_FACTOR if self.device.type == "cuda" else 1)
-
-    @property
     def _linear(self) -> nn.Linear | None:
         """The layer, where the whole model is one linear layer and the task a classification."""
         if self.objective != "classification":
@@ -180,15 +182,31 @@ class Task:
         only = kept[0] if len(kept) == 1 else None
         return only if isinstance(only, nn.Linear) else None
 
+    def _together(self, elements: int) -> int:
+        """How many rows of so many numbers are held at once."""
+        most = MAX_GRADIENT_ELEMENTS * (_TIMES_ON_GPU if self.device.type == "cuda" else 1)
+        return max(1, most // elements)
+
+    @property
+    def _elements_per_sample(self) -> int:
+        if self._chain is None or self._linear is not None:
+            return self.dimension
+        return max(self.dimension, self._chain.elements_per_sample)
+
     def _gradients(self, model: Vector, features: Tensor, labels: Tensor) -> Rows:
         if self._linear is not None:
             return self._linear_gradients(model, features, labels)
+        parameters = self._unflatten(self.tensor(model))
+        if self._chain is not None:
+            return layer_gradients(
+                self._chain, parameters, features, lambda outputs: self._losses(outputs, labels)
+            )
 
         def sample_loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
             return self._losses(self._outputs(parameters, x[None]), y[None]).sum()
 
         per_sample = vmap(grad(sample_loss), in_dims=(None, 0, 0))
-        gradients = per_sample(self._unflatten(self.tensor(model)), features, labels)
+        gradients = per_sample(parameters, features, labels)
         return DenseRows(self._flatten(gradients))
 
     def _linear_gradients(self, model: Vector, features: Tensor, labels: Tensor) -> OuterRows:
@@ -218,6 +236,12 @@ class Task:
     def _samples(self, clients: Sequence[ClientData]) -> tuple[Tensor, Tensor]:
         features, labels = samples_of(clients)
         return features.to(self.device), labels.to(self.device)
+
+    def _kept(self, features: Tensor | NDArray[Any]) -> Tensor | NDArray[Any]:
+        """Test features where and as they are used, if there is room: they are used often."""
+        if self.device.type == "cuda" or 4 * math.prod(features.shape) <= _KEPT_BYTES:
+            return self._features(features)
+        return features
 
     def _features(self, features: Tensor | NDArray[Any]) -> Tensor:
         if not isinstance(features, Tensor):

@@ -31,10 +31,7 @@ class Tally:
         uplinks: int,
     ) -> None:
         self._names = {name: number for number, name in enumerate(clients)}
-        kinds = list(dict.fromkeys(zip(charged, budgets, strict=True)))
-        numbers = {kind: number for number, kind in enumerate(kinds)}
-        self._kinds = kinds
-        self._kind_of = np.array([numbers[k] for k in zip(charged, budgets, strict=True)])
+        self._kinds, self._kind_of = _kinds(charged, budgets)
         self._uplinks = uplinks
         self.rounds = np.zeros(len(charged), dtype=np.int64)
         self._last_number, self._last_charged = 0, np.zeros(0, dtype=np.int64)
@@ -47,8 +44,11 @@ class Tally:
         if number <= self._last_number:
             counts = counts.copy()
             counts[self._last_charged] -= 1
-        states, which = self._states(counts)
-        return np.array([self._affords(kind, count) for kind, count in states])[which]
+        codes, found = self._states(counts)
+        verdicts = np.zeros(int(codes.max(initial=0)) + 1, dtype=np.bool_)
+        for code in found:
+            verdicts[code] = self._affords(*self._state(code))
+        return verdicts[codes]
 
     def charge(self, number: int, clients: Sequence[int] | Indices) -> None:
         """Count a round for clients who are able to pay."""
@@ -80,15 +80,19 @@ class Tally:
 
         Only rounds that were run are counted here, so `through` changes nothing.
         """
-        states, _ = self._states(self.rounds)
+        _, found = self._states(self.rounds)
+        states = [self._state(code) for code in found]
         totals = [self._spending(kind, count, delta) for kind, count in states if count]
         return max(totals, key=lambda spent: spent.epsilon, default=None)
 
-    def _states(self, counts: Indices) -> tuple[list[tuple[int, int]], Indices]:
-        """The distinct (event and budget, rounds), and which of them each client has."""
-        width = len(self._kinds)
-        found, which = np.unique(counts * width + self._kind_of, return_inverse=True)
-        return [(int(code) % width, int(code) // width) for code in found], which.reshape(-1)
+    def _states(self, counts: Indices) -> tuple[Indices, list[int]]:
+        """A number for each client's (event and budget, rounds), and those that occur."""
+        codes = counts * len(self._kinds) + self._kind_of
+        return codes, np.flatnonzero(np.bincount(codes)).tolist()
+
+    def _state(self, code: int) -> tuple[int, int]:
+        """(event and budget, rounds) that a number stands for."""
+        return code % len(self._kinds), code // len(self._kinds)
 
     def _affords(self, kind: int, count: int) -> bool:
         event, budget = self._kinds[kind]
@@ -107,3 +111,21 @@ class Tally:
                 events.multiset([(event, count * self._uplinks)]), delta
             )
         return self._spent[key]
+
+
+def _kinds(
+    charged: Sequence[PrivacyEvent], budgets: Sequence[Budget | None]
+) -> tuple[list[tuple[PrivacyEvent, Budget | None]], Indices]:
+    """The distinct pairs, and which of them each client has.
+
+    Clients mostly share their objects, and an object's identity is found faster than its hash.
+    """
+    numbers: dict[tuple[PrivacyEvent, Budget | None], int] = {}
+    known: dict[tuple[int, int], int] = {}
+    found = []
+    for event, budget in zip(charged, budgets, strict=True):
+        identity = id(event), id(budget)
+        if identity not in known:
+            known[identity] = numbers.setdefault((event, budget), len(numbers))
+        found.append(known[identity])
+    return list(numbers), np.array(found, dtype=np.int64)

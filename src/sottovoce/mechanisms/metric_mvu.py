@@ -25,6 +25,7 @@ _ROUNDING = 2.0**-50
 # Each order costs some hundredths of a second; the conversion is flat around its best order.
 _ORDERS = tuple(1.0 + 0.05 * 1.25**k for k in range(42))  # 1.05 to 471
 _RESOLUTION = 3e-3
+_LEAST_OF_MANY = 5e-3
 
 
 def _per_unit(domain: Domain, metric: str, input_bits: int) -> float:
@@ -46,6 +47,8 @@ def _epsilon_ends(domain: Domain, given: Parameters) -> tuple[float, float]:
     """The least and the most private epsilon for which there are tables."""
     unit = _per_unit(domain, given["metric"], given["input_bits"])
     low, high = store.EPSILON_RANGE
+    if given["output_bits"] > 2:  # below, rows are so alike that no table of many is exact
+        low = _LEAST_OF_MANY
     return high * unit * (1.0 - 1e-9), low * unit * (1.0 + 1e-9)
 
 

@@ -40,7 +40,7 @@ class CentralSums(CountedClients):
         )
         for uplink, portion in self._portions(number, cohort, progress):
             self.add(gathering, portion, number, uplink)
-        bytes_up = sum(self._payload_bytes(self.parts[i]) for i in payers)
+        bytes_up = self._payload_bytes(payers)
         return Collected(
             combined=(self._released(gathering, payers),),
             clients_asked=len(payers),

@@ -5,9 +5,11 @@ adds up and keeps the sample to himself (`channels.central`).
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import assert_never
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sottovoce import parameters
 from sottovoce.errors import ParameterError
@@ -81,10 +83,15 @@ def draw(
         case Epochs(size=size):
             _check_size(size, num_clients)
             epoch, place = divmod(number - 1, sampling.rounds_of_an_epoch(num_clients))
-            order = schedule.generator("epoch", epoch).permutation(num_clients)
+            order = _order(schedule, epoch, num_clients)
             return sorted(order[place * size : (place + 1) * size].tolist())
         case _:
             assert_never(sampling)
+
+
+@lru_cache(maxsize=2)  # the rounds of an epoch share it
+def _order(schedule: SeededRandomness, epoch: int, num_clients: int) -> NDArray[np.int64]:
+    return schedule.generator("epoch", epoch).permutation(num_clients)
 
 
 def _check_size(size: int, num_clients: int) -> None:

@@ -95,7 +95,7 @@ class CountedClients(ABC):
         self.begin(number)
         for uplink, portion in self._portions(number, cohort, progress):
             self.add(gathered[uplink], portion, number, uplink)
-        bytes_up = sum(self._payload_bytes(self.parts[i]) for i in cohort) * len(gathered)
+        bytes_up = self._payload_bytes(cohort) * len(gathered)
         return Collected(
             combined=tuple(one.combined() for one in gathered) if len(cohort) else (),
             clients_asked=len(cohort),
@@ -123,9 +123,14 @@ class CountedClients(ABC):
     def _device(self) -> torch.device:
         return self.task.device
 
-    def _payload_bytes(self, part: ClientPlan) -> int:
-        bits = part.mechanism.code_format().payload_bits(self.task.dimension)
-        return (bits + 7) // 8
+    def _payload_bytes(self, clients: Sequence[int]) -> int:
+        """What the codes of one vector of these clients take."""
+        mechanisms = [self.parts[i].mechanism for i in clients]
+        sizes = {
+            id(one): (one.code_format().payload_bits(self.task.dimension) + 7) // 8
+            for one in {id(one): one for one in mechanisms}.values()
+        }
+        return sum(sizes[id(one)] for one in mechanisms)
 
     def _portions(
         self, number: int, cohort: Sequence[int], progress: Progress

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.learning.datasets.dataset import Dataset, subset, with_validation
+from sottovoce.learning.datasets.dataset import Dataset, some_owners, subset, with_validation
 from sottovoce.learning.datasets.register import Entry, Request, entries, find
 from sottovoce.learning.datasets.sources import (
     DataFile,
@@ -31,6 +31,7 @@ __all__ = [
     "fetch",
     "files_to_fetch",
     "load",
+    "some_owners",
     "subset",
     "where_found",
     "with_validation",

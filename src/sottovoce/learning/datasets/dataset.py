@@ -105,6 +105,19 @@ def subset(
     )
 
 
+def some_owners(dataset: Dataset, count: int, generator: np.random.Generator) -> Dataset:
+    """The training rows of so many owners, drawn at random, with all that is theirs."""
+    if dataset.train_owners is None:
+        raise ParameterError(
+            f"num_owners is {count}, but dataset '{dataset.name}' does not say whose its rows are; "
+            "use num_train"
+        )
+    owners = np.unique(dataset.train_owners)
+    kept = owners[_some_of("num_owners", count, len(owners), generator)]
+    rows = np.flatnonzero(np.isin(dataset.train_owners, kept))
+    return dataclasses.replace(dataset, **_training(dataset, rows))
+
+
 def _some_of(
     name: str, wanted: int | None, available: int, generator: np.random.Generator
 ) -> Owners | slice:
