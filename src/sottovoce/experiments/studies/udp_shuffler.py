@@ -42,12 +42,7 @@ BASE: dict[str, Any] = {
     "features": [{"kind": "precondition", "images": "strokes", "count": 4000, "components": 20}],
     "model": {"kind": "linear", "bias": False},
     "algorithm": {"kind": "fedavg", "server_learning_rate": 1.0, "local_learning_rate": 1.0},
-    "privacy": {
-        "level": "client",
-        "adjacency": "replace-one",
-        "clip_norm": 0.1,
-        "delta": 1e-6,
-    },
+    "privacy": {"level": "client", "adjacency": "replace-one", "clip_norm": 0.1, "delta": 1e-6},
     "mechanism": {"kind": "laplace"},
     "runtime": {"messages": "none", "device": "auto"},
 }
@@ -147,8 +142,10 @@ def held_out(found: Sequence[Cell], rates: Sequence[float]) -> list[Trial]:
     return trials(tables, rates, [FIRST_TUNING_SEED])
 
 
-def row(one: Cell, rate: TunedRate, results: Sequence[TrialResult]) -> Row:
+def row(one: Cell, tuned: Mapping[Group, TunedRate], final: Sequence[TrialResult]) -> Row:
     """Noise, both epsilons and accuracy over seeds."""
+    group = group_of(one.key)
+    results = [result for result in final if group_of(result.key) == group]
     accuracies = [float(r.result["accuracy"]) for r in results if r.result is not None]
     mean, half = mean_and_half_width(accuracies) if len(accuracies) > 1 else (None, None)
     return {
@@ -156,7 +153,7 @@ def row(one: Cell, rate: TunedRate, results: Sequence[TrialResult]) -> Row:
         "noise_multiplier": one.noise_multiplier,
         "epsilon_if_all_is_seen": one.local_epsilon,
         "epsilon_spent": one.spent,
-        RATE: rate.rate,
+        RATE: tuned[group].rate,
         "accuracy": mean,
         "accuracy_low": None if mean is None or half is None else mean - half,
         "accuracy_high": None if mean is None or half is None else mean + half,
@@ -178,19 +175,20 @@ def study(settings: Settings, train: Train | None = None) -> Findings:
 
     with data_in(settings.data_dir):
         found = list(cells(settings))
-        tuned = chosen(run(held_out(found, rates), "tuning"))
+        tried = run(held_out(found, rates), "tuning")
+        tuned = chosen(tried)
         every = trials(found, rates, range(1, settings.seeds + 1))
         final = run([t for t in every if tuned[group_of(t.key)].rate == t.key[RATE]], "trials")
-    rows = [_row_of(one, tuned, final) for one in found]
-    failures = [f"{label(r.key)}: {r.error}" for r in final if r.error]
+    rows = [row(one, tuned, final) for one in found]
+    stages = [*(("tuning", result) for result in tried), *(("final", result) for result in final)]
     return Findings(
         rows=rows,
         figures=[figure(rows)],
         verdict=verdict(rows),
         method=METHOD,
         reduced=_reduced(settings) if settings.fast else "",
-        failures=failures,
-        trials=[_trial_row(result) for result in final],
+        failures=[f"{stage}, {label(r.key)}: {r.error}" for stage, r in stages if r.error],
+        trials=[_trial_row(stage, result) for stage, result in stages],
     )
 
 
@@ -217,14 +215,9 @@ def _reduced(settings: Settings) -> str:
     return "; ".join([*parts, f"{settings.seeds} seeds"]) + "."
 
 
-def _row_of(one: Cell, tuned: Mapping[Group, TunedRate], final: Sequence[TrialResult]) -> Row:
-    mine = [result for result in final if group_of(result.key) == group_of(one.key)]
-    return row(one, tuned[group_of(one.key)], mine)
-
-
-def _trial_row(result: TrialResult) -> Row:
+def _trial_row(stage: str, result: TrialResult) -> Row:
     return {
-        "stage": "final",
+        "stage": stage,
         **result.key,
         "accuracy": (result.result or {}).get("accuracy"),
         "seconds": round(result.seconds, 3),
