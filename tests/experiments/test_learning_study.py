@@ -214,7 +214,7 @@ def test_further_axes_are_compared_apart(tmp_path: Path) -> None:
     table["axes"]["clients"] = {"path": "data.clients", "values": [4, 10]}
     findings = _findings(tmp_path, table)
     assert len(findings.rows) == 14
-    assert findings.verdict.startswith("Of 4 budgets, ")
+    assert findings.verdict.startswith("Of 4 settings, ")
     assert "At epsilon = 3, clients 10, Gaussian (float32) is best" in findings.verdict
     scatter = findings.figures[0].chart
     assert isinstance(scatter, ScatterChart)

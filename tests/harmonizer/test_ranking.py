@@ -121,8 +121,8 @@ def test_a_budget_that_nothing_keeps_says_why() -> None:
 def test_the_sentence_names_the_choice_and_what_people_expected() -> None:
     l2, one = rank(setting()).best_of_each(), rank(setting("l1", 1)).best_of_each()
     assert l2.explanation.startswith(f"{l2.choice.kind} has the smallest error: ")
-    assert "staircase is left out: staircase noise on every coordinate" in l2.explanation
-    assert re.search(r"staircase has [0-9.]+ times that error", one.explanation)
+    for ranking in (l2, one):
+        assert re.search(r"staircase has [0-9.]+ times that error", ranking.explanation)
     assert l2.choice is l2.candidates[0]
 
 

@@ -10,13 +10,23 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Box, Domain, L1Ball, L2Ball
 from sottovoce.errors import DomainError, ParameterError
 from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.coordinate_laws import AddedNoise
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.laplace import Laplace
+from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.staircase import Staircase
 from sottovoce.noises.radial_staircase import radial_nu_for_variance
+from sottovoce.noises.staircase import Staircase as ScalarStaircase
 from sottovoce.noises.staircase import nu_for_variance
 from sottovoce.privacy import accounting
-from sottovoce.privacy.events import FinitePair, PureDp, Repeated
+from sottovoce.privacy.events import (
+    FinitePair,
+    PrivacyEvent,
+    PureDp,
+    RenyiCurve,
+    Repeated,
+    Sampled,
+)
 from sottovoce.privacy.staircase import staircase_pair
 from sottovoce.randomness import SeededRandomness
 
@@ -98,9 +108,102 @@ def test_the_likelihood_ratio_of_vectors_is_within_the_charge(
         assert largest > event.epsilon - mechanism.step_epsilon  # and no step less would do
 
 
-def test_many_coordinates_in_an_l2_ball_are_refused_and_what_to_use_is_named() -> None:
-    with pytest.raises(ParameterError, match="'gaussian' or 'laplace', or clip in l1 or linf"):
-        _staircase(L2Ball(dimension=2, radius=1.0))
+def _product_renyi(mechanism: Staircase, shifts: list[float], order: float) -> float:
+    """D_a between noise and noise shifted by `shifts`: summed over every box of equal densities."""
+    noise, log_masses = mechanism.noise, np.zeros(1)
+    assert isinstance(noise, ScalarStaircase)
+    steps = np.arange(math.ceil(36.0 / noise.epsilon))[:, None]  # beyond lies a mass of e^-36
+    levels = (steps + np.array([0.0, noise.nu])).ravel() * noise.step
+    for shift in shifts:
+        around = np.concatenate([levels, -levels])
+        edges = np.unique(np.concatenate([around, around + shift]))
+        middles = (edges[1:] + edges[:-1]) / 2.0
+        first, second = _log_density_of(noise, middles), _log_density_of(noise, middles - shift)
+        along = np.log(np.diff(edges)) + order * first + (1.0 - order) * second
+        log_masses = np.add.outer(log_masses, along).ravel()
+    return float(np.logaddexp.reduce(log_masses)) / (order - 1.0)
+
+
+def _log_density_of(noise: ScalarStaircase, points: np.ndarray) -> np.ndarray:
+    places = np.abs(points) / noise.step
+    whole = np.floor(places)
+    b = math.exp(-noise.epsilon)
+    top = (1.0 - b) / (2.0 * noise.step * (noise.nu + b * (1.0 - noise.nu)))
+    return np.asarray(math.log(top) - noise.epsilon * (whole + (places - whole >= noise.nu)))
+
+
+@pytest.mark.parametrize(("dimension", "order"), [(2, 2.0), (2, 8.0), (3, 3.0)])
+@pytest.mark.parametrize("nu", [0.1, 0.45])
+def test_the_charge_of_an_l2_ball_covers_products_and_the_equal_split_attains_it(
+    dimension: int, order: float, nu: float
+) -> None:
+    mechanism = _staircase(
+        L2Ball(dimension=dimension, radius=2.0, records=4), nu=nu, step_epsilon=3.0
+    )
+    event = mechanism.privacy(ZERO_OUT)
+    assert isinstance(event, RenyiCurve)
+    claimed = dict(zip(event.orders, event.divergences, strict=True))[order]
+    generator = np.random.default_rng(3)
+    shifts = [np.eye(dimension)[0], *np.abs(generator.normal(size=(3, dimension)))]
+    splits = [0.5 * shift / np.linalg.norm(shift) for shift in shifts]
+    exact = [_product_renyi(mechanism, split.tolist(), order) for split in splits]
+    assert max(exact) <= claimed
+    equal = _product_renyi(mechanism, [0.5 / math.sqrt(dimension)] * dimension, order)
+    assert equal == pytest.approx(claimed, rel=1e-9)
+
+
+def test_beyond_one_step_an_l2_ball_is_charged_for_each_step_begun() -> None:
+    ball = L2Ball(dimension=2, radius=1.0)
+    narrow = _staircase(ball, step_multiplier=0.3)
+    event = narrow.privacy(ZERO_OUT)
+    assert isinstance(event, PureDp)
+    assert event.epsilon == 1.5 * (2 + 5)  # sqrt 2/.3 is 4.7
+    for split in ([1.0, 0.0], [math.sqrt(0.5)] * 2, [0.91, 0.4]):
+        assert _product_renyi(narrow, split, 40.0) < event.epsilon
+    assert isinstance(_staircase(ball).privacy(REPLACE_ONE), PureDp)
+    assert isinstance(_staircase(ball, step_multiplier=2.0).privacy(REPLACE_ONE), RenyiCurve)
+
+
+def _own_records(event: PrivacyEvent, rate: float) -> Sampled:
+    return Sampled(event=event, rate=rate, scheme="poisson", hidden_by="own-records")
+
+
+@pytest.mark.parametrize(("dimension", "least", "most"), [(10**3, 60, 80), (10**6, 1900, 2500)])
+@pytest.mark.parametrize("rate", [1.0, 0.05])
+def test_an_l2_ball_costs_the_root_of_the_dimension_also_on_samples(
+    dimension: int, least: float, most: float, rate: float
+) -> None:
+    ball = L2Ball(dimension=dimension, radius=1.0)
+
+    def event_of(mechanism: Mechanism) -> PrivacyEvent:
+        event = mechanism.privacy(ZERO_OUT)
+        return event if rate == 1.0 else _own_records(event, rate)
+
+    spread = {}
+    settings = {"staircase": {"nu": "auto", "step_multiplier": 1.0}, "gaussian": {}}
+    for kind, given in settings.items():
+        registration = registry.find(kind)
+        found = registration.calibrated(
+            ball, given, rounds=20, epsilon=4.0, delta=1e-5, event_of=event_of
+        )
+        built = registration.build(ball, found)
+        assert isinstance(built, Staircase | Gaussian)
+        event = Repeated(event=event_of(built), count=20)
+        assert 3.9 < accounting.epsilon(event, 1e-5) <= 4.0
+        spread[kind] = built.noise_stddev
+    assert least < (spread["staircase"] / spread["gaussian"]) ** 2 < most
+
+
+def test_only_noise_of_single_coordinates_can_be_drawn_for_each() -> None:
+    for domain in (L2Ball(dimension=4, radius=1.0), Box(dimension=4, lower=0.0, upper=1.0)):
+        mechanism = _staircase(domain)
+        noise = ScalarStaircase(step=mechanism.step, epsilon=1.5, nu=0.3)
+        assert mechanism.coordinate_law() == AddedNoise(noise=noise)
+    with pytest.raises(ParameterError, match=r"one draw for all coordinates.*'packed'"):
+        _staircase(L1Ball(dimension=2, radius=1.0)).coordinate_law()
+
+
+def test_other_domains_are_refused() -> None:
     with pytest.raises(ParameterError, match="L1Ball"):
         _staircase("ball")
 

@@ -1,15 +1,18 @@
 """Learning experiments as TOML files: a run's spec, the axes of a grid, and a reduced version.
 
     [experiment]         title, claim, seeds, fast_seeds, favourite, reference, data
-    [figure]             x_log
+    [figure]             x = "epsilon", x_log, y_label, panels = "an axis", curves = true,
+                         target_accuracy: what is drawn, see `Look`
     [base]               a run's spec
     [[axes.mechanism]]   value = "one bit", set = {path = ...}, remove = ["path"]
     [axes.epsilon]       path = "privacy.epsilon", values = [...]
     [axes.learning_rate] likewise; the rate is then tuned, as [tuning] says
+    [axes.anything]      likewise, or [[axes.anything]] with names: a further axis of the grid
     [tuning]             seeds, set = {path = ...}: what holds out part of the training data
     [fast]               set = {path = ...}, axes = {epsilon = [...]}: the reduced version;
                          tuning = {path = ...} stands in place of what [tuning] sets
-    [[paper]]            mechanism, epsilon, accuracy: a printed value, for the picture
+    [[paper]]            mechanism, epsilon, accuracy: a printed value, for the picture;
+                         panel = ... if there are several
 
 `catalog/NAME.toml` is the experiment NAME. Paths are dotted, as in `--set`.
 """
@@ -52,7 +55,21 @@ class About(_Section):
 
 
 class Look(_Section):
+    """What is drawn.
+
+    x                the axis below the main picture; all others but the panels' tell lines apart.
+    panels           the axis each value of which has pictures of its own.
+    curves           whether there is a second picture, accuracy by round: of every mechanism at the
+                     largest budget, or of the favourite where x is not epsilon.
+    target_accuracy  how many rounds it takes to get there is then in the table and the verdict.
+    """
+
+    x: str = EPSILON
     x_log: bool = True
+    y_label: str = "test accuracy"
+    panels: str | None = None
+    curves: bool = True
+    target_accuracy: Annotated[float, Field(gt=0, lt=1)] | None = None
 
 
 class NamedChoice(_Section):
@@ -81,6 +98,7 @@ class Printed(_Section):
     mechanism: str
     epsilon: float
     accuracy: float
+    panel: Value | None = None
 
 
 class Catalogue(_Section):
@@ -135,12 +153,23 @@ def catalogue_of(name: str, table: Mapping[str, Any]) -> Catalogue:
         raise ConfigError(f"{source}: [axes.{SEED}] is the command's; give [experiment] seeds")
     if RATE in found.axes and found.tuning is None:
         raise ConfigError(f"{source}: [axes.{RATE}] needs [tuning], which says what is held out")
-    for axis in (EPSILON, RATE):
+    _check_figure(found)
+    for axis in dict.fromkeys((EPSILON, RATE, found.figure.x)):
         for choice in choices_of(found.axes.get(axis, [])):
             if isinstance(choice.value, str):
                 raise ConfigError(f"{source}: [axes.{axis}] holds numbers, got '{choice.value}'")
     _check_names(found)
     return found
+
+
+def _check_figure(found: Catalogue) -> None:
+    drawn = [axis for axis in found.axes if axis not in (MECHANISM, RATE)]
+    look = found.figure
+    for axis in (look.x, *([look.panels] if look.panels else [])):
+        if axis not in drawn:
+            raise UnknownNameError.among(f"axis in [figure] of {found.name}.toml", axis, drawn)
+    if look.panels in (look.x, EPSILON):
+        raise ConfigError(f"{found.name}.toml: [figure] panels cannot be x or epsilon")
 
 
 def _check_names(found: Catalogue) -> None:

@@ -1,13 +1,14 @@
 """Trials of a grid summed up over seeds, and a verdict that follows from the sums alone."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sottovoce.experiments.catalogue import EPSILON, MECHANISM, RATE, SEED, Catalogue
-from sottovoce.experiments.experiment import Cell
+from sottovoce.experiments.experiment import Cell, Row
 from sottovoce.experiments.intervals import mean_and_half_width
-from sottovoce.experiments.sweep import Key, TrialResult
+from sottovoce.experiments.learning_curves import NOT_REACHED, LearningCurve
+from sottovoce.experiments.sweep import Key, TrialResult, label
 from sottovoce.experiments.tuning import Group, TunedRate, group_of
 from sottovoce.privacy.accounting import show_epsilon
 
@@ -17,14 +18,17 @@ class Summary:
     """One cell of the grid over its seeds.
 
     `key` holds mechanism, epsilon (None without privacy) and further axes. `accuracies` are those
-    of the seeds that gave one; the interval needs two.
+    of the seeds that gave one; the interval needs two. `published` is an epsilon that a paper's own
+    analysis has and that is no bound: nobody is compared with such a row.
     """
 
     key: Key
     accuracies: Mapping[int, float]
+    curve: LearningCurve
     failed: int
     rate: TunedRate | None
     spent: float | None
+    published: float | None
     first: Mapping[str, Cell]  # what all seeds have in common
 
     @property
@@ -39,10 +43,14 @@ class Summary:
     @property
     def contender(self) -> str:
         """The mechanism, with the values of further axes."""
+        return self.named(apart_from=(EPSILON,))
+
+    def named(self, *, apart_from: Collection[str]) -> str:
+        """The mechanism, with the values of the other axes but some."""
         others = [
-            f"{name.replace('_', ' ')} {value}"
+            label({name: value})
             for name, value in self.key.items()
-            if name not in (MECHANISM, EPSILON)
+            if name not in (MECHANISM, *apart_from) and value is not None
         ]
         return ", ".join([self.mechanism, *others])
 
@@ -62,9 +70,14 @@ class Summary:
         mean, half = mean_and_half_width(list(self.accuracies.values()))
         return mean - half, mean + half
 
-    def plain(self) -> dict[str, Cell]:
+    def rounds_to(self, target: float) -> Cell:
+        """As the table and the verdict say it; nothing where there is no curve."""
+        return (self.curve.rounds_to(target) or NOT_REACHED) if self.curve.rounds else None
+
+    def plain(self, target_accuracy: float | None = None) -> dict[str, Cell]:
         """A row of the page's table."""
         low, high = self.interval or (None, None)
+        target = target_accuracy
         return {
             **self.key,
             **({RATE: self.rate.rate, "rate_at_edge": self.rate.at_edge} if self.rate else {}),
@@ -73,7 +86,9 @@ class Summary:
             "accuracy_high": high,
             "seeds": len(self.accuracies),
             "failed": self.failed,
+            **({f"rounds_to_{target:g}": self.rounds_to(target)} if target else {}),
             "epsilon_spent": self.spent,
+            "published_epsilon": self.published,
             **self.first,
         }
 
@@ -85,6 +100,15 @@ COMMON = (
     "dimension",
     "rounds",
 )
+
+
+def table(rows: Sequence[Summary], target_accuracy: float | None) -> list[Row]:
+    """The page's table; epsilons that are no bound have a column only where there are some."""
+    plain = [row.plain(target_accuracy) for row in rows]
+    if all(row.published is None for row in rows):
+        for cells in plain:
+            del cells["published_epsilon"]
+    return list(plain)
 
 
 def summaries(
@@ -110,15 +134,18 @@ def _summary(
     whole = {_seed(member): member.result for member in members if member.result is not None}
     first = next(iter(whole.values()), {})
     spent = [result["epsilon"] for result in whole.values()]
+    published = [e for result in whole.values() if (e := result.get("published_epsilon"))]
     private = None not in spent
-    if whole and not private:
+    if whole and not private and not published:
         key = {**key, EPSILON: None}
     return Summary(
         key=key,
         accuracies={seed: float(result["accuracy"]) for seed, result in whole.items()},
+        curve=LearningCurve.of(whole.values()),
         failed=seeds - len(whole),
         rate=rate,
         spent=max(spent) if spent and private else None,
+        published=max(published, default=None),
         first={name: first.get(name) for name in COMMON},
     )
 
@@ -134,7 +161,7 @@ def verdict(catalogue: Catalogue, rows: Sequence[Summary], failures: Sequence[st
 
     The first line sums up; whoever wins.
     """
-    private = [row for row in rows if row.epsilon is not None]
+    private = [row for row in rows if row.epsilon is not None and row.published is None]
     settings = list(dict.fromkeys(row.others for row in private))
     compared = [
         Comparison.of(catalogue, [row for row in private if row.others == others])
@@ -143,6 +170,9 @@ def verdict(catalogue: Catalogue, rows: Sequence[Summary], failures: Sequence[st
     lines = [_summed_up(catalogue, compared), *(one.sentence() for one in compared)]
     level = [row for row in rows if row.epsilon is None and row.mean is not None]
     lines += [f"Without a budget, {row.contender} reaches {row.mean:.2%}." for row in level]
+    lines += [_published(row) for row in rows if row.published is not None]
+    if catalogue.figure.target_accuracy is not None:
+        lines += _targets(catalogue.figure.target_accuracy, rows)
     edges = [row for row in private if row.rate and row.rate.at_edge]
     if edges:
         named = "; ".join(f"{row.contender} at epsilon {row.epsilon:g}" for row in edges)
@@ -153,6 +183,29 @@ def verdict(catalogue: Catalogue, rows: Sequence[Summary], failures: Sequence[st
     if failures:
         lines.append(f"{len(failures)} trials failed; they are listed below and in no mean.")
     return "\n".join(line for line in lines if line)
+
+
+def _published(row: Summary) -> str:
+    """What a published epsilon is worth, beside the accuracy that it comes with."""
+    sound = "none is known" if row.spent is None else f"epsilon {show_epsilon(row.spent, 3)}"
+    reached = "no result" if row.mean is None else f"{row.mean:.2%}"
+    return (
+        f"{row.contender} reaches {reached} at a published epsilon of {row.published:g}, which is "
+        f"no bound and is compared with nobody; what holds for a whole client: {sound}."
+    )
+
+
+def _targets(target: float, rows: Sequence[Summary]) -> list[str]:
+    """Rounds to the target, a line for each setting."""
+    found: dict[tuple[Cell, ...], list[Summary]] = {}
+    for row in rows:
+        found.setdefault(row.others, []).append(row)
+    lines = []
+    for members in found.values():
+        where = members[0].named(apart_from=()).removeprefix(members[0].mechanism)
+        counts = ", ".join(f"{row.mechanism} {row.rounds_to(target)}" for row in members)
+        lines.append(f"Rounds until the mean is {target:.0%}{where}: {counts}.")
+    return lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,8 +273,9 @@ def _summed_up(catalogue: Catalogue, compared: Sequence[Comparison]) -> str:
         return ""
     below = sum(mean + half < 0.0 for mean, half in known)
     above = sum(mean - half > 0.0 for mean, half in known)
+    cells = "settings" if set(catalogue.axes) - {MECHANISM, EPSILON, RATE} else "budgets"
     return (
-        f"Of {len(known)} budgets, {about.favourite} is below {about.reference} in {below}, above "
+        f"Of {len(known)} {cells}, {about.favourite} is below {about.reference} in {below}, above "
         f"it in {above} and not told apart from it in {len(known) - below - above} (paired by "
         "seed, 95% intervals)."
     )

@@ -24,7 +24,7 @@ from sottovoce.experiments.catalogue import (
 )
 from sottovoce.experiments.experiment import Experiment, Findings, Row, Settings, enter
 from sottovoce.experiments.learning_figures import figures
-from sottovoce.experiments.learning_rows import summaries, verdict
+from sottovoce.experiments.learning_rows import summaries, table, verdict
 from sottovoce.experiments.sweep import Choice, Trial, TrialResult, expand, label, opened, run_in
 from sottovoce.experiments.tuning import FIRST_TUNING_SEED, Group, TunedRate, chosen, group_of
 from sottovoce.experiments.workers import Train
@@ -80,7 +80,7 @@ def study(catalogue: Catalogue, settings: Settings, train: Train | None = None) 
     if settings.device is not None:
         grid = _on_device(grid, settings.device)
     assert settings.folder is not None, "whoever runs a study says where trials are kept"
-    with _data_in(settings.data_dir), opened(settings.folder) as store:
+    with data_in(settings.data_dir), opened(settings.folder) as store:
 
         def run(trials: Sequence[Trial], what: str) -> list[TrialResult]:
             return run_in(
@@ -97,8 +97,8 @@ def study(catalogue: Catalogue, settings: Settings, train: Train | None = None) 
         raise ConfigError(f"every trial failed; the first: {trained.failures[0]}")
     rows = summaries(trained.final, trained.rates, seeds=settings.seeds)
     return Findings(
-        rows=[row.plain() for row in rows],
-        figures=figures(catalogue, rows, trained.final),
+        rows=table(rows, catalogue.figure.target_accuracy),
+        figures=figures(catalogue, rows),
         verdict=verdict(catalogue, rows, trained.failures),
         method=_method(catalogue, grid, settings),
         reduced=_reduced(catalogue, grid, settings),
@@ -115,7 +115,7 @@ def _on_device(grid: Grid, device: str) -> Grid:
 
 
 @contextlib.contextmanager
-def _data_in(folder: Path | None) -> Iterator[None]:
+def data_in(folder: Path | None) -> Iterator[None]:
     """Data sets are looked for in `folder` while this lasts; no spec says where they lie."""
     if folder is None:
         yield

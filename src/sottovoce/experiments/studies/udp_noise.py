@@ -99,7 +99,7 @@ def udp_noise(settings: Settings) -> Findings:
         "the nu of least variance for its epsilon per step, steps of the sensitivity. Under the "
         f"L2 clip (epsilon = {L2_EPSILON:g}, one release) Laplace and staircase noise is "
         "independent on every coordinate, and all three are converted from their exact worst "
-        "Renyi curves; the staircase mechanism refuses to run there. Under the L1 clip Laplace "
+        "Renyi curves; steps are as wide as the clip. Under the L1 clip Laplace "
         "noise is independent, the staircase is one of the L1 norm.",
     )
 
