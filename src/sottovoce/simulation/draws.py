@@ -103,6 +103,9 @@ def _tabled(law: InterpolatedTable, values: Tensor, generator: torch.Generator) 
     knots = torch.tensor(law.knots, dtype=values.dtype, device=values.device)
     cumulative = torch.tensor(law.rows.cumsum(axis=1), dtype=values.dtype, device=values.device)
     positions = ((values - law.low) / (law.high - law.low)).clamp(0.0, 1.0)
+    if len(knots) == 2:  # nothing to search for
+        masses = [low + (high - low) * positions for low, high in cumulative.T.tolist()]
+        return _letters_above(_uniform(values, generator), masses, [float(a) for a in law.letters])
     left = (torch.searchsorted(knots, positions, right=True) - 1).clamp(0, len(knots) - 2)
     share = (positions - knots[left]) / (knots[left + 1] - knots[left])
     masses = [torch.lerp(column[left], column[left + 1], share) for column in cumulative.T]
