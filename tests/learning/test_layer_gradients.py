@@ -8,6 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from sottovoce.algorithms.algorithm import Step
 from sottovoce.algorithms.fedavg import SampleClippedGradient
+from sottovoce.learning import models
 from sottovoce.learning.clients import Clients
 from sottovoce.learning.layer_gradients import chain_of
 from sottovoce.learning.rows import LayeredRows, OuterRows, Rows
@@ -20,7 +21,7 @@ SHAPE, CLASSES = (2, 9, 8), 5
 def convnet(*, stride: int = 1, padding: int = 0, dilation: int = 1) -> nn.Sequential:
     filters = nn.Conv2d(2, 4, 3, stride=stride, padding=padding, dilation=dilation)
     return nn.Sequential(
-        nn.Sequential(filters, nn.Tanh(), nn.MaxPool2d(2)),
+        nn.Sequential(filters, nn.GroupNorm(2, 4), nn.Tanh(), nn.MaxPool2d(2)),
         nn.Flatten(),
         nn.LazyLinear(6),
         nn.ReLU(),
@@ -65,11 +66,21 @@ def test_a_chain_of_layers_gives_each_sample_its_own_gradient(options: dict[str,
         torch.testing.assert_close(value, alone(module, x, y))
 
 
+def test_a_network_with_one_hidden_layer_takes_samples_of_any_shape() -> None:
+    module = models.build(models.Mlp(hidden_units=3), SHAPE, CLASSES)
+    task, clients = task_of(module), clients_of([3])
+    ((_, rows),) = task.sample_gradients(task.initial_model(), clients)
+    (values,) = rows.blocks(3)
+    assert isinstance(rows, LayeredRows)
+    for value, x, y in zip(values, *clients.samples(), strict=True):
+        torch.testing.assert_close(value, alone(module, x, y))
+
+
 def test_the_large_layers_are_kept_as_factors() -> None:
     task = task_of(made(convnet()))
     ((_, rows),) = task.sample_gradients(task.initial_model(), clients_of([2]))
     assert isinstance(rows, LayeredRows)
-    assert [isinstance(layer, OuterRows) for layer in rows.layers] == [False, True, True]
+    assert [isinstance(layer, OuterRows) for layer in rows.layers] == [False, False, True, True]
 
 
 class Centred(nn.Module):
@@ -109,6 +120,7 @@ def _twice() -> nn.Sequential:
         (nn.Sequential(nn.Conv2d(2, 2, 3, padding="same"), nn.Flatten()), (2, 5, 5)),
         (nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True)), (4,)),
         (nn.Sequential(nn.Linear(4, 4, bias=False)), (4,)),
+        (nn.Sequential(nn.GroupNorm(2, 4, affine=False), nn.Flatten()), (4, 3)),
         (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), (4,)),
     ],
 )

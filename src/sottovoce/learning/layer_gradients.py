@@ -4,7 +4,8 @@ What a layer put out has a gradient g_i for each sample i, and with its inputs x
 is to know of the gradient of its parameters:
 
     linear        g_i x [x_i, 1], which is kept as the two factors;
-    convolution   g_i u_i^T, u_i the patches of x_i, which has the few numbers of its filters.
+    convolution   g_i u_i^T, u_i the patches of x_i, which has the few numbers of its filters;
+    group norm    sums of g_i and of g_i times the normalised x_i over the places of each channel.
 
 So norms and clipped sums need no gradient of the large layers, and no backward pass of their own.
 
@@ -21,8 +22,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import unfold
+from torch.nn.functional import group_norm, unfold
 
+from sottovoce.learning.models.linear import FlatLinear
 from sottovoce.learning.rows import DenseRows, LayeredRows, OuterRows
 
 # Layers without parameters in which no sample sees another.
@@ -50,7 +52,7 @@ class Layer:
 
     @property
     def has_parameters(self) -> bool:
-        return isinstance(self.module, nn.Linear | nn.Conv2d)
+        return isinstance(self.module, nn.Linear | nn.Conv2d | nn.GroupNorm)
 
     def outputs(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         own = {n: parameters[self.prefix + n] for n, _ in self.module.named_parameters()}
@@ -96,7 +98,7 @@ def _elements(layers: Sequence[Layer], sample: Tensor) -> int | None:
             device = next(layer.module.parameters(), values).device
             inputs, values = values, layer.module(values.to(device))
             count += 2 * values.numel()
-            if isinstance(layer.module, nn.Linear) and inputs.ndim != 2:
+            if type(layer.module) is nn.Linear and inputs.ndim != 2:
                 return None
             if isinstance(layer.module, nn.Conv2d):
                 filters, outputs = layer.module.weight.numel(), layer.module.out_channels
@@ -106,8 +108,10 @@ def _elements(layers: Sequence[Layer], sample: Tensor) -> int | None:
 
 def _is_known(layer: nn.Module) -> bool:
     """Exactly these types: a subclass may do anything."""
-    if type(layer) is nn.Linear:
+    if type(layer) in (nn.Linear, FlatLinear):
         return layer.bias is not None
+    if type(layer) is nn.GroupNorm:
+        return layer.affine
     if type(layer) is nn.Conv2d:
         plain = layer.groups == 1 and layer.padding_mode == "zeros"
         return plain and not isinstance(layer.padding, str) and layer.bias is not None
@@ -141,9 +145,12 @@ def layer_gradients(
 
 def _rows(layer: nn.Module, inputs: Tensor, gradients: Tensor) -> DenseRows | OuterRows:
     if isinstance(layer, nn.Linear):
-        return OuterRows(gradients, inputs)
-    assert isinstance(layer, nn.Conv2d)
+        return OuterRows(gradients, inputs.flatten(start_dim=1))
     by_place = gradients.flatten(start_dim=2)
+    if isinstance(layer, nn.GroupNorm):
+        normal = group_norm(inputs, layer.num_groups, eps=layer.eps).flatten(start_dim=2)
+        return DenseRows(torch.cat([(by_place * normal).sum(dim=2), by_place.sum(dim=2)], dim=1))
+    assert isinstance(layer, nn.Conv2d)
     weights = torch.bmm(by_place, _patches(layer, inputs).transpose(1, 2))
     return DenseRows(torch.cat([weights.flatten(start_dim=1), by_place.sum(dim=2)], dim=1))
 

@@ -37,22 +37,29 @@ class DrawnMessages(CountedClients):
             gathering.total += drawn_total(law, portion.rows, portion.weights, self._generator)
             return
         together = rows_together(self.task.dimension, self.task.device)
+        turned = torch.zeros(self.task.dimension, device=self.task.device)
         for start, block in enumerate(portion.rows.blocks(together)):
-            self._add_rows(gathering, portion, start * together, self._decoded(law, block))
+            first = start * together
+            decoded = self._drawn(law, block.float())
+            if self.algorithm.gathers:
+                self._add_rows(gathering, portion, first, self._turned_back(decoded))
+            else:
+                turned += portion.weights[first : first + len(decoded)] @ decoded
+        gathering.total += self._turned_back(turned[None])[0]  # turning is linear: once for all
 
-    def _decoded(self, law: CoordinateLaw, block: Tensor) -> Tensor:
-        if self._turn is None:
-            return drawn_rows(law, block.float(), self._generator)
-        turned = drawn_rows(law, self._turn.forward(block.float()), self._generator)
-        return self._turn.inverse(turned)
+    def _drawn(self, law: CoordinateLaw, block: Tensor) -> Tensor:
+        values = block if self._turn is None else self._turn.forward(block)
+        return drawn_rows(law, values, self._generator)
+
+    def _turned_back(self, rows: Tensor) -> Tensor:
+        return rows if self._turn is None else self._turn.inverse(rows)
 
     def _add_rows(
         self, gathering: Gathering, portion: Portion, start: int, decoded: Tensor
     ) -> None:
         weights = portion.weights[start : start + len(decoded)]
         gathering.total += weights @ decoded
-        if self.algorithm.gathers:
-            gathering.rows += list(decoded.to("cpu", torch.float64).numpy())
-            own = portion.clients[start : start + len(decoded)]
-            gathering.clients += [part.client for part in own]
-            gathering.weights += weights.tolist()
+        gathering.rows += list(decoded.to("cpu", torch.float64).numpy())
+        own = portion.clients[start : start + len(decoded)]
+        gathering.clients += [part.client for part in own]
+        gathering.weights += weights.tolist()

@@ -6,6 +6,7 @@ known law.
 """
 
 import math
+from functools import lru_cache
 from typing import assert_never
 
 import torch
@@ -27,6 +28,9 @@ from sottovoce.transforms.rotation import Rotation, block_size
 
 # Coordinates drawn at once: few enough for a processor's cache, enough to keep a GPU busy.
 _TOGETHER = {"cpu": 1 << 17, "cuda": 1 << 27}
+_BITS_TOGETHER = (
+    6  # of a rotation: products with 64 x 64 signs take fewer passes than sums of pairs
+)
 
 
 def drawn_total(
@@ -99,6 +103,9 @@ def _tabled(law: InterpolatedTable, values: Tensor, generator: torch.Generator) 
     knots = torch.tensor(law.knots, dtype=values.dtype, device=values.device)
     cumulative = torch.tensor(law.rows.cumsum(axis=1), dtype=values.dtype, device=values.device)
     positions = ((values - law.low) / (law.high - law.low)).clamp(0.0, 1.0)
+    if len(knots) == 2:  # nothing to search for
+        masses = [low + (high - low) * positions for low, high in cumulative.T.tolist()]
+        return _letters_above(_uniform(values, generator), masses, [float(a) for a in law.letters])
     left = (torch.searchsorted(knots, positions, right=True) - 1).clamp(0, len(knots) - 2)
     share = (positions - knots[left]) / (knots[left + 1] - knots[left])
     masses = [torch.lerp(column[left], column[left + 1], share) for column in cumulative.T]
@@ -175,12 +182,27 @@ class RowRotation:
 
 
 def _hadamard(rows: Tensor) -> Tensor:
-    """H v for each row; the length is a power of two."""
+    """H v for each row; the length is a power of two.
+
+    H is a Kronecker product of smaller ones: each is a matrix product over some bits of the index,
+    which come to the front by it. When all have had their turn, they are in order again.
+    """
     count, size = rows.shape
-    half = 1
-    while half < size:
-        pairs = rows.reshape(count, -1, 2, half)
-        below, above = pairs[:, :, 0], pairs[:, :, 1]
-        rows = torch.stack([below + above, below - above], dim=2).reshape(count, size)
-        half *= 2
+    left = size.bit_length() - 1
+    while left:
+        bits = min(left, _BITS_TOGETHER)
+        last = rows.reshape(count, -1, 1 << bits).transpose(1, 2)
+        rows = (_sylvester(bits, rows.device) @ last).reshape(count, size)
+        left -= bits
     return rows / math.sqrt(size)
+
+
+@lru_cache(maxsize=32)
+def _sylvester(bits: int, device: torch.device) -> Tensor:
+    """The Hadamard matrix of signs, of size 2^bits."""
+    matrix = torch.ones(1, 1, device=device)
+    for _ in range(bits):
+        matrix = torch.cat(
+            [torch.cat([matrix, matrix], dim=1), torch.cat([matrix, -matrix], dim=1)]
+        )
+    return matrix
