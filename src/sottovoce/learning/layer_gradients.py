@@ -146,9 +146,10 @@ def layer_gradients(
 def _rows(layer: nn.Module, inputs: Tensor, gradients: Tensor) -> DenseRows | OuterRows:
     if isinstance(layer, nn.Linear):
         return OuterRows(gradients, inputs.flatten(start_dim=1))
-    by_place = gradients.flatten(start_dim=2)
+    channels = (len(gradients), gradients.shape[1], -1)  # a flat row has one place a channel
+    by_place = gradients.reshape(channels)
     if isinstance(layer, nn.GroupNorm):
-        normal = group_norm(inputs, layer.num_groups, eps=layer.eps).flatten(start_dim=2)
+        normal = group_norm(inputs, layer.num_groups, eps=layer.eps).reshape(channels)
         return DenseRows(torch.cat([(by_place * normal).sum(dim=2), by_place.sum(dim=2)], dim=1))
     assert isinstance(layer, nn.Conv2d)
     weights = torch.bmm(by_place, _patches(layer, inputs).transpose(1, 2))
