@@ -19,6 +19,7 @@ SHAPE, CLASSES = (2, 9, 8), 5
 
 
 def convnet(*, stride: int = 1, padding: int = 0, dilation: int = 1) -> nn.Sequential:
+    torch.manual_seed(0)
     filters = nn.Conv2d(2, 4, 3, stride=stride, padding=padding, dilation=dilation)
     return nn.Sequential(
         nn.Sequential(filters, nn.GroupNorm(2, 4), nn.Tanh(), nn.MaxPool2d(2)),
@@ -64,7 +65,7 @@ def test_a_chain_of_layers_gives_each_sample_its_own_gradient(options: dict[str,
     assert owners.tolist() == [0, 0, 0, 1, 1, 1, 1]
     (values,) = rows.blocks(7)
     for value, x, y in zip(values, features, labels, strict=True):
-        torch.testing.assert_close(value, alone(module, x, y))
+        torch.testing.assert_close(value, alone(module, x, y), rtol=1e-4, atol=1e-5)
 
 
 def test_a_network_with_one_hidden_layer_takes_samples_of_any_shape() -> None:
@@ -74,14 +75,20 @@ def test_a_network_with_one_hidden_layer_takes_samples_of_any_shape() -> None:
     (values,) = rows.blocks(3)
     assert isinstance(rows, LayeredRows)
     for value, x, y in zip(values, *clients.samples(), strict=True):
-        torch.testing.assert_close(value, alone(module, x, y))
+        torch.testing.assert_close(value, alone(module, x, y), rtol=1e-4, atol=1e-5)
 
 
 def test_the_large_layers_are_kept_as_factors() -> None:
     task = task_of(made(convnet()))
     ((_, rows),) = task.sample_gradients(task.initial_model(), clients_of([2]))
     assert isinstance(rows, LayeredRows)
-    assert [isinstance(layer, OuterRows) for layer in rows.layers] == [False, False, True, True]
+    assert [isinstance(layer, OuterRows) for layer in rows.layers] == [
+        False,
+        False,
+        True,
+        False,
+        True,
+    ]
 
 
 class Centred(nn.Module):
