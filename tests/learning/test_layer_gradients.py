@@ -25,7 +25,7 @@ def convnet(*, stride: int = 1, padding: int = 0, dilation: int = 1) -> nn.Seque
         nn.Sequential(filters, nn.GroupNorm(2, 4), nn.Tanh(), nn.MaxPool2d(2)),
         nn.Flatten(),
         nn.LazyLinear(6),
-        nn.GroupNorm(3, 6),
+        nn.GroupNorm(1, 6),
         nn.ReLU(),
         nn.Linear(6, CLASSES),
     )
