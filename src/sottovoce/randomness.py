@@ -175,9 +175,7 @@ class SeededRandomness:
         return np.random.Generator(np.random.PCG64(seed))
 
     def _derive(self, *label: str | int) -> bytes:
-        digest = hashlib.blake2b(key=self._root, digest_size=_KEY_BYTES)
-        for part in label:
-            # The type is part of the label: 1 and "1" are different clients.
-            encoded = f"{type(part).__name__}:{part}".encode()
-            digest.update(len(encoded).to_bytes(4, "little") + encoded)
-        return digest.digest()
+        # The type is part of the label: 1 and "1" are different clients.
+        parts = [f"{type(part).__name__}:{part}".encode() for part in label]
+        prefixed = b"".join([len(part).to_bytes(4, "little") + part for part in parts])
+        return hashlib.blake2b(prefixed, key=self._root, digest_size=_KEY_BYTES).digest()
