@@ -30,7 +30,7 @@ def explained(action: str, path: Path) -> Iterator[None]:
         ) from error
 
 
-def write_atomic(path: Path, content: bytes) -> None:
+def write_atomic(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     """Write a whole file or nothing: a temporary file, synced, then renamed."""
     with explained("write", path):
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -39,7 +39,7 @@ def write_atomic(path: Path, content: bytes) -> None:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
+            os.chmod(temporary, mode)
             os.replace(temporary, path)
             _sync_folder(path.parent)
         except BaseException:

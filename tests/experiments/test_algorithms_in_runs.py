@@ -10,7 +10,7 @@ from specs import small_spec
 from sottovoce.algorithms.connected import ConnectedAverage
 from sottovoce.algorithms.scaffold import Scaffold
 from sottovoce.config.spec import RunSpec
-from sottovoce.errors import ConfigError, SottovoceError
+from sottovoce.errors import ConfigError, PrivacyError, SottovoceError
 from sottovoce.experiments import algorithms
 from sottovoce.experiments.assembly import assemble
 from sottovoce.experiments.run_folder import RunFolder
@@ -349,3 +349,57 @@ def test_what_would_not_fit_into_memory_is_refused_with_a_remedy(
             continue
         with pytest.raises(SottovoceError, match=r"4 clients times 650 .*use fewer clients"):
             assemble(spec)
+
+
+def test_a_sample_that_is_not_taken_is_not_charged_for() -> None:
+    """NbAFL works on all records: a sampling rate would only make its epsilon look small."""
+    table = {
+        "privacy": {
+            "level": "client",
+            "clip_norm": 1.0,
+            "delta": 1e-3,
+            "record_sampling_rate": 0.05,
+        },
+        "algorithm": {"kind": "nbafl", "local_learning_rate": 0.1},
+        "mechanism": {"kind": "gaussian", "noise_multiplier": 2.0},
+    }
+    with pytest.raises(ConfigError, match="record_sampling_rate"):
+        assemble(small_spec(**table))
+
+
+def test_a_table_that_hides_against_zero_alone_takes_no_sample_of_records() -> None:
+    """Other records of the client remain where one is left out: zero is not its neighbour."""
+    table = {
+        "privacy": {
+            "level": "sample",
+            "clip_norm": 1.0,
+            "delta": 1e-5,
+            "record_sampling_rate": 0.002,  # less than one record is expected
+        },
+        "mechanism": {
+            "kind": "metric_mvu",
+            "metric": "l1",
+            "input_bits": 1,
+            "output_bits": 1,
+            "epsilon": 1.0,
+        },
+    }
+    with pytest.raises(PrivacyError, match="replace-one"):
+        assemble(small_spec(**table))
+
+
+def test_the_guarantee_says_what_it_assumes_and_how_values_are_drawn(tmp_path: Path) -> None:
+    privacy = {
+        "level": "sample",
+        "clip_norm": 1.0,
+        "epsilon": 4.0,
+        "delta": 1e-5,
+        "record_sampling_rate": 0.5,
+    }
+    result = run(
+        small_spec(privacy=privacy, runtime={"messages": "none"}, rounds=2), tmp_path / "run"
+    )
+    assert "samples its own records in secret" in result["guarantee"]
+    assert "values drawn in float32" in result["guarantee"]
+    assert result["sampling_grade"] == "float"
+    assert (tmp_path / "run" / "checkpoint.npz").stat().st_mode & 0o777 == 0o600

@@ -49,6 +49,28 @@ def test_packed_rows_are_the_bits_of_each_row(dimension: int, scale: float) -> N
         np.testing.assert_array_equal(bits[i, :dimension], alone)
 
 
+@pytest.mark.parametrize("noise_stddev", [2e-12, 1e-9, 1e-30, 1e9, 1e30])
+def test_rows_under_any_noise_are_the_bits_of_each_row(noise_stddev: float) -> None:
+    tilts = np.array([[0.0, 0.05, -0.05, 0.124, 0.126, 3.0, -0.0, 1e-8]] * 40)
+    rows = tilts * noise_stddev
+    streams = [[SOURCE.stream("noise", repr(noise_stddev), i) for i in range(40)] for _ in "ab"]
+    payloads = sample_rows(rows, noise_stddev, streams[0])
+    bits = np.unpackbits(payloads, axis=1, count=8, bitorder="little")
+    pairs = zip(rows, streams[1], strict=True)
+    np.testing.assert_array_equal(
+        bits, [sample_bits(row / noise_stddev, one) for row, one in pairs]
+    )
+    assert 0 < bits[:, 0].sum() < 40
+
+
+def test_rows_in_float64_are_not_rounded_first() -> None:
+    rows = np.random.default_rng(2).normal(size=(3, 400))
+    payloads = sample_rows(rows, 0.7, [SOURCE.stream("wide", i) for i in range(3)])
+    bits = np.unpackbits(payloads, axis=1, count=400, bitorder="little")
+    for i, row in enumerate(rows):
+        np.testing.assert_array_equal(bits[i], sample_bits(row / 0.7, SOURCE.stream("wide", i)))
+
+
 @given(
     tilt=st.floats(-40.0, 40.0),
     word=st.integers(0, 2**16 - 1),
@@ -57,9 +79,7 @@ def test_packed_rows_are_the_bits_of_each_row(dimension: int, scale: float) -> N
 def test_the_first_comparison_is_never_wrong(tilt: float, word: int, share: float) -> None:
     """Wherever it is sure, every uniform number in the halfword's cell gives that bit."""
     value = np.array([share * tilt])
-    surely, perhaps = one_bit._compare(
-        value.astype(np.float32), 1.0, np.array([word], dtype=np.uint16), value
-    )
+    surely, perhaps = one_bit._compare(value, 1.0, np.array([word], dtype=np.uint16))
     with mpmath.workdps(40):
         threshold = mpmath.mpf(2) ** 16 / (1 + mpmath.exp(2 * mpmath.mpf(float(value[0]))))
         if surely[0]:
@@ -72,7 +92,7 @@ def test_the_first_comparison_is_never_wrong(tilt: float, word: int, share: floa
 def test_the_worst_halfwords_are_left_undecided_and_few_others(tilt: float) -> None:
     words = np.arange(2**16, dtype=np.uint16)
     value = np.full(2**16, tilt)
-    surely, perhaps = one_bit._compare(value.astype(np.float32), 1.0, words, value)
+    surely, perhaps = one_bit._compare(value, 1.0, words)
     undecided = np.flatnonzero(surely != perhaps)
     threshold = 2.0**16 * expit(-2.0 * tilt)
     assert math.floor(threshold) in undecided or threshold == math.floor(threshold)

@@ -86,3 +86,25 @@ def test_the_layout_covers_the_flat_vector() -> None:
     made, _ = make_task()
     assert sum(int(np.prod(shape)) for shape in made.layout.values()) == made.dimension
     assert made.initial_model().shape == (made.dimension,)
+
+
+def test_targets_that_would_be_broadcast_over_samples_are_refused() -> None:
+    module = nn.Linear(6, 1)
+    made = Task(module, torch.zeros(2, 6), torch.zeros(2, 1), objective="regression")
+    bad = ClientData(name="a", features=torch.ones(3, 6), labels=torch.ones(3))
+    with pytest.raises(ParameterError, match="row of targets"):
+        list(made.sample_gradients(made.initial_model(), [bad]))
+
+
+class _Bent(nn.Linear):
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(2.0 * super().forward(features))
+
+
+def test_a_module_with_one_linear_layer_need_not_be_linear() -> None:
+    module = nn.Sequential(nn.Flatten(), _Bent(6, 3))
+    made = Task(module, torch.zeros(2, 6), torch.zeros(2, dtype=torch.int64))
+    (one,) = clients([1])
+    ((_, rows),) = made.sample_gradients(made.initial_model(), [one])
+    (values,) = rows.blocks(1)
+    torch.testing.assert_close(values[0], plain_gradient(module, one.features, one.labels))

@@ -58,6 +58,7 @@ def algorithm_of(
         case ScaffoldSpec() as given:
             return _scaffold(spec, given, task, clients)
         case NbAflSpec():
+            _check_all_records(spec)
             return nbafl.algorithm(spec, clients, randomness)
         case _:
             assert_never(spec.algorithm)

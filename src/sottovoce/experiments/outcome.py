@@ -15,6 +15,7 @@ from sottovoce.experiments.assembly import Assembly
 from sottovoce.experiments.books import Books
 from sottovoce.experiments.client_table import client_table, group_table
 from sottovoce.files import finite_or_none
+from sottovoce.harmonizer.sampling import ASSUMPTIONS
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
 from sottovoce.privacy.accounting import privacy_spent, show_epsilon
@@ -52,7 +53,7 @@ def _grade_and_bits(assembly: Assembly) -> dict[str, Any]:
     bits_of = {id(one): bits_per_coordinate(one) for one in _distinct(assembly)}
     bits = [bits_of[id(mechanism)] for mechanism in mechanisms]
     return {
-        "sampling_grade": "float" if _any_float(assembly) else mechanisms[0].sampling,
+        "sampling_grade": _grade(assembly),
         "bits_per_coordinate": bits[0] if len(set(bits)) == 1 else statistics.fmean(bits),
     }
 
@@ -60,6 +61,18 @@ def _grade_and_bits(assembly: Assembly) -> dict[str, Any]:
 def _distinct(assembly: Assembly) -> list[Mechanism]:
     """Each mechanism once: thousands of clients share few."""
     return list({id(part.mechanism): part.mechanism for part in assembly.parts}.values())
+
+
+def _grade(assembly: Assembly) -> str:
+    sampling = assembly.parts[0].mechanism.sampling
+    if sampling == "none":
+        return sampling
+    return "float" if _is_drawn(assembly) or _any_float(assembly) else sampling
+
+
+def _is_drawn(assembly: Assembly) -> bool:
+    """Whether torch draws values in place of messages."""
+    return assembly.spec.runtime.messages == "none"
 
 
 def _any_float(assembly: Assembly) -> bool:
@@ -83,9 +96,12 @@ def guarantee(assembly: Assembly) -> str:
     public = "; the number of samples of each client is public" if sample else ""
     if isinstance(assembly.algorithm, NbAfl):
         public = "; the size of the smallest data set is public"  # the noise is made from it
+    if spec.privacy.record_sampling_rate < 1.0:
+        public += f"; it assumes that {ASSUMPTIONS['own-records']}"
     reasons = [
         *(["seeded randomness"] if spec.randomness == "seeded" else []),
-        *(["float noise"] if _any_float(assembly) else []),
+        *(["values drawn in float32"] if _is_drawn(assembly) else []),
+        *(["float noise"] if _any_float(assembly) and not _is_drawn(assembly) else []),
     ]
     grade = f" (simulation only: {' and '.join(reasons)})" if reasons else ""
     match assembly.channel:

@@ -120,7 +120,8 @@ class RunFolder:
         }
         buffer = io.BytesIO()
         np.savez(buffer, **arrays)
-        files.write_atomic(self.path / "checkpoint.npz", buffer.getvalue())
+        # The owner's alone: an algorithm's state may hold what clients keep to themselves.
+        files.write_atomic(self.path / "checkpoint.npz", buffer.getvalue(), mode=0o600)
 
     def charges_at_checkpoint(self) -> int:
         """The length of the ledger at the last checkpoint; 0 without one."""

@@ -11,7 +11,7 @@ The margin of the first comparison, in units of 2^-16. With t = 2z and |t| <= 1/
 
     2^16 q = 2^15 - t (2^14 - t^2 2^16/48) + r,   |r| <= 2^16 (1/480) |t|^5 <= .134.
 
-Float32: t carries 4 roundings, the bracket 4 and the product one, each 2^-24 of at most 2^12,
+Float32: t carries 5 roundings, the bracket 4 and the product one, each 2^-24 of at most 2^12,
 together below .003; the sum with the halfword, below 2^17, rounds by 2^-8. That is below .15, and
 the margin is .25. Where |t| > 1/4 the threshold is computed in float64. So 1.5 * 2^-16, 2.3e-5 of
 all coordinates, are left undecided.
@@ -38,6 +38,7 @@ _SERIES_REACH = 0.25
 # reaches above it if s > 2^15 - 1.
 _SURELY, _PERHAPS = 2.0**15 + 0.25, 2.0**15 - 1.25
 _SECOND_MARGIN = 2.0**-49
+_COMMON = 1e-9, 1e9  # noise whose cubes float32 holds
 _CHUNK = 1 << 15
 
 
@@ -47,7 +48,7 @@ def sample_bits(tilts: Vector, keystream: Keystream) -> Bits:
     bits = np.empty(len(tilts), dtype=np.uint8)
     for start in range(0, len(tilts), _CHUNK):
         part = slice(start, start + _CHUNK)
-        surely, perhaps = _compare(tilts[part].astype(np.float32), 1.0, words[part], tilts[part])
+        surely, perhaps = _compare(tilts[part], 1.0, words[part])
         bits[part] = surely
         for offset in np.flatnonzero(surely != perhaps):
             i = start + int(offset)
@@ -56,16 +57,20 @@ def sample_bits(tilts: Vector, keystream: Keystream) -> Bits:
 
 
 def sample_rows(
-    rows: NDArray[np.float32], noise_stddev: float, keystreams: Sequence[Keystream]
+    rows: NDArray[np.floating], noise_stddev: float, keystreams: Sequence[Keystream]
 ) -> Bits:
     """Packed bits of several vectors, each with its own keystream, for tilts row/noise_stddev.
 
     The bits are those that `sample_bits` gives for each row in float64, the lowest of a byte first.
     """
+    if not _COMMON[0] <= noise_stddev <= _COMMON[1]:  # float32 may not hold what it needs
+        exact = rows.astype(np.float64) / noise_stddev
+        each = [sample_bits(*pair) for pair in zip(exact, keystreams, strict=True)]
+        return np.packbits(np.stack(each), axis=1, bitorder="little")
     words = np.empty(rows.shape, dtype=np.uint16)
     for row, keystream in zip(words, keystreams, strict=True):
         keystream.halfwords_into(row)
-    surely, perhaps = _compare(rows, 1.0 / noise_stddev, words, rows, noise_stddev)
+    surely, perhaps = _compare(rows, noise_stddev, words)
     payloads = np.packbits(surely, axis=1, bitorder="little")
     others = np.packbits(perhaps, axis=1, bitorder="little")
     for place in np.flatnonzero(payloads != others):
@@ -81,17 +86,11 @@ def sample_rows(
 
 
 def _compare(
-    values: NDArray[np.float32],
-    per_unit: float,
-    words: NDArray[np.uint16],
-    exact: NDArray[np.floating],
-    noise_stddev: float = 1.0,
+    exact: NDArray[np.floating], noise_stddev: float, words: NDArray[np.uint16]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Where 16 random bits surely give a 1, and where they perhaps do, for z = per_unit values.
-
-    `exact` are the same values as they came, and z = exact/noise_stddev in float64.
-    """
-    slope = 2.0 * per_unit  # t = slope * value
+    """Where 16 random bits surely give a 1, and where perhaps, for z = exact/noise_stddev."""
+    values = exact.astype(np.float32, copy=False)
+    slope = 2.0 / noise_stddev  # t = slope * value
     largest = slope * max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
     series = values * values
     series *= np.float32(-(slope**3) * 2.0**16 / 48.0)
@@ -99,7 +98,7 @@ def _compare(
     series *= values
     series += words
     if not largest <= _SERIES_REACH:
-        steep = np.abs(values) > _SERIES_REACH / slope * (1.0 - 1e-6)
+        steep = ~(np.abs(values) <= _SERIES_REACH / slope * (1.0 - 1e-6))
         doubled = 2.0 * (exact[steep].astype(np.float64) / noise_stddev)
         series[steep] = words[steep] + 2.0**16 * (0.5 - _upper_tail(doubled))
     return series >= np.float32(_SURELY), series > np.float32(_PERHAPS)

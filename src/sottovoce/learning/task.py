@@ -18,9 +18,11 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy, mse_loss
 
 from sottovoce.domains import Vector
+from sottovoce.errors import ParameterError
 from sottovoce.learning.clients import ClientData, samples_of, sizes_of
 from sottovoce.learning.layer_gradients import chain_of, layer_gradients
 from sottovoce.learning.models import check_module
+from sottovoce.learning.models.linear import FlatLinear
 from sottovoce.learning.rows import DenseRows, OuterRows, Rows
 
 # Gradients held at once: bounds the memory of a round whatever the number of clients.
@@ -178,10 +180,14 @@ class Task:
         """The layer, where the whole model is one linear layer and the task a classification."""
         if self.objective != "classification":
             return None
-        layers = [m for m in self._module.modules() if not any(True for _ in m.children())]
-        kept = [m for m in layers if not isinstance(m, nn.Flatten)]
-        only = kept[0] if len(kept) == 1 else None
-        return only if isinstance(only, nn.Linear) else None
+        # Exactly these: any other module may do more than its layers.
+        layers = [self._module]
+        if type(self._module) is nn.Sequential:
+            layers = [layer for layer in self._module if type(layer) is not nn.Flatten]
+        only = layers[0] if len(layers) == 1 else None
+        if isinstance(only, nn.Linear) and type(only) in (nn.Linear, FlatLinear):
+            return only
+        return None
 
     def _together(self, elements: int) -> int:
         """How many rows of so many numbers are held at once."""
@@ -222,6 +228,11 @@ class Task:
         """The loss of each sample."""
         if self.objective == "classification":
             return cross_entropy(outputs, labels, reduction="none")
+        if labels.shape != outputs.shape:  # broadcast, they would mix samples
+            raise ParameterError(
+                f"targets of shape {tuple(labels.shape)} do not fit outputs of shape "
+                f"{tuple(outputs.shape)}; give a row of targets for each sample"
+            )
         return mse_loss(outputs, labels, reduction="none").mean(dim=-1)
 
     def _scores(self, outputs: Tensor, labels: Tensor) -> Tensor:

@@ -119,6 +119,11 @@ class MetricMvu(DesignedTable):
             family="metric", epsilon=slope, inputs=1 << self.input_bits, letters=self.levels
         )
 
+    @property
+    def hides_only_against_zero(self) -> bool:
+        """Whether the zero-out claim is against the input 0 alone, and not between two inputs."""
+        return isinstance(self.input_domain, L2Ball) and self.input_domain.records == 1
+
     def privacy(self, adjacency: Adjacency) -> PrivacyEvent:
         domain = self.input_domain
         low, high = interval(domain)
@@ -148,7 +153,7 @@ def _renyi_event(mechanism: MetricMvu, adjacency: Adjacency) -> PrivacyEvent:
     channel = mechanism.table.channel
     distance = domain.sensitivity(adjacency) / (2.0 * domain.radius)
     distance += math.sqrt(domain.dimension) * _ROUNDING
-    alone = adjacency is Adjacency.ZERO_OUT and domain.records == 1
+    alone = adjacency is Adjacency.ZERO_OUT and mechanism.hides_only_against_zero
 
     def bound(order: float) -> float:
         return interpolated_renyi_bound(

@@ -128,8 +128,9 @@ def added_noise(
         case Gaussian(stddev=stddev):
             return stddev * _normal(like.shape, like, generator)
         case Laplace(scale=scale):
-            centred = _uniform(like, generator) - 0.5
-            return -scale * centred.sign() * torch.log1p(-2.0 * centred.abs().clamp(max=0.4999999))
+            # 1 - u lies in (0, 1]: no magnitude is infinite, and none is cut off.
+            magnitude = -torch.log(1.0 - _uniform(like, generator))
+            return scale * magnitude * torch.where(_uniform(like, generator) < 0.5, -1.0, 1.0)
         case Staircase():
             return _staircase(noise, like, generator)
         case _:

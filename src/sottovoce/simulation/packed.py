@@ -65,7 +65,7 @@ class PackedMessages(CountedClients):
             part = slice(start, start + rows)
             streams = [self._keystream(one, number, uplink) for one in portion.clients[part]]
             (block,) = portion.rows.select(part).blocks(rows)
-            values = block.to("cpu", torch.float32).numpy()
+            values = block.cpu().numpy()  # a mean of records stays in float64
             payloads = sample_rows(values, mechanism.noise_stddev, streams)
             opened = np.unpackbits(payloads, axis=1, count=values.shape[1], bitorder="little")
             return np.asarray(opened.sum(axis=0, dtype=np.uint8), dtype=np.int64)
