@@ -21,8 +21,9 @@ from sottovoce.rounds.plan import ClientPlan
 from sottovoce.simulation.counted import CountedClients, Gathering, Portion
 from sottovoce.wire import packing
 
-# Coordinates that a thread works on at once: a few arrays of them fit a core's cache.
-_TOGETHER = 1 << 16
+# Coordinates that a thread works on at once. Many: threads hand the interpreter to each other less
+# often, which counts for more than arrays that fit a core's cache.
+_TOGETHER = 1 << 21
 _THREADS = max(1, min(8, os.cpu_count() or 1))
 _MOST_COUNTED = 255  # ones that a byte can count
 
