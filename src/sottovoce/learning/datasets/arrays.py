@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.errors import DataError
-from sottovoce.learning.datasets.dataset import Features
+from sottovoce.learning.datasets.dataset import Dataset, Features, Labels, Owners
 
 TEST_FRACTION = 0.2
 # Whatever a damaged archive or header makes the readers raise.
@@ -121,10 +121,28 @@ def same_rows(path: Path, **arrays: Array) -> None:
         raise damaged(path, f"the numbers of rows do not match: {counts}")
 
 
-def held_out(
-    rows: int, generator: np.random.Generator, fraction: float = TEST_FRACTION
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Random (training rows, test rows)."""
-    order = generator.permutation(rows)
-    count = int(fraction * rows)
-    return order[count:], order[:count]
+def with_random_test_part(
+    name: str,
+    features: Features,
+    labels: Labels,
+    generator: np.random.Generator,
+    *,
+    num_classes: int | None,
+    owners: Owners | None = None,
+    test_fraction: float = TEST_FRACTION,
+    note: str = "",
+) -> Dataset:
+    """The dataset, for data without an official split: a random part of the rows is held out."""
+    order = generator.permutation(len(labels))
+    count = int(test_fraction * len(labels))
+    test, train = order[:count], order[count:]
+    return Dataset(
+        name=name,
+        train_features=features[train],
+        train_labels=labels[train],
+        test_features=features[test],
+        test_labels=labels[test],
+        num_classes=num_classes,
+        train_owners=None if owners is None else owners[train],
+        note=note,
+    )

@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from sottovoce.errors import ParameterError
-from sottovoce.learning.datasets.arrays import held_out
+from sottovoce.learning.datasets.arrays import with_random_test_part
 from sottovoce.learning.datasets.dataset import Dataset
 from sottovoce.learning.datasets.register import Request, register
 
@@ -33,13 +33,11 @@ def blobs(request: Request) -> Dataset:
     points = generator.standard_normal((rows, features), dtype=np.float32)
     points += centres[labels]
     points /= np.float32(np.sqrt(features))
-    train, test = held_out(rows, generator)
-    return Dataset(
-        name=request.name,
-        train_features=points[train],
-        train_labels=labels[train],
-        test_features=points[test],
-        test_labels=labels[test],
+    return with_random_test_part(
+        request.name,
+        points,
+        labels,
+        generator,
         num_classes=classes,
         note="Made-up points: their accuracy means nothing.",
     )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sottovoce.learning.datasets.arrays import held_out
+from sottovoce.learning.datasets.arrays import with_random_test_part
 from sottovoce.learning.datasets.dataset import Dataset
 from sottovoce.learning.datasets.register import Request, register
 
@@ -15,13 +15,11 @@ def digits(request: Request) -> Dataset:
     bundle = load_digits()
     features = (bundle.data / 16.0 - 0.5).astype(np.float32)
     labels = bundle.target.astype(np.int64)
-    train, test = held_out(len(labels), request.generator)
-    return Dataset(
-        name="digits",
-        train_features=features[train],
-        train_labels=labels[train],
-        test_features=features[test],
-        test_labels=labels[test],
+    return with_random_test_part(
+        "digits",
+        features,
+        labels,
+        request.generator,
         num_classes=10,
         note="Optical recognition of handwritten digits, Alpaydin and Kaynak 1998, CC BY 4.0.",
     )

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.errors import DataError
-from sottovoce.learning.datasets.arrays import Array, held_out, pixels
+from sottovoce.learning.datasets.arrays import TEST_FRACTION, Array, pixels, with_random_test_part
 from sottovoce.learning.datasets.dataset import Dataset, Features
 from sottovoce.learning.datasets.register import Request, register
 
@@ -43,31 +43,28 @@ def own_folder(request: Request) -> Dataset:
         split: (features, np.array([number[name] for name in labels.tolist()], dtype=np.int64))
         for split, (features, labels) in splits.items()
     }
-    (features, labels), (test_features, test_labels) = _train_and_test(
-        folder, numbered, request.generator
-    )
+    train_name = "train" if "train" in numbered else next(iter(numbered))
+    features, labels = numbered[train_name]
+    num_classes = max(2, len(names))
+    note = f"Classes read from the folder, in order: {', '.join(map(str, names))}."
+    if "test" not in numbered or train_name == "test":
+        if int(TEST_FRACTION * len(labels)) == 0:
+            raise DataError(
+                f"{folder} has {len(labels)} rows, too few to hold a fifth out; add some"
+            )
+        return with_random_test_part(
+            request.name, features, labels, request.generator, num_classes=num_classes, note=note
+        )
+    test_features, test_labels = numbered["test"]
     return Dataset(
         name=request.name,
         train_features=features,
         train_labels=labels,
         test_features=test_features,
         test_labels=test_labels,
-        num_classes=max(2, len(names)),
-        note=f"Classes read from the folder, in order: {', '.join(map(str, names))}.",
+        num_classes=num_classes,
+        note=note,
     )
-
-
-def _train_and_test(
-    folder: Path, splits: dict[str, Split], generator: np.random.Generator
-) -> tuple[Split, Split]:
-    train_name = "train" if "train" in splits else next(iter(splits))
-    features, labels = splits[train_name]
-    if "test" in splits and train_name != "test":
-        return (features, labels), splits["test"]
-    train, test = held_out(len(labels), generator)
-    if not len(test):
-        raise DataError(f"{folder} has {len(labels)} rows, too few to hold a fifth out; add some")
-    return (features[train], labels[train]), (features[test], labels[test])
 
 
 def _imported(package: str, pip_name: str, folder: Path) -> Any:

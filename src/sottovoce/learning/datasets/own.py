@@ -10,12 +10,12 @@ from sottovoce.learning.datasets.arrays import (
     Array,
     classes,
     damaged,
-    held_out,
     names_in_npz,
     pixels,
     read_npz,
     same_rows,
     scaled,
+    with_random_test_part,
 )
 from sottovoce.learning.datasets.dataset import Dataset, Features, Labels, Owners
 from sottovoce.learning.datasets.register import Request, register
@@ -49,16 +49,13 @@ def own_npz(request: Request) -> Dataset:
     data = _read(path, ("x", "y"), "owner")
     features = _features(path, "x", data["x"])
     labels, num_classes = _labels(path, data["y"])
-    train, test = held_out(len(labels), request.generator)
-    owners = _owners(path, data.get("owner"))
-    return Dataset(
-        name=request.name,
-        train_features=features[train],
-        train_labels=labels[train],
-        test_features=features[test],
-        test_labels=labels[test],
+    return with_random_test_part(
+        request.name,
+        features,
+        labels,
+        request.generator,
         num_classes=num_classes,
-        train_owners=None if owners is None else owners[train],
+        owners=_owners(path, data.get("owner")),
         note=_INFERRED if num_classes else "",
     )
 
@@ -140,20 +137,19 @@ def own_csv(request: Request) -> Dataset:
     labels, num_classes = _table_labels(table, label_columns, options)
     owner_column = options.owner_column
     owners = _owners(table.path, np.array(table.cells(owner_column)) if owner_column else None)
-    train, test = held_out(len(labels), request.generator, options.test_fraction)
-    if not len(test):
+    if int(options.test_fraction * len(labels)) == 0:
         raise DataError(
             f"{table.path} has {len(labels)} rows, and a part of {options.test_fraction:g} of them "
             "is none; add rows or raise test_fraction"
         )
-    return Dataset(
-        name=request.name,
-        train_features=features[train],
-        train_labels=labels[train],
-        test_features=features[test],
-        test_labels=labels[test],
+    return with_random_test_part(
+        request.name,
+        features,
+        labels,
+        request.generator,
         num_classes=num_classes,
-        train_owners=None if owners is None else owners[train],
+        owners=owners,
+        test_fraction=options.test_fraction,
         note=_INFERRED if num_classes and not options.classes else "",
     )
 

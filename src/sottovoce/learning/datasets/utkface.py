@@ -1,6 +1,12 @@
 """UTKFace: faces with an attribute, for studying what a model gives away about people."""
 
-from sottovoce.learning.datasets.arrays import classes, held_out, pixels, read_npz, same_rows
+from sottovoce.learning.datasets.arrays import (
+    classes,
+    pixels,
+    read_npz,
+    same_rows,
+    with_random_test_part,
+)
 from sottovoce.learning.datasets.dataset import Dataset
 from sottovoce.learning.datasets.register import Request, register
 from sottovoce.learning.datasets.sources import DataFile, Source
@@ -28,13 +34,11 @@ def utkface(request: Request) -> Dataset:
     same_rows(path, **data)
     features = pixels(path, "x", data["x"])
     labels = classes(path, "gender", data["gender"], 2)
-    train, test = held_out(len(labels), request.generator)
-    return Dataset(
-        name="utkface",
-        train_features=features[train],
-        train_labels=labels[train],
-        test_features=features[test],
-        test_labels=labels[test],
+    return with_random_test_part(
+        "utkface",
+        features,
+        labels,
+        request.generator,
         num_classes=2,
         note=(
             "UTKFace, Zhang, Song and Qi 2017: non-commercial research only. Age, gender and race "
