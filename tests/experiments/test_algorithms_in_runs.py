@@ -403,3 +403,26 @@ def test_the_guarantee_says_what_it_assumes_and_how_values_are_drawn(tmp_path: P
     assert "values drawn in float32" in result["guarantee"]
     assert result["sampling_grade"] == "float"
     assert (tmp_path / "run" / "checkpoint.npz").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_charged_follows_what_the_algorithm_samples_not_what_the_spec_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if a spec's rate slipped past its check, all records would be charged for."""
+    monkeypatch.setattr(algorithms, "_check_all_records", lambda _: None)
+    epsilons = []
+    for rate in (1.0, 0.05):
+        privacy = {
+            "level": "client",
+            "clip_norm": 1.0,
+            "delta": 1e-3,
+            "record_sampling_rate": rate,
+        }
+        spec = small_spec(
+            privacy=privacy,
+            algorithm={"kind": "nbafl", "local_learning_rate": 0.1},
+            mechanism={"kind": "gaussian", "noise_multiplier": 2.0},
+            rounds=2,
+        )
+        epsilons.append(run(spec, tmp_path / str(rate))["epsilon"])
+    assert epsilons[0] == epsilons[1] > 1.0

@@ -71,6 +71,14 @@ class Algorithm(Protocol):
         ...
 
     @property
+    def record_sampling_rate(self) -> float:
+        """With which probability a client's record takes part in a round, in secret; mostly 1.
+
+        Messages are charged for the sample that this says, and for no other.
+        """
+        ...
+
+    @property
     def uplinks(self) -> int:
         """How many vectors leave a client in a round, whatever its data: it pays for them first."""
         ...

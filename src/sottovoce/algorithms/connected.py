@@ -58,6 +58,10 @@ class ConnectedAverage:
     def unit(self) -> Unit:
         return self.averaging.unit
 
+    @property
+    def record_sampling_rate(self) -> float:
+        return self.averaging.record_sampling_rate
+
     def domain(self, dimension: int, num_samples: int) -> L2Ball:
         return self.averaging.domain(dimension, num_samples)
 

@@ -167,6 +167,7 @@ class LocalSgd:
     proximal_weight: float = 0.0
     penalties: Mapping[str, float] = field(default_factory=dict)
     unit: ClassVar[Unit] = Unit.CLIENT
+    sampling_rate: ClassVar[float] = 1.0  # all records, always
 
     def __post_init__(self) -> None:
         parameters.clip_norm("clip_norm", self.clip_norm)
@@ -221,6 +222,22 @@ def budget_penalties(epsilons: Mapping[str, float]) -> dict[str, float]:
 
 
 LocalWork = SampleClippedGradient | LocalSgd
+
+
+def ball_of(work: LocalWork, dimension: int, num_samples: int) -> L2Ball:
+    """Where the update of a client with so many samples lies."""
+    records = work.records(num_samples)
+    return L2Ball(dimension=dimension, radius=work.clip_norm, records=records)
+
+
+def blocks_of(
+    work: LocalWork, task: Task, clients: Sequence[ClientData], step: Step
+) -> Iterator[Block]:
+    """Blocks of clients that send their update and nothing else."""
+    for start, rows in work.updates(task, clients, step):
+        yield Block(start=start, uplinks=(rows,))
+
+
 RobustMean = CoordinateMedian | TrimmedMean
 
 
@@ -250,12 +267,15 @@ class FedAvg:
         return self.local_work.unit
 
     @property
+    def record_sampling_rate(self) -> float:
+        return self.local_work.sampling_rate
+
+    @property
     def gathers(self) -> bool:
         return self.robust_mean is not None
 
     def domain(self, dimension: int, num_samples: int) -> L2Ball:
-        records = self.local_work.records(num_samples)
-        return L2Ball(dimension=dimension, radius=self.local_work.clip_norm, records=records)
+        return ball_of(self.local_work, dimension, num_samples)
 
     def weight(self, num_samples: int) -> float:
         """The number of records behind the mean: the public sample count, or one client."""
@@ -267,8 +287,7 @@ class FedAvg:
     def client_steps(
         self, task: Task, clients: Sequence[ClientData], step: Step
     ) -> Iterator[Block]:
-        for start, rows in self.local_work.updates(task, clients, step):
-            yield Block(start=start, uplinks=(rows,))
+        yield from blocks_of(self.local_work, task, clients, step)
 
     def server_step(
         self, model: Vector, combined: Sequence[Combined], state: State

@@ -90,6 +90,7 @@ class NbAfl:
     downlink_stddev: float
     randomness: Randomness
     unit: ClassVar[Unit] = Unit.CLIENT
+    record_sampling_rate: ClassVar[float] = 1.0
     uplinks: ClassVar[int] = 1
     downlinks: ClassVar[int] = 1
     gathers: ClassVar[bool] = False

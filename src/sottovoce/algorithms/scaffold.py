@@ -37,7 +37,7 @@ from sottovoce import parameters
 from sottovoce.adjacency import Unit
 from sottovoce.algorithms.algorithm import Block, Combined, State, Step
 from sottovoce.algorithms.controls import Controls, Drafts, places_of
-from sottovoce.algorithms.fedavg import SampleClippedGradient
+from sottovoce.algorithms.fedavg import SampleClippedGradient, ball_of, blocks_of
 from sottovoce.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.errors import ParameterError
 from sottovoce.learning.clients import ClientData, names_of
@@ -61,6 +61,7 @@ class Scaffold:
     server_learning_rate: float
     clients: tuple[str, ...]
     _drafts: Drafts = field(default_factory=Drafts, init=False, repr=False, compare=False)
+    record_sampling_rate: ClassVar[float] = 1.0
     unit: ClassVar[Unit] = Unit.CLIENT
     uplinks: ClassVar[int] = 2
     downlinks: ClassVar[int] = 2  # x and c
@@ -157,9 +158,12 @@ class SampleScaffold:
         parameters.positive("total_weight", self.total_weight)
         _check_named_once(self.clients)
 
+    @property
+    def record_sampling_rate(self) -> float:
+        return self.local_work.sampling_rate
+
     def domain(self, dimension: int, num_samples: int) -> L2Ball:
-        records = self.local_work.records(num_samples)
-        return L2Ball(dimension=dimension, radius=self.local_work.clip_norm, records=records)
+        return ball_of(self.local_work, dimension, num_samples)
 
     def weight(self, num_samples: int) -> float:
         """The number of records behind the mean, which is public."""
@@ -171,8 +175,7 @@ class SampleScaffold:
     def client_steps(
         self, task: Task, clients: Sequence[ClientData], step: Step
     ) -> Iterator[Block]:
-        for start, rows in self.local_work.updates(task, clients, step):
-            yield Block(start=start, uplinks=(rows,))
+        yield from blocks_of(self.local_work, task, clients, step)
 
     def server_step(
         self, model: Vector, combined: Sequence[Combined], state: State

@@ -100,7 +100,7 @@ def assemble(spec: RunSpec) -> Assembly:
     channel.check((part.mechanism, part.weight) for part in parts)
     first = {group_of[part.client].number: part.mechanism for part in reversed(parts)}
     for mechanism in first.values():  # refused here, before any round
-        charged_event(channel, mechanism, spec.privacy.adjacency, spec.privacy.record_sampling_rate)
+        charged_event(channel, mechanism, spec.privacy.adjacency, algorithm.record_sampling_rate)
         if spec.runtime.messages == "none":
             law_of(mechanism)
     check_private(
@@ -161,7 +161,7 @@ def _resolved(
     charge = Charge(
         channel=channel,
         adjacency=spec.privacy.adjacency,
-        record_sampling_rate=spec.privacy.record_sampling_rate,
+        record_sampling_rate=algorithm.record_sampling_rate,
     )
     found, reasons = [], {}
     for group in groups:

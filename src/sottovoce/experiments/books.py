@@ -32,7 +32,7 @@ def tally_of(assembly: Assembly) -> Tally:
                 assembly.channel,
                 part.mechanism,
                 spec.privacy.adjacency,
-                spec.privacy.record_sampling_rate,
+                assembly.algorithm.record_sampling_rate,
             )
         charged.append(made[key])
     names = [part.client for part in assembly.parts]
@@ -74,7 +74,6 @@ def _backend(assembly: Assembly, books: Books) -> Backend:
             ledger=books,
             rotated=rotated,
             channel=assembly.channel,
-            record_sampling_rate=spec.privacy.record_sampling_rate,
         )
     kind: Callable[..., Backend]
     if isinstance(assembly.channel, Central):

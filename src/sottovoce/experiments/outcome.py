@@ -96,7 +96,7 @@ def guarantee(assembly: Assembly) -> str:
     public = "; the number of samples of each client is public" if sample else ""
     if isinstance(assembly.algorithm, NbAfl):
         public = "; the size of the smallest data set is public"  # the noise is made from it
-    if spec.privacy.record_sampling_rate < 1.0:
+    if assembly.algorithm.record_sampling_rate < 1.0:
         public += f"; it assumes that {ASSUMPTIONS['own-records']}"
     reasons = [
         *(["seeded randomness"] if spec.randomness == "seeded" else []),

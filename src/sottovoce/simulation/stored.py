@@ -44,7 +44,6 @@ class StoredMessages:
     ledger: Ledger
     rotated: bool
     channel: MessageChannel
-    record_sampling_rate: float = 1.0
 
     def able(self, number: int) -> Mask:
         everyone = self._plan(number, range(len(self.clients)))
@@ -88,7 +87,7 @@ class StoredMessages:
             clients=tuple(self.parts[i] for i in cohort),
             rotation=rotation,
             channel=self.channel,
-            record_sampling_rate=self.record_sampling_rate,
+            record_sampling_rate=self.algorithm.record_sampling_rate,
         )
 
     def _serve(
