@@ -116,6 +116,10 @@ class _Ball:
         """Sensitivity in units of radius/records: 1 or 2, exactly."""
         return self.sensitivity(adjacency) / (self.radius / self.records)
 
+    def against_zero(self, adjacency: Adjacency) -> bool:
+        """Whether one of any two neighbours is the vector 0: nothing else is in it."""
+        return self.records == 1 and adjacency is Adjacency.ZERO_OUT
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class L2Ball(_Ball):

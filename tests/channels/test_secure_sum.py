@@ -73,6 +73,7 @@ def test_the_event_holds_the_shift_the_clamp_and_the_fewest_clients(adjacency: A
         logit_bound=1.0,
         clients=30,
         adjacency=adjacency,
+        against_zero=adjacency is Adjacency.ZERO_OUT,
     )
     assert event.local() == local
     assert Direct().event(SIGN, adjacency) == local

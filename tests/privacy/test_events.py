@@ -47,6 +47,7 @@ ONE_OF_EACH_SHAPE: list[PrivacyEvent] = [
     FinitePair(first=(0.75, 0.25), second=(0.25, 0.75), adjacency=ZERO_OUT),
     MetricDp(epsilon=1.0, metric="l1", distance=0.5, adjacency=REPLACE_ONE),
     OneBit(shift=0.5, dimension=7, adjacency=ZERO_OUT),
+    OneBit(shift=0.5, dimension=7, adjacency=ZERO_OUT, against_zero=True),
     LaplaceNoise(shift=0.5, dimension=3, adjacency=REPLACE_ONE),
     SecureSum(shift=0.5, dimension=7, logit_bound=2.0, clients=30, adjacency=REPLACE_ONE),
     Sampled(event=PURE, rate=0.25, scheme="poisson", hidden_by="central-noise"),

@@ -57,6 +57,7 @@ class SecureSum:
             logit_bound=mechanism.logit_bound,
             clients=self.minimum_clients,
             adjacency=adjacency,
+            against_zero=local.against_zero,
         )
 
     def check(self, cohort: Iterable[tuple[Mechanism, float]]) -> None:

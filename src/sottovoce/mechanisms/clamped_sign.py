@@ -93,6 +93,7 @@ class ClampedSign:
             shift=shift * (1.0 + _ROUNDING),
             dimension=self.input_domain.dimension,
             adjacency=adjacency,
+            against_zero=self.input_domain.against_zero(adjacency),
         )
 
     @property

@@ -135,8 +135,12 @@ class GaussHermite:
         shift = self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier
         shift *= 1.0 + _ROUNDING
         if self.levels == 2:
-            dimension = self.input_domain.dimension
-            return OneBit(shift=2.0 * shift, dimension=dimension, adjacency=adjacency)
+            return OneBit(
+                shift=2.0 * shift,
+                dimension=self.input_domain.dimension,
+                adjacency=adjacency,
+                against_zero=self.input_domain.against_zero(adjacency),
+            )
         fisher_bound = hermite.gauss_hermite(self.levels).fisher_bound
         return ZeroConcentrated(rho=fisher_bound * shift**2 / 2.0, adjacency=adjacency)
 

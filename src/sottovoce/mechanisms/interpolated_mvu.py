@@ -180,6 +180,7 @@ class InterpolatedMvu:
                 shift=logit_range * shift,
                 dimension=self.input_domain.dimension,
                 adjacency=adjacency,
+                against_zero=self.input_domain.against_zero(adjacency),
             )
         rho = self.interpolated.family.fisher_bound * shift**2 / 2.0
         return ZeroConcentrated(rho=rho, adjacency=adjacency)

@@ -10,6 +10,7 @@ from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import UnknownNameError, UnsupportedEventError
 from sottovoce.privacy.accountant import Accountant
+from sottovoce.privacy.cubic import CubicAccountant
 from sottovoce.privacy.events import PrivacyEvent, unhidden
 from sottovoce.privacy.gaussian import GaussianAccountant
 from sottovoce.privacy.pld import PldAccountant
@@ -23,6 +24,7 @@ QUICK: tuple[Accountant, ...] = (
     GaussianAccountant(),
     _RENYI,
     ZcdpAccountant(),
+    CubicAccountant(),
     ShufflingAccountant(),
 )
 ACCOUNTANTS: tuple[Accountant, ...] = (*QUICK, PldAccountant())

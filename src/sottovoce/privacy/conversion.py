@@ -78,20 +78,20 @@ def _minimum(
     best = int(np.argmin(values))
     left = math.log(_GRID[max(0, best - 1)])
     right = math.log(_GRID[min(len(_GRID) - 1, best + 1)])
-    place, least = _golden_section(lambda at: _value(bound, 1.0 + math.exp(at)), left, right)
+    place, least = golden_section(lambda at: _value(bound, 1.0 + math.exp(at)), left, right)
     middle = math.floor(1.0 + math.exp(place))
     whole = (_value(bound, float(order)) for order in range(max(2, middle - 2), middle + 4))
     return min(given, values[best], least, *whole)
 
 
-def _golden_section(
-    function: Callable[[float], float], left: float, right: float
+def golden_section(
+    function: Callable[[float], float], left: float, right: float, tolerance: float = 1e-10
 ) -> tuple[float, float]:
     """A place near a minimum, and the least value that was seen."""
     low, high = right - _GOLDEN * (right - left), left + _GOLDEN * (right - left)
     at_low, at_high = function(low), function(high)
     least = min(at_low, at_high)
-    while right - left > 1e-10:
+    while right - left > tolerance:
         if at_low < at_high:
             right, high, at_high = high, low, at_low
             low = right - _GOLDEN * (right - left)

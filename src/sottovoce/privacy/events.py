@@ -158,17 +158,24 @@ class RenyiCurve:
 class OneBit:
     """`dimension` independent bits, P(1) = 1/(1 + e^-z) for the logit z of each.
 
-    Whatever the logits are, those of neighbours lie at most `shift` apart (Euclidean).
+    Whatever the logits are, those of neighbours lie at most `shift` apart (Euclidean). Those of one
+    neighbour are all 0, its bits fair, if `against_zero`: nothing else is in the message.
     """
 
     shift: float
     dimension: int
     adjacency: Adjacency
+    against_zero: bool = False
 
     def __post_init__(self) -> None:
         _check_adjacency(self.adjacency)
         parameters.positive("shift", self.shift)
         parameters.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
+        if self.against_zero and self.adjacency != Adjacency.ZERO_OUT:
+            raise ParameterError(
+                f"under {self.adjacency} neither neighbour's bits need be fair; against_zero is "
+                "for zero-out"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,17 +191,21 @@ class SecureSum:
     logit_bound: float
     clients: int
     adjacency: Adjacency
+    against_zero: bool = False
 
     def __post_init__(self) -> None:
-        _check_adjacency(self.adjacency)
-        parameters.positive("shift", self.shift)
-        parameters.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
         parameters.positive("logit_bound", self.logit_bound)
         parameters.integer("clients", self.clients, low=1, high=2**31)
+        self.local()  # checks the rest
 
     def local(self) -> OneBit:
         """What one client's bits alone give away."""
-        return OneBit(shift=self.shift, dimension=self.dimension, adjacency=self.adjacency)
+        return OneBit(
+            shift=self.shift,
+            dimension=self.dimension,
+            adjacency=self.adjacency,
+            against_zero=self.against_zero,
+        )
 
 
 SamplingScheme = Literal["poisson", "fixed-size"]

@@ -6,6 +6,7 @@ Reference: Dong, Roth and Su 2022, corollary 3.3; Balle and Wang 2018, theorem 8
 """
 
 import math
+from collections.abc import Callable
 
 from sottovoce import parameters
 from sottovoce.errors import UnsupportedEventError
@@ -47,10 +48,15 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     parameters.delta(delta)
     if math.isinf(mu):
         return math.inf
-    if gaussian_delta(mu, 0.0) <= delta:
+    return least_epsilon(lambda epsilon: gaussian_delta(mu, epsilon), delta)
+
+
+def least_epsilon(delta_at: Callable[[float], float], delta: float) -> float:
+    """Where a delta that falls as epsilon grows comes down to `delta`, rounded up."""
+    if delta_at(0.0) <= delta:
         return 0.0
     low, high = 0.0, 1.0
-    while gaussian_delta(mu, high) > delta:
+    while delta_at(high) > delta:
         low, high = high, 2.0 * high
         if high > _LARGEST_EPSILON:
             return math.inf
@@ -58,5 +64,5 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         middle = (low + high) / 2.0
         if middle in (low, high):
             break
-        low, high = (middle, high) if gaussian_delta(mu, middle) > delta else (low, middle)
+        low, high = (middle, high) if delta_at(middle) > delta else (low, middle)
     return high * (1.0 + 1e-9)  # above the rounding of log_ndtr, on the safe side
