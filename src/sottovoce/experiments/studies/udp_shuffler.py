@@ -288,7 +288,7 @@ enter(
         "slightly faster, and the staircase mechanism performs best; the benefits increase with "
         "the number of clients.",
         default_seeds=5,
-        fast_seeds=2,
+        fast_seeds=3,
         run=study,
         data="mnist",
         trains=True,
