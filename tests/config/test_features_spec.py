@@ -59,11 +59,27 @@ def test_unknown_images_are_answered_with_the_nearest_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["angels = 8", "angles = 0", "scales = 2.0", "scales = 9", "groups = true"]
+    "line",
+    [
+        *["angels = 8", "angles = 0", "scales = 2.0", "scales = 9", "groups = true"],
+        *["views = []", 'views = ["log", "log"]', 'views = ["oponent"]', 'views = "log"'],
+    ],
 )
 def test_a_wrong_key_or_value_is_refused(line: str) -> None:
     with pytest.raises(ValidationError):
         read(f'[[features]]\nkind = "scattering"\n{line}')
+
+
+def test_views_reach_the_step() -> None:
+    specs = read('[[features]]\nkind = "scattering"\nviews = ["opponent", "log"]')
+    assert steps_of(specs) == (Scattering(views=("opponent", "log")),)
+    assert specs[0].model_dump(mode="json")["views"] == ["opponent", "log"]
+
+
+def test_specs_without_views_are_written_as_before_there_were_any() -> None:
+    (spec,) = read('[[features]]\nkind = "scattering"')
+    assert spec.model_dump() == {"kind": "scattering", "scales": 2, "angles": 8, "groups": 27}
+    assert steps_of((spec,)) == (Scattering(),)
 
 
 def test_reading_a_spec_does_not_load_torch() -> None:

@@ -10,7 +10,13 @@ from sottovoce.errors import OutputError, ParameterError, UnknownNameError
 from sottovoce.learning import features, public_images
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.features import Flatten, Precondition, Scattering, StepProgress
-from sottovoce.learning.scattering import Geometry, Scattering2d, group_normalise
+from sottovoce.learning.scattering import (
+    Geometry,
+    Scattering2d,
+    group_normalise,
+    logarithms,
+    opponent_colours,
+)
 
 SCATTERING = Scattering(scales=1, angles=4, groups=5)
 STROKES = Precondition(images="strokes", count=40, components=6)
@@ -66,6 +72,51 @@ def test_scattering_is_the_normalised_transform_in_float16(tmp_path: Path, chann
     assert isinstance(found, np.memmap)
     assert found.shape == (7, 5 * channels, 4, 4)
     np.testing.assert_allclose(found, group_normalise(maps, 5).numpy(), rtol=2e-3, atol=2e-3)
+
+
+def test_views_are_normalised_by_themselves_one_after_the_other(tmp_path: Path) -> None:
+    data = dataset(channels=3)
+    step = Scattering(scales=1, angles=4, groups=5, views=("opponent", "log", "plain"))
+    found = features.apply((step,), data, tmp_path).test_features
+    transform = Scattering2d(Geometry(height=8, width=8, scales=1, angles=4))
+    images = torch.from_numpy(data.test_features)
+    plain = transform(images)
+    wanted = [
+        group_normalise(maps.flatten(start_dim=1, end_dim=2), 5).numpy()
+        for maps in (transform(opponent_colours(images)), logarithms(plain), plain)
+    ]
+    assert found.shape == (7, 3 * 15, 4, 4)
+    np.testing.assert_allclose(found, np.concatenate(wanted, axis=1), rtol=2e-3, atol=2e-3)
+
+
+def test_a_view_alone_is_that_view_among_others(tmp_path: Path) -> None:
+    steps = [
+        Scattering(scales=1, angles=4, groups=5, views=views)
+        for views in (("log",), ("opponent",), ("log", "opponent"))
+    ]
+    log, opponent, both = (
+        features.apply((step,), dataset(channels=3), tmp_path).train_features for step in steps
+    )
+    np.testing.assert_array_equal(both, np.concatenate([log, opponent], axis=1))
+
+
+def test_naming_the_plain_view_is_the_same_entry(tmp_path: Path) -> None:
+    features.apply((SCATTERING,), dataset(), tmp_path)
+    before = set(tmp_path.iterdir())
+    named = Scattering(scales=1, angles=4, groups=5, views=("plain",))
+    features.apply((named,), dataset(), tmp_path)
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_entries_made_before_there_were_views_are_found() -> None:
+    assert features._identity(SCATTERING) == {"scales": 1, "angles": 4, "groups": 5}
+
+
+def test_public_images_are_seen_in_the_same_views(tmp_path: Path) -> None:
+    scattering = Scattering(scales=1, angles=4, groups=5, views=("opponent", "log"))
+    leaves = Precondition(images="dead_leaves", count=40, variants=2, components=6)
+    found = features.apply((scattering, leaves), dataset(channels=3), tmp_path)
+    assert found.train_features.shape == (30, 7)
 
 
 def test_flatten_makes_rows_and_keeps_the_map(tmp_path: Path) -> None:
@@ -273,3 +324,12 @@ def test_wrong_steps_are_refused(tmp_path: Path) -> None:
         features.apply((Flatten(), SCATTERING), dataset(), tmp_path)
     with pytest.raises(ParameterError, match="groups must divide the 5 channels, got 2"):
         features.apply((Scattering(scales=1, angles=4, groups=2),), dataset(), tmp_path)
+    colours = Scattering(scales=1, angles=4, groups=5, views=("opponent",))
+    with pytest.raises(ParameterError, match="takes images of 3 colours, got 1"):
+        features.apply((colours,), dataset(), tmp_path)
+    with pytest.raises(ParameterError, match="none twice"):
+        Scattering(views=("log", "log"))
+    with pytest.raises(ParameterError, match="at least one"):
+        Scattering(views=())
+    with pytest.raises(UnknownNameError, match="did you mean 'opponent'"):
+        Scattering(views=("oponent",))  # type: ignore[arg-type]

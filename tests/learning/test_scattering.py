@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from sottovoce.errors import ParameterError
-from sottovoce.learning.scattering import Geometry, Scattering2d, group_normalise
+from sottovoce.learning.scattering import (
+    Geometry,
+    Scattering2d,
+    group_normalise,
+    logarithms,
+    opponent_colours,
+)
 
 KYMATIO = np.load(Path(__file__).parent / "kymatio_0_3_0.npz")
 CASES = sorted(name.removesuffix("_maps") for name in KYMATIO if name.endswith("_maps"))
@@ -97,3 +103,20 @@ def test_group_normalisation_mixes_no_samples() -> None:
 def test_groups_that_do_not_divide_the_channels_are_refused_with_those_that_do() -> None:
     with pytest.raises(ParameterError, match="got 24; choose one of 1, 3, 9, 27, 81"):
         group_normalise(images(1, 81, 2, 2), 24)
+
+
+def test_logarithms_keep_the_averages_and_compress_edges() -> None:
+    maps = transform(8, 8, scales=1, angles=4)(images(2, 3, 8, 8))
+    found = logarithms(maps)
+    assert found.shape == maps.shape
+    torch.testing.assert_close(found[:, :, 0], maps[:, :, 0])
+    torch.testing.assert_close(found[:, :, 1:], torch.log1p(100 * maps[:, :, 1:].clamp_min(0)))
+
+
+def test_opponent_colours_turn_and_do_not_stretch() -> None:
+    colours = images(2, 3, 4, 4)
+    found = opponent_colours(colours)
+    torch.testing.assert_close(found.square().sum(dim=1), colours.square().sum(dim=1))
+    grey = opponent_colours(colours[:, :1].expand(2, 3, 4, 4))
+    torch.testing.assert_close(grey[:, 0], 3**0.5 * colours[:, 0])
+    torch.testing.assert_close(grey[:, 1:], torch.zeros(2, 2, 4, 4), rtol=0, atol=1e-6)

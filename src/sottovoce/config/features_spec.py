@@ -1,22 +1,44 @@
 """What a spec may say about features: [[features]] tables, applied in the order given."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 
 from sottovoce.config.section import Section
-from sottovoce.errors import UnknownNameError
-from sottovoce.learning import public_images
+from sottovoce.errors import ParameterError, UnknownNameError
+from sottovoce.learning import public_images, views
 from sottovoce.learning.synthetic import MAX_IMAGES, MAX_VARIANTS
+from sottovoce.learning.views import View
 
 
 class ScatteringSpec(Section):
-    """Scattering coefficients, each sample's normalised in `groups` groups of channels."""
+    """Scattering coefficients, each sample's normalised in `groups` groups of channels.
+
+    Each of the `views` brings its own channels: "plain", "log" (logarithms), "opponent" (colours).
+    """
 
     kind: Literal["scattering"]
     scales: Annotated[int, Field(ge=1, le=8)] = 2
     angles: Annotated[int, Field(ge=1, le=64)] = 8
     groups: Annotated[int, Field(ge=1, le=2**20)] = 27
+    views: Annotated[tuple[View, ...], Field(strict=False)] = views.ONLY_PLAIN
+
+    @field_validator("views")
+    @classmethod
+    def _distinct(cls, value: tuple[View, ...]) -> tuple[View, ...]:
+        try:
+            views.check(value)
+        except ParameterError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without `views` where they are the default: specs keep the hashes of their results."""
+        found: dict[str, Any] = handler(self)
+        if self.views == views.ONLY_PLAIN:
+            found.pop("views", None)
+        return found
 
 
 class PreconditionSpec(Section):

@@ -18,11 +18,18 @@ from numpy.typing import NDArray
 
 from sottovoce import parameters
 from sottovoce.errors import ParameterError
-from sottovoce.learning import preconditioning, public_images, synthetic
+from sottovoce.learning import preconditioning, public_images, synthetic, views
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.feature_cache import FeatureCache, digest_of, key_of
 from sottovoce.learning.preconditioning import Preconditioner, PublicGeometry
-from sottovoce.learning.scattering import Geometry, Scattering2d, group_normalise
+from sottovoce.learning.scattering import (
+    Geometry,
+    Scattering2d,
+    group_normalise,
+    logarithms,
+    opponent_colours,
+)
+from sottovoce.learning.views import View
 
 Array = NDArray[Any]
 Part = Literal["train", "test", "public"]
@@ -35,16 +42,20 @@ class Scattering:
     """Scattering coefficients of second order, normalised in groups of channels.
 
     The interpolated MVU experiments use 8 angles and 27 groups, those of MVU 11 angles and 6.
+    Each of the `views` brings its own channels: the coefficients ("plain"), their logarithms
+    ("log"), or those of a colour image in opponent colours ("opponent").
     """
 
     scales: int = 2
     angles: int = 8
     groups: int = 27
+    views: tuple[View, ...] = views.ONLY_PLAIN
 
     def __post_init__(self) -> None:
         parameters.integer("scales", self.scales, low=1, high=8)
         parameters.integer("angles", self.angles, low=1, high=64)
         parameters.integer("groups", self.groups, low=1, high=2**20)
+        views.check(self.views)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,19 +195,22 @@ class _Pipeline:
                 f"{images.shape}; make it the first step, on a dataset of images"
             )
         count, channels, height, width = images.shape
+        if "opponent" in step.views and channels != 3:
+            raise ParameterError(
+                f"the view 'opponent' takes images of 3 colours, got {channels}; leave it out"
+            )
         geometry = Geometry(height=height, width=width, scales=step.scales, angles=step.angles)
         transform = Scattering2d(geometry, self._device)
 
         def fill(out: Array) -> None:
             for start in range(0, count, CHUNK_SAMPLES):
                 rows = slice(start, min(start + CHUNK_SAMPLES, count))
-                maps = transform(torch.from_numpy(images[rows].astype(np.float32)))
-                normal = group_normalise(maps.flatten(start_dim=1, end_dim=2), step.groups)
-                out[rows] = normal.numpy()
+                seen = _viewed(step, transform, torch.from_numpy(images[rows].astype(np.float32)))
+                out[rows] = seen.numpy()
                 self._report(step, part, rows.stop, count)
 
-        key = key_of("scattering", dataclasses.asdict(step), features.digest)
-        shape = (count, channels * geometry.num_channels, *geometry.output)
+        key = key_of("scattering", _identity(step), features.digest)
+        shape = (count, len(step.views) * channels * geometry.num_channels, *geometry.output)
         return _Features(values=self._cache.array(key, shape, np.float16, fill), digest=key)
 
     def _preconditioned(
@@ -235,6 +249,34 @@ class _Pipeline:
 
     def _report(self, step: Step, part: Part, done: int, total: int) -> None:
         self._on_step(StepProgress(step=step, part=part, samples_done=done, samples_total=total))
+
+
+def _viewed(step: Scattering, transform: Scattering2d, images: torch.Tensor) -> torch.Tensor:
+    """The channels of each view, normalised by themselves, one view after the other."""
+    plain = transform(images) if {"plain", "log"} & set(step.views) else None
+    found = []
+    for view in step.views:
+        match view:
+            case "plain":
+                assert plain is not None
+                maps = plain
+            case "log":
+                assert plain is not None
+                maps = logarithms(plain)
+            case "opponent":
+                maps = transform(opponent_colours(images))
+            case _:
+                assert_never(view)
+        found.append(group_normalise(maps.flatten(start_dim=1, end_dim=2), step.groups))
+    return torch.cat(found, dim=1)
+
+
+def _identity(step: Scattering) -> dict[str, Any]:
+    """What stands for a step in keys; without its views where they are what always was there."""
+    identity = dataclasses.asdict(step)
+    if step.views == views.ONLY_PLAIN:
+        del identity["views"]
+    return identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,13 @@ CHUNK_IMAGES = 64
 _WAVELET_WIDTH = 0.8  # standard deviation at scale 2^0, in pixels
 _WAVELET_FREQUENCY = 0.75 * math.pi  # centre at scale 2^0, in radians a pixel
 _PI_OF_NORMS = 3.1415  # as Kymatio has it, 3e-5 off, so that values can be compared
+_LOG_SCALE = 100.0  # of pixels in [-1/2, 1/2], about the strongest seventh is above its inverse
 _WRAPS = 2  # periods either side over which a wavelet is summed: beyond, it is 0 in float64
+_OPPONENTS = (
+    (3**-0.5, 3**-0.5, 3**-0.5),
+    (2**-0.5, 0.0, -(2**-0.5)),
+    (-(6**-0.5), 2 * 6**-0.5, -(6**-0.5)),
+)
 
 Complex = NDArray[np.complex128]
 Real = NDArray[np.float64]
@@ -195,6 +201,26 @@ def group_normalise(features: Tensor, num_groups: int) -> Tensor:
             f"choose one of {', '.join(str(n) for n in _divisors(channels))}"
         )
     return group_norm(features, num_groups)
+
+
+def logarithms(maps: Tensor) -> Tensor:
+    """log(1 + 100 S) of maps (..., channels, height, width); S0, which has a sign, stays.
+
+    The strongest edges then outshout the others less. A sample's values remain its own.
+    """
+    average, edges = maps[..., :1, :, :], maps[..., 1:, :, :]
+    # A few averages of moduli come out barely below 0.
+    return torch.cat([average, torch.log1p(_LOG_SCALE * edges.clamp_min(0.0))], dim=-3)
+
+
+def opponent_colours(images: Tensor) -> Tensor:
+    """Brightness, red against blue, and green against both, of (samples, 3, height, width).
+
+    An orthonormal change of colours: |x * psi| of a difference of colours is no linear function of
+    those of red, green and blue.
+    """
+    colours = torch.tensor(_OPPONENTS, dtype=images.dtype, device=images.device)
+    return torch.einsum("ij,njhw->nihw", colours, images)
 
 
 def _divisors(number: int) -> list[int]:
