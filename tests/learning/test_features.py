@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from pathlib import Path
 
@@ -243,6 +244,29 @@ def test_preconditioned_samples_are_few_coordinates_and_a_bias(
     assert found.shape == (30, 7)
     np.testing.assert_allclose(np.linalg.norm(found[:, :6], axis=1), 1, rtol=1e-5)
     np.testing.assert_array_equal(found[:, 6], np.float32(0.1))
+
+
+def test_more_coordinates_of_the_same_public_images_are_learned_once(tmp_path: Path) -> None:
+    """Discriminants are sought among many directions, so those of fewer are the first of more."""
+    few = Precondition(images="strokes", count=60, variants=3, components=3, exponent=0.0)
+    more = dataclasses.replace(few, components=6)
+    first, second = Listener(), Listener()
+    small = features.apply((SCATTERING, few), dataset(), tmp_path, first).train_features
+    large = features.apply((SCATTERING, more), dataset(), tmp_path, second).train_features
+    assert "public" in {progress.part for progress in first.heard}
+    assert "public" not in {progress.part for progress in second.heard}
+    lengths = np.linalg.norm(large[:, :3], axis=1, keepdims=True)
+    np.testing.assert_allclose(small[:, :3], large[:, :3] / lengths, rtol=1e-4)
+    other = dataclasses.replace(few, seed=1)
+    third = Listener()
+    features.apply((SCATTERING, other), dataset(), tmp_path, third)
+    assert "public" in {progress.part for progress in third.heard}
+
+
+def test_more_discriminants_than_public_things_are_refused(tmp_path: Path) -> None:
+    step = Precondition(images="strokes", count=60, variants=3, components=10)
+    with pytest.raises(ParameterError, match="components must be an integer from 1 to 4"):
+        features.apply((Flatten(), step), dataset(side=2), tmp_path)
 
 
 def test_a_sample_is_preconditioned_alike_whoever_else_takes_part(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_discriminants_find_what_differs_between_things_below_louder_variation()
     quiet = 0.1 * generator.standard_normal((600, 16))
     features = np.concatenate([loud, quiet], axis=1)
     features[:, 10] += things[:, 0]
-    found = learn_discriminants(features, 2, 4, np.random.default_rng(1))
+    found = learn_discriminants(features, 19, 4, np.random.default_rng(1))
     first = np.abs(found.directions[:, 0])
     assert int(first.argmax()) == 10
     assert np.delete(first, 10).max() < 0.2 * first[10]
@@ -71,7 +71,7 @@ def test_along_a_discriminant_variants_have_variance_one() -> None:
     generator = np.random.default_rng(6)
     things = np.repeat(generator.standard_normal((200, 5)), 6, axis=0)
     features = things + generator.standard_normal((1200, 5)) * [5.0, 2.0, 1.0, 3.0, 4.0]
-    found = learn_discriminants(features, 3, 6, np.random.default_rng(1))
+    found = learn_discriminants(features, 5, 6, np.random.default_rng(1)).leading(3)
     runs = ((features - found.mean) @ found.directions).reshape(200, 6, 3)
     np.testing.assert_allclose(runs.var(axis=1, ddof=1).mean(axis=0), 1, rtol=0.25)
 

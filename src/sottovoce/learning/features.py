@@ -165,6 +165,7 @@ class _Pipeline:
         device: str,
     ) -> None:
         self._steps, self._cache, self._on_step, self._device = steps, cache, on_step, device
+        self._sample_shape = dataset.train_features.shape[1:]
         self._public = {
             number: _PublicSource.named(step, dataset)
             for number, step in enumerate(steps)
@@ -216,11 +217,14 @@ class _Pipeline:
     def _preconditioned(
         self, step: Precondition, number: int, part: Part, features: _Features
     ) -> _Features:
-        count = len(features.values)
+        count, *shape_of_one = features.values.shape
+        num_features = math.prod(shape_of_one)
 
         def fill(out: Array) -> None:
             preconditioner = Preconditioner(
-                geometry=self._geometry(number), exponent=step.exponent, bias=step.bias
+                geometry=self._geometry(number, num_features),
+                exponent=step.exponent,
+                bias=step.bias,
             )
             for rows, coordinates in preconditioner.chunks(features.values):
                 out[rows] = coordinates
@@ -232,17 +236,51 @@ class _Pipeline:
         shape = (count, step.components + 1)
         return _Features(values=self._cache.array(key, shape, np.float32, fill), digest=key)
 
-    def _learn(self, number: int) -> PublicGeometry:
+    def _learn(self, number: int, num_features: int) -> PublicGeometry:
+        """Kept on disk with more directions than a step uses: the next may use more of them."""
         step = self._steps[number]
         assert isinstance(step, Precondition)
+        size = step.components
+        if step.variants > 1:
+            runs = step.count // step.variants
+            size = preconditioning.num_principal(step.components, runs, num_features)
+            parameters.integer(
+                "components", step.components, low=1, high=size, remedy="use more public images"
+            )
+
+        def fill(out: Array) -> None:
+            geometry = self._learned(step, number, size)
+            out[0], out[1, :size], out[2:] = (
+                geometry.mean,
+                geometry.eigenvalues,
+                geometry.directions.T,
+            )
+
+        identity = [
+            self._public[number].identity,
+            step.count,
+            step.variants,
+            step.seed,
+            number,
+            size,
+        ]
+        earlier = [[type(one).__name__, _identity(one)] for one in self._steps[:number]]
+        key = key_of("geometry", identity, earlier, list(self._sample_shape))
+        # No more directions than features: eigenvalues fit into a row.
+        kept = self._cache.array(key, (size + 2, num_features), np.float32, fill)
+        return PublicGeometry(
+            mean=kept[0], eigenvalues=kept[1, :size].astype(np.float64), directions=kept[2:].T
+        ).leading(step.components)
+
+    def _learned(self, step: Precondition, number: int, size: int) -> PublicGeometry:
         public = self.run("public", _Features.of(self._public[number].images()), number)
         self._report(step, "public", 0, step.count)
         generator = np.random.default_rng([step.seed, number])
         if step.variants == 1:
-            geometry = preconditioning.learn(public.values, step.components, generator)
+            geometry = preconditioning.learn(public.values, size, generator)
         else:
             geometry = preconditioning.learn_discriminants(
-                public.values, step.components, step.variants, generator
+                public.values, size, step.variants, generator
             )
         self._report(step, "public", step.count, step.count)
         return geometry
@@ -271,10 +309,10 @@ def _viewed(step: Scattering, transform: Scattering2d, images: torch.Tensor) -> 
     return torch.cat(found, dim=1)
 
 
-def _identity(step: Scattering) -> dict[str, Any]:
+def _identity(step: Step) -> dict[str, Any]:
     """What stands for a step in keys; without its views where they are what always was there."""
     identity = dataclasses.asdict(step)
-    if step.views == views.ONLY_PLAIN:
+    if isinstance(step, Scattering) and step.views == views.ONLY_PLAIN:
         del identity["views"]
     return identity
 

@@ -39,6 +39,14 @@ class PublicGeometry:
     def num_components(self) -> int:
         return len(self.eigenvalues)
 
+    def leading(self, count: int) -> "PublicGeometry":
+        """The first `count` directions alone."""
+        return PublicGeometry(
+            mean=self.mean,
+            directions=np.ascontiguousarray(self.directions[:, :count]),
+            eigenvalues=self.eigenvalues[:count],
+        )
+
 
 def learn(
     public_features: Array, num_components: int, generator: np.random.Generator
@@ -75,15 +83,20 @@ def learn(
     )
 
 
+def num_principal(num_components: int, num_runs: int, num_features: int) -> int:
+    """Among how many principal directions `num_components` discriminants are sought."""
+    return min(max(_LEAST_REDUCED, 2 * num_components), num_runs - 1, num_features)
+
+
 def learn_discriminants(
-    public_features: Array, num_components: int, variants: int, generator: np.random.Generator
+    public_features: Array, num_directions: int, variants: int, generator: np.random.Generator
 ) -> PublicGeometry:
     """The directions along which public things differ most, beside what one thing varies.
 
     Features come in runs of `variants` that show the same thing. With S_w the covariance within
     runs and S_b the one of their means, directions u solve S_b u = l S_w u, u' S_w u = 1: so noise
-    that no classifier should look at has variance 1 along each. S_w is taken among the leading
-    principal directions, with a small multiple of the identity added.
+    that no classifier should look at has variance 1 along each. S_w is taken among as many leading
+    principal directions, with a small multiple of the identity added: ask for more than are used.
 
     Reference: Fisher 1936; Rao 1948, section 7.
     """
@@ -93,22 +106,14 @@ def learn_discriminants(
             f"{len(public_features)} public samples are no whole number of runs of {variants} "
             "variants; use a multiple"
         )
-    reduced = min(
-        max(_LEAST_REDUCED, 2 * num_components),
-        len(public_features) // variants - 1,
-        _rows(public_features).shape[1],
-    )
-    parameters.integer(
-        "components", num_components, low=1, high=max(1, reduced), remedy="use more public images"
-    )
-    principal = learn(public_features, reduced, generator)
+    principal = learn(public_features, num_directions, generator)
     centred = _rows(public_features).astype(np.float32) - principal.mean
-    runs = (centred @ principal.directions).astype(np.float64).reshape(-1, variants, reduced)
+    runs = (centred @ principal.directions).astype(np.float64).reshape(-1, variants, num_directions)
     eigenvalues, vectors = _discriminants(runs)
     return PublicGeometry(
         mean=principal.mean,
-        directions=(principal.directions @ vectors[:, :num_components]).astype(np.float32),
-        eigenvalues=eigenvalues[:num_components],
+        directions=(principal.directions @ vectors).astype(np.float32),
+        eigenvalues=eigenvalues,
     )
 
 
