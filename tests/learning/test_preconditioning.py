@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -49,6 +51,20 @@ def test_a_wide_spectrum_is_found_although_the_subspace_is_not_everything() -> N
 def test_the_same_seed_gives_the_same_geometry() -> None:
     first, second = geometry_of(public()), geometry_of(public())
     np.testing.assert_array_equal(first.directions, second.directions)
+
+
+def test_features_on_disk_give_the_same_in_small_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = public()
+    np.save(tmp_path / "public.npy", features)
+    mapped = np.load(tmp_path / "public.npy", mmap_mode="r")
+    whole = geometry_of(features)
+    monkeypatch.setattr(preconditioning, "CHUNK_ELEMENTS", 7 * features.shape[1])
+    chunked = geometry_of(mapped)
+    np.testing.assert_allclose(chunked.mean, whole.mean, atol=1e-6)
+    np.testing.assert_allclose(chunked.eigenvalues, whole.eigenvalues, rtol=1e-4)
+    np.testing.assert_array_equal(mapped, features)  # let go, and read again
 
 
 def test_discriminants_find_what_differs_between_things_below_louder_variation() -> None:

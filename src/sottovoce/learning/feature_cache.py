@@ -8,6 +8,7 @@ made of, so the files are the owner's alone.
 import contextlib
 import hashlib
 import json
+import mmap
 import os
 import tempfile
 from collections.abc import Callable
@@ -41,6 +42,16 @@ def key_of(*parts: Any) -> str:
     """A digest of JSON values and of the version of this code."""
     text = json.dumps([CODE_VERSION, *parts], sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def let_go(array: Array) -> None:
+    """Count pages of a mapped file no more as this process's memory; other arrays are left alone.
+
+    The system keeps in memory what it has room for, and reads the rest again.
+    """
+    mapped = getattr(array, "_mmap", None)
+    if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 class FeatureCache:

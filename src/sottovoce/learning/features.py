@@ -20,7 +20,7 @@ from sottovoce import parameters
 from sottovoce.errors import ParameterError
 from sottovoce.learning import preconditioning, public_images, synthetic, views
 from sottovoce.learning.datasets import Dataset
-from sottovoce.learning.feature_cache import FeatureCache, digest_of, key_of
+from sottovoce.learning.feature_cache import FeatureCache, digest_of, key_of, let_go
 from sottovoce.learning.preconditioning import Preconditioner, PublicGeometry
 from sottovoce.learning.scattering import (
     Geometry,
@@ -208,6 +208,7 @@ class _Pipeline:
                 rows = slice(start, min(start + CHUNK_SAMPLES, count))
                 seen = _viewed(step, transform, torch.from_numpy(images[rows].astype(np.float32)))
                 out[rows] = seen.numpy()
+                let_go(out)
                 self._report(step, part, rows.stop, count)
 
         key = key_of("scattering", _identity(step), features.digest)

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from sottovoce import parameters
 from sottovoce.errors import ParameterError
+from sottovoce.learning.feature_cache import let_go
 
 Array = NDArray[Any]
 
@@ -58,29 +60,62 @@ def learn(
 
     Reference: Halko, Martinsson and Tropp 2011, algorithm 4.4.
     """
-    features = _rows(public_features)
-    num_samples, num_features = features.shape
+    centred = _Centred(public_features)
+    num_samples, num_features = centred.shape
     most = min(num_samples - 1, num_features)
     parameters.integer(
         "components", num_components, low=1, high=max(1, most), remedy="use more public images"
     )
-    x = torch.from_numpy(features.astype(np.float32))
-    if not bool(torch.isfinite(x).all()):
-        raise ParameterError("public features must be finite; check the public images")
-    mean = x.mean(dim=0)
-    x -= mean
     width = min(most, num_components + num_components // 4 + 20)
     start = generator.standard_normal((num_features, width), dtype=np.float32)
-    basis = _orthonormal(x @ torch.from_numpy(start))
+    basis = _orthonormal(centred.times(torch.from_numpy(start)))
     for _ in range(_POWER_STEPS):
-        basis = _orthonormal(x @ _orthonormal(x.T @ basis))
-    _, singular, directions = torch.linalg.svd(basis.T @ x, full_matrices=False)
+        basis = _orthonormal(centred.times(_orthonormal(centred.transposed_times(basis))))
+    _, singular, directions = torch.linalg.svd(
+        centred.transposed_times(basis).T, full_matrices=False
+    )
     eigenvalues = singular.double().square() / num_samples
     return PublicGeometry(
-        mean=mean.numpy(),
+        mean=centred.mean.numpy(),
         directions=np.ascontiguousarray(directions[:num_components].numpy().T),
         eigenvalues=eigenvalues[:num_components].numpy(),
     )
+
+
+class _Centred:
+    """Rows less their mean, a chunk at a time: they need not fit into memory."""
+
+    def __init__(self, features: Array) -> None:
+        self._rows = _rows(features)
+        self.shape = self._rows.shape
+        total = torch.zeros(self.shape[1], dtype=torch.float64)
+        for _, chunk in _chunks(self._rows):
+            total += torch.from_numpy(chunk).sum(dim=0, dtype=torch.float64)
+        self.mean = (total / len(self._rows)).float()
+        if not bool(torch.isfinite(self.mean).all()):
+            raise ParameterError("public features must be finite; check the public images")
+
+    def times(self, columns: Tensor) -> Tensor:
+        """The centred rows times a matrix."""
+        offset = self.mean @ columns
+        parts = [torch.from_numpy(chunk) @ columns - offset for _, chunk in _chunks(self._rows)]
+        return torch.cat(parts)
+
+    def transposed_times(self, columns: Tensor) -> Tensor:
+        """Their transpose times a matrix."""
+        total = torch.zeros(self.shape[1], columns.shape[1])
+        for part, chunk in _chunks(self._rows):
+            total += (torch.from_numpy(chunk) - self.mean).T @ columns[part]
+        return total
+
+
+def _chunks(rows: Array) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+    """All rows in float32, in chunks that are of one size in memory, mapped ones let go after."""
+    together = max(1, CHUNK_ELEMENTS // rows.shape[1])
+    for start in range(0, len(rows), together):
+        part = slice(start, min(start + together, len(rows)))
+        yield part, rows[part].astype(np.float32)
+        let_go(rows)
 
 
 def num_principal(num_components: int, num_runs: int, num_features: int) -> int:
@@ -107,8 +142,8 @@ def learn_discriminants(
             "variants; use a multiple"
         )
     principal = learn(public_features, num_directions, generator)
-    centred = _rows(public_features).astype(np.float32) - principal.mean
-    runs = (centred @ principal.directions).astype(np.float64).reshape(-1, variants, num_directions)
+    reduced = _Centred(public_features).times(torch.from_numpy(principal.directions))
+    runs = reduced.numpy().astype(np.float64).reshape(-1, variants, num_directions)
     eigenvalues, vectors = _discriminants(runs)
     return PublicGeometry(
         mean=principal.mean,
@@ -183,10 +218,8 @@ class Preconditioner:
                 f"{len(geometry.mean)}; pass both through the same steps"
             )
         turn = (geometry.directions * scales(geometry, self.exponent)).astype(np.float32)
-        together = max(1, CHUNK_ELEMENTS // rows.shape[1])
-        for start in range(0, len(rows), together):
-            part = slice(start, min(start + together, len(rows)))
-            centred: Array = rows[part].astype(np.float32) - geometry.mean
+        for part, chunk in _chunks(rows):
+            centred: Array = chunk - geometry.mean
             coordinates: NDArray[np.float32] = centred @ turn
             yield part, self._on_the_sphere(coordinates)
 
@@ -211,6 +244,6 @@ def _rows(features: Array) -> Array:
     return features.reshape(len(features), math.prod(features.shape[1:]))
 
 
-def _orthonormal(columns: torch.Tensor) -> torch.Tensor:
-    basis: torch.Tensor = torch.linalg.qr(columns).Q
+def _orthonormal(columns: Tensor) -> Tensor:
+    basis: Tensor = torch.linalg.qr(columns).Q
     return basis
