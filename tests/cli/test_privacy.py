@@ -53,6 +53,15 @@ def test_bits_of_no_stated_dimension_are_charged_for_any(cli: Any) -> None:
     assert epsilon("--dimension 650")["dimension"] == 650
 
 
+def test_sampling_never_raises_epsilon(cli: Any) -> None:
+    """Beside a record that is left out others remain, so no bits are compared with fair ones."""
+    result = cli(*f"{ONE_BIT} --sampling-rate 0.9999999 --json".split()).json
+    assert result["epsilon"] <= result["local_epsilon"]
+    alone = cli(*f"{ONE_BIT} --json".split()).json
+    assert alone["accountant"] == "cubic"
+    assert alone["epsilon"] < result["local_epsilon"]
+
+
 def test_hiding_never_raises_epsilon(cli: Any) -> None:
     """A hundred coordinates have no clones; composed one by one they cost less than their sum."""
     words = (

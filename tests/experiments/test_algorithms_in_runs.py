@@ -403,6 +403,14 @@ def test_the_guarantee_says_what_it_assumes_and_how_values_are_drawn(tmp_path: P
     assert "values drawn in float32" in result["guarantee"]
     assert result["sampling_grade"] == "float"
     assert (tmp_path / "run" / "checkpoint.npz").stat().st_mode & 0o777 == 0o600
+    central = small_spec(
+        privacy=privacy,
+        runtime={"messages": "none"},
+        rounds=2,
+        channel={"kind": "central"},
+        mechanism={"kind": "gaussian"},
+    )
+    assert "trusted adds the noise once" in run(central, tmp_path / "central")["guarantee"]
 
 
 def test_what_is_charged_follows_what_the_algorithm_samples_not_what_the_spec_says(

@@ -88,7 +88,8 @@ class Setting:
 
     def local_event(self, mechanism: "Mechanism", adjacency: "Adjacency") -> "PrivacyEvent":
         """What a message alone would give away."""
-        return self._any_dimension(mechanism.privacy(adjacency))
+        event = self._any_dimension(mechanism.privacy(adjacency))
+        return event if self.sample is None else self.sample.unsampled(event)
 
     def _any_dimension(self, event: "PrivacyEvent") -> "PrivacyEvent":
         """Without a stated dimension with which epsilon grows, the largest counts."""

@@ -20,6 +20,7 @@ from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
 from sottovoce.privacy.accounting import privacy_spent, show_epsilon
 from sottovoce.privacy.events import NonPrivate, multiset, unhidden
+from sottovoce.rounds.plan import records_hidden_by
 from sottovoce.simulation.engine import RoundRecord, Simulation
 from sottovoce.simulation.progress import Progress
 
@@ -97,7 +98,7 @@ def guarantee(assembly: Assembly) -> str:
     if isinstance(assembly.algorithm, NbAfl):
         public = "; the size of the smallest data set is public"  # the noise is made from it
     if assembly.algorithm.record_sampling_rate < 1.0:
-        public += f"; it assumes that {ASSUMPTIONS['own-records']}"
+        public += f"; it assumes that {ASSUMPTIONS[records_hidden_by(assembly.channel)]}"
     reasons = [
         *(["seeded randomness"] if spec.randomness == "seeded" else []),
         *(["values drawn in float32"] if _is_drawn(assembly) else []),

@@ -8,7 +8,7 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.errors import PrivacyError
 from sottovoce.mechanisms.mechanism import Float32Codes, Mechanism
 from sottovoce.mechanisms.registry import kind_of
-from sottovoce.privacy.events import HiddenBy, PrivacyEvent, Sampled, SamplingScheme
+from sottovoce.privacy.events import HiddenBy, PrivacyEvent, Sampled, SamplingScheme, beside_others
 
 # What hides a sample, and what must be true for it.
 ASSUMPTIONS: dict[HiddenBy, str] = {
@@ -59,7 +59,17 @@ class SecretSample:
                 "but where a client leaves one of its own records out the others remain; ask for "
                 "adjacency replace-one"
             )
-        return Sampled(event=event, rate=self.rate, scheme=self.scheme, hidden_by=self.hidden_by)
+        return Sampled(
+            event=self.unsampled(event),
+            rate=self.rate,
+            scheme=self.scheme,
+            hidden_by=self.hidden_by,
+        )
+
+    def unsampled(self, event: PrivacyEvent) -> PrivacyEvent:
+        """The release if the sample were seen: where a client's own records are sampled, others are
+        in its message."""
+        return beside_others(event) if self.hidden_by == "own-records" else event
 
     def describe(self) -> dict[str, Any]:
         return {"rate": self.rate, "scheme": self.scheme, "hidden_by": self.hidden_by}

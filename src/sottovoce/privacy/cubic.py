@@ -7,8 +7,8 @@ E (1 - e^(eps - L))_+, no such sum, but below one: for every y > 0 and with g = 
     (1 - e^(eps - l))_+ <= b (l - eps + g)_+^3,    b = e^-y / (27 (e^y - 1)^2),
 
 with equality at l = eps + y. So delta <= b mu^3 I(z) for the best y, z = (eps - g)/mu - mu/2, where
-I(z) = E (Z - z)_+^3 of a standard normal Z. It costs 2 to 3% in mu against Gaussian noise, where
-the Renyi bound costs 5 to 8%. The proof is in docs/privacy.md, section 14.
+I(z) = E (Z - z)_+^3 of a standard normal Z. At delta = 1e-5 it costs 2 to 3% in mu against Gaussian
+noise, where the Renyi bound costs 5 to 8%. The proof is in docs/privacy.md, section 14.
 
 References: Eaton 1974 and Pinelis 1994 (cubic comparison of signs with a Gaussian); the tilt, the
 shape of delta and its majorant are our own.
@@ -61,10 +61,10 @@ def cubic_delta(mu: float, epsilon: float) -> float:
 def log_bound(mu: float, epsilon: float, y: float) -> float:
     """log(b mu^3 I(z)) at one y, rounded up."""
     growth = math.expm1(y)
-    standard = (epsilon + y - 3.0 * growth) / mu
-    z = standard - mu / 2.0
-    # Rounding moves z by so much, and log I by less than (|z| + 3) times that.
-    slack = _ROUNDING * (1.0 + (abs(standard) + mu) * (abs(z) + 3.0))
+    z = (epsilon + y - 3.0 * growth) / mu - mu / 2.0
+    # Rounding moves z by a part of all that cancels in it, and log I by at most |z| + 3 times that.
+    reach = (epsilon + y + 3.0 * growth) / mu + mu
+    slack = _ROUNDING * (1.0 + reach * (abs(z) + 3.0))
     log_b = -y - math.log(27.0) - 2.0 * math.log(growth)
     return log_b + 3.0 * math.log(mu) + _log_third_moment(z) + slack
 

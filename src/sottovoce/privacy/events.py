@@ -9,7 +9,7 @@ Events are plain immutable data. The ledger stores them, never epsilons: epsilon
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from sottovoce import parameters
@@ -171,6 +171,8 @@ class OneBit:
         _check_adjacency(self.adjacency)
         parameters.positive("shift", self.shift)
         parameters.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
+        if not isinstance(self.against_zero, bool):
+            raise ParameterError(f"against_zero must be true or false, got {self.against_zero!r}")
         if self.against_zero and self.adjacency != Adjacency.ZERO_OUT:
             raise ParameterError(
                 f"under {self.adjacency} neither neighbour's bits need be fair; against_zero is "
@@ -358,6 +360,19 @@ def basic_counts(event: PrivacyEvent) -> dict[BasicEvent, int]:
             case _:
                 counts[current] = counts.get(current, 0) + times
     return counts
+
+
+def beside_others(event: PrivacyEvent) -> PrivacyEvent:
+    """What the event is if others' contributions are in the message too: no bits need be fair."""
+    match event:
+        case OneBit() | SecureSum():
+            return replace(event, against_zero=False)
+        case Repeated():
+            return replace(event, event=beside_others(event.event))
+        case Composed():
+            return replace(event, events=tuple(beside_others(part) for part in event.events))
+        case _:
+            return event
 
 
 def unhidden(event: PrivacyEvent) -> PrivacyEvent:

@@ -56,7 +56,7 @@ def least_epsilon(delta_at: Callable[[float], float], delta: float) -> float:
     if delta_at(0.0) <= delta:
         return 0.0
     low, high = 0.0, 1.0
-    while delta_at(high) > delta:
+    while not delta_at(high) <= delta:
         low, high = high, 2.0 * high
         if high > _LARGEST_EPSILON:
             return math.inf
@@ -64,5 +64,5 @@ def least_epsilon(delta_at: Callable[[float], float], delta: float) -> float:
         middle = (low + high) / 2.0
         if middle in (low, high):
             break
-        low, high = (middle, high) if delta_at(middle) > delta else (low, middle)
+        low, high = (low, middle) if delta_at(middle) <= delta else (middle, high)
     return high * (1.0 + 1e-9)  # above the rounding of log_ndtr, on the safe side

@@ -98,19 +98,23 @@ def charged_event(
     event = channel.event(mechanism, adjacency)
     if record_sampling_rate >= 1.0:
         return event
-    hidden_by: HiddenBy
+    hidden_by = records_hidden_by(channel)
+    sample = SecretSample(rate=record_sampling_rate, scheme="poisson", hidden_by=hidden_by)
+    return sample.event(mechanism, event)
+
+
+def records_hidden_by(channel: Channel) -> HiddenBy:
+    """What keeps secret which records a client sampled."""
     match channel:
         case Direct():
-            hidden_by = "own-records"
+            return "own-records"
         case Central():
-            hidden_by = "central-noise"
+            return "central-noise"
         case _:
             raise ParameterError(
                 "samples of records are accounted on the channels 'direct' and 'central' only, not "
                 f"on {channel.describe()}; set the record sampling rate to 1"
             )
-    sample = SecretSample(rate=record_sampling_rate, scheme="poisson", hidden_by=hidden_by)
-    return sample.event(mechanism, event)
 
 
 def _check_carries_messages(channel: object) -> None:
