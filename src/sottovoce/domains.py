@@ -224,14 +224,18 @@ class Box:
                 assert_never(adjacency)
 
 
-def clipped(geometry: str, dimension: int, clip_norm: float) -> Domain:
-    """The domain of vectors clipped to a norm: 'l2', 'l1' or 'linf' (a box around 0)."""
+def clipped(geometry: str, dimension: int, clip_norm: float, records: int = 1) -> Domain:
+    """The domain of vectors clipped to a norm: 'l2', 'l1' or 'linf' (a box around 0).
+
+    Or of means of so many `records`, each clipped; a box is for one.
+    """
     match geometry:
         case "l2":
-            return L2Ball(dimension=dimension, radius=clip_norm)
+            return L2Ball(dimension=dimension, radius=clip_norm, records=records)
         case "l1":
-            return L1Ball(dimension=dimension, radius=clip_norm)
+            return L1Ball(dimension=dimension, radius=clip_norm, records=records)
         case "linf":
+            parameters.integer("records", records, low=1, high=1, remedy="clip in l2 or l1")
             radius = parameters.clip_norm("clip norm", clip_norm)
             return Box(dimension=dimension, lower=-radius, upper=radius)
         case _:

@@ -62,6 +62,19 @@ def test_sampling_never_raises_epsilon(cli: Any) -> None:
     assert alone["epsilon"] < result["local_epsilon"]
 
 
+def test_a_mean_of_records_is_charged_as_a_run_at_sample_level(cli: Any) -> None:
+    alone, mean = (
+        cli(*f"{ONE_BIT} --dimension 650 --rounds 3 --records {records} --json".split()).json
+        for records in (1, 100)
+    )
+    assert (alone["accountant"], mean["accountant"]) == ("cubic", "renyi")
+    assert alone["epsilon"] < mean["epsilon"]
+    assert mean["noise_stddev"] == pytest.approx(alone["noise_stddev"] / 100)
+    refused = cli(*f"privacy spend {TABLE} --delta 1e-5 --records 5".split())
+    assert refused.code == 2
+    assert "clip in l2 or l1" in refused.err
+
+
 def test_hiding_never_raises_epsilon(cli: Any) -> None:
     """A hundred coordinates have no clones; composed one by one they cost less than their sum."""
     words = (

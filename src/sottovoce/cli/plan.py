@@ -10,6 +10,7 @@ import typer
 from sottovoce.cli.output import Json, print_json, print_table, show
 from sottovoce.cli.setting import (
     AdjacencyName,
+    Records,
     Sampling,
     SamplingHiddenBy,
     SamplingRate,
@@ -29,6 +30,7 @@ def plan(
     rounds: Annotated[int, typer.Option(help="How often a client takes part.")] = 1,
     clip_norm: Annotated[float, typer.Option(help="The largest norm of an update.")] = 1.0,
     clip_geometry: Annotated[str, typer.Option(help="l2, l1 or linf.")] = "l2",
+    records: Records = 1,
     adjacency: AdjacencyName = "zero-out",
     sampling_rate: SamplingRate = None,
     sampling: Sampling = "poisson",
@@ -55,7 +57,7 @@ def plan(
 
     check_plot(plot)
     setting = Setting(
-        domain=clipped(clip_geometry, dimension, clip_norm),
+        domain=clipped(clip_geometry, dimension, clip_norm, records),
         epsilon=epsilon,
         delta=delta,
         adjacency=Adjacency.parse(adjacency),

@@ -262,6 +262,7 @@ def _report(
         "dimension": "any" if any_dimension else mechanism.input_domain.dimension,
         "clip_norm": setting.clip_norm,
         "clip_geometry": geometry_of(mechanism.input_domain),
+        "records": getattr(mechanism.input_domain, "records", 1),
         "noise_stddev": getattr(mechanism, "noise_stddev", None),
         "rounds": rounds,
         "bits_per_coordinate": bits_per_coordinate(mechanism),

@@ -26,6 +26,13 @@ ClipNorm = Annotated[float, typer.Option(help="The largest norm of a contributio
 ClipGeometry = Annotated[
     str | None, typer.Option(help="l2, l1 or linf [what the mechanism is made for].")
 ]
+Records = Annotated[
+    int,
+    typer.Option(
+        help="Contributions whose mean a message is: 1 at client level, a client's samples at "
+        "sample level."
+    ),
+]
 AdjacencyName = Annotated[str, typer.Option(help="zero-out or replace-one.")]
 SamplingRate = Annotated[
     float | None,
@@ -138,6 +145,7 @@ def _setting(
     dimension: Dimension = None,
     clip_norm: ClipNorm = 1.0,
     clip_geometry: ClipGeometry = None,
+    records: Records = 1,
     adjacency: AdjacencyName = "zero-out",
     sampling_rate: SamplingRate = None,
     sampling: Sampling = "poisson",
@@ -164,7 +172,7 @@ def _setting(
         )
     return Setting(
         registration=registration,
-        domain=clipped(geometry, 1 if dimension is None else dimension, clip_norm),
+        domain=clipped(geometry, 1 if dimension is None else dimension, clip_norm, records),
         dimension=dimension,
         clip_norm=clip_norm,
         adjacency=Adjacency.parse(adjacency),

@@ -89,8 +89,7 @@ def _by_epsilon(catalogue: Catalogue, panel: _Panel) -> Figure | None:
 
 
 def _series(catalogue: Catalogue, panel: _Panel, rows: Sequence[Summary]) -> Series:
-    means = [row.mean or 0.0 for row in rows]
-    intervals = [row.interval or (m, m) for row, m in zip(rows, means, strict=True)]
+    means, low, high = _bars(rows)
     printed = [
         point
         for point in catalogue.paper
@@ -101,8 +100,8 @@ def _series(catalogue: Catalogue, panel: _Panel, rows: Sequence[Summary]) -> Ser
         name=f"{name} ({_NO_BOUND})" if rows[0].published else name,
         x=[row.published or row.spent or 0.0 for row in rows],
         y=means,
-        low=[low for low, _ in intervals],
-        high=[high for _, high in intervals],
+        low=low,
+        high=high,
         paper_x=[point.epsilon for point in printed],
         paper_y=[point.accuracy for point in printed],
     )
@@ -133,15 +132,19 @@ def _by_axis(catalogue: Catalogue, panel: _Panel) -> Figure | None:
 
 def _axis_line(name: str, axis: str, rows: Sequence[Summary]) -> Line:
     placed = sorted(rows, key=lambda row: float(row.key[axis] or 0.0))
-    means = [row.mean or 0.0 for row in placed]
-    intervals = [row.interval or (m, m) for row, m in zip(placed, means, strict=True)]
+    means, low, high = _bars(placed)
     return Line(
-        name=name,
-        x=[float(row.key[axis] or 0.0) for row in placed],
-        y=means,
-        low=[max(0.0, low) for low, _ in intervals],
-        high=[min(1.0, high) for _, high in intervals],
+        name=name, x=[float(row.key[axis] or 0.0) for row in placed], y=means, low=low, high=high
     )
+
+
+def _bars(rows: Sequence[Summary]) -> tuple[list[float], list[float], list[float]]:
+    """Means and their intervals, cut at 0 and 1: few seeds' reach beyond what can be."""
+    means = [row.mean or 0.0 for row in rows]
+    intervals = [row.interval or (m, m) for row, m in zip(rows, means, strict=True)]
+    low = [max(low, min(0.0, m)) for (low, _), m in zip(intervals, means, strict=True)]
+    high = [min(high, max(1.0, m)) for (_, high), m in zip(intervals, means, strict=True)]
+    return means, low, high
 
 
 def _by_round(catalogue: Catalogue, panel: _Panel) -> Figure | None:
