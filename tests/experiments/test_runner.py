@@ -439,6 +439,14 @@ def test_two_processes_cannot_run_in_one_folder(tmp_path: Path) -> None:
     run(spec, tmp_path / "run", resume=True)
 
 
+def test_a_model_that_grew_far_too_large_is_warned_of(tmp_path: Path) -> None:
+    algorithm = {"kind": "fedavg", "server_learning_rate": 1e9}
+    result = run(small_spec(algorithm=algorithm), tmp_path / "run")
+    assert any("lower the learning rate" in warning for warning in result["warnings"])
+    usual = run(small_spec(), tmp_path / "usual")
+    assert not any("learning rate" in warning for warning in usual["warnings"])
+
+
 def test_without_privacy_the_guarantee_is_none(tmp_path: Path) -> None:
     table = small_table(mechanism={"kind": "no_privacy"}, rounds=1)
     del table["privacy"]["epsilon"]

@@ -26,6 +26,8 @@ from sottovoce.simulation.progress import Progress
 
 Metrics = dict[str, Any]
 
+_HUGE_LOSS = 100.0  # nats; a guess among c classes has log c
+
 
 def header(assembly: Assembly) -> dict[str, Any]:
     spec = assembly.spec
@@ -203,6 +205,12 @@ def _warnings(
     if isinstance(assembly.algorithm, NbAfl):
         found.append(nbafl.WARNING)
     found += aggregates.warnings(assembly)
+    loss = rows[-1]["loss"] if rows else None
+    if assembly.task.objective == "classification" and loss is not None and loss > _HUGE_LOSS:
+        found.append(
+            f"the test loss is {loss:.3g}, and mere guessing has a few: the model grew far too "
+            "large; lower the learning rate"
+        )
     sample = assembly.algorithm.unit is Unit.SAMPLE
     protected = sum(assembly.clients.sizes) if sample else len(assembly.clients)
     if assembly.spec.privacy.delta > 1.0 / protected:
