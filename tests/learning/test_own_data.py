@@ -160,6 +160,15 @@ def test_without_a_header_columns_have_numbers_and_the_last_is_the_label(tmp_pat
         ("a,b\n1,0\n1,2\n", CsvOptions(classes=("0", "1")), "class '2' is not among"),
         ("a,b\n1,0\n1,0\n", CsvOptions(), "one class only"),
         ("b\n1\n0\n", CsvOptions(), "needs features"),
+        ("a,b\n1,0\n2, \n3,1\n", CsvOptions(), "data row 2, column 'b': the label is empty"),
+        ("a,b\n1,\n", CsvOptions(classes=("0", "1")), "data row 1, column 'b': the label is empty"),
+        ("a,b\n1,\n", CsvOptions(label="number"), "row 1, column 'b': '' is not a finite"),
+        (
+            "a,b\n1,0\n2,1.5\n3,2\n3,2\n",
+            CsvOptions(),
+            r"column 'b' has 3 distinct values, such as 1\.5, .* data\.csv\.label = 'number'",
+        ),
+        ("1.5,0\n2,1\n3,0\n", CsvOptions(), r"numbers only.*data\.csv\.header = false"),
         ("a,b\n1,0\n1,1\n", CsvOptions(), "a part of 0.2 of them is none"),
     ],
 )
@@ -169,6 +178,17 @@ def test_tables_that_cannot_be_used_are_refused(
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(DataError, match=message):
         load(f"csv:{tmp_path / 't.csv'}", options)
+
+
+def test_fractions_are_classes_where_a_public_list_says_so_and_whole_floats_always(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n" + "".join(f"{row},{0.5 * (row % 3)}\n" for row in range(12)))
+    data = load(f"csv:{path}", CsvOptions(classes=("0.0", "0.5", "1.0")))
+    np.testing.assert_array_equal(data.train_features[:, 0] % 3, data.train_labels)
+    path.write_text("a,b\n" + "".join(f"{row},{float(row % 3)}\n" for row in range(12)))
+    assert load(f"csv:{path}").num_classes == 3
 
 
 def test_unknown_columns_are_answered_with_the_nearest(table: str) -> None:

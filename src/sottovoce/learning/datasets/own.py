@@ -1,5 +1,6 @@
 """The user's own data: an npz of arrays, or a csv table."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from sottovoce.learning.datasets.arrays import (
 )
 from sottovoce.learning.datasets.dataset import Dataset, Features, Labels, Owners
 from sottovoce.learning.datasets.register import Request, register
-from sottovoce.learning.datasets.tables import CsvOptions, Table, features_of, read_table
+from sottovoce.learning.datasets.tables import CsvOptions, Table, as_number, features_of, read_table
 
 _INFERRED = "The number of classes was read from the data."
 
@@ -160,7 +161,27 @@ def _table_labels(
     if options.label == "number":
         numbers = [table.numbers(column) for column in columns]
         return np.stack(numbers, axis=1).astype(np.float32), None
+    _check_class_column(table, columns[0], options.classes)
     return _class_numbers(table, table.cells(columns[0]), options.classes)
+
+
+def _check_class_column(table: Table, column: str, public: tuple[str, ...]) -> None:
+    """Refuse what nobody means by classes, unless it is in their public list."""
+    cells = table.cells(column)
+    if "" in cells and "" not in public:
+        raise DataError(
+            f"{table.path}, data row {cells.index('') + 1}, column '{column}': the label is empty; "
+            "fill it in or remove the row"
+        )
+    values = {cell: as_number(cell) for cell in cells}
+    fractions = [cell for cell, value in values.items() if value % 1]
+    if not public and fractions and all(map(math.isfinite, values.values())):
+        raise DataError(
+            f"{table.path}, column '{column}' has {len(values)} distinct values, such as "
+            f"{fractions[0]}, which are numbers rather than classes; set data.csv.label = 'number' "
+            "to predict them, name another column in data.csv.label_columns, or list them in "
+            "data.csv.classes"
+        )
 
 
 def _class_numbers(
