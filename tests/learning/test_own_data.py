@@ -1,7 +1,9 @@
 """The user's own data: arrays, tables and folders."""
 
 import importlib.util
+import io
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +78,11 @@ def test_own_arrays_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         ({"x": np.full((10, 2), np.nan), "y": y}, "not finite"),
         ({"x": np.full((10, 2), 1e300), "y": y}, "not finite float32"),
         ({"x": np.zeros(10), "y": y}, "not features"),
-        ({"x": np.zeros((10, 2)), "y": y - 1}, "labels -1"),
+        ({"x": np.zeros((10, 2)), "y": y - 1}, "labels -1 to 0, and labels must start at 0"),
         ({"x": np.zeros((10, 2)), "y": y.astype(str)}, "neither classes nor numbers"),
         ({"x": np.zeros((9, 2)), "y": y}, "numbers of rows"),
+        ({"x": np.zeros((0, 2)), "y": y[:0]}, "there are no rows in 'x', 'y'; write it again$"),
+        ({"x": np.zeros((10, 2)), "y": y[:, None][:, :0]}, "labels have shape"),
         ({"x": np.zeros((10, 2)), "y": y, "owner": np.zeros((10, 2))}, "give one a row"),
         ({"x": np.zeros((10, 2))}, "array 'y' is missing"),
         ({"x": np.zeros((10, 2)), "y": np.int64(1)}, "'y' is a single value"),
@@ -101,6 +105,35 @@ def test_own_arrays_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
             load(npz(path, **arrays))
     with pytest.raises(DataError, match="there is no file"):
         load(f"npz:{tmp_path / 'b.npz'}")
+
+
+def test_a_file_of_the_users_own_that_is_no_archive_of_arrays_is_explained(tmp_path: Path) -> None:
+    """numpy's advice, to load pickles unsafely, is none of ours; nor can the file be fetched."""
+    path, y = tmp_path / "a.npz", np.arange(10) % 2
+    noise = np.random.default_rng(0).integers(128, 256, 400, dtype=np.uint8).tobytes()
+    np.savez(path, x=np.array([{}] * 10, dtype=object), y=y)
+    objects = path.read_bytes()
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", noise)
+        archive.writestr("y.npy", noise)
+    not_arrays = path.read_bytes()
+    header = io.BytesIO()
+    np.save(header, y)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", header.getvalue().replace(b"}", b" "))
+        archive.writestr("y.npy", header.getvalue())
+    for content, message in (
+        (noise, "it holds objects or is damaged"),
+        (objects, "it holds objects or is damaged"),
+        (not_arrays, "'x' is not an array"),
+        (path.read_bytes(), "cannot be read as data"),
+        (b"", "cannot be read as data"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=message) as caught:
+            load(f"npz:{path}")
+        assert "pickle" not in str(caught.value)
+        assert str(caught.value).endswith("; write it again")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from sottovoce.errors import DataError
 from sottovoce.learning.datasets.arrays import (
+    WRITE_AGAIN,
     Array,
     classes,
     damaged,
@@ -23,6 +24,11 @@ from sottovoce.learning.datasets.register import Request, register
 from sottovoce.learning.datasets.tables import CsvOptions, Table, as_number, features_of, read_table
 
 _INFERRED = "The number of classes was read from the data."
+
+
+def _damaged(path: Path, reason: str) -> DataError:
+    """The error for arrays of the user's own, which can be fetched from nowhere."""
+    return damaged(path, reason, remedy=WRITE_AGAIN)
 
 
 def existing_file(text: str) -> Path:
@@ -45,7 +51,7 @@ def own_npz(request: Request) -> Dataset:
     are taken as they are. Integer labels are classes 0, 1, ...; floats are numbers to predict.
     """
     path = existing_file(request.argument)
-    if "x_train" in names_in_npz(path):
+    if "x_train" in names_in_npz(path, remedy=WRITE_AGAIN):
         return _already_split(request, path)
     data = _read(path, ("x", "y"), "owner")
     features = _features(path, "x", data["x"])
@@ -65,7 +71,7 @@ def _already_split(request: Request, path: Path) -> Dataset:
     data = _read(path, ("x_train", "y_train"), "owner_train") | _read(path, ("x_test", "y_test"))
     ours, tests = data["y_train"], data["y_test"]
     if ours.shape[1:] != tests.shape[1:] or (ours.dtype.kind == "f") != (tests.dtype.kind == "f"):
-        raise damaged(path, "'y_train' and 'y_test' are of different kinds or widths")
+        raise _damaged(path, "'y_train' and 'y_test' are of different kinds or widths")
     # Together, so that a class that only the test part has is counted.
     labels, num_classes = _labels(path, np.concatenate([ours, tests]))
     num_train = len(ours)
@@ -83,12 +89,12 @@ def _already_split(request: Request, path: Path) -> Dataset:
 
 def _read(path: Path, names: tuple[str, ...], optional: str = "") -> dict[str, Array]:
     """Arrays with a row a sample; the optional one if the file has it."""
-    present = (optional,) if optional in names_in_npz(path) else ()
-    data = read_npz(path, dict.fromkeys((*names, *present)))
+    present = (optional,) if optional in names_in_npz(path, remedy=WRITE_AGAIN) else ()
+    data = read_npz(path, dict.fromkeys((*names, *present)), remedy=WRITE_AGAIN)
     for name, values in data.items():
         if not values.ndim:
-            raise damaged(path, f"'{name}' is a single value; give one a row")
-    same_rows(path, **data)
+            raise _damaged(path, f"'{name}' is a single value; give one a row")
+    same_rows(path, WRITE_AGAIN, **data)
     return data
 
 
@@ -96,12 +102,12 @@ def _features(path: Path, name: str, values: Array) -> Features:
     if values.dtype == np.uint8 and values.ndim == 2:
         return scaled(values)
     if values.dtype == np.uint8:
-        return pixels(path, name, values)
+        return pixels(path, name, values, remedy=WRITE_AGAIN)
     if values.dtype.kind not in "fiu" or values.ndim < 2:
-        raise damaged(path, f"'{name}' is {values.dtype} of shape {values.shape}, not features")
+        raise _damaged(path, f"'{name}' is {values.dtype} of shape {values.shape}, not features")
     result = values.astype(np.float32)
     if not np.isfinite(result).all():
-        raise damaged(path, f"'{name}' has values that are not finite float32 numbers")
+        raise _damaged(path, f"'{name}' has values that are not finite float32 numbers")
     return result
 
 
@@ -109,9 +115,11 @@ def _labels(path: Path, values: Array) -> tuple[Labels, int | None]:
     if values.dtype.kind == "f":
         return values.reshape(len(values), -1).astype(np.float32), None
     if values.dtype.kind not in "iu":
-        raise damaged(path, f"the labels are {values.dtype}, neither classes nor numbers")
+        raise _damaged(path, f"the labels are {values.dtype}, neither classes nor numbers")
+    if not values.size:
+        raise _damaged(path, f"the labels have shape {values.shape}; give one a row")
     num_classes = max(2, int(values.max()) + 1)
-    return classes(path, "y", values, num_classes), num_classes
+    return classes(path, "y", values, num_classes, remedy=WRITE_AGAIN), num_classes
 
 
 def _owners(path: Path, owners: Array | None) -> Owners | None:
@@ -119,7 +127,7 @@ def _owners(path: Path, owners: Array | None) -> Owners | None:
     if owners is None:
         return None
     if owners.ndim != 1:
-        raise damaged(path, f"owners have shape {owners.shape}; give one a row")
+        raise _damaged(path, f"owners have shape {owners.shape}; give one a row")
     return np.unique(owners, return_inverse=True)[1].astype(np.int64)
 
 
