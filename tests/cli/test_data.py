@@ -70,6 +70,17 @@ def test_a_table_is_shown_by_its_label_column(cli: Any, tmp_path: Path) -> None:
     assert result["owners"] is None
 
 
+def test_a_table_is_shown_with_its_owners(cli: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    rows = "".join(f"{'ab'[row % 2]},{row},{row % 3}\n" for row in range(20))
+    path.write_text("ward,size,kind\n" + rows)
+    result = cli("data", "show", f"csv:{path}", "--owner-column", "ward", "--json").json
+    assert (result["owners"], result["outputs"], result["input_shape"]) == (2, 3, [1])
+    result = cli("data", "show", f"csv:{path}", "--owner-column", "wards")
+    assert result.code == 2
+    assert "did you mean 'ward'" in result.err
+
+
 def test_mistakes_and_damage_are_one_line_and_exit_2(cli: Any, tmp_path: Path) -> None:
     (tmp_path / "mnist.npz").write_bytes(b"no archive")
     for words, message in (

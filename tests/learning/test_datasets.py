@@ -142,13 +142,16 @@ def test_a_damaged_cifar_archive_is_named(tmp_path: Path) -> None:
     [
         ({"y_train": labels(19, 10)}, "numbers of rows do not match: 'x_train' 20, 'y_train' 19"),
         ({"y_test": np.full(10, 10)}, "'y_test' has labels 10 to 10, beyond 0 to 9"),
-        ({"y_train": np.full(20, -1)}, "labels -1 to -1"),
+        ({"y_train": np.full(20, -1)}, "labels -1 to -1, and labels must start at 0"),
         ({"y_train": np.zeros(20)}, "not class labels"),
         ({"x_train": images(20, 28)}, "'x_train' has shape"),
         ({"x_train": images(20, 27, 28)}, "images of"),
         ({"x_train": np.zeros((20, 28, 28))}, "not images of bytes"),
-        ({"x_train": np.array([{}] * 20, dtype=object)}, "allow_pickle=False"),
-        ({"x_test": images(0, 28, 28), "y_test": labels(0, 10)}, "numbers of rows"),
+        ({"x_train": np.array([{}] * 20, dtype=object)}, "it holds objects or is damaged"),
+        (
+            {"x_test": images(0, 28, 28), "y_test": labels(0, 10)},
+            "there are no rows in 'x_test', 'y_test'",
+        ),
     ],
 )
 def test_wrong_arrays_are_named(wrong: dict[str, Any], message: str, tmp_path: Path) -> None:

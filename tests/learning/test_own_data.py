@@ -1,7 +1,9 @@
 """The user's own data: arrays, tables and folders."""
 
 import importlib.util
+import io
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +78,11 @@ def test_own_arrays_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         ({"x": np.full((10, 2), np.nan), "y": y}, "not finite"),
         ({"x": np.full((10, 2), 1e300), "y": y}, "not finite float32"),
         ({"x": np.zeros(10), "y": y}, "not features"),
-        ({"x": np.zeros((10, 2)), "y": y - 1}, "labels -1"),
+        ({"x": np.zeros((10, 2)), "y": y - 1}, "labels -1 to 0, and labels must start at 0"),
         ({"x": np.zeros((10, 2)), "y": y.astype(str)}, "neither classes nor numbers"),
         ({"x": np.zeros((9, 2)), "y": y}, "numbers of rows"),
+        ({"x": np.zeros((0, 2)), "y": y[:0]}, "there are no rows in 'x', 'y'; write it again$"),
+        ({"x": np.zeros((10, 2)), "y": y[:, None][:, :0]}, "labels have shape"),
         ({"x": np.zeros((10, 2)), "y": y, "owner": np.zeros((10, 2))}, "give one a row"),
         ({"x": np.zeros((10, 2))}, "array 'y' is missing"),
         ({"x": np.zeros((10, 2)), "y": np.int64(1)}, "'y' is a single value"),
@@ -101,6 +105,35 @@ def test_own_arrays_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
             load(npz(path, **arrays))
     with pytest.raises(DataError, match="there is no file"):
         load(f"npz:{tmp_path / 'b.npz'}")
+
+
+def test_a_file_of_the_users_own_that_is_no_archive_of_arrays_is_explained(tmp_path: Path) -> None:
+    """numpy's advice, to load pickles unsafely, is none of ours; nor can the file be fetched."""
+    path, y = tmp_path / "a.npz", np.arange(10) % 2
+    noise = np.random.default_rng(0).integers(128, 256, 400, dtype=np.uint8).tobytes()
+    np.savez(path, x=np.array([{}] * 10, dtype=object), y=y)
+    objects = path.read_bytes()
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", noise)
+        archive.writestr("y.npy", noise)
+    not_arrays = path.read_bytes()
+    header = io.BytesIO()
+    np.save(header, y)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", header.getvalue().replace(b"}", b" "))
+        archive.writestr("y.npy", header.getvalue())
+    for content, message in (
+        (noise, "it holds objects or is damaged"),
+        (objects, "it holds objects or is damaged"),
+        (not_arrays, "'x' is not an array"),
+        (path.read_bytes(), "cannot be read as data"),
+        (b"", "cannot be read as data"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=message) as caught:
+            load(f"npz:{path}")
+        assert "pickle" not in str(caught.value)
+        assert str(caught.value).endswith("; write it again")
 
 
 @pytest.fixture
@@ -160,6 +193,15 @@ def test_without_a_header_columns_have_numbers_and_the_last_is_the_label(tmp_pat
         ("a,b\n1,0\n1,2\n", CsvOptions(classes=("0", "1")), "class '2' is not among"),
         ("a,b\n1,0\n1,0\n", CsvOptions(), "one class only"),
         ("b\n1\n0\n", CsvOptions(), "needs features"),
+        ("a,b\n1,0\n2, \n3,1\n", CsvOptions(), "data row 2, column 'b': the label is empty"),
+        ("a,b\n1,\n", CsvOptions(classes=("0", "1")), "data row 1, column 'b': the label is empty"),
+        ("a,b\n1,\n", CsvOptions(label="number"), "row 1, column 'b': '' is not a finite"),
+        (
+            "a,b\n1,0\n2,1.5\n3,2\n3,2\n",
+            CsvOptions(),
+            r"column 'b' has 3 distinct values, such as 1\.5, .* data\.csv\.label = 'number'",
+        ),
+        ("1.5,0\n2,1\n3,0\n", CsvOptions(), r"numbers only.*data\.csv\.header = false"),
         ("a,b\n1,0\n1,1\n", CsvOptions(), "a part of 0.2 of them is none"),
     ],
 )
@@ -169,6 +211,17 @@ def test_tables_that_cannot_be_used_are_refused(
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(DataError, match=message):
         load(f"csv:{tmp_path / 't.csv'}", options)
+
+
+def test_fractions_are_classes_where_a_public_list_says_so_and_whole_floats_always(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n" + "".join(f"{row},{0.5 * (row % 3)}\n" for row in range(12)))
+    data = load(f"csv:{path}", CsvOptions(classes=("0.0", "0.5", "1.0")))
+    np.testing.assert_array_equal(data.train_features[:, 0] % 3, data.train_labels)
+    path.write_text("a,b\n" + "".join(f"{row},{float(row % 3)}\n" for row in range(12)))
+    assert load(f"csv:{path}").num_classes == 3
 
 
 def test_unknown_columns_are_answered_with_the_nearest(table: str) -> None:

@@ -45,8 +45,11 @@ def test_a_small_alpha_concentrates_labels() -> None:
 def test_an_empty_client_is_an_error_with_a_remedy() -> None:
     with pytest.raises(ParameterError, match=r"got no samples.*fewer clients or a larger alpha"):
         split(DirichletByLabel(alpha=0.01), LABELS, 50, np.random.default_rng(0))
-    with pytest.raises(ParameterError, match="clients must be an integer from 1 to 500"):
+    message = "clients must be an integer from 1 to 500, got 501; there are 500 training samples"
+    with pytest.raises(ParameterError, match=message):
         split(Iid(), LABELS, 501, np.random.default_rng(0))
+    with pytest.raises(ParameterError, match="there are 1,600 training samples for the clients"):
+        split(Iid(), np.zeros(1600, np.int64), 5000, np.random.default_rng(0))
 
 
 def test_shards_give_each_client_few_labels() -> None:
@@ -69,7 +72,8 @@ def test_owners_keep_what_is_theirs() -> None:
     assert len(again) == len(parts)
     with pytest.raises(ParameterError, match=r"clients is 3, but ByOwner .* 40 owners"):
         split(ByOwner(), LABELS, 3, np.random.default_rng(0), owners=owners)
-    with pytest.raises(ParameterError, match="use a dataset with owners"):
+    remedies = r"use a dataset with owners.*data\.csv\.owner_column.*the array 'owner'"
+    with pytest.raises(ParameterError, match=remedies):
         split(ByOwner(), LABELS, None, np.random.default_rng(0))
     with pytest.raises(ParameterError, match="500 samples and 499 owners"):
         split(ByOwner(), LABELS, None, np.random.default_rng(0), owners=owners[1:])

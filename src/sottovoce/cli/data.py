@@ -94,6 +94,9 @@ def show(
     label_column: Annotated[
         str | None, typer.Option(help="Of csv:PATH, the column of classes [the last].")
     ] = None,
+    owner_column: Annotated[
+        str | None, typer.Option(help="Of csv:PATH, the column that says whose a row is [none].")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """One dataset: shapes, classes, owners, and its note."""
@@ -101,7 +104,9 @@ def show(
 
     from sottovoce.learning import datasets
 
-    options = datasets.CsvOptions(label_columns=(label_column,) if label_column else ())
+    options = datasets.CsvOptions(
+        label_columns=(label_column,) if label_column else (), owner_column=owner_column
+    )
     data = datasets.load(name, np.random.default_rng(0), data_dir=data_dir, csv=options)
     owners = data.train_owners
     fields = {

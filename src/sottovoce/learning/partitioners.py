@@ -114,7 +114,13 @@ def _number_given(num_clients: int | None, labels: NDArray[Any]) -> int:
             "this partition needs the number of clients; give it, or use the partition 'by_owner' "
             "or 'one_sample', which settle it"
         )
-    return parameters.integer("clients", num_clients, low=1, high=max(1, len(labels)))
+    return parameters.integer(
+        "clients",
+        num_clients,
+        low=1,
+        high=max(1, len(labels)),
+        remedy=f"there are {len(labels):,} training samples for the clients, and each needs one",
+    )
 
 
 def _check_settled(
@@ -168,7 +174,8 @@ def _by_owner(labels: NDArray[Any], owners: NDArray[np.int64] | None) -> list[In
     if owners is None:
         raise ParameterError(
             "the partition 'by_owner' needs data that says whose each sample is; use a dataset "
-            "with owners, such as femnist, or another partition"
+            "with owners, such as femnist, name data.csv.owner_column (csv), add the array 'owner' "
+            "or 'owner_train' (npz), or use another partition"
         )
     if owners.shape != labels.shape[:1]:
         raise ParameterError(f"there are {len(labels)} samples and {len(owners)} owners of them")

@@ -1,4 +1,8 @@
+import builtins
+import os
+import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -53,10 +57,14 @@ def text(input_shape: InputShape, num_outputs: int) -> str:
     return "module"
 
 
+def failing(input_shape: InputShape, num_outputs: int, error: str = "KeyError") -> nn.Module:
+    raise getattr(builtins, error)("no such\nlayer")
+
+
 @pytest.fixture(autouse=True)
 def package(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("users_package")
-    for factory in (drawn, wide, narrow, counting, normed, text):
+    for factory in (drawn, wide, narrow, counting, normed, text, failing):
         setattr(module, factory.__name__, factory)
     module.number = 3  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "users_package", module)
@@ -108,6 +116,8 @@ def test_a_misspelt_function_gets_the_nearest_name() -> None:
     [
         ("number", {}, "int, which cannot be called"),
         ("drawn", {"gian": 1.0}, "unexpected keyword argument 'gian'"),
+        ("failing", {}, r"'users_package:failing' raised KeyError: 'no such\\nlayer'; correct"),
+        ("failing", {"error": "ValueError"}, "raised ValueError: no such layer; correct"),
         ("text", {}, r"returned str.*return the module itself"),
         ("wide", {}, r"makes \(2, 4\) of two samples, not \(2, 3\)"),
         ("narrow", {}, r"fails on two samples of shape \(4,\)"),
@@ -120,3 +130,71 @@ def test_what_a_factory_may_get_wrong(
 ) -> None:
     with pytest.raises(ParameterError, match=message):
         create(function, **arguments)
+
+
+def test_an_interrupt_in_a_factory_passes_through() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        create("failing", error="KeyboardInterrupt")
+
+
+def test_a_factory_is_found_in_the_current_folder_and_sys_path_is_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sizes_in_folder.py").write_text("EXTRA = 0\n")
+    (tmp_path / "net_in_folder.py").write_text(
+        "from torch import nn\n"
+        "def net(input_shape, num_outputs):\n"
+        "    from sizes_in_folder import EXTRA\n"  # also while it is called
+        "    return nn.Linear(input_shape[0] + EXTRA, num_outputs)\n"
+    )
+    (tmp_path / "broken_in_folder.py").write_text("1 / 0\n")
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    try:
+        module = models.build(models.UserModule(factory="net_in_folder:net"), (4,), 3)
+        assert isinstance(module, nn.Linear)
+        assert sys.path == before
+        with pytest.raises(ParameterError, match=r"raised ZeroDivisionError: .*correct broken_in"):
+            models.build(models.UserModule(factory="broken_in_folder:net"), (4,), 3)
+        assert sys.path == before
+    finally:
+        for name in ("net_in_folder", "sizes_in_folder"):
+            sys.modules.pop(name, None)
+
+
+SCRIPT = """
+import multiprocessing
+import sys
+from sottovoce.learning import models
+
+def build():
+    models.build(models.UserModule(factory="net_in_folder:net"), (4,), 3)
+
+if __name__ == "__main__":
+    worker = multiprocessing.get_context("spawn").Process(target=build)
+    worker.start()
+    worker.join()
+    sys.exit(worker.exitcode)
+"""
+
+
+def test_a_spawned_worker_finds_the_factory_in_the_current_folder_too(tmp_path: Path) -> None:
+    """The script lies elsewhere, as the console script does, and workers are those of sweeps."""
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here.mkdir()
+    elsewhere.mkdir()
+    (here / "net_in_folder.py").write_text(
+        "from torch import nn\n"
+        "def net(input_shape, num_outputs):\n"
+        "    return nn.Linear(input_shape[0], num_outputs)\n"
+    )
+    (elsewhere / "script.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, str(elsewhere / "script.py")],
+        cwd=here,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,5 +1,6 @@
 """The user's own data: an npz of arrays, or a csv table."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ from numpy.typing import NDArray
 
 from sottovoce.errors import DataError
 from sottovoce.learning.datasets.arrays import (
+    WRITE_AGAIN,
     Array,
     classes,
     damaged,
@@ -19,9 +21,14 @@ from sottovoce.learning.datasets.arrays import (
 )
 from sottovoce.learning.datasets.dataset import Dataset, Features, Labels, Owners
 from sottovoce.learning.datasets.register import Request, register
-from sottovoce.learning.datasets.tables import CsvOptions, Table, features_of, read_table
+from sottovoce.learning.datasets.tables import CsvOptions, Table, as_number, features_of, read_table
 
 _INFERRED = "The number of classes was read from the data."
+
+
+def _damaged(path: Path, reason: str) -> DataError:
+    """The error for arrays of the user's own, which can be fetched from nowhere."""
+    return damaged(path, reason, remedy=WRITE_AGAIN)
 
 
 def existing_file(text: str) -> Path:
@@ -44,7 +51,7 @@ def own_npz(request: Request) -> Dataset:
     are taken as they are. Integer labels are classes 0, 1, ...; floats are numbers to predict.
     """
     path = existing_file(request.argument)
-    if "x_train" in names_in_npz(path):
+    if "x_train" in names_in_npz(path, remedy=WRITE_AGAIN):
         return _already_split(request, path)
     data = _read(path, ("x", "y"), "owner")
     features = _features(path, "x", data["x"])
@@ -64,7 +71,7 @@ def _already_split(request: Request, path: Path) -> Dataset:
     data = _read(path, ("x_train", "y_train"), "owner_train") | _read(path, ("x_test", "y_test"))
     ours, tests = data["y_train"], data["y_test"]
     if ours.shape[1:] != tests.shape[1:] or (ours.dtype.kind == "f") != (tests.dtype.kind == "f"):
-        raise damaged(path, "'y_train' and 'y_test' are of different kinds or widths")
+        raise _damaged(path, "'y_train' and 'y_test' are of different kinds or widths")
     # Together, so that a class that only the test part has is counted.
     labels, num_classes = _labels(path, np.concatenate([ours, tests]))
     num_train = len(ours)
@@ -82,12 +89,12 @@ def _already_split(request: Request, path: Path) -> Dataset:
 
 def _read(path: Path, names: tuple[str, ...], optional: str = "") -> dict[str, Array]:
     """Arrays with a row a sample; the optional one if the file has it."""
-    present = (optional,) if optional in names_in_npz(path) else ()
-    data = read_npz(path, dict.fromkeys((*names, *present)))
+    present = (optional,) if optional in names_in_npz(path, remedy=WRITE_AGAIN) else ()
+    data = read_npz(path, dict.fromkeys((*names, *present)), remedy=WRITE_AGAIN)
     for name, values in data.items():
         if not values.ndim:
-            raise damaged(path, f"'{name}' is a single value; give one a row")
-    same_rows(path, **data)
+            raise _damaged(path, f"'{name}' is a single value; give one a row")
+    same_rows(path, WRITE_AGAIN, **data)
     return data
 
 
@@ -95,12 +102,12 @@ def _features(path: Path, name: str, values: Array) -> Features:
     if values.dtype == np.uint8 and values.ndim == 2:
         return scaled(values)
     if values.dtype == np.uint8:
-        return pixels(path, name, values)
+        return pixels(path, name, values, remedy=WRITE_AGAIN)
     if values.dtype.kind not in "fiu" or values.ndim < 2:
-        raise damaged(path, f"'{name}' is {values.dtype} of shape {values.shape}, not features")
+        raise _damaged(path, f"'{name}' is {values.dtype} of shape {values.shape}, not features")
     result = values.astype(np.float32)
     if not np.isfinite(result).all():
-        raise damaged(path, f"'{name}' has values that are not finite float32 numbers")
+        raise _damaged(path, f"'{name}' has values that are not finite float32 numbers")
     return result
 
 
@@ -108,9 +115,11 @@ def _labels(path: Path, values: Array) -> tuple[Labels, int | None]:
     if values.dtype.kind == "f":
         return values.reshape(len(values), -1).astype(np.float32), None
     if values.dtype.kind not in "iu":
-        raise damaged(path, f"the labels are {values.dtype}, neither classes nor numbers")
+        raise _damaged(path, f"the labels are {values.dtype}, neither classes nor numbers")
+    if not values.size:
+        raise _damaged(path, f"the labels have shape {values.shape}; give one a row")
     num_classes = max(2, int(values.max()) + 1)
-    return classes(path, "y", values, num_classes), num_classes
+    return classes(path, "y", values, num_classes, remedy=WRITE_AGAIN), num_classes
 
 
 def _owners(path: Path, owners: Array | None) -> Owners | None:
@@ -118,7 +127,7 @@ def _owners(path: Path, owners: Array | None) -> Owners | None:
     if owners is None:
         return None
     if owners.ndim != 1:
-        raise damaged(path, f"owners have shape {owners.shape}; give one a row")
+        raise _damaged(path, f"owners have shape {owners.shape}; give one a row")
     return np.unique(owners, return_inverse=True)[1].astype(np.int64)
 
 
@@ -160,7 +169,27 @@ def _table_labels(
     if options.label == "number":
         numbers = [table.numbers(column) for column in columns]
         return np.stack(numbers, axis=1).astype(np.float32), None
+    _check_class_column(table, columns[0], options.classes)
     return _class_numbers(table, table.cells(columns[0]), options.classes)
+
+
+def _check_class_column(table: Table, column: str, public: tuple[str, ...]) -> None:
+    """Refuse what nobody means by classes, unless it is in their public list."""
+    cells = table.cells(column)
+    if "" in cells and "" not in public:
+        raise DataError(
+            f"{table.path}, data row {cells.index('') + 1}, column '{column}': the label is empty; "
+            "fill it in or remove the row"
+        )
+    values = {cell: as_number(cell) for cell in cells}
+    fractions = [cell for cell, value in values.items() if value % 1]
+    if not public and fractions and all(map(math.isfinite, values.values())):
+        raise DataError(
+            f"{table.path}, column '{column}' has {len(values)} distinct values, such as "
+            f"{fractions[0]}, which are numbers rather than classes; set data.csv.label = 'number' "
+            "to predict them, name another column in data.csv.label_columns, or list them in "
+            "data.csv.classes"
+        )
 
 
 def _class_numbers(

@@ -70,10 +70,7 @@ class Table:
         """A column of finite numbers."""
         values = []
         for position, cell in enumerate(self.cells(column)):
-            try:
-                value = float(cell)
-            except ValueError:
-                value = math.nan
+            value = as_number(cell)
             if not math.isfinite(value):
                 raise DataError(
                     f"{self.path}, data row {position + 1}, column '{column}': {cell!r} is not a "
@@ -81,6 +78,14 @@ class Table:
                 )
             values.append(value)
         return np.array(values)
+
+
+def as_number(cell: str) -> float:
+    """What a cell says as a number, NaN if it says none."""
+    try:
+        return float(cell)
+    except ValueError:
+        return math.nan
 
 
 def read_table(path: Path, *, header: bool) -> Table:
@@ -97,6 +102,11 @@ def read_table(path: Path, *, header: bool) -> Table:
     body = rows[1:] if header else rows
     if not body:
         raise DataError(f"{path} has no rows of data; check the file and the option 'header'")
+    if header and all(math.isfinite(as_number(name)) for name in columns):
+        raise DataError(
+            f"the first row of {path} has numbers only, where names of columns should be; set "
+            "data.csv.header = false if it is data, or give the columns names"
+        )
     for position, row in enumerate(body):
         if len(row) != width:
             raise DataError(

@@ -1,8 +1,10 @@
 """A module that a user's own function makes."""
 
+import contextlib
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +22,9 @@ GIVEN = ("input_shape", "num_outputs")
 class UserModule:
     """factory(input_shape=..., num_outputs=..., **arguments) -> torch.nn.Module.
 
-    `factory` names a function as "package.module:function". It is imported and called, so a spec
-    with a factory is as trusted as a program. The module keeps the weights that it is built with.
+    `factory` names a function as "package.module:function", of an installed package or of the
+    current folder. It is imported and called, so a spec with a factory is as trusted as a program.
+    The module keeps the weights that it is built with.
     """
 
     factory: str
@@ -42,10 +45,38 @@ class UserModule:
 
 def build(model: UserModule, input_shape: InputShape, num_outputs: int) -> nn.Module:
     """What the factory makes, tried on two blank samples."""
+    with _current_folder_importable():
+        return _tried(model, input_shape, num_outputs)
+
+
+@contextlib.contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    """The current folder on sys.path, which `python -m` has and a console script has not.
+
+    Last, so that no file of it hides an installed package; sys.path is left without it.
+    """
+    if "" in sys.path:
+        yield
+        return
+    sys.path.append("")
+    try:
+        yield
+    finally:
+        if "" in sys.path:  # the user's code may change it, too
+            sys.path.remove("")
+
+
+def _tried(model: UserModule, input_shape: InputShape, num_outputs: int) -> nn.Module:
     factory = _imported(model.factory)
     arguments = {"input_shape": input_shape, "num_outputs": num_outputs, **model.arguments}
     _check_call(model.factory, factory, arguments)
-    module = factory(**arguments)
+    try:
+        module = factory(**arguments)
+    except Exception as error:  # whatever the user's code raises
+        raise ParameterError(
+            f"factory '{model.factory}' raised {_in_one_line(error)}; correct it or the model's "
+            "arguments"
+        ) from error
     if not isinstance(module, nn.Module):
         raise ParameterError(
             f"factory '{model.factory}' returned {type(module).__name__}, not a torch.nn.Module; "
@@ -56,14 +87,23 @@ def build(model: UserModule, input_shape: InputShape, num_outputs: int) -> nn.Mo
     return module
 
 
+def _in_one_line(error: Exception) -> str:
+    """Type and message of an error, the latter without its line breaks."""
+    return ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))
+
+
 def _imported(path: str) -> Callable[..., Any]:
     module_name, _, name = path.partition(":")
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise ParameterError(
-            f"cannot import the factory '{path}': {error}; install its package, or put its folder "
-            "on PYTHONPATH"
+            f"cannot import the factory '{path}': {error}; install its package, run from the "
+            "folder that holds it, or put that on PYTHONPATH"
+        ) from error
+    except Exception as error:  # whatever the user's code raises
+        raise ParameterError(
+            f"importing the factory '{path}' raised {_in_one_line(error)}; correct {module_name}"
         ) from error
     if not hasattr(module, name):
         functions = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
@@ -93,10 +133,10 @@ def _try(path: str, module: nn.Module, input_shape: InputShape, num_outputs: int
     try:
         with torch.no_grad():
             outputs = module(torch.zeros(2, *input_shape))
-    except RuntimeError as error:
+    except Exception as error:  # whatever the user's code raises
         raise ParameterError(
-            f"the module of '{path}' fails on two samples of shape {input_shape}: {error}; it must "
-            "take batches (n, *input_shape)"
+            f"the module of '{path}' fails on two samples of shape {input_shape}: "
+            f"{_in_one_line(error)}; it must take batches (n, *input_shape)"
         ) from error
     shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
     if shape != (2, num_outputs):
