@@ -81,6 +81,15 @@ def test_a_table_is_shown_with_its_owners(cli: Any, tmp_path: Path) -> None:
     assert "did you mean 'ward'" in result.err
 
 
+def test_a_table_without_names_of_numbers_to_predict_is_shown(cli: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("".join(f"{row},{row / 7}\n" for row in range(20)))
+    words = ("data", "show", f"csv:{path}", "--no-header", "--label")
+    result = cli(*words, "number", "--json").json
+    assert (result["task"], result["train_rows"] + result["test_rows"]) == ("numbers", 20)
+    assert cli(*words, "numbers").code == 2
+
+
 def test_mistakes_and_damage_are_one_line_and_exit_2(cli: Any, tmp_path: Path) -> None:
     (tmp_path / "mnist.npz").write_bytes(b"no archive")
     for words, message in (

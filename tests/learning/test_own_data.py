@@ -160,6 +160,16 @@ def test_a_table_with_public_bounds_owners_and_classes(table: str) -> None:
     assert data.note == ""
 
 
+def test_an_owner_column_that_is_the_last_is_not_the_label(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("size,kind,ward\n" + "".join(f"{i},{i % 3},w{i % 2}\n" for i in range(20)))
+    data = load(f"csv:{path}", CsvOptions(owner_column="ward"))
+    assert (data.num_classes, data.input_shape) == (3, (1,))
+    path.write_text(path.read_text().replace("w1", "", 1))
+    with pytest.raises(DataError, match="data row 2, column 'ward': it is not said whose"):
+        load(f"csv:{path}", CsvOptions(owner_column="ward"))
+
+
 def test_numbers_to_predict_and_a_bound_for_all(table: str) -> None:
     options = CsvOptions(
         label_columns=("height", "age"), label="number", owner_column="ward", bounds={"*": (0, 1)}

@@ -97,15 +97,27 @@ def show(
     owner_column: Annotated[
         str | None, typer.Option(help="Of csv:PATH, the column that says whose a row is [none].")
     ] = None,
+    label: Annotated[
+        str, typer.Option(help="Of csv:PATH, what labels are: class, or number to predict.")
+    ] = "class",
+    header: Annotated[
+        bool, typer.Option(help="Of csv:PATH, whether its first row holds names.")
+    ] = True,
     as_json: Json = False,
 ) -> None:
     """One dataset: shapes, classes, owners, and its note."""
     import numpy as np
 
+    from sottovoce.errors import UnknownNameError
     from sottovoce.learning import datasets
 
+    if label not in ("class", "number"):
+        raise UnknownNameError.among("--label", label, ["class", "number"])
     options = datasets.CsvOptions(
-        label_columns=(label_column,) if label_column else (), owner_column=owner_column
+        header=header,
+        label_columns=(label_column,) if label_column else (),
+        label="number" if label == "number" else "class",
+        owner_column=owner_column,
     )
     data = datasets.load(name, np.random.default_rng(0), data_dir=data_dir, csv=options)
     owners = data.train_owners

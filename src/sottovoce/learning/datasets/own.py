@@ -131,12 +131,23 @@ def _owners(path: Path, owners: Array | None) -> Owners | None:
     return np.unique(owners, return_inverse=True)[1].astype(np.int64)
 
 
+def _table_owners(table: Table, column: str) -> Owners | None:
+    cells = table.cells(column)
+    if "" in cells:
+        raise DataError(
+            f"{table.path}, data row {cells.index('') + 1}, column '{column}': it is not said whose "
+            "the row is; fill it in or remove the row"
+        )
+    return _owners(table.path, np.array(cells))
+
+
 @register("csv:", placeholder="PATH", summary="your own table of numbers with a label column")
 def own_csv(request: Request) -> Dataset:
     """A csv table, read as its options say; a random part of the rows is held out."""
     options = request.csv
     table = read_table(existing_file(request.argument), header=options.header)
-    label_columns = options.label_columns or table.columns[-1:]
+    others = [name for name in table.columns if name != options.owner_column]
+    label_columns = options.label_columns or tuple(others[-1:])
     apart = {*label_columns, *([options.owner_column] if options.owner_column else [])}
     for column in apart:
         table.check_column(column)
@@ -144,8 +155,7 @@ def own_csv(request: Request) -> Dataset:
         table, [name for name in table.columns if name not in apart], options.bounds
     )
     labels, num_classes = _table_labels(table, label_columns, options)
-    owner_column = options.owner_column
-    owners = _owners(table.path, np.array(table.cells(owner_column)) if owner_column else None)
+    owners = _table_owners(table, options.owner_column) if options.owner_column else None
     if int(options.test_fraction * len(labels)) == 0:
         raise DataError(
             f"{table.path} has {len(labels)} rows, and a part of {options.test_fraction:g} of them "
