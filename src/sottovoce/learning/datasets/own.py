@@ -135,8 +135,8 @@ def _table_owners(table: Table, column: str) -> Owners | None:
     cells = table.cells(column)
     if "" in cells:
         raise DataError(
-            f"{table.path}, data row {cells.index('') + 1}, column '{column}': it is not said whose "
-            "the row is; fill it in or remove the row"
+            f"{table.path}, data row {cells.index('') + 1}, column '{column}': it is not said "
+            "whose the row is; fill it in or remove the row"
         )
     return _owners(table.path, np.array(cells))
 
