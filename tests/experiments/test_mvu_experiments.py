@@ -181,15 +181,17 @@ def test_l1_fast_run_orders_the_mechanisms(
 def test_l2_fast_run_has_the_known_figures(
     results: Results,
 ) -> None:
-    """Times n: exact Gaussian 1.50 at epsilon 3; one bit within 1% of the Gaussian by RDP."""
+    """Times n: exact Gaussian 1.50 at epsilon 3; one bit between it and the Gaussian by RDP."""
     result = results["mvu-vector-l2"][1]
     rows = {row["mechanism"]: row for row in result["rows"]}
     clients = mvu_vector_l2.FAST_NUM_CLIENTS
     assert rows[mvu_vector_l2.GAUSSIAN]["mse_exact"] * clients == pytest.approx(1.50, rel=0.01)
-    one_bit, renyi = (
-        rows[name]["mse_exact"] for name in (mvu_vector_l2.HERMITE, mvu_vector_l2.GAUSSIAN_RENYI)
+    exact, one_bit, renyi = (
+        rows[name]["mse_exact"]
+        for name in (mvu_vector_l2.GAUSSIAN, mvu_vector_l2.HERMITE, mvu_vector_l2.GAUSSIAN_RENYI)
     )
-    assert one_bit == pytest.approx(renyi, rel=0.015)
+    # 2.6% more noise than the exact accounting's, where the Renyi bound has 7.4%.
+    assert exact < one_bit < 1.065 * exact < 1.14 * exact < renyi
     assert rows[mvu_vector_l2.MVU_L2]["mse_exact"] > 5.0 * rows[mvu_vector_l2.MVU_L1]["mse_exact"]
     assert 2.95 <= rows[mvu_vector_l2.MVU_L1]["epsilon_spent"] <= 3.0
     for row in result["rows"]:
