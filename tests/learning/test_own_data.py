@@ -18,9 +18,7 @@ TABLE = "age,height,ward,ill\n" + "".join(
     f"{20 + row},{150 + row}, {'north' if row % 2 else 'south'},{'yes' if row % 3 else 'no'}\n"
     for row in range(20)
 )
-needs_pillow = pytest.mark.skipif(
-    importlib.util.find_spec("PIL") is None, reason="Pillow is not installed"
-)
+# No version of it installs beside what development needs, so a stand-in is tested as well.
 needs_library = pytest.mark.skipif(
     importlib.util.find_spec("datasets") is None, reason="the library datasets is not installed"
 )
@@ -263,7 +261,6 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         load(f"hf:{tmp_path}")
 
 
-@needs_pillow
 def test_images_in_class_folders(tmp_path: Path) -> None:
     from PIL import Image  # type: ignore[import-not-found, unused-ignore]
 
@@ -283,6 +280,83 @@ def test_images_in_class_folders(tmp_path: Path) -> None:
         load(f"hf:{tmp_path}")
     (tmp_path / "train" / "cat" / "9.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"9\.png is no image"):
+        load(f"hf:{tmp_path}")
+
+
+class StandIn(dict[str, list[Any]]):
+    """As much of a split of the library as is used: columns by name."""
+
+    @property
+    def column_names(self) -> list[str]:
+        return list(self)
+
+
+class StandInLibrary:
+    """The two functions of the library that are called, on splits made beforehand."""
+
+    def __init__(self, splits: dict[str, StandIn]) -> None:
+        self.splits = splits
+        self.asked: list[Any] = []
+
+    def load_from_disk(self, folder: str) -> dict[str, StandIn]:
+        self.asked.append(folder)
+        return self.splits
+
+    def load_dataset(
+        self, kind: str, data_files: dict[str, list[str]], cache_dir: str
+    ) -> dict[str, StandIn]:
+        self.asked.append((kind, data_files))
+        if "broken" in data_files["train"][0]:
+            raise RuntimeError("no such bytes")
+        return {split: self.splits[split] for split in data_files}
+
+
+def test_what_the_library_reads_is_taken_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = StandIn(a=[1.0, 2.0, 3.0], b=[[0, 1], [2, 3], [4, 5]], label=["dog", "cat", "dog"])
+    test = StandIn(a=[4.0], b=[[6, 7]], label=["cat"])
+    library = StandInLibrary({"train": train, "test": test})
+    monkeypatch.setitem(sys.modules, "datasets", library)
+    (tmp_path / "train-00000-of-00001.parquet").touch()
+    (tmp_path / "test-00000-of-00001.parquet").touch()
+    data = load(f"hf:{tmp_path}")
+    assert data.train_features.tolist() == [[1, 0, 1], [2, 2, 3], [3, 4, 5]]
+    assert (data.train_labels.tolist(), data.test_labels.tolist()) == ([1, 0, 1], [0])
+    kind, files = library.asked[0]
+    assert kind == "parquet"
+    assert {split: len(paths) for split, paths in files.items()} == {"train": 1, "test": 1}
+    (tmp_path / "dataset_dict.json").touch()
+    np.testing.assert_array_equal(load(f"hf:{tmp_path}").train_features, data.train_features)
+    assert library.asked[1] == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"a": [1.0, 2.0]}, "no column called label"),
+        ({"a": [1.0, 2.0], "label": [0.5, 1.5]}, "holds no classes"),
+        ({"a": ["x", "y"], "label": [0, 1]}, "column 'a' .* is not numeric"),
+        ({"a": [1.0, float("nan")], "label": [0, 1]}, "not finite"),
+        ({"label": [0, 1]}, "no features"),
+    ],
+)
+def test_wrong_columns_of_the_library_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: dict[str, list[Any]], reason: str
+) -> None:
+    library = StandInLibrary({"train": StandIn(columns)})
+    monkeypatch.setitem(sys.modules, "datasets", library)
+    (tmp_path / "train.parquet").touch()
+    with pytest.raises(DataError, match=reason):
+        load(f"hf:{tmp_path}")
+
+
+def test_what_the_library_cannot_read_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", StandInLibrary({}))
+    (tmp_path / "broken.parquet").touch()
+    with pytest.raises(DataError, match="cannot be read as a dataset: no such bytes"):
         load(f"hf:{tmp_path}")
 
 
