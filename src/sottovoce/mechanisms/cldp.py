@@ -213,7 +213,8 @@ class Cldp:
     @property
     def hides_only_against_zero(self) -> bool:
         """Whether the zero-out event is for the input 0 alone, not for any other at a distance."""
-        return isinstance(self.input_domain, L2Ball) and self.input_domain.records == 1
+        domain = self.input_domain
+        return isinstance(domain, L2Ball) and domain.against_zero(Adjacency.ZERO_OUT)
 
     def privacy(self, adjacency: Adjacency) -> PureDp:
         domain = self.input_domain

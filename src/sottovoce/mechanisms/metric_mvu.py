@@ -122,7 +122,8 @@ class MetricMvu(DesignedTable):
     @property
     def hides_only_against_zero(self) -> bool:
         """Whether the zero-out claim is against the input 0 alone, and not between two inputs."""
-        return isinstance(self.input_domain, L2Ball) and self.input_domain.records == 1
+        domain = self.input_domain
+        return isinstance(domain, L2Ball) and domain.against_zero(Adjacency.ZERO_OUT)
 
     def privacy(self, adjacency: Adjacency) -> PrivacyEvent:
         domain = self.input_domain
