@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 		{ echo "Sottovoce needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "installing into $(VENV): a minute or two, torch is most of it"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[learn,report,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[learn,flower,report,dev]'
 	@touch $@
 
 demo: install    ## train privately on the bundled digits; report in demo-run/report.html
