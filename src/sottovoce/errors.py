@@ -10,10 +10,12 @@
     |   +-- AdjacencyMismatchError   events of two adjacencies in one composition
     |   +-- UnsupportedEventError    an accountant that has no sound bound for an event
     |   +-- BudgetExhaustedError     a charge that would exceed a client's budget
+    |   +-- PolicyError              a request that a site's own policy does not allow
     +-- WireError                a message that is not exactly what was announced
     +-- LedgerError              the ledger cannot be read, written or trusted
     +-- ConfigError              a spec that cannot be run
     +-- OutputError              a run folder that cannot be read or written
+    +-- DeploymentError          a federation that cannot be set up, reached or relied on
     +-- DataError                a dataset that is absent, damaged, or refused by its source
 
 Each is a user's mistake or a state of the world, so the command line prints it in one line and
@@ -75,6 +77,10 @@ class BudgetExhaustedError(PrivacyError):
     """The charge would exceed the client's budget, so nothing is sent."""
 
 
+class PolicyError(PrivacyError):
+    """A site's policy does not allow what is asked, so nothing is sent."""
+
+
 class WireError(SottovoceError, ValueError):
     """A malformed, damaged or unexpected message."""
 
@@ -93,3 +99,7 @@ class OutputError(SottovoceError):
 
 class DataError(SottovoceError):
     """Data that is absent, damaged or not what was announced; names the file and the remedy."""
+
+
+class DeploymentError(SottovoceError):
+    """A federation that cannot be set up, reached or relied on; names what to do."""

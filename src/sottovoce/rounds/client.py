@@ -5,7 +5,7 @@ message is durable before it is handed on; so a crash never hides a charge, and 
 stored bytes again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,6 +46,14 @@ class Sent:
     message: bytes
 
 
+# Looks at what is about to be charged, and raises if it may not be; then nothing is.
+Permit = Callable[[Sequence[Due]], None]
+
+
+def _permit_all(dues: Sequence[Due]) -> None:
+    """Budgets alone decide."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prepared:
     """A request that can be encoded and sealed: nothing after the charge can be refused."""
@@ -66,19 +74,24 @@ class _Sealed:
 
 
 def privatise(
-    plan: RoundPlan, requests: Sequence[Request], ledger: Ledger, randomness: Randomness
+    plan: RoundPlan,
+    requests: Sequence[Request],
+    ledger: Ledger,
+    randomness: Randomness,
+    *,
+    permit: Permit = _permit_all,
 ) -> list[Sent | Refused]:
     """Messages for `requests`, in order; a client out of budget is refused, the others go on.
 
     A client on its own passes one request; a simulator passes a cohort, which shares two commits,
     or one if `charge_round` has paid for it. Bad requests (NaN, wrong dimension, named twice) raise
-    before anything is charged here.
+    before anything is charged here. `permit` has the last word before the charge.
     """
     prepared = [_prepare(plan, request) for request in requests]
     if len({one.release for one in prepared}) < len(prepared):
         raise ParameterError("a client's uplink is named twice in one call; nothing was charged")
     with ledger.transaction():
-        charges = _charge(plan, prepared, ledger, randomness)
+        charges = _charge(plan, prepared, ledger, randomness, permit)
     outcomes = [_outcome(one, charges[one.release], randomness) for one in prepared]
     ledger.store_messages(
         [(o.charge, o.sent.message, o.commitment) for o in outcomes if isinstance(o, _Sealed)]
@@ -116,7 +129,11 @@ def _prepare(plan: RoundPlan, request: Request) -> _Prepared:
 
 
 def _charge(
-    plan: RoundPlan, prepared: Sequence[_Prepared], ledger: Ledger, randomness: Randomness
+    plan: RoundPlan,
+    prepared: Sequence[_Prepared],
+    ledger: Ledger,
+    randomness: Randomness,
+    permit: Permit,
 ) -> dict[Release, Charge | BudgetExhaustedError]:
     """The charge of each release: an earlier one if it will do, else a new one."""
     found: dict[Release, Charge | BudgetExhaustedError] = {}
@@ -134,6 +151,7 @@ def _charge(
             due[one.release] = needed
         elif present is not None:
             found[one.release] = present
+    permit(list(due.values()))
     return found | charge(due, ledger)
 
 
