@@ -1,8 +1,13 @@
 """The section `[data]` of a spec: which data, how much of it, and how it is spread over clients."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from sottovoce.config.section import Section
 from sottovoce.learning.datasets import CsvOptions
@@ -70,6 +75,10 @@ class DataSpec(Section):
     `num_owners` keeps so many of those whose the training rows are, drawn at random, with all that
     is theirs; `num_train` and `num_test` keep a random part of the rows. `validation_fraction`
     holds out a part of the training data and tests on that instead of the test set: for tuning.
+
+    `sites` are for a federation whose sites train on records of their own: names of clients, and
+    how many records each has, which is public (at client level the number is not used: say 1). Then
+    `dataset` is what the server tests on, and tells the shape of the records.
     """
 
     dataset: str
@@ -83,9 +92,34 @@ class DataSpec(Section):
     num_test: _Count | None = None
     validation_fraction: _Fraction | None = None
     csv: CsvSpec | None = None
+    sites: dict[str, _Count] = Field(default_factory=dict)
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without `sites` where there are none: specs keep the hashes of their results."""
+        found: dict[str, Any] = handler(self)
+        if not self.sites:
+            found.pop("sites", None)
+        return found
+
+    @model_validator(mode="after")
+    def _sites_have_their_own(self) -> Self:
+        given = [
+            name
+            for name in ("clients", "num_owners", "num_train", "validation_fraction")
+            if getattr(self, name) is not None
+        ]
+        if self.sites and (given or self.partition != IidSpec(kind="iid")):
+            what = given[0] if given else "partition"
+            raise ValueError(f"'sites' have records of their own, so '{what}' means nothing")
+        if self.sites and self.csv and self.csv.label == "class" and not self.csv.classes:
+            raise ValueError("'sites' may not have records of every class: give 'csv.classes'")
+        return self
 
     @model_validator(mode="after")
     def _clients_are_settled(self) -> Self:
+        if self.sites:
+            return self
         if self.clients is None and not isinstance(self.partition, ByOwnerSpec | OneSampleSpec):
             raise ValueError(
                 f"'clients' is missing: the partition '{self.partition.kind}' needs their number"

@@ -228,18 +228,46 @@ class PrivacySpec(Section):
 
 
 class RuntimeSpec(Section):
-    """Where and how a run is simulated.
+    """Where and how a run is computed.
 
+    backend    fast: all clients in this process. flower-sim: Flower's simulation engine, a process
+               for each worker. flower: a federation of machines, see 'sottovoce deploy'. What is
+               computed is the same, so it is no part of the spec's hash.
     messages   stored: each is charged in the ledger, sealed, stored and opened, as in a deployment.
                packed: the same codes, packed and unpacked; charges are counted in memory.
                none:   drawn from the same laws with torch's generator, in float32; for sweeps.
     device     where models train: "auto" is the GPU if there is one.
+    deterministic  one thread, and one client at a time, as a site trains: the same bits wherever
+               the run is computed.
 
     Anything but stored needs seeded randomness.
     """
 
+    backend: Literal["fast", "flower-sim", "flower"] = "fast"
     messages: Literal["stored", "packed", "none"] = "stored"
     device: Literal["auto", "cpu", "cuda"] = "cpu"
+    deterministic: bool = False
+
+
+_LATER_KEYS = {"backend": "fast", "deterministic": False}
+
+
+class DeploymentSpec(Section):
+    """How a federation of machines is waited for; the fast simulator needs none of it.
+
+    A round closes when every client that was asked has answered, or after `deadline_seconds`; late
+    replies are discarded, and charged all the same. With `oversampling` s above 1 so many times
+    more clients are asked than the sampling says, and the round closes when 1/s of them answered.
+    A round with fewer than `minimum_replies` replies leaves the model as it is; after
+    `idle_rounds` such rounds in a row the run stops, and can be resumed. Before the first round all
+    clients must be online, for at most `wait_seconds`.
+    """
+
+    deadline_seconds: Positive = 600.0
+    wait_seconds: Positive = 600.0
+    oversampling: Annotated[float, Field(ge=1, le=10)] = 1.0
+    minimum_replies: Annotated[int, Field(ge=1)] = 1
+    idle_rounds: Annotated[int, Field(ge=1)] = 3
 
 
 class RunSpec(Section):
@@ -269,12 +297,24 @@ class RunSpec(Section):
         DirectSpec | SecureSumSpec | ShufflerSpec | CentralSpec, Field(discriminator="kind")
     ] = DirectSpec(kind="direct")
     runtime: RuntimeSpec = RuntimeSpec()
+    deployment: DeploymentSpec = DeploymentSpec()
 
     def plain(self) -> dict[str, Any]:
-        return self.model_dump(mode="json")
+        """As plain data. What came later is left out where it is the default: specs keep the
+        hashes of their results.
+        """
+        plain = self.model_dump(mode="json")
+        for key, default in _LATER_KEYS.items():
+            if plain["runtime"][key] == default:
+                del plain["runtime"][key]
+        if self.deployment == DeploymentSpec():
+            del plain["deployment"]
+        return plain
 
     @property
     def hash(self) -> str:
-        """Sixteen hex digits that stand for the spec."""
-        text = json.dumps(self.plain(), sort_keys=True, separators=(",", ":"))
+        """Sixteen hex digits that stand for what is computed, wherever that is."""
+        plain = self.plain()
+        plain["runtime"].pop("backend", None)
+        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

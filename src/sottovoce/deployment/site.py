@@ -23,7 +23,7 @@ from sottovoce.rounds.plan import ClientPlan, RoundPlan
 
 SITE_FILE = "site.toml"
 LEDGER_NAME = "ledger.sqlite"
-_TABLES = ("name", "policy", "link", "data")
+_TABLES = ("name", "policy", "link", "data", "factories")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +41,14 @@ class Site:
     """Who answers: under this name, within this policy, on the account of this ledger.
 
     `dataset` names the site's own records; None where the spec's own data are shared out.
+    `factories` are the functions that a spec may name to make a model ("package.module:function").
     """
 
     name: str
     policy: Policy
     ledger: Path
     dataset: str | None = None
+    factories: tuple[str, ...] = ()
 
     def answer(
         self,
@@ -133,9 +135,13 @@ def _site(table: dict[str, Any], path: Path) -> Site:
     dataset = data.get("dataset")
     if dataset is not None and not isinstance(dataset, str):
         raise PolicyError(f"[data] dataset must be a name or a path, got {dataset!r}")
+    factories = table.get("factories", [])
+    if not isinstance(factories, list) or not all(isinstance(one, str) for one in factories):
+        raise PolicyError(f"'factories' must be a list of 'module:function', got {factories!r}")
     return Site(
         name=name,
         policy=policy.from_table(limits),
         ledger=path.parent / LEDGER_NAME,
         dataset=dataset,
+        factories=tuple(factories),
     )

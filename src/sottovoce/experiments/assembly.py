@@ -14,7 +14,6 @@ from sottovoce.config.spec import (
     EpochsSpec,
     EveryoneSpec,
     FixedSizeSpec,
-    NbAflSpec,
     PoissonSpec,
     RunSpec,
     SecureSumSpec,
@@ -22,27 +21,24 @@ from sottovoce.config.spec import (
 )
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ConfigError
-from sottovoce.experiments import central, nbafl
-from sottovoce.experiments.algorithms import algorithm_of, check_gathering
+from sottovoce.experiments import central, federated
+from sottovoce.experiments.algorithms import check_gathering
 from sottovoce.experiments.calibrations import Charge
 from sottovoce.experiments.choice import chosen, in_one_sentence
-from sottovoce.experiments.data import clients_of, load_data, task_of
+from sottovoce.experiments.ground import lay_ground
 from sottovoce.experiments.groups import (
     Group,
     budget,
     check_private,
-    groups_of,
     resolve,
     written_into,
 )
-from sottovoce.experiments.proxy import held_out_proxy
 from sottovoce.learning.clients import Clients
 from sottovoce.learning.task import Task
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
 from sottovoce.privacy.events import NonPrivate
-from sottovoce.randomness import Randomness, SeededRandomness, SystemRandomness
 from sottovoce.rounds.plan import ClientPlan, charged_event
 from sottovoce.simulation.cohorts import (
     ClientSampling,
@@ -57,9 +53,14 @@ from sottovoce.simulation.drawn import law_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembly:
-    """Everything that a spec says, as objects; `spec` is the resolved one."""
+    """Everything that a spec says, as objects; `spec` is the resolved one.
+
+    `run` names the run to ledgers: the spec's hash, unless a federation of machines may run the
+    same spec twice and pay twice.
+    """
 
     spec: RunSpec
+    run: str
     task: Task
     clients: Clients
     parts: tuple[ClientPlan, ...]
@@ -74,25 +75,12 @@ class Assembly:
 
 def assemble(spec: RunSpec) -> Assembly:
     """Build a run. Nothing is written and nothing is charged."""
-    schedule = SeededRandomness(spec.seed)
-    data = load_data(spec, schedule)
-    data, proxy = held_out_proxy(spec, data, schedule.generator("proxy"))
-    clients = clients_of(spec, data, schedule)
-    task = task_of(spec, data, schedule)
-    if isinstance(spec.algorithm, NbAflSpec):
-        if spec.privacy.groups:
-            raise ConfigError(
-                "'privacy.groups' have budgets, and NbAFL's epsilon is none; use the algorithm "
-                "'fedavg'"
-            )
-        spec = nbafl.with_published_noise(spec, clients)
+    ground = lay_ground(spec)
+    spec, task, clients, algorithm = ground.spec, ground.task, ground.clients, ground.algorithm
+    groups = ground.groups
     _check_runtime(spec)
-    groups = groups_of(spec, clients.names)
     _check_minimum(spec, len(clients))
-    algorithm = algorithm_of(
-        spec, task, clients, groups, randomness=randomness_of(spec), proxy=proxy
-    )
-    channel = _channel(spec, len(clients))
+    channel = channel_of(spec, len(clients))
     check_gathering(spec, algorithm, task.dimension, len(clients))
     groups, choice = _resolved(groups, spec, algorithm, task.dimension, clients, channel)
     group_of = {name: group for group in groups for name in group.clients}
@@ -117,6 +105,7 @@ def assemble(spec: RunSpec) -> Assembly:
     resolved = resolved.model_copy(update={"rotation": "on" if rotated else "off"})
     return Assembly(
         spec=resolved,
+        run=resolved.hash,
         task=task,
         clients=clients,
         parts=parts,
@@ -126,7 +115,7 @@ def assemble(spec: RunSpec) -> Assembly:
         groups=groups,
         budgets=_budgets(groups, spec, algorithm),
         mechanism_choice=choice,
-        note=data.note,
+        note=ground.note,
     )
 
 
@@ -137,11 +126,6 @@ def _budgets(groups: Sequence[Group], spec: RunSpec, algorithm: Algorithm) -> di
     return {
         name: own for group in groups for name in group.clients if (own := allowed[group.number])
     }
-
-
-def randomness_of(spec: RunSpec) -> Randomness:
-    """What feeds the mechanisms, the shuffler and the server's own noise."""
-    return SeededRandomness(spec.seed) if spec.randomness == "seeded" else SystemRandomness()
 
 
 def _resolved(
@@ -224,7 +208,9 @@ def _check_minimum(spec: RunSpec, num_clients: int) -> None:
 
 
 def _check_runtime(spec: RunSpec) -> None:
-    """What needs no ledger must be repeatable; what hides messages needs them."""
+    """What needs no ledger must be repeatable; what hides or carries messages needs them."""
+    if spec.runtime.backend != "fast":
+        federated.check_runtime(spec)
     if isinstance(spec.channel, CentralSpec):
         central.check_runtime(spec)
         return
@@ -260,7 +246,7 @@ def _check_size(size: int, num_clients: int) -> None:
         raise ConfigError(f"sampling.size {size} exceeds the {num_clients} clients")
 
 
-def _channel(spec: RunSpec, num_clients: int) -> Channel:
+def channel_of(spec: RunSpec, num_clients: int) -> Channel:
     match spec.channel:
         case DirectSpec():
             return Direct()

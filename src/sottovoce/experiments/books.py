@@ -4,7 +4,8 @@ from collections.abc import Callable
 from functools import partial
 
 from sottovoce.channels.channel import Central
-from sottovoce.experiments.assembly import Assembly, randomness_of
+from sottovoce.experiments.assembly import Assembly
+from sottovoce.experiments.ground import randomness_of
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.tally import Tally
 from sottovoce.privacy.events import PrivacyEvent
@@ -47,7 +48,7 @@ def simulation_of(assembly: Assembly, books: Books) -> Simulation:
             for client, budget in assembly.budgets.items():
                 books.set_budget(client, budget)
     return Simulation(
-        run=assembly.spec.hash,
+        run=assembly.run,
         task=assembly.task,
         clients=assembly.clients,
         algorithm=assembly.algorithm,
@@ -64,7 +65,8 @@ def _backend(assembly: Assembly, books: Books) -> Backend:
     if isinstance(books, Ledger):
         assert not isinstance(assembly.channel, Central)  # it has no messages to store
         return StoredMessages(
-            run=spec.hash,
+            run=assembly.run,
+            dimension=assembly.task.dimension,
             task=assembly.task,
             clients=assembly.clients,
             parts=assembly.parts,
@@ -74,6 +76,7 @@ def _backend(assembly: Assembly, books: Books) -> Backend:
             ledger=books,
             rotated=rotated,
             channel=assembly.channel,
+            together=1 if spec.runtime.deterministic else None,
         )
     kind: Callable[..., Backend]
     if isinstance(assembly.channel, Central):
@@ -81,7 +84,7 @@ def _backend(assembly: Assembly, books: Books) -> Backend:
     else:
         kind = DrawnMessages if spec.runtime.messages == "none" else PackedMessages
     return kind(
-        run=spec.hash,
+        run=assembly.run,
         task=assembly.task,
         clients=assembly.clients,
         parts=assembly.parts,

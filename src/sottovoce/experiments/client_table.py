@@ -14,7 +14,7 @@ def client_table(assembly: Assembly, books: Books, able: Collection[str]) -> lis
 
     `group` counts the spec's tables from 1; 0 are clients that no table names.
     """
-    rounds = books.rounds_charged(assembly.spec.hash)
+    rounds = books.rounds_charged(assembly.run)
     rows = {}
     for group in assembly.groups:
         for name in group.clients:

@@ -17,7 +17,7 @@ from sottovoce.config.model_spec import to_model
 from sottovoce.config.spec import RunSpec
 from sottovoce.experiments.prepared_data import Wanted, device_of, kept, prepared
 from sottovoce.learning import datasets, models, partitioners
-from sottovoce.learning.clients import Clients
+from sottovoce.learning.clients import Clients, ClientsElsewhere
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.partitioners import (
     ByOwner,
@@ -43,6 +43,8 @@ def load_data(spec: RunSpec, schedule: SeededRandomness) -> Dataset:
 
 
 def clients_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Clients:
+    if spec.data.sites:
+        return ClientsElsewhere(spec.data.sites)
     shares = partitioners.split(
         _partition(spec),
         data.train_labels,

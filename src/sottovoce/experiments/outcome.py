@@ -145,7 +145,7 @@ def _published(assembly: Assembly, books: Books) -> dict[str, float]:
     """The epsilon of a published analysis that is no bound, for the algorithm that has one."""
     if not isinstance(assembly.algorithm, NbAfl):
         return {}
-    most = max(books.rounds_charged(assembly.spec.hash).values(), default=0)
+    most = max(books.rounds_charged(assembly.run).values(), default=0)
     return {
         "published_epsilon": nbafl.published_epsilon(assembly.spec, assembly.clients, most),
         "downlink_stddev": assembly.algorithm.downlink_stddev,
@@ -237,9 +237,7 @@ def metrics_row(
             "lower algorithm.server_learning_rate"
         )
     # A resumed run finds charges of rounds that it is about to repeat: they are not yet spent here.
-    spent = books.largest_spent(
-        assembly.spec.privacy.delta, through=(assembly.spec.hash, record.round)
-    )
+    spent = books.largest_spent(assembly.spec.privacy.delta, through=(assembly.run, record.round))
     return {
         **dataclasses.asdict(record),
         "accuracy": evaluation.accuracy if evaluation else None,

@@ -5,7 +5,7 @@ arrays and who owns which rows, and makes a client's own tensors when somebody a
 arrays may be memory-mapped and of half precision; a cohort is read when it is trained.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from sottovoce.errors import DataError
 
 Indices = NDArray[np.int64]
 
@@ -94,6 +96,30 @@ class Clients(Sequence[ClientData]):
         labels = torch.from_numpy(self._labels[rows])
         features = np.ascontiguousarray(self._features[rows], dtype=np.float32)
         return torch.from_numpy(features), labels
+
+
+class ClientsElsewhere(Clients):
+    """Clients whose rows are not here: their names, and how many rows each says to have."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self._names, self._sizes = list(sizes), list(sizes.values())
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    @overload
+    def __getitem__(self, index: int) -> ClientData: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Clients": ...
+    def __getitem__(self, index: int | slice) -> "ClientData | Clients":
+        raise DataError("the training rows are at the sites of a federation, not here")
+
+    def name(self, index: int) -> str:
+        return self.names[index]
+
+    @property
+    def sizes(self) -> list[int]:
+        return self._sizes
 
 
 def samples_of(clients: Sequence[ClientData]) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,11 @@ COORDINATES_TOGETHER = 1 << 25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """What a round brought in; `combined` holds an entry for each uplink, or none at all."""
+    """What a round brought in; `combined` holds an entry for each uplink, or none at all.
+
+    Where messages really travel, `total_bytes_down` is what was sent, and some clients may be
+    unreachable, or their replies no use: `replies_dropped`.
+    """
 
     combined: tuple[Combined, ...]
     clients_asked: int
@@ -26,6 +30,9 @@ class Collected:
     clients_out_of_budget: int
     payload_bytes_up: int
     total_bytes_up: int
+    total_bytes_down: int | None = None
+    clients_unreachable: int = 0
+    replies_dropped: int = 0
 
 
 class Backend(Protocol):

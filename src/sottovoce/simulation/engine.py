@@ -17,7 +17,8 @@ from sottovoce.wire.message import HEADER_BYTES
 class RoundRecord:
     """What a round sent, in clients and in bytes (payload: codes alone; total: with headers).
 
-    Clients out of budget were drawn, but neither asked nor charged.
+    Clients out of budget, and such as cannot be reached, were drawn, but neither asked nor charged.
+    Dropped replies came in time, and were not what was announced.
     """
 
     round: int
@@ -28,6 +29,8 @@ class RoundRecord:
     total_bytes_up: int
     payload_bytes_down: int
     total_bytes_down: int
+    clients_unreachable: int = 0
+    replies_dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +104,10 @@ class Simulation:
             payload_bytes_up=collected.payload_bytes_up,
             total_bytes_up=collected.total_bytes_up,
             payload_bytes_down=payload_down,
-            total_bytes_down=payload_down + HEADER_BYTES * sent_down,
+            total_bytes_down=collected.total_bytes_down
+            if collected.total_bytes_down is not None
+            else payload_down + HEADER_BYTES * sent_down,
+            clients_unreachable=collected.clients_unreachable,
+            replies_dropped=collected.replies_dropped,
         )
         return Progress(rounds_done=number, model=model, algorithm_state=state), record

@@ -1,0 +1,94 @@
+"""Orders and replies through Flower's grid: push, pull, and nothing held against the others.
+
+A reply is looked for by the identifier of the order that it answers, and must come from the node
+that was asked. Replies to the orders of earlier rounds are never pulled.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from flwr.app import Message, MessageType
+from flwr.serverapp import Grid
+
+from sottovoce.deployment.directory import Directory
+from sottovoce.deployment.orders import Order
+from sottovoce.deployment.post import Reply
+from sottovoce.deployment.records import from_records, to_records, total_bytes
+from sottovoce.errors import WireError
+
+_LOG = logging.getLogger("sottovoce")
+
+
+class GridPost:
+    """Clients by the names that a `directory` gives to nodes."""
+
+    def __init__(self, grid: Grid, directory: Directory) -> None:
+        self._grid = grid
+        self._directory = directory
+        self._asked: dict[str, tuple[str, int]] = {}  # message: client and node
+
+    def reachable(self, clients: Sequence[str]) -> frozenset[str]:
+        return frozenset(clients) & self._directory.online().keys()
+
+    def send(self, orders: Mapping[str, Order], *, expires_seconds: float) -> int:
+        nodes = self._directory.known()
+        messages = {
+            client: Message(
+                content=to_records(order.blobs()),
+                dst_node_id=nodes[client],
+                message_type=MessageType.TRAIN,
+                group_id=str(order.round),
+                ttl=expires_seconds,
+            )
+            for client, order in orders.items()
+        }
+        sent = sum(total_bytes(message) for message in messages.values())
+        pushed = self._grid.push_messages(list(messages.values()))
+        self._asked = {
+            number: (client, nodes[client])
+            for client, number in zip(messages, pushed, strict=True)
+            if number
+        }
+        return sent
+
+    def collect(self) -> Iterator[Reply]:
+        for message in pull_each(self._grid, list(self._asked), self._drop):
+            asked = self._asked.get(message.metadata.reply_to_message_id)
+            if asked is None:
+                continue
+            yield _reply(asked, message)
+
+    def _drop(self, number: str) -> None:
+        """Whatever answers this order cannot be read, and will not be looked at again."""
+        client, _ = self._asked.pop(number)
+        _LOG.warning("what '%s' sent cannot be read", client)
+
+
+def pull_each(grid: Grid, numbers: Sequence[str], drop: Callable[[str], None]) -> list[Message]:
+    """Replies that have come; one that cannot be read does not hold up the others."""
+    if not numbers:
+        return []
+    try:
+        return list(grid.pull_messages(numbers))
+    except Exception:
+        if len(numbers) == 1:
+            drop(numbers[0])
+            return []
+    half = len(numbers) // 2
+    return pull_each(grid, numbers[:half], drop) + pull_each(grid, numbers[half:], drop)
+
+
+def _reply(asked: tuple[str, int], message: Message) -> Reply:
+    client, node = asked
+    if message.has_error():
+        reason = message.error.reason or f"error {message.error.code}"
+        return Reply(client=client, blobs=None, failure=reason[:300])
+    size = total_bytes(message)
+    if message.metadata.src_node_id != node:
+        return Reply(client="", blobs={}, total_bytes=size)
+    try:
+        return Reply(client=client, blobs=from_records(message.content), total_bytes=size)
+    except WireError as error:
+        # Not what a site sends: an empty reply is dropped like any other that is wrong.
+        _LOG.warning("a reply of '%s' is no use: %s", client, error)
+        return Reply(client=client, blobs={}, total_bytes=size)

@@ -1,0 +1,33 @@
+"""Between server and clients: what the rounds need of whoever carries orders and replies."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sottovoce.deployment.orders import Blobs, Order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """Something that came back for an order: `blobs`, or why there are none."""
+
+    client: str
+    blobs: Blobs | None
+    failure: str | None = None
+    total_bytes: int = 0
+
+
+class Post(Protocol):
+    """Carries orders to clients by name, and replies back; trusts no reply."""
+
+    def reachable(self, clients: Sequence[str]) -> frozenset[str]:
+        """Which of these can be asked now."""
+        ...
+
+    def send(self, orders: Mapping[str, Order], *, expires_seconds: float) -> int:
+        """Ask; replies to earlier orders are no longer collected. The bytes that were sent."""
+        ...
+
+    def collect(self) -> Iterable[Reply]:
+        """Whatever has come since the last call."""
+        ...

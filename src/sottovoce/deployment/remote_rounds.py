@@ -1,0 +1,202 @@
+"""Rounds with clients elsewhere: ask, wait no longer than the deadline, believe nothing.
+
+Whoever is asked has been charged. A reply counts if it opens under the plan: its round, its
+parameters, its length, its codes, once per client. Everything else is dropped and counted.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sottovoce.deployment.orders import Order, read_reply
+from sottovoce.deployment.post import Post, Reply
+from sottovoce.errors import DeploymentError, WireError
+from sottovoce.mechanisms import registry
+from sottovoce.rounds.plan import ClientPlan, RoundPlan
+from sottovoce.simulation.charged import ChargedRounds, Served, Server
+from sottovoce.simulation.progress import Progress
+from sottovoce.wire import broadcast
+from sottovoce.wire.message import open_sealed
+
+_LOG = logging.getLogger("sottovoce")
+# Replies are looked for often at first, and less often the longer a round takes.
+_POLL_SECONDS = (0.1, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a round is waited for, and how many replies will do.
+
+    A round closes with `enough` of its replies, a fraction, or at its deadline. `idle_rounds` with
+    fewer than `minimum_replies` in a row end the run.
+    """
+
+    deadline_seconds: float
+    enough: float
+    minimum_replies: int
+    idle_rounds: int
+
+
+@dataclass(slots=True)
+class _Idle:
+    rounds: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteRounds(ChargedRounds):
+    """Clients that a `post` reaches; `spec` is the resolved one, as plain data."""
+
+    spec: dict[str, Any]
+    downlink: broadcast.DownlinkFormat
+    post: Post
+    patience: Patience
+    clock: Callable[[], float] = time.monotonic
+    pause: Callable[[float], None] = time.sleep
+    _idle: _Idle = field(default_factory=_Idle, init=False, repr=False, compare=False)
+
+    def _reachable(self, cohort: Sequence[int]) -> Sequence[int]:
+        """Who can be asked; waits for the fewest that a round needs, up to its deadline."""
+        names = [self.parts[i].client for i in cohort]
+        needed = min(len(names), self.patience.minimum_replies)
+        started = self.clock()
+        while True:
+            reached = self.post.reachable(names)
+            if len(reached) >= needed or self._left(started) <= 0.0:
+                return [i for i in cohort if self.parts[i].client in reached]
+            self.pause(_POLL_SECONDS[-1])
+
+    def _left(self, started: float) -> float:
+        return self.patience.deadline_seconds - (self.clock() - started)
+
+    def _serve(self, plan: RoundPlan, asked: Sequence[int], progress: Progress) -> Served:
+        servers = [self._open(plan, uplink) for uplink in range(self.algorithm.uplinks)]
+        if not asked:
+            return Served(servers=servers)
+        model = broadcast.pack(progress.model, self.downlink)
+        parts = [self.parts[i] for i in asked]
+        orders = {part.client: self._order(plan, part, len(asked), model) for part in parts}
+        started = self.clock()
+        sent = self.post.send(orders, expires_seconds=self.patience.deadline_seconds)
+        inbox = _Inbox(plan, parts, servers)
+        wanted = max(1, -(-len(asked) * self.patience.enough // 1))
+        while True:
+            for reply in self.post.collect():
+                inbox.take(reply)
+            left = self._left(started)
+            if inbox.settled or inbox.received >= wanted or left <= 0.0:
+                break
+            shortest, longest = _POLL_SECONDS
+            waited = self.patience.deadline_seconds - left
+            self.pause(min(longest, max(shortest, waited / 20.0), left))
+        inbox.close()
+        self._count_idle(plan, inbox.received)
+        return Served(
+            servers=servers,
+            total_bytes_up=inbox.total_bytes,
+            total_bytes_down=sent,
+            replies_dropped=inbox.dropped,
+        )
+
+    def _order(self, plan: RoundPlan, part: ClientPlan, cohort: int, model: bytes) -> Order:
+        return Order(
+            spec=self.spec,
+            run=plan.run,
+            round=plan.round,
+            client=part.client,
+            cohort=cohort,
+            mechanism={
+                "kind": registry.kind_of(part.mechanism),
+                **registry.parameters_of(part.mechanism),
+            },
+            keep_from=plan.round,  # every round before this one is in a checkpoint
+            model=model,
+        )
+
+    def _count_idle(self, plan: RoundPlan, received: int) -> None:
+        if received >= self.patience.minimum_replies:
+            self._idle.rounds = 0
+            return
+        self._idle.rounds += 1
+        if self._idle.rounds >= self.patience.idle_rounds:
+            raise DeploymentError(
+                f"{self._idle.rounds} rounds in a row, up to round {plan.round}, brought fewer "
+                f"than {self.patience.minimum_replies} replies; look at the sites' logs, then "
+                "resume the run"
+            )
+
+
+class _Inbox:
+    """The replies of a round, checked as they come, and added up in the order of the plan.
+
+    So the sum does not depend on who was quickest, and memory holds only what came out of order.
+    """
+
+    def __init__(
+        self, plan: RoundPlan, parts: Sequence[ClientPlan], servers: Sequence[Server]
+    ) -> None:
+        self._plan = plan
+        self._parts = {part.client: part for part in parts}
+        self._servers = servers
+        self._order = [part.client for part in parts]
+        self._next = 0
+        self._waiting: dict[str, list[bytes]] = {}
+        self._failed: set[str] = set()
+        self._received: set[str] = set()
+        self.dropped = 0
+        self.total_bytes = 0
+
+    @property
+    def received(self) -> int:
+        return len(self._received)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing more can come."""
+        return len(self._received | self._failed) == len(self._order)
+
+    def take(self, reply: Reply) -> None:
+        """Count a reply in, or drop it."""
+        self.total_bytes += reply.total_bytes
+        client = reply.client
+        try:
+            if client not in self._parts:
+                raise WireError(f"client '{client}' was not asked")
+            if client in self._received | self._failed:
+                raise WireError(f"client '{client}' has answered already")
+            if reply.blobs is None:
+                # A site that refuses, or is gone: no message, so nothing to be dropped.
+                self._failed.add(client)
+                _LOG.warning(
+                    "round %d: nothing of '%s': %s", self._plan.round, client, reply.failure
+                )
+                return
+            messages = read_reply(reply.blobs, uplinks=len(self._servers))
+            for uplink, message in enumerate(messages):
+                open_sealed(message, self._plan.envelope(self._parts[client], uplink))
+        except WireError as error:
+            self.dropped += 1
+            if client not in self._received:
+                self._failed.add(client)  # its first reply is the one that counts
+            _LOG.warning("round %d: a reply is dropped: %s", self._plan.round, error)
+            return
+        self._received.add(client)
+        self._waiting[client] = messages
+        self._hand_on()
+
+    def close(self) -> None:
+        """Nothing more is waited for: what came out of order is added up."""
+        self._failed.update(set(self._order) - self._received)
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        while self._next < len(self._order):
+            client = self._order[self._next]
+            messages = self._waiting.pop(client, None)
+            if messages is not None:
+                for server, message in zip(self._servers, messages, strict=True):
+                    server.receive(client, message)
+            elif client not in self._failed:
+                return
+            self._next += 1

@@ -1,0 +1,73 @@
+"""The process of a site that answers: the *installed* code, never what a run brings along.
+
+A SuperNode hands tasks to whoever asks for them. Flower's own executor installs the app bundle of
+the run's submitter and runs that; a site could not rely on any policy inside it. This one leaves the
+bundle alone. It stays alive from task to task, so a round does not wait for imports.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from flwr.app import Context, Error, Message
+from flwr.common.constant import ErrorCode, SubStatus
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+_LOG = logging.getLogger("sottovoce")
+_POLL_SECONDS = 0.1
+
+Answer = Callable[[Message, Context], Message]
+
+
+def serve(runtime_address: str, answer: Answer, stopped: threading.Event) -> None:
+    """Answer the tasks of the SuperNode at `runtime_address`, one at a time, until `stopped`."""
+    waiting = _client(runtime_address)
+    try:
+        while not stopped.is_set():
+            found = waiting.AcquireTask(
+                AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+            )
+            if found.HasField("task") and found.token:
+                _run(runtime_address, found.token, answer)
+            else:
+                stopped.wait(_POLL_SECONDS)
+    finally:
+        waiting.close()
+
+
+def _run(runtime_address: str, token: str, answer: Answer) -> None:
+    client = _client(runtime_address, token)
+    try:
+        message, context, _run, _bundle = pull_task_input(client)
+        status, details = SubStatus.COMPLETED, ""
+        try:
+            reply = answer(message, context)
+        except Exception:
+            # What went wrong may tell about the data: it stays here.
+            _LOG.exception("a task failed")
+            status, details = SubStatus.FAILED, "failed; see the site's log"
+            reply = Message(
+                Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=details), reply_to=message
+            )
+        push_message(client, reply, context)
+        push_task_output(client, context, status, details)
+    finally:
+        client.close()
+
+
+def _client(runtime_address: str, token: str | None = None) -> RuntimeHttpClient:
+    interceptors = [RuntimeVersionHttpInterceptor(component_name="flwr-clientapp")]
+    if token:
+        interceptors.append(RuntimeTokenHttpInterceptor(token))
+    return RuntimeHttpClient.from_server_address(
+        server_address=runtime_address,
+        insecure=True,  # loopback: the SuperNode is on this machine
+        root_certificates=None,
+        interceptors=interceptors,
+        retry_invoker=make_simple_http_retry_invoker(),
+    )
