@@ -14,13 +14,13 @@ from sottovoce.learning.rows import Rows
 from sottovoce.learning.task import Task
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.randomness import Randomness
+from sottovoce.rounds.broadcast import Start
 from sottovoce.rounds.charging import able_to_pay, charge_round
 from sottovoce.rounds.client import Refused, Request, privatise
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.rounds.server import RoundServer
 from sottovoce.rounds.shuffler import ShuffledRound, open_round
 from sottovoce.simulation.backend import COORDINATES_TOGETHER, Collected, Mask
-from sottovoce.simulation.progress import Progress
 from sottovoce.transforms.rotation import Rotation
 
 Server = RoundServer | ShuffledRound
@@ -53,7 +53,7 @@ class StoredMessages:
     def replay(self, number: int, cohort: Sequence[int]) -> None:
         """The ledger remembers."""
 
-    def collect(self, number: int, cohort: Sequence[int], progress: Progress) -> Collected:
+    def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
         if not self.channel.serves(len(cohort)):
             cohort = []  # nothing could be released, so nobody is asked, and nobody charged
         plan = self._plan(number, cohort)
@@ -65,7 +65,7 @@ class StoredMessages:
             )
         }
         asked = [i for i in cohort if self.parts[i].client not in unpaid]
-        servers, refused = self._serve(plan, asked, progress)
+        servers, refused = self._serve(plan, asked, start)
         return Collected(
             combined=_combined(servers),
             clients_asked=len(asked),
@@ -91,14 +91,14 @@ class StoredMessages:
         )
 
     def _serve(
-        self, plan: RoundPlan, asked: Sequence[int], progress: Progress
+        self, plan: RoundPlan, asked: Sequence[int], start: Start
     ) -> tuple[list[Server], int]:
         """Train, privatise and accumulate, a few clients at a time; servers, one per uplink."""
         servers: list[Server] = []
         refused: set[str] = set()
         together = max(1, COORDINATES_TOGETHER // self.task.dimension)
-        for start in range(0, len(asked), together):
-            requests = self._requests(plan, asked[start : start + together], progress)
+        for first in range(0, len(asked), together):
+            requests = self._requests(plan, asked[first : first + together], start)
             for outcome in privatise(plan, requests, self.ledger, self.randomness):
                 if isinstance(outcome, Refused):
                     refused.add(outcome.part.client)
@@ -117,12 +117,12 @@ class StoredMessages:
             keeps_each=self.algorithm.gathers,
         )
 
-    def _requests(self, plan: RoundPlan, group: Sequence[int], progress: Progress) -> list[Request]:
+    def _requests(self, plan: RoundPlan, group: Sequence[int], start: Start) -> list[Request]:
         step = Step(
             run=self.run,
             round=plan.round,
-            model=progress.model,
-            state=progress.algorithm_state,
+            model=start.model,
+            state=start.state,
             randomness=self.randomness,
         )
         clients = [self.clients[i] for i in group]
