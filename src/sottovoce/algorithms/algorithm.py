@@ -20,7 +20,11 @@ State = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What clients start from in a round; `randomness` is their own, for samples of records."""
+    """What clients start from in a round; `randomness` is their own, for samples of records.
+
+    `model` and what of `state` is sent down are as clients read them, not as the server has them:
+    rounded. What a client sends is relative to that.
+    """
 
     run: str
     round: int
@@ -84,8 +88,11 @@ class Algorithm(Protocol):
         ...
 
     @property
-    def downlinks(self) -> int:
-        """How many vectors of the model's size the server sends to each client of a round."""
+    def shared_state(self) -> tuple[str, ...]:
+        """What of the state is sent to each client of a round beside the model, each of its size.
+
+        Clients must not read anything else of the state, but for what is their own.
+        """
         ...
 
     @property

@@ -44,7 +44,7 @@ class ConnectedAverage:
     follow: JoinedModel
     schedule: SeededRandomness
     uplinks: ClassVar[int] = 1
-    downlinks: ClassVar[int] = 1
+    shared_state: ClassVar[tuple[str, ...]] = ()
     gathers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

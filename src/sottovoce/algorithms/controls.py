@@ -11,6 +11,7 @@ from sottovoce.algorithms.algorithm import State
 ControlRows = NDArray[np.float32]
 # Rows in float32: a model's gradient has no more digits, and there is one for every client.
 BYTES_PER_COORDINATE = 4
+SERVER_CONTROL, CLIENT_CONTROLS = "control", "client_controls"  # in a checkpoint
 
 
 class Controls(NamedTuple):
@@ -25,11 +26,11 @@ class Controls(NamedTuple):
 
     @classmethod
     def of(cls, state: State) -> "Controls":
-        return cls(state["control"], state["client_controls"])
+        return cls(state[SERVER_CONTROL], state[CLIENT_CONTROLS])
 
     def state(self) -> State:
         """As a checkpoint keeps it."""
-        return {"control": self.server, "client_controls": self.clients}
+        return {SERVER_CONTROL: self.server, CLIENT_CONTROLS: self.clients}
 
     def moved(
         self, server: NDArray[np.float64], places: Sequence[int], rows: ControlRows

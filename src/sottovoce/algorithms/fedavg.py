@@ -254,7 +254,7 @@ class FedAvg:
     server_momentum: float
     robust_mean: RobustMean | None = None
     uplinks: ClassVar[int] = 1
-    downlinks: ClassVar[int] = 1
+    shared_state: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         parameters.positive("server_learning_rate", self.server_learning_rate)

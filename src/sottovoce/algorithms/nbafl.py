@@ -92,7 +92,7 @@ class NbAfl:
     unit: ClassVar[Unit] = Unit.CLIENT
     record_sampling_rate: ClassVar[float] = 1.0
     uplinks: ClassVar[int] = 1
-    downlinks: ClassVar[int] = 1
+    shared_state: ClassVar[tuple[str, ...]] = ()
     gathers: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -36,7 +36,7 @@ from torch import Tensor
 from sottovoce import parameters
 from sottovoce.adjacency import Unit
 from sottovoce.algorithms.algorithm import Block, Combined, State, Step
-from sottovoce.algorithms.controls import Controls, Drafts, places_of
+from sottovoce.algorithms.controls import SERVER_CONTROL, Controls, Drafts, places_of
 from sottovoce.algorithms.fedavg import SampleClippedGradient, ball_of, blocks_of
 from sottovoce.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.errors import ParameterError
@@ -64,7 +64,7 @@ class Scaffold:
     record_sampling_rate: ClassVar[float] = 1.0
     unit: ClassVar[Unit] = Unit.CLIENT
     uplinks: ClassVar[int] = 2
-    downlinks: ClassVar[int] = 2  # x and c
+    shared_state: ClassVar[tuple[str, ...]] = (SERVER_CONTROL,)
     gathers: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -150,7 +150,7 @@ class SampleScaffold:
     total_weight: float
     unit: ClassVar[Unit] = Unit.SAMPLE
     uplinks: ClassVar[int] = 1
-    downlinks: ClassVar[int] = 1  # the correction is the server's
+    shared_state: ClassVar[tuple[str, ...]] = ()  # the correction is the server's
     gathers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -18,6 +18,7 @@ from sottovoce.config.features_spec import FeatureSpec
 from sottovoce.config.model_spec import ModelSpec
 from sottovoce.config.section import Section
 from sottovoce.parameters import MAX_EPSILON
+from sottovoce.wire.broadcast import DownlinkFormat
 
 AUTO = "auto"  # in place of a mechanism
 
@@ -237,6 +238,9 @@ class RuntimeSpec(Section):
                packed: the same codes, packed and unpacked; charges are counted in memory.
                none:   drawn from the same laws with torch's generator, in float32; for sweeps.
     device     where models train: "auto" is the GPU if there is one.
+    downlink   how the model goes down to clients, who train from what they read: "float32",
+               "float16", "bfloat16", or "int8" with a scale for each 256 coordinates. It costs no
+               privacy; the server's own model stays as it is.
     deterministic  one thread, and one client at a time, as a site trains: the same bits wherever
                the run is computed.
 
@@ -246,10 +250,11 @@ class RuntimeSpec(Section):
     backend: Literal["fast", "flower-sim", "flower"] = "fast"
     messages: Literal["stored", "packed", "none"] = "stored"
     device: Literal["auto", "cpu", "cuda"] = "cpu"
+    downlink: DownlinkFormat = "float32"
     deterministic: bool = False
 
 
-_LATER_KEYS = {"backend": "fast", "deterministic": False}
+_LATER_KEYS = {"backend": "fast", "downlink": "float32", "deterministic": False}
 
 
 class DeploymentSpec(Section):

@@ -53,7 +53,7 @@ class KeyedDirectory:
 
 
 class AskedDirectory:
-    """Names as nodes tell them; a name that two nodes claim stays with the first, while it is there."""
+    """Names as nodes tell them; one that two nodes claim is the first one's, while that is there."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid

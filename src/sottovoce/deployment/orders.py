@@ -25,7 +25,7 @@ class Order:
     `spec` is the resolved spec and `mechanism` the client's own, its `kind` among its parameters,
     both as plain data. `cohort` is how many clients are asked. A site that has records of only some
     of the `classes` needs to know how many there are. Rounds before `keep_from` will never
-    be asked for again. `model` is packed as the spec says.
+    be asked for again. `vectors` are the model and what else goes down, packed as the spec says.
     """
 
     spec: Mapping[str, Any]
@@ -36,7 +36,7 @@ class Order:
     mechanism: Mapping[str, Any]
     classes: int | None
     keep_from: int
-    model: bytes
+    vectors: tuple[bytes, ...]
 
     def blobs(self) -> dict[str, bytes]:
         """As it travels."""
@@ -52,13 +52,15 @@ class Order:
             "keep_from": self.keep_from,
         }
         text = json.dumps(public, separators=(",", ":"), allow_nan=False)
-        return {"order": text.encode(), "model": self.model}
+        blobs = {f"vector{number}": vector for number, vector in enumerate(self.vectors)}
+        return {"order": text.encode(), **blobs}
 
 
 def read_order(blobs: Blobs) -> Order:
     """The order in a server's message, or WireError."""
-    if set(blobs) != {"order", "model"}:
-        raise WireError(f"an order has 'order' and 'model', got {', '.join(sorted(blobs))}")
+    names = [f"vector{number}" for number in range(len(blobs) - 1)]
+    if sorted(blobs) != sorted(["order", *names]):
+        raise WireError("an order has 'order' and vectors, counted from 0")
     try:
         public = json.loads(blobs["order"])
     except ValueError:
@@ -74,7 +76,7 @@ def read_order(blobs: Blobs) -> Order:
     if public["classes"] is not None:
         _expect("classes", public["classes"], int)
     del public["version"]
-    return Order(model=blobs["model"], **public)
+    return Order(vectors=tuple(blobs[name] for name in names), **public)
 
 
 def _expect(key: str, value: object, kind: type) -> None:

@@ -14,10 +14,10 @@ from sottovoce.deployment.orders import Order, read_reply
 from sottovoce.deployment.post import Post, Reply
 from sottovoce.errors import DeploymentError, WireError
 from sottovoce.mechanisms import registry
+from sottovoce.rounds.broadcast import Start, sent
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.simulation.charged import ChargedRounds, Served, Server
-from sottovoce.simulation.progress import Progress
-from sottovoce.wire import broadcast
+from sottovoce.wire.broadcast import DownlinkFormat
 from sottovoce.wire.message import open_sealed
 
 _LOG = logging.getLogger("sottovoce")
@@ -49,7 +49,8 @@ class RemoteRounds(ChargedRounds):
     """Clients that a `post` reaches; `spec` is the resolved one, as plain data."""
 
     spec: dict[str, Any]
-    downlink: broadcast.DownlinkFormat
+    classes: int | None
+    downlink: DownlinkFormat
     post: Post
     patience: Patience
     clock: Callable[[], float] = time.monotonic
@@ -70,15 +71,15 @@ class RemoteRounds(ChargedRounds):
     def _left(self, started: float) -> float:
         return self.patience.deadline_seconds - (self.clock() - started)
 
-    def _serve(self, plan: RoundPlan, asked: Sequence[int], progress: Progress) -> Served:
+    def _serve(self, plan: RoundPlan, asked: Sequence[int], start: Start) -> Served:
         servers = [self._open(plan, uplink) for uplink in range(self.algorithm.uplinks)]
         if not asked:
             return Served(servers=servers)
-        model = broadcast.pack(progress.model, self.downlink)
+        vectors = sent(start, self.algorithm.shared_state, self.downlink)
         parts = [self.parts[i] for i in asked]
-        orders = {part.client: self._order(plan, part, len(asked), model) for part in parts}
+        orders = {part.client: self._order(plan, part, len(asked), vectors) for part in parts}
         started = self.clock()
-        sent = self.post.send(orders, expires_seconds=self.patience.deadline_seconds)
+        sent_bytes = self.post.send(orders, expires_seconds=self.patience.deadline_seconds)
         inbox = _Inbox(plan, parts, servers)
         wanted = max(1, -(-len(asked) * self.patience.enough // 1))
         while True:
@@ -95,11 +96,13 @@ class RemoteRounds(ChargedRounds):
         return Served(
             servers=servers,
             total_bytes_up=inbox.total_bytes,
-            total_bytes_down=sent,
+            total_bytes_down=sent_bytes,
             replies_dropped=inbox.dropped,
         )
 
-    def _order(self, plan: RoundPlan, part: ClientPlan, cohort: int, model: bytes) -> Order:
+    def _order(
+        self, plan: RoundPlan, part: ClientPlan, cohort: int, vectors: Sequence[bytes]
+    ) -> Order:
         return Order(
             spec=self.spec,
             run=plan.run,
@@ -111,7 +114,8 @@ class RemoteRounds(ChargedRounds):
                 **registry.parameters_of(part.mechanism),
             },
             keep_from=plan.round,  # every round before this one is in a checkpoint
-            model=model,
+            classes=self.classes,
+            vectors=tuple(vectors),
         )
 
     def _count_idle(self, plan: RoundPlan, received: int) -> None:

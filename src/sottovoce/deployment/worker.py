@@ -1,19 +1,22 @@
 """The process of a site that answers: the *installed* code, never what a run brings along.
 
 A SuperNode hands tasks to whoever asks for them. Flower's own executor installs the app bundle of
-the run's submitter and runs that; a site could not rely on any policy inside it. This one leaves the
-bundle alone. It stays alive from task to task, so a round does not wait for imports.
+the run's submitter and runs that; a site could not rely on any policy inside it. This one leaves
+the bundle alone. It stays alive from task to task, so a round does not wait for imports.
 """
 
 import logging
 import threading
 from collections.abc import Callable
 
+import httpx
 from flwr.app import Context, Error, Message
 from flwr.common.constant import ErrorCode, SubStatus
-from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
 from flwr.supercore.constant import TaskType
+from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
@@ -42,8 +45,10 @@ def serve(runtime_address: str, answer: Answer, stopped: threading.Event) -> Non
 
 def _run(runtime_address: str, token: str, answer: Answer) -> None:
     client = _client(runtime_address, token)
+    heartbeat = HeartbeatSender(lambda: _is_alive(client))
+    heartbeat.start()
     try:
-        message, context, _run, _bundle = pull_task_input(client)
+        message, context, _, _bundle = pull_task_input(client)
         status, details = SubStatus.COMPLETED, ""
         try:
             reply = answer(message, context)
@@ -57,11 +62,23 @@ def _run(runtime_address: str, token: str, answer: Answer) -> None:
         push_message(client, reply, context)
         push_task_output(client, context, status, details)
     finally:
+        heartbeat.stop()
         client.close()
 
 
+def _is_alive(client: RuntimeHttpClient) -> bool:
+    """Tell the SuperNode that its task is being worked on."""
+    try:
+        client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+    except httpx.HTTPError:
+        return False
+    return True
+
+
 def _client(runtime_address: str, token: str | None = None) -> RuntimeHttpClient:
-    interceptors = [RuntimeVersionHttpInterceptor(component_name="flwr-clientapp")]
+    interceptors: list[ProtobufClientInterceptor] = [
+        RuntimeVersionHttpInterceptor(component_name="flwr-clientapp")
+    ]
     if token:
         interceptors.append(RuntimeTokenHttpInterceptor(token))
     return RuntimeHttpClient.from_server_address(

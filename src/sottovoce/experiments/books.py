@@ -55,6 +55,7 @@ def simulation_of(assembly: Assembly, books: Books) -> Simulation:
         sampling=assembly.sampling,
         schedule=SeededRandomness(assembly.spec.seed),
         backend=_backend(assembly, books),
+        downlink=assembly.spec.runtime.downlink,
         minimum_clients=assembly.spec.privacy.minimum_clients,
     )
 

@@ -12,6 +12,7 @@ import torch
 
 from sottovoce.adjacency import Unit
 from sottovoce.algorithms.algorithm import Algorithm, Step
+from sottovoce.channels.channel import Central
 from sottovoce.config.features_spec import PreconditionSpec
 from sottovoce.config.loading import parse
 from sottovoce.config.model_spec import ModuleSpec
@@ -29,10 +30,10 @@ from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.task import Task
 from sottovoce.mechanisms import registry
 from sottovoce.randomness import SeededRandomness
+from sottovoce.rounds.broadcast import received
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.simulation.stored import finite_uplinks
 from sottovoce.transforms.rotation import Rotation
-from sottovoce.wire import broadcast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,9 @@ def compute(order: Order, site: Site) -> list[bytes]:
         weight=algorithm.weight(size),
     )
     rotated = spec.rotation == "on"
+    channel = channel_of(spec, place.num_clients)
+    if isinstance(channel, Central):
+        raise ConfigError("the channel 'central' has no messages; there is nothing to send")
     plan = RoundPlan(
         run=order.run,
         round=order.round,
@@ -72,15 +76,16 @@ def compute(order: Order, site: Site) -> list[bytes]:
         adjacency=spec.privacy.adjacency,
         clients=(part,),
         rotation=Rotation.of_round(order.run, order.round, dimension) if rotated else None,
-        channel=channel_of(spec, place.num_clients),
+        channel=channel,
         record_sampling_rate=algorithm.record_sampling_rate,
     )
     randomness = randomness_of(spec)
+    start = received(order.vectors, algorithm.shared_state, dimension, spec.runtime.downlink)
     step = Step(
         run=order.run,
         round=order.round,
-        model=broadcast.unpack(order.model, dimension, spec.runtime.downlink),
-        state={},
+        model=start.model,
+        state=start.state,
         randomness=randomness,
     )
 

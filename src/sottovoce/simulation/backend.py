@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms.algorithm import Combined
-from sottovoce.simulation.progress import Progress
+from sottovoce.rounds.broadcast import Start
 
 Mask = NDArray[np.bool_]
 
@@ -46,6 +46,9 @@ class Backend(Protocol):
         """A round that was run before the last checkpoint: what was charged then counts now."""
         ...
 
-    def collect(self, number: int, cohort: Sequence[int], progress: Progress) -> Collected:
-        """One round of these clients, charged before anything of it is drawn or encoded."""
+    def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
+        """One round of these clients, charged before anything of it is drawn or encoded.
+
+        They start from `start`, which is what they read of the server's progress.
+        """
         ...

@@ -13,10 +13,10 @@ import torch
 
 from sottovoce.algorithms.algorithm import Combined
 from sottovoce.channels.central import Central, noise_of_sum
+from sottovoce.rounds.broadcast import Start
 from sottovoce.simulation.backend import Collected
 from sottovoce.simulation.counted import CountedClients, Gathering, Portion
 from sottovoce.simulation.draws import added_noise
-from sottovoce.simulation.progress import Progress
 from sottovoce.wire.message import HEADER_BYTES
 
 
@@ -30,7 +30,7 @@ class CentralSums(CountedClients):
     def replay(self, number: int, cohort: Sequence[int]) -> None:  # noqa: ARG002
         self.tally.charge(number, self._payers(number))
 
-    def collect(self, number: int, cohort: Sequence[int], progress: Progress) -> Collected:
+    def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
         payers = self._payers(number)
         assert set(cohort) <= set(payers)  # whoever contributes has paid
         self.tally.charge(number, payers)
@@ -38,7 +38,7 @@ class CentralSums(CountedClients):
         gathering = Gathering(
             torch.zeros(self.task.dimension, dtype=torch.float64, device=self._device)
         )
-        for uplink, portion in self._portions(number, cohort, progress):
+        for uplink, portion in self._portions(number, cohort, start):
             self.add(gathering, portion, number, uplink)
         bytes_up = self._payload_bytes(payers)
         return Collected(

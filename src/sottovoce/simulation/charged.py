@@ -10,12 +10,12 @@ from sottovoce.algorithms.algorithm import Algorithm, Combined, Each
 from sottovoce.channels.channel import MessageChannel
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.randomness import Randomness
+from sottovoce.rounds.broadcast import Start
 from sottovoce.rounds.charging import able_to_pay, charge_round
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.rounds.server import RoundServer
 from sottovoce.rounds.shuffler import ShuffledRound, open_round
 from sottovoce.simulation.backend import Collected, Mask
-from sottovoce.simulation.progress import Progress
 from sottovoce.transforms.rotation import Rotation
 
 Server = RoundServer | ShuffledRound
@@ -61,7 +61,7 @@ class ChargedRounds:
     def replay(self, number: int, cohort: Sequence[int]) -> None:
         """The ledger remembers."""
 
-    def collect(self, number: int, cohort: Sequence[int], progress: Progress) -> Collected:
+    def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
         reachable = self._reachable(cohort)
         unreachable = len(cohort) - len(reachable)
         if not self.channel.serves(len(reachable)):
@@ -75,7 +75,7 @@ class ChargedRounds:
             )
         }
         asked = [i for i in reachable if self.parts[i].client not in unpaid]
-        served = self._serve(plan, asked, progress)
+        served = self._serve(plan, asked, start)
         servers = served.servers
         total_up = sum(server.total_bytes for server in servers)
         return Collected(
@@ -94,7 +94,7 @@ class ChargedRounds:
         """Those of a cohort that can be asked at all."""
         return cohort
 
-    def _serve(self, plan: RoundPlan, asked: Sequence[int], progress: Progress) -> Served:
+    def _serve(self, plan: RoundPlan, asked: Sequence[int], start: Start) -> Served:
         """Let those who are charged train and privatise, and open what they send."""
         raise NotImplementedError
 

@@ -22,9 +22,9 @@ from sottovoce.learning.task import Task
 from sottovoce.ledger.tally import Tally
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.randomness import SeededRandomness
+from sottovoce.rounds.broadcast import Start
 from sottovoce.rounds.plan import ClientPlan
 from sottovoce.simulation.backend import COORDINATES_TOGETHER, Collected, Mask
-from sottovoce.simulation.progress import Progress
 from sottovoce.transforms.rotation import Rotation
 from sottovoce.wire.message import HEADER_BYTES
 
@@ -90,14 +90,14 @@ class CountedClients(ABC):
     def replay(self, number: int, cohort: Sequence[int]) -> None:
         self.tally.charge(number, cohort)
 
-    def collect(self, number: int, cohort: Sequence[int], progress: Progress) -> Collected:
+    def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
         self.tally.charge(number, cohort)
         gathered = [
             Gathering(torch.zeros(self.task.dimension, dtype=torch.float64, device=self._device))
             for _ in range(self.algorithm.uplinks)
         ]
         self.begin(number)
-        for uplink, portion in self._portions(number, cohort, progress):
+        for uplink, portion in self._portions(number, cohort, start):
             self.add(gathered[uplink], portion, number, uplink)
         bytes_up = self._payload_bytes(cohort) * len(gathered)
         return Collected(
@@ -137,13 +137,13 @@ class CountedClients(ABC):
         return sum(sizes[id(one)] for one in mechanisms)
 
     def _portions(
-        self, number: int, cohort: Sequence[int], progress: Progress
+        self, number: int, cohort: Sequence[int], start: Start
     ) -> Iterator[tuple[int, Portion]]:
         step = Step(
             run=self.run,
             round=number,
-            model=progress.model,
-            state=progress.algorithm_state,
+            model=start.model,
+            state=start.state,
             randomness=self.randomness,
         )
         room = COORDINATES_TOGETHER * (_GPU_FACTOR if self._device.type == "cuda" else 1)

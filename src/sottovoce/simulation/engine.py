@@ -7,9 +7,11 @@ from sottovoce.algorithms.algorithm import Algorithm
 from sottovoce.learning.clients import ClientData, names_of
 from sottovoce.learning.task import Task
 from sottovoce.randomness import SeededRandomness
+from sottovoce.rounds.broadcast import Start, received, sent
 from sottovoce.simulation.backend import Backend, Mask
 from sottovoce.simulation.cohorts import ClientSampling, draw
 from sottovoce.simulation.progress import Progress
+from sottovoce.wire.broadcast import DownlinkFormat, payload_bytes
 from sottovoce.wire.message import HEADER_BYTES
 
 
@@ -45,7 +47,8 @@ class Simulation:
     """A federated run on one machine.
 
     `schedule` draws cohorts and is always seeded; the backend has its own randomness. It halts
-    where fewer than `minimum_clients` of all clients have budget left for a round.
+    where fewer than `minimum_clients` of all clients have budget left for a round. What clients
+    are sent they read in the format `downlink`, as they would anywhere.
     """
 
     run: str
@@ -55,12 +58,21 @@ class Simulation:
     sampling: ClientSampling
     schedule: SeededRandomness
     backend: Backend
+    downlink: DownlinkFormat
     minimum_clients: int = 1
 
     def start(self) -> Progress:
         model = self.task.initial_model()
         state = self.algorithm.initialise(model)
         return Progress(rounds_done=0, model=model, algorithm_state=state)
+
+    def sent_down(self, progress: Progress) -> Start:
+        """What clients read of the server's progress: rounded once, for all of them."""
+        state, shared = progress.algorithm_state, self.algorithm.shared_state
+        payloads = sent(Start(model=progress.model, state=state), shared, self.downlink)
+        read = received(payloads, shared, self.task.dimension, self.downlink)
+        # The rest of the state is the server's, or what simulated clients keep to themselves.
+        return Start(model=read.model, state={**state, **read.state})
 
     def able(self, number: int) -> frozenset[str]:
         """Clients, drawn or not, whose budgets hold round `number`, as they stood before it."""
@@ -89,12 +101,14 @@ class Simulation:
                 f"had budget left for it, fewer than {self.minimum_clients}"
             )
         drawn, cohort = self._cohort(number, able)
-        collected = self.backend.collect(number, cohort, progress)
+        # First: a model that does not fit is an error, and then nobody is charged.
+        start = self.sent_down(progress)
+        collected = self.backend.collect(number, cohort, start)
         model, state = progress.model, progress.algorithm_state
         if collected.combined:  # else the model stays as it is
             model, state = self.algorithm.server_step(model, collected.combined, state)
-        sent_down = self.algorithm.downlinks * collected.clients_asked
-        payload_down = 4 * self.task.dimension * sent_down
+        vectors_down = (1 + len(self.algorithm.shared_state)) * collected.clients_asked
+        payload_down = payload_bytes(self.task.dimension, self.downlink) * vectors_down
         short = len(drawn) - len(cohort)
         record = RoundRecord(
             round=number,
@@ -106,7 +120,7 @@ class Simulation:
             payload_bytes_down=payload_down,
             total_bytes_down=collected.total_bytes_down
             if collected.total_bytes_down is not None
-            else payload_down + HEADER_BYTES * sent_down,
+            else payload_down + HEADER_BYTES * vectors_down,
             clients_unreachable=collected.clients_unreachable,
             replies_dropped=collected.replies_dropped,
         )

@@ -10,11 +10,11 @@ from sottovoce.algorithms.algorithm import Algorithm, Step
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.rows import Rows
 from sottovoce.learning.task import Task
+from sottovoce.rounds.broadcast import Start
 from sottovoce.rounds.client import Refused, Request, privatise
 from sottovoce.rounds.plan import RoundPlan
 from sottovoce.simulation.backend import COORDINATES_TOGETHER
 from sottovoce.simulation.charged import ChargedRounds, Served, Server
-from sottovoce.simulation.progress import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +29,13 @@ class StoredMessages(ChargedRounds):
     clients: Sequence[ClientData]
     together: int | None = None
 
-    def _serve(self, plan: RoundPlan, asked: Sequence[int], progress: Progress) -> Served:
+    def _serve(self, plan: RoundPlan, asked: Sequence[int], start: Start) -> Served:
         """Train, privatise and accumulate, a few clients at a time."""
         servers: list[Server] = []
         refused: set[str] = set()
         together = self.together or max(1, COORDINATES_TOGETHER // self.dimension)
-        for start in range(0, len(asked), together):
-            requests = self._requests(plan, asked[start : start + together], progress)
+        for first in range(0, len(asked), together):
+            requests = self._requests(plan, asked[first : first + together], start)
             for outcome in privatise(plan, requests, self.ledger, self.randomness):
                 if isinstance(outcome, Refused):
                     refused.add(outcome.part.client)
@@ -45,12 +45,12 @@ class StoredMessages(ChargedRounds):
                 servers[outcome.uplink].receive(outcome.part.client, outcome.message)
         return Served(servers=servers, refused=len(refused))
 
-    def _requests(self, plan: RoundPlan, group: Sequence[int], progress: Progress) -> list[Request]:
+    def _requests(self, plan: RoundPlan, group: Sequence[int], start: Start) -> list[Request]:
         step = Step(
             run=self.run,
             round=plan.round,
-            model=progress.model,
-            state=progress.algorithm_state,
+            model=start.model,
+            state=start.state,
             randomness=self.randomness,
         )
         clients = [self.clients[i] for i in group]
