@@ -53,7 +53,7 @@ class KeyedDirectory:
 
 
 class AskedDirectory:
-    """Names as nodes tell them; one that two nodes claim is the first one's, while that is there."""
+    """Names as nodes tell them; of two nodes with one name the first has it, while it is there."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid

@@ -5,10 +5,11 @@ that was asked. Replies to the orders of earlier rounds are never pulled.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+import httpx
 from flwr.app import Message, MessageType
-from flwr.serverapp import Grid
+from flwr.serverapp import Grid as Grid
 
 from sottovoce.deployment.directory import Directory
 from sottovoce.deployment.orders import Order
@@ -52,30 +53,33 @@ class GridPost:
         return sent
 
     def collect(self) -> Iterator[Reply]:
-        for message in pull_each(self._grid, list(self._asked), self._drop):
-            asked = self._asked.get(message.metadata.reply_to_message_id)
-            if asked is None:
+        for message in self._pull(list(self._asked)):
+            if isinstance(message, str):
+                client, _ = self._asked.pop(message)
+                yield Reply(client=client, blobs={})
                 continue
-            yield _reply(asked, message)
+            # Looked for once: a second reply to an order is nobody's.
+            asked = self._asked.pop(message.metadata.reply_to_message_id, None)
+            if asked is not None:
+                yield _reply(asked, message)
 
-    def _drop(self, number: str) -> None:
-        """Whatever answers this order cannot be read, and will not be looked at again."""
-        client, _ = self._asked.pop(number)
-        _LOG.warning("what '%s' sent cannot be read", client)
-
-
-def pull_each(grid: Grid, numbers: Sequence[str], drop: Callable[[str], None]) -> list[Message]:
-    """Replies that have come; one that cannot be read does not hold up the others."""
-    if not numbers:
-        return []
-    try:
-        return list(grid.pull_messages(numbers))
-    except Exception:
-        if len(numbers) == 1:
-            drop(numbers[0])
-            return []
-    half = len(numbers) // 2
-    return pull_each(grid, numbers[:half], drop) + pull_each(grid, numbers[half:], drop)
+    def _pull(self, numbers: Sequence[str]) -> Iterator[Message | str]:
+        """Replies that have come; of one that cannot be read, the order that it answers."""
+        if not numbers:
+            return
+        try:
+            yield from self._grid.pull_messages(numbers)
+            return
+        except httpx.TransportError:
+            raise  # the link, not a reply
+        except Exception:
+            if len(numbers) == 1:
+                _LOG.exception("a reply cannot be read")
+                yield numbers[0]
+                return
+        half = len(numbers) // 2  # which of them it is
+        yield from self._pull(numbers[:half])
+        yield from self._pull(numbers[half:])
 
 
 def _reply(asked: tuple[str, int], message: Message) -> Reply:

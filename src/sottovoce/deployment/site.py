@@ -8,15 +8,15 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sottovoce.deployment import policy
-from sottovoce.deployment.policy import Policy
+from sottovoce.deployment.policy import History
 from sottovoce.domains import Vector
 from sottovoce.errors import PolicyError, SottovoceError, UnknownNameError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Due
-from sottovoce.randomness import Randomness
+from sottovoce.randomness import Grade, Randomness
 from sottovoce.rounds.charging import amount_due
 from sottovoce.rounds.client import Refused, Request, privatise
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
@@ -24,6 +24,16 @@ from sottovoce.rounds.plan import ClientPlan, RoundPlan
 SITE_FILE = "site.toml"
 LEDGER_NAME = "ledger.sqlite"
 _TABLES = ("name", "policy", "link", "data", "factories")
+
+
+class Rules(Protocol):
+    """What a site allows: a `Policy`, but for simulated sites."""
+
+    def check_request(
+        self, plan: RoundPlan, part: ClientPlan, cohort: int, grade: Grade
+    ) -> None: ...
+
+    def check_spending(self, history: History, dues: Sequence[Due]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +55,7 @@ class Site:
     """
 
     name: str
-    policy: Policy
+    policy: Rules
     ledger: Path
     dataset: str | None = None
     factories: tuple[str, ...] = ()

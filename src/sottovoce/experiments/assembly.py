@@ -62,6 +62,7 @@ class Assembly:
     spec: RunSpec
     run: str
     task: Task
+    num_classes: int | None  # None for regression
     clients: Clients
     parts: tuple[ClientPlan, ...]
     algorithm: Algorithm
@@ -107,6 +108,7 @@ def assemble(spec: RunSpec) -> Assembly:
         spec=resolved,
         run=resolved.hash,
         task=task,
+        num_classes=ground.num_classes,
         clients=clients,
         parts=parts,
         algorithm=algorithm,
@@ -211,6 +213,11 @@ def _check_runtime(spec: RunSpec) -> None:
     """What needs no ledger must be repeatable; what hides or carries messages needs them."""
     if spec.runtime.backend != "fast":
         federated.check_runtime(spec)
+    elif spec.data.sites:
+        raise ConfigError(
+            "'data.sites' have records elsewhere; simulate with 'data.clients', or deploy with "
+            "runtime.backend = 'flower'"
+        )
     if isinstance(spec.channel, CentralSpec):
         central.check_runtime(spec)
         return
@@ -226,6 +233,8 @@ def _check_runtime(spec: RunSpec) -> None:
 
 
 def _sampling(spec: RunSpec, num_clients: int) -> ClientSampling:
+    if spec.runtime.backend != "fast":
+        spec = federated.oversampled(spec)
     match spec.sampling:
         case EveryoneSpec():
             return Everyone()

@@ -19,6 +19,7 @@ from sottovoce.simulation.packed import PackedMessages
 from sottovoce.simulation.stored import StoredMessages
 
 Books = Ledger | Tally
+BackendOf = Callable[["Assembly", Books], Backend]
 
 
 def tally_of(assembly: Assembly) -> Tally:
@@ -41,8 +42,10 @@ def tally_of(assembly: Assembly) -> Tally:
     return Tally(names, charged, budgets, uplinks=assembly.algorithm.uplinks)
 
 
-def simulation_of(assembly: Assembly, books: Books) -> Simulation:
-    """The run as a simulation; budgets are entered into a ledger before its first round."""
+def simulation_of(
+    assembly: Assembly, books: Books, backend_of: BackendOf | None = None
+) -> Simulation:
+    """The run, with whatever collects its rounds; first, budgets are entered into the ledger."""
     if isinstance(books, Ledger):
         with books.transaction():
             for client, budget in assembly.budgets.items():
@@ -54,13 +57,14 @@ def simulation_of(assembly: Assembly, books: Books) -> Simulation:
         algorithm=assembly.algorithm,
         sampling=assembly.sampling,
         schedule=SeededRandomness(assembly.spec.seed),
-        backend=_backend(assembly, books),
+        backend=(backend_of or backend_here)(assembly, books),
         downlink=assembly.spec.runtime.downlink,
         minimum_clients=assembly.spec.privacy.minimum_clients,
     )
 
 
-def _backend(assembly: Assembly, books: Books) -> Backend:
+def backend_here(assembly: Assembly, books: Books) -> Backend:
+    """All clients in this process."""
     spec = assembly.spec
     rotated = spec.rotation == "on"
     if isinstance(books, Ledger):

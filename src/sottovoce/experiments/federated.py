@@ -1,6 +1,14 @@
-"""A spec on machines that Flower connects: what can be run there, and the rounds that do."""
+"""What of a spec a federation of machines can do."""
 
-from sottovoce.config.spec import CentralSpec, RunSpec, ScaffoldSpec
+import math
+
+from sottovoce.config.spec import (
+    CentralSpec,
+    FixedSizeSpec,
+    PoissonSpec,
+    RunSpec,
+    ScaffoldSpec,
+)
 from sottovoce.errors import ConfigError
 
 
@@ -26,3 +34,25 @@ def check_runtime(spec: RunSpec) -> None:
             "'data.sites' have records elsewhere; simulate with 'data.clients', or set "
             "runtime.backend = 'flower'"
         )
+    if spec.deployment.oversampling > 1.0 and not isinstance(
+        spec.sampling, FixedSizeSpec | PoissonSpec
+    ):
+        raise ConfigError(
+            "'deployment.oversampling' asks more clients than sampling says: set sampling.kind to "
+            f"'fixed_size' or 'poisson', not '{spec.sampling.kind}'"
+        )
+
+
+def oversampled(spec: RunSpec) -> RunSpec:
+    """The spec with as many clients asked as `deployment.oversampling` wants."""
+    factor = spec.deployment.oversampling
+    match spec.sampling:
+        case FixedSizeSpec(size=size):
+            names = spec.data.clients or len(spec.data.sites) or size
+            more = FixedSizeSpec(kind="fixed_size", size=min(names, math.ceil(size * factor)))
+            return spec.model_copy(update={"sampling": more})
+        case PoissonSpec(rate=rate):
+            likelier = PoissonSpec(kind="poisson", rate=min(1.0, rate * factor))
+            return spec.model_copy(update={"sampling": likelier})
+        case _:
+            return spec

@@ -28,6 +28,7 @@ class Ground:
     clients: Clients
     groups: tuple[Group, ...]
     algorithm: Algorithm
+    num_classes: int | None  # None for regression
     note: str
 
 
@@ -56,6 +57,7 @@ def lay_ground(spec: RunSpec, data: Dataset | None = None) -> Ground:
         clients=clients,
         groups=groups,
         algorithm=algorithm,
+        num_classes=data.num_classes,
         note=data.note,
     )
 

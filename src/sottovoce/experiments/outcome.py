@@ -35,6 +35,7 @@ def header(assembly: Assembly) -> dict[str, Any]:
         "sottovoce": __version__,
         "spec": spec.plain(),
         "spec_hash": spec.hash,
+        "run": assembly.run,
         "randomness": spec.randomness,
         **_grade_and_bits(assembly),
         "layout": [[name, shape] for name, shape in assembly.task.layout.items()],

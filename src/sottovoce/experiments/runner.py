@@ -1,14 +1,18 @@
 """Run a spec into a folder, or go on where it stopped."""
 
 import contextlib
+import dataclasses
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError, LedgerError, OutputError
 from sottovoce.experiments.assembly import Assembly, assemble
-from sottovoce.experiments.books import Books, simulation_of, tally_of
+from sottovoce.experiments.books import BackendOf, Books, simulation_of, tally_of
 from sottovoce.experiments.outcome import Metrics, header, metrics_row, result_of
 from sottovoce.experiments.run_folder import RunFolder
 from sottovoce.ledger.ledger import Ledger
@@ -19,23 +23,55 @@ OnRound = Callable[[Metrics], None]
 
 
 def run(
-    spec: RunSpec, folder: Path, *, resume: bool = False, on_round: OnRound | None = None
+    spec: RunSpec,
+    folder: Path,
+    *,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+    backend_of: BackendOf | None = None,
 ) -> dict[str, Any]:
     """Run `spec` to its end in `folder` and return the result.
 
     With `resume` a run that was interrupted continues from its last checkpoint: seeded runs bit for
     bit, and rounds already charged send their stored messages again, at no further charge.
     """
-    assembly = assemble(spec)
     run_folder = RunFolder(folder)
+    with _threads(spec):
+        return _run(assemble(spec), run_folder, resume, on_round, backend_of)
+
+
+@contextlib.contextmanager
+def _threads(spec: RunSpec) -> Iterator[None]:
+    """One thread where the same bits are wanted everywhere."""
+    before = torch.get_num_threads()
+    if spec.runtime.deterministic:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _run(
+    assembly: Assembly,
+    run_folder: RunFolder,
+    resume: bool,
+    on_round: OnRound | None,
+    backend_of: BackendOf | None,
+) -> dict[str, Any]:
     if resume:
         _check_same_spec(run_folder, assembly.spec)
+        assembly = dataclasses.replace(assembly, run=run_folder.header().get("run", assembly.run))
     else:
+        assembly = _named(assembly)
         run_folder.create(header(assembly))
+    checkpoint_every = assembly.spec.checkpoint_every
+    if assembly.spec.runtime.backend != "fast":
+        checkpoint_every = 1  # a round there takes seconds, and sites keep one round's messages
     with run_folder.locked(), _opened(run_folder, assembly) as books:
         if resume:
-            _check_nothing_is_missing(run_folder, books, assembly.spec)
-        simulation = simulation_of(assembly, books)
+            _check_nothing_is_missing(run_folder, books, assembly.run)
+        simulation = simulation_of(assembly, books, backend_of)
         progress = run_folder.load_checkpoint() or simulation.start()
         simulation.replay(progress)
         run_folder.keep_metrics_up_to(progress.rounds_done)
@@ -52,7 +88,7 @@ def run(
             if on_round:
                 on_round(row)
             finished = progress.rounds_done == assembly.spec.rounds
-            if finished or progress.rounds_done % assembly.spec.checkpoint_every == 0:
+            if finished or progress.rounds_done % checkpoint_every == 0:
                 _checkpoint(run_folder, books, simulation, progress)
         result = result_of(assembly, simulation, books, run_folder.metrics(), progress, halted)
         run_folder.save_result(result)
@@ -78,11 +114,22 @@ def _checkpoint(
         books.discard_messages(simulation.run, before_round=progress.rounds_done + 1)
 
 
-def _check_nothing_is_missing(run_folder: RunFolder, books: Books, spec: RunSpec) -> None:
+def _named(assembly: Assembly) -> Assembly:
+    """With a name of its own for ledgers, where sites would take it for an earlier run's.
+
+    Seeded randomness makes the same run again, and for the same name.
+    """
+    spec = assembly.spec
+    if spec.runtime.backend == "fast" or spec.randomness == "seeded":
+        return assembly
+    return dataclasses.replace(assembly, run=f"{spec.hash}-{secrets.token_hex(4)}")
+
+
+def _check_nothing_is_missing(run_folder: RunFolder, books: Books, run_name: str) -> None:
     """Refuse to go on from files that do not belong together: spending must not look smaller."""
     checkpoint = run_folder.load_checkpoint()
     if isinstance(books, Ledger):
-        _check_ledger(run_folder, books, spec)
+        _check_ledger(run_folder, books, run_name)
     done = checkpoint.rounds_done if checkpoint else 0
     rounds = [row["round"] for row in run_folder.metrics()][:done]
     if rounds != list(range(1, done + 1)):
@@ -91,7 +138,7 @@ def _check_nothing_is_missing(run_folder: RunFolder, books: Books, spec: RunSpec
         )
 
 
-def _check_ledger(run_folder: RunFolder, ledger: Ledger, spec: RunSpec) -> None:
+def _check_ledger(run_folder: RunFolder, ledger: Ledger, run_name: str) -> None:
     problems = ledger.verify()
     if problems:
         raise LedgerError(f"the ledger of {run_folder.path} is damaged: {problems[0]}; restore it")
@@ -101,7 +148,7 @@ def _check_ledger(run_folder: RunFolder, ledger: Ledger, spec: RunSpec) -> None:
             f"the ledger of {run_folder.path} holds {ledger.num_charges} charges, but there were "
             f"{expected} at the checkpoint; restore it, with its -wal file if there is one"
         )
-    if run_folder.load_checkpoint() is None and ledger.discarded_messages(spec.hash):
+    if run_folder.load_checkpoint() is None and ledger.discarded_messages(run_name):
         raise OutputError(
             f"{run_folder.path} has lost its checkpoint.npz; restore it: without it, rounds that "
             "were sent would be charged again"

@@ -1,0 +1,1 @@
+"""The Flower app: another front door, as the command line is one."""

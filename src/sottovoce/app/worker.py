@@ -1,0 +1,31 @@
+"""`python -m sottovoce.app.worker RUNTIME_ADDRESS SITE_FILE`: answers a SuperNode's tasks."""
+
+import logging
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from sottovoce.deployment.client import client_app
+from sottovoce.deployment.site import read_site
+from sottovoce.deployment.worker import serve
+from sottovoce.errors import SottovoceError
+from sottovoce.experiments.site_training import compute
+
+
+def main(runtime_address: str, site_file: Path) -> None:
+    """Answer until SIGTERM. The site's file is read again for every task: its owner may edit it."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    read_site(site_file)
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    serve(runtime_address, client_app(compute, lambda _: read_site(site_file)), stopped)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1], Path(sys.argv[2]))
+    except SottovoceError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,64 @@
+"""Flower's simulation engine: every client a virtual node, in worker processes of one machine."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
+
+from sottovoce.deployment.client import Compute, client_app
+from sottovoce.deployment.policy import History
+from sottovoce.deployment.site import Site
+from sottovoce.errors import DeploymentError
+from sottovoce.ledger.records import Due
+from sottovoce.randomness import Grade
+from sottovoce.rounds.plan import ClientPlan, RoundPlan
+
+T = TypeVar("T")
+
+
+class Unlimited:
+    """A simulated site has nothing to protect."""
+
+    def check_request(self, plan: RoundPlan, part: ClientPlan, cohort: int, grade: Grade) -> None:
+        """Anything."""
+
+    def check_spending(self, history: History, dues: Sequence[Due]) -> None:
+        """Any amount."""
+
+
+def simulate(names: Sequence[str], ledger: Path, compute: Compute, serve: Callable[[Grid], T]) -> T:
+    """What `serve` makes of a grid with a virtual node for each name; sites share one `ledger`."""
+
+    def site_of(context: Context) -> Site:
+        name = names[int(context.node_config["partition-id"])]
+        return Site(name=name, policy=Unlimited(), ledger=ledger)
+
+    outcome: list[T | BaseException] = []
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:  # noqa: ARG001
+        try:
+            outcome.append(serve(grid))
+        except BaseException as error:
+            outcome.append(error)
+            raise
+
+    try:
+        run_simulation(
+            server_app=app,
+            client_app=client_app(compute, site_of),
+            num_supernodes=len(names),
+            backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+        )
+    except Exception as error:
+        if not outcome:
+            raise DeploymentError(f"Flower's simulation failed: {error}") from error
+    if not outcome:
+        raise DeploymentError("Flower's simulation ended before the run did")
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]

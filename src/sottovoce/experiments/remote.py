@@ -1,0 +1,71 @@
+"""Run a spec over Flower's grid: real machines, or Flower's simulation of them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sottovoce.channels.channel import Central
+from sottovoce.config.spec import RunSpec
+from sottovoce.deployment.directory import AskedDirectory, KeyedDirectory, wait_for_all
+from sottovoce.deployment.grid_post import Grid, GridPost
+from sottovoce.deployment.post import Post
+from sottovoce.deployment.remote_rounds import Patience, RemoteRounds
+from sottovoce.experiments.assembly import Assembly
+from sottovoce.experiments.books import Books
+from sottovoce.experiments.ground import randomness_of
+from sottovoce.experiments.run_folder import RunFolder
+from sottovoce.experiments.runner import OnRound, run
+from sottovoce.ledger.ledger import Ledger
+
+
+def run_on_grid(
+    spec: RunSpec,
+    folder: Path,
+    grid: Grid,
+    *,
+    name_of_key: Mapping[bytes, str],
+    resume: bool = False,
+    on_round: OnRound | None = None,
+) -> dict[str, Any]:
+    """Run `spec` with the nodes of a grid, which go by their keys, or else by what they say.
+
+    A new run waits until all clients are online; a resumed one goes on with those that are.
+    """
+    directory = KeyedDirectory(grid, name_of_key) if name_of_key else AskedDirectory(grid)
+
+    def backend(assembly: Assembly, books: Books) -> RemoteRounds:
+        if RunFolder(folder).load_checkpoint() is None:
+            names = [part.client for part in assembly.parts]
+            wait_for_all(directory, names, seconds=spec.deployment.wait_seconds)
+        return _rounds_over(GridPost(grid, directory), assembly, books)
+
+    return run(spec, folder, resume=resume, on_round=on_round, backend_of=backend)
+
+
+def _rounds_over(post: Post, assembly: Assembly, books: Books) -> RemoteRounds:
+    """The rounds of a run whose clients a `post` reaches."""
+    spec = assembly.spec
+    assert isinstance(books, Ledger)  # messages are stored
+    assert not isinstance(assembly.channel, Central)
+    waiting = spec.deployment
+    return RemoteRounds(
+        run=assembly.run,
+        dimension=assembly.task.dimension,
+        parts=assembly.parts,
+        algorithm=assembly.algorithm,
+        adjacency=spec.privacy.adjacency,
+        randomness=randomness_of(spec),
+        ledger=books,
+        rotated=spec.rotation == "on",
+        channel=assembly.channel,
+        spec=spec.plain(),
+        classes=assembly.num_classes,
+        downlink=spec.runtime.downlink,
+        post=post,
+        patience=Patience(
+            deadline_seconds=waiting.deadline_seconds,
+            enough=1.0 / waiting.oversampling,
+            minimum_replies=waiting.minimum_replies,
+            idle_rounds=waiting.idle_rounds,
+        ),
+    )
