@@ -16,6 +16,7 @@ from sottovoce.experiments.site_training import compute
 def main(runtime_address: str, site_file: Path) -> None:
     """Answer until SIGTERM. The site's file is read again for every task: its owner may edit it."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every poll
     read_site(site_file)
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

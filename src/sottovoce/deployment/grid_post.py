@@ -53,33 +53,20 @@ class GridPost:
         return sent
 
     def collect(self) -> Iterator[Reply]:
-        for message in self._pull(list(self._asked)):
-            if isinstance(message, str):
-                client, _ = self._asked.pop(message)
-                yield Reply(client=client, blobs={})
+        # One by one: a reply that cannot be read would take others of the same pull with it.
+        for number, asked in list(self._asked.items()):
+            try:
+                found = list(self._grid.pull_messages([number]))
+            except httpx.TransportError:
+                raise  # the link is gone, not a reply
+            except Exception:
+                _LOG.warning("what '%s' sent cannot be read", asked[0], exc_info=True)
+                del self._asked[number]
+                yield Reply(client=asked[0], blobs={})
                 continue
-            # Looked for once: a second reply to an order is nobody's.
-            asked = self._asked.pop(message.metadata.reply_to_message_id, None)
-            if asked is not None:
-                yield _reply(asked, message)
-
-    def _pull(self, numbers: Sequence[str]) -> Iterator[Message | str]:
-        """Replies that have come; of one that cannot be read, the order that it answers."""
-        if not numbers:
-            return
-        try:
-            yield from self._grid.pull_messages(numbers)
-            return
-        except httpx.TransportError:
-            raise  # the link, not a reply
-        except Exception:
-            if len(numbers) == 1:
-                _LOG.exception("a reply cannot be read")
-                yield numbers[0]
-                return
-        half = len(numbers) // 2  # which of them it is
-        yield from self._pull(numbers[:half])
-        yield from self._pull(numbers[half:])
+            if found:  # looked for once: a second reply to an order is nobody's
+                del self._asked[number]
+                yield _reply(asked, found[0])
 
 
 def _reply(asked: tuple[str, int], message: Message) -> Reply:
