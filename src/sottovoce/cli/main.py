@@ -24,7 +24,13 @@ from sottovoce.errors import SottovoceError
 
 _INTERRUPTED = 130
 # Which extra brings an optional package.
-_EXTRAS = {"torch": "learn", "sklearn": "learn", "safetensors": "learn", "jinja2": "report"}
+_EXTRAS = {
+    "torch": "learn",
+    "sklearn": "learn",
+    "safetensors": "learn",
+    "jinja2": "report",
+    "flwr": "flower",
+}
 
 app = typer.Typer(
     name="sottovoce",

@@ -34,12 +34,12 @@ def run(
     use(data_dir)
     with progress_bars() as bars:
         fetch_missing(loaded.data.dataset, bars)
-        from sottovoce.experiments.runner import run as run_spec  # torch takes a while to load
+        from sottovoce.experiments.launch import launch  # torch takes a while to load
 
         def on_round(row: dict[str, Any]) -> None:
             bars.update(loaded.name, row["round"], loaded.rounds, round_note(row))
 
-        result = run_spec(loaded, folder, resume=resume, on_round=on_round)
+        result = launch(loaded, folder, resume=resume, on_round=on_round)
     for warning in result["warnings"]:
         typer.echo(f"warning: {warning}", err=True)
     if as_json:

@@ -1,8 +1,10 @@
 """Flower's simulation engine: every client a virtual node, in worker processes of one machine."""
 
+import logging
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -17,6 +19,11 @@ from sottovoce.randomness import Grade
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 
 T = TypeVar("T")
+
+_RESOURCES: dict[str, Any] = {
+    "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+    "init_args": {"logging_level": logging.ERROR, "log_to_driver": False},
+}
 
 
 class Unlimited:
@@ -47,12 +54,15 @@ def simulate(names: Sequence[str], ledger: Path, compute: Compute, serve: Callab
             outcome.append(error)
             raise
 
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    # What Ray will do anyway, and until then warns of.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         run_simulation(
             server_app=app,
             client_app=client_app(compute, site_of),
             num_supernodes=len(names),
-            backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+            backend_config=_RESOURCES,
         )
     except Exception as error:
         if not outcome:

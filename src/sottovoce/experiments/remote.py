@@ -10,11 +10,13 @@ from sottovoce.deployment.directory import AskedDirectory, KeyedDirectory, wait_
 from sottovoce.deployment.grid_post import Grid, GridPost
 from sottovoce.deployment.post import Post
 from sottovoce.deployment.remote_rounds import Patience, RemoteRounds
-from sottovoce.experiments.assembly import Assembly
+from sottovoce.deployment.simulated import simulate
+from sottovoce.experiments.assembly import Assembly, assemble
 from sottovoce.experiments.books import Books
 from sottovoce.experiments.ground import randomness_of
 from sottovoce.experiments.run_folder import RunFolder
 from sottovoce.experiments.runner import OnRound, run
+from sottovoce.experiments.site_training import compute
 from sottovoce.ledger.ledger import Ledger
 
 
@@ -40,6 +42,21 @@ def run_on_grid(
         return _rounds_over(GridPost(grid, directory), assembly, books)
 
     return run(spec, folder, resume=resume, on_round=on_round, backend_of=backend)
+
+
+def run_in_flower_simulation(
+    spec: RunSpec, folder: Path, *, resume: bool = False, on_round: OnRound | None = None
+) -> dict[str, Any]:
+    """Run `spec` with a virtual node for each client; their ledger is in the run folder."""
+    names = assemble(spec).clients.names  # refuses a bad spec before anything is started
+    return simulate(
+        names,
+        folder / "sites.sqlite",
+        compute,
+        lambda grid: run_on_grid(
+            spec, folder, grid, name_of_key={}, resume=resume, on_round=on_round
+        ),
+    )
 
 
 def _rounds_over(post: Post, assembly: Assembly, books: Books) -> RemoteRounds:
