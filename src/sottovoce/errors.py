@@ -15,6 +15,7 @@
     +-- ConfigError              a spec that cannot be run
     +-- OutputError              a run folder that cannot be read or written
     +-- DataError                a dataset that is absent, damaged, or refused by its source
+    +-- DeploymentError          a federation, certificate, link or node that is not ready
 
 Each is a user's mistake or a state of the world, so the command line prints it in one line and
 exits 2. A bug in Sottovoce is an AssertionError or whatever Python raises.
@@ -93,3 +94,7 @@ class OutputError(SottovoceError):
 
 class DataError(SottovoceError):
     """Data that is absent, damaged or not what was announced; names the file and the remedy."""
+
+
+class DeploymentError(SottovoceError):
+    """A federation's folder, certificate, link or node that is not ready; says what to do."""

@@ -1,0 +1,1 @@
+"""Running on several machines, over Flower: the only package that imports flwr."""
