@@ -12,6 +12,7 @@ from sottovoce.cli import (
     benchmark,
     data,
     demo,
+    deploy,
     experiment,
     export,
     ledger,
@@ -28,8 +29,8 @@ _EXTRAS = {
     "torch": "learn",
     "sklearn": "learn",
     "safetensors": "learn",
-    "jinja2": "report",
     "flwr": "flower",
+    "jinja2": "report",
 }
 
 app = typer.Typer(
@@ -49,6 +50,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(mechanism.app, name="mechanism")
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(ledger.app, name="ledger")
+app.add_typer(deploy.app, name="deploy")
 app.add_typer(benchmark.app, name="benchmark")
 
 

@@ -1,0 +1,231 @@
+"""`sottovoce deploy`: from an empty folder to a federation on several machines."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sottovoce.cli.output import Json, print_fields, print_json, print_table
+
+if TYPE_CHECKING:
+    from sottovoce.deployment.federation import Federation
+
+app = typer.Typer(help="Train on several machines, over Flower.", no_args_is_help=True)
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A federation's folder.")]
+SiteFolder = Annotated[Path, typer.Argument(metavar="SITE_DIR", help="A site's folder.")]
+Background = Annotated[
+    bool, typer.Option("--background", help="Return when it is up; 'deploy stop' ends it.")
+]
+Days = Annotated[int, typer.Option(min=1, max=3650, help="How long the certificate is valid.")]
+_LINK_DAYS = 365
+_REHEARSAL_ADDRESS = "127.0.0.1:9443"
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make.")],
+    site: Annotated[list[str], typer.Option(help="A site's name; repeatable.")],
+    address: Annotated[
+        str | None, typer.Option(help="HOST:PORT that sites dial to reach the link.")
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="A further name or IP address of the link; repeatable."),
+    ] = None,
+    days: Days = _LINK_DAYS,
+    rehearsal: Annotated[
+        bool,
+        typer.Option("--rehearsal", help=f"Make the sites too, here [{_REHEARSAL_ADDRESS}]."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make the operator's folder: certificates, and a list of sites."""
+    from sottovoce.deployment.address import Address
+    from sottovoce.deployment.federation import create_federation
+    from sottovoce.deployment.site_folder import create_rehearsal_sites
+    from sottovoce.errors import ParameterError
+
+    if address is None and not rehearsal:
+        raise ParameterError("--address is missing: HOST:PORT that sites dial to reach the link")
+    federation = create_federation(
+        folder,
+        address=Address.parse(address or _REHEARSAL_ADDRESS),
+        sites=site,
+        hosts=host or [],
+        days=days,
+    )
+    if rehearsal:
+        create_rehearsal_sites(federation)
+    _print_certificates(federation, as_json)
+    if not as_json:
+        typer.echo(
+            f"next: sottovoce deploy link {folder}"
+            if rehearsal
+            else f"next: give {federation.authority} to the sites, and take their keys: "
+            f"sottovoce deploy certificates {folder} --add NAME node.pub"
+        )
+
+
+@app.command()
+def join(
+    folder: Annotated[Path, typer.Argument(metavar="SITE_DIR", help="The folder to make.")],
+    link_: Annotated[str, typer.Option("--link", help="HOST:PORT of the link.")],
+    name: Annotated[str, typer.Option("--as", help="This site's name in the federation.")],
+    root_certificate: Annotated[Path, typer.Option(help="The operator's ca.crt.")],
+    as_json: Json = False,
+) -> None:
+    """Make a site's folder: its own key, and a policy to fill in."""
+    from sottovoce.deployment.address import Address
+    from sottovoce.deployment.site_folder import create_site
+
+    site = create_site(
+        folder, name=name, address=Address.parse(link_), root_certificate=root_certificate
+    )
+    public_key = site.folder / "node.pub"
+    if as_json:
+        print_json({"site": site.name, "folder": str(site.folder), "public_key": str(public_key)})
+        return
+    typer.echo(f"next: fill in [policy] in {site.file}, and give {public_key} to the operator")
+
+
+@app.command()
+def certificates(
+    folder: Folder,
+    add: Annotated[
+        tuple[str, Path] | None,
+        typer.Option(metavar="NAME KEY.pub", help="Take a site's public key."),
+    ] = None,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="A new certificate for the link; restart it then.")
+    ] = False,
+    days: Days = _LINK_DAYS,
+    as_json: Json = False,
+) -> None:
+    """Show who can prove who they are, and until when; take a site's key; renew."""
+    from sottovoce.deployment.federation import Federation
+    from sottovoce.deployment.keeper import state_of
+    from sottovoce.deployment.link import register_sites, running_link
+
+    federation = Federation.read(folder)
+    if add is not None:
+        federation = federation.add_site(*add)
+        if state_of(federation.link_folder):
+            with running_link(federation) as control:
+                register_sites(federation, control)
+    if renew:
+        federation.renew_certificate(days=days)
+    _print_certificates(federation, as_json)
+
+
+def _print_certificates(federation: "Federation", as_json: bool) -> None:
+    from sottovoce.deployment import certificates as files
+
+    keys = federation.public_keys()
+    shown: dict[str, Any] = {
+        "federation": federation.name,
+        "address": str(federation.address),
+        "names": files.names_in(federation.certificate),
+        "expires": f"{files.expires_at(federation.certificate):%Y-%m-%d}",
+        "authority_expires": f"{files.expires_at(federation.authority):%Y-%m-%d}",
+        "sites": {site: "key" if site in keys else "no key yet" for site in federation.sites},
+    }
+    if as_json:
+        print_json(shown)
+    else:
+        print_fields({**shown, "names": ", ".join(shown["names"])})
+
+
+@app.command()
+def link(folder: Folder, background: Background = False) -> None:
+    """Run the link, which sites dial."""
+    from sottovoce.deployment.federation import Federation
+    from sottovoce.deployment.link import START_SECONDS, keep_link
+
+    federation = Federation.read(folder)
+    up = f"the link is up at {federation.address}"
+    if background:
+        _start_in_background("link", federation.folder, federation.link_folder, START_SECONDS)
+        typer.echo(up)
+        return
+    keep_link(federation, on_ready=lambda: typer.echo(f"{up}; Ctrl-C ends it"))
+
+
+@app.command()
+def node(folder: SiteFolder, background: Background = False) -> None:
+    """Run a site's node, which answers the link as far as the site's policy allows."""
+    from sottovoce.deployment.node import START_SECONDS, keep_node
+    from sottovoce.deployment.site_folder import SiteFolder
+
+    site = SiteFolder.read(folder)
+    if background:
+        _start_in_background("node", site.folder, site.node_folder, START_SECONDS)
+        typer.echo(f"the node of '{site.name}' is up")
+        return
+
+    def on_ready(connected: bool) -> None:
+        state = "connected to" if connected else "up and waits for"
+        typer.echo(f"the node of '{site.name}' is {state} {site.address}; Ctrl-C ends it")
+
+    keep_node(site, on_ready=on_ready)
+
+
+def _start_in_background(what: str, folder: Path, keeper_folder: Path, seconds: float) -> None:
+    from sottovoce.deployment.keeper import start_in_background, state_of
+    from sottovoce.errors import DeploymentError
+
+    if state_of(keeper_folder):
+        raise DeploymentError(f"it is already running; end it: sottovoce deploy stop {folder}")
+    command = [sys.executable, "-m", "sottovoce.cli.main", "deploy", what, str(folder)]
+    start_in_background(command, keeper_folder, timeout_seconds=seconds)
+
+
+@app.command()
+def status(folder: Folder, as_json: Json = False) -> None:
+    """Is the link up, which sites are there, and how far are the runs?"""
+    from sottovoce.deployment.federation import Federation
+    from sottovoce.deployment.status import status_of
+
+    found = status_of(Federation.read(folder))
+    if as_json:
+        print_json(found)
+        return
+    print_fields({key: found[key] for key in ("federation", "address", "link", "expires")})
+    print_table(["site", "state"], [[site, state] for site, state in found["sites"].items()])
+    if found["runs"]:
+        print_table(["run", "state", "rounds", "folder"], [_run_cells(r) for r in found["runs"]])
+    if found["problem"]:
+        typer.echo(f"warning: {found['problem']}", err=True)
+
+
+def _run_cells(row: dict[str, Any]) -> list[str]:
+    rounds = "" if row["rounds"] is None else f"{row['rounds_done']} of {row['rounds']}"
+    return [str(row["run"]), row["state"], rounds, row["folder"] or ""]
+
+
+@app.command()
+def stop(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A federation's folder, or a site's.")
+    ],
+    run: Annotated[int | None, typer.Option(help="Stop only this run; the link stays.")] = None,
+) -> None:
+    """End a link, a node or a run; everything can be started again."""
+    from sottovoce.deployment.federation import Federation
+    from sottovoce.deployment.keeper import stop_keeper
+    from sottovoce.deployment.link import running_link
+    from sottovoce.deployment.site_folder import FILE_NAME, SiteFolder
+    from sottovoce.errors import DeploymentError
+
+    if run is not None:
+        with running_link(Federation.read(folder)) as control:
+            if not control.stop_run(run):
+                raise DeploymentError(f"run {run} could not be stopped; see 'deploy status'")
+        typer.echo(f"run {run} is stopped; 'sottovoce deploy run ... --resume' goes on")
+        return
+    if (folder / FILE_NAME).is_file():
+        keeper, what = SiteFolder.read(folder).node_folder, "the node"
+    else:
+        keeper, what = Federation.read(folder).link_folder, "the link"
+    typer.echo(f"{what} is stopped" if stop_keeper(keeper) else f"{what} was not running")

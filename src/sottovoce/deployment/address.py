@@ -1,0 +1,83 @@
+"""Where a link listens: a host and a port."""
+
+import ipaddress
+import re
+import socket
+from dataclasses import dataclass
+
+from sottovoce.errors import ParameterError
+
+LOOPBACK = "127.0.0.1"
+_NAME = re.compile(r"[a-z0-9_]([a-z0-9._-]{0,251}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """`host:port`; an IPv6 host stands in brackets when written."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Address":
+        host, _, port = text.rpartition(":")
+        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        # Brackets are for IPv6, and for nothing else.
+        sound = (":" in bare) == (bare != host) and port.isascii() and port.isdecimal()
+        if not sound or not 0 < int(port) < 65536:
+            raise ParameterError(
+                f"an address must be HOST:PORT, such as link.example.org:9443, got '{text}'"
+            )
+        return cls(host=host_name(bare), port=int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can dial it."""
+        ip = ip_address(self.host)
+        return self.host == "localhost" or (ip is not None and ip.is_loopback)
+
+    @property
+    def bind_host(self) -> str:
+        """What a server listens on so that this address reaches it."""
+        if self.is_loopback:
+            return "::1" if ":" in self.host else LOOPBACK
+        return "::" if ":" in self.host else "0.0.0.0"
+
+    def is_free(self) -> bool:
+        """Whether a server could listen here now."""
+        with socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((self.bind_host, self.port))
+            except OSError:
+                return False
+        return True
+
+
+def host_name(text: str) -> str:
+    """A host as certificates write it: a name in lower case, or an IP address in its short form."""
+    ip = ip_address(text)
+    if ip is not None:
+        return str(ip)
+    if not _NAME.fullmatch(text.lower()):
+        raise ParameterError(f"a host must be a DNS name or an IP address, got '{text}'")
+    return text.lower()
+
+
+def ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The host as a number; None for a name."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,293 @@
+"""Who is who: the link's certificate and its authority, and the keys of sites.
+
+The operator's authority signs one certificate, the link's. A site trusts that authority, so it
+knows the link; the link knows a site by its public key. Private keys are their owner's alone from
+the moment the file exists, and nothing here overwrites one.
+"""
+
+import datetime
+import os
+import socket
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from sottovoce.deployment.address import Address, ip_address
+from sottovoce.errors import DeploymentError
+from sottovoce.files import explained
+
+AUTHORITY_DAYS = 3650
+LINK_DAYS = 365
+_ALWAYS = ("localhost", "127.0.0.1")
+# A clock that is a little behind must not find a new certificate too young.
+_EARLIER = datetime.timedelta(hours=1)
+_TLS_TIMEOUT_SECONDS = 10.0
+
+
+# -- making ---------------------------------------------------------------------------------
+
+
+def create_authority(certificate: Path, key: Path, *, name: str, days: int) -> None:
+    """A new authority, which signs nothing but the link's certificate."""
+    private_key = ec.generate_private_key(ec.SECP384R1())
+    subject = _subject(f"{name} authority")
+    builder = (
+        _builder(subject, subject, private_key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(private_key.public_key()), critical=False
+        )
+    )
+    write_secret(key, _pem(private_key))
+    write_new(certificate, builder.sign(private_key, hashes.SHA384()).public_bytes(Encoding.PEM))
+
+
+def issue_certificate(
+    certificate: Path,
+    key: Path,
+    *,
+    authority: Path,
+    authority_key: Path,
+    hosts: Sequence[str],
+    days: int,
+) -> None:
+    """A certificate for the link under these names and addresses, and always this machine's own."""
+    issuer, issuer_key = read_certificate(authority), _read_private_key(authority_key)
+    private_key = ec.generate_private_key(ec.SECP384R1())
+    names = list(dict.fromkeys([*hosts, *_ALWAYS]))
+    builder = (
+        _builder(_subject(names[0]), issuer.subject, private_key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general(n) for n in names]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),
+            critical=False,
+        )
+    )
+    write_secret(key, _pem(private_key))
+    write_new(certificate, builder.sign(issuer_key, hashes.SHA384()).public_bytes(Encoding.PEM))
+
+
+def create_node_key(private: Path, public: Path, *, comment: str) -> None:
+    """A site's key pair, as Flower reads it: ECDSA on P-384, in OpenSSH's format."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    write_secret(private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    write_public_key(public, key.public_key(), comment=comment)
+
+
+def write_public_key(path: Path, key: ec.EllipticCurvePublicKey, *, comment: str) -> None:
+    line = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    write_new(path, line + b" " + comment.encode() + b"\n")
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """A file that nobody else could read at any moment; an existing one stays as it is."""
+    write_new(path, content, mode=0o600)
+
+
+def write_new(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """A file that was not there before."""
+    with explained("write", path):
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        except FileExistsError:
+            raise DeploymentError(f"{path} exists and stays; move it away first") from None
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+
+
+# -- reading --------------------------------------------------------------------------------
+
+
+def read_certificate(path: Path) -> x509.Certificate:
+    with explained("read", path):
+        content = path.read_bytes()
+    try:
+        return x509.load_pem_x509_certificate(content)
+    except ValueError:
+        raise DeploymentError(f"{path} is not a certificate in PEM; restore or renew it") from None
+
+
+def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:
+    """A site's public key, in OpenSSH's format."""
+    with explained("read", path):
+        content = path.read_bytes()
+    try:
+        key = load_ssh_public_key(content)
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
+        secret = " (it looks like a private key, which should never leave its site)"
+        raise DeploymentError(
+            f"{path} is not a site's public key{secret if b'PRIVATE KEY' in content else ''}; "
+            "ask the site for the file node.pub that 'deploy join' made"
+        )
+    return key
+
+
+def as_flower_knows_it(key: ec.EllipticCurvePublicKey) -> bytes:
+    """A public key as the link stores it."""
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def expires_at(path: Path) -> datetime.datetime:
+    """When a certificate ends, in UTC."""
+    return read_certificate(path).not_valid_after_utc
+
+
+def names_in(path: Path) -> list[str]:
+    """The hosts that a certificate speaks for."""
+    try:
+        found = read_certificate(path).extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        )
+    except x509.ExtensionNotFound:
+        return []
+    return [str(name.value) for name in found.value]
+
+
+# -- what is wrong ----------------------------------------------------------------------------
+
+
+def date_problem(path: Path) -> str | None:
+    """Why a certificate does not count today, in a sentence; None if it does."""
+    certificate = read_certificate(path)
+    now = datetime.datetime.now(datetime.UTC)
+    if now > certificate.not_valid_after_utc:
+        return f"{path} expired on {certificate.not_valid_after_utc:%Y-%m-%d}"
+    if now < certificate.not_valid_before_utc:
+        return (
+            f"{path} is not valid before {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC; "
+            "check this machine's clock"
+        )
+    return None
+
+
+def link_problem(certificate: Path, key: Path, *, authority: Path, host: str) -> str | None:
+    """Why sites would refuse this link, in a sentence; None if they would not."""
+    problem = date_problem(authority) or date_problem(certificate)
+    if problem:
+        return problem
+    found = read_certificate(certificate)
+    try:
+        found.verify_directly_issued_by(read_certificate(authority))
+    except (ValueError, TypeError, InvalidSignature):
+        return f"{certificate} was not signed by {authority}"
+    if _read_private_key(key).public_key() != found.public_key():
+        return f"{key} is not the key of {certificate}"
+    if host not in names_in(certificate):
+        return f"{certificate} speaks for {', '.join(names_in(certificate))}, not for '{host}'"
+    return None
+
+
+def key_problem(path: Path) -> str | None:
+    """Why a site's private key cannot serve, in a sentence; None if it can."""
+    with explained("read", path):
+        content, mode = path.read_bytes(), path.stat().st_mode
+    if os.name != "nt" and mode & 0o077:
+        return f"{path} can be read by others; make it yours alone: chmod 600 {path}"
+    try:
+        key = load_ssh_private_key(content, password=None)
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        return f"{path} is not a node's private key (ECDSA, OpenSSH, without a password)"
+    return None
+
+
+def handshake_problem(address: Address, authority: Path) -> str | None:
+    """Why this machine would not trust the link, in a sentence; None if it does, or nobody answers.
+
+    Flower repeats a refused handshake for ever, as if the link were away.
+    """
+    context = ssl.create_default_context(cafile=str(authority))
+    try:
+        with (
+            socket.create_connection(
+                (address.host, address.port), timeout=_TLS_TIMEOUT_SECONDS
+            ) as connection,
+            context.wrap_socket(connection, server_hostname=address.host),
+        ):
+            return None
+    except ssl.SSLCertVerificationError as error:
+        return f"the link at {address} shows a certificate that is refused: {error.verify_message}"
+    except ssl.SSLError as error:
+        return f"what answers at {address} does not speak TLS: {error.reason or error}"
+    except OSError:
+        return None
+
+
+# -- parts ------------------------------------------------------------------------------------
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _EARLIER)
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _subject(name: str) -> x509.Name:
+    # A common name holds 64 characters at most, and nobody but people reads it.
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+
+
+def _general(host: str) -> x509.GeneralName:
+    ip = ip_address(host)
+    return x509.DNSName(host) if ip is None else x509.IPAddress(ip)
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _read_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    with explained("read", path):
+        content = path.read_bytes()
+    try:
+        key = load_pem_private_key(content, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise DeploymentError(f"{path} is not a private key of ours; restore it")
+    return key

@@ -1,0 +1,226 @@
+"""The operator's folder: who belongs to a federation, and how its link is reached.
+
+federation.toml     name, address, sites
+certificates/       ca.crt, for every site; ca.key, link.crt, link.key, for nobody
+keys/NAME.pub       each site's public key
+link/               what the running link keeps: database, log, Flower's own folder
+runs/               where runs go unless told otherwise
+sites/NAME/         only in a rehearsal: the sites' own folders
+"""
+
+import dataclasses
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from sottovoce import files
+from sottovoce.deployment import certificates
+from sottovoce.deployment.address import Address, host_name
+from sottovoce.deployment.tables import check_keys, name_of, read_table, require_keys
+from sottovoce.errors import ConfigError, DeploymentError
+
+FILE_NAME = "federation.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Federation:
+    """What `federation.toml` says, and where everything lies."""
+
+    folder: Path
+    name: str
+    address: Address
+    sites: tuple[str, ...]
+    hosts: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        folder = folder.absolute()
+        path = folder / FILE_NAME
+        if not path.is_file():
+            raise ConfigError(
+                f"{folder} is not a federation's folder: it has no {FILE_NAME}; "
+                "make one with 'sottovoce deploy init'"
+            )
+        table = read_table(path)
+        kinds = {"name": str, "address": str, "sites": list, "hosts": list}
+        check_keys(table, kinds, where=str(path))
+        require_keys(table, ["name", "address", "sites"], where=str(path))
+        return cls(
+            folder=folder,
+            name=name_of(table["name"], what=f"{path}: 'name'"),
+            address=Address.parse(table["address"]),
+            sites=site_names(table["sites"], where=f"{path}: "),
+            hosts=tuple(host_name(str(host)) for host in table.get("hosts", [])),
+        )
+
+    def write(self) -> None:
+        """Keep what this says; the file is whole or as it was."""
+        lines = [
+            "# Who belongs to this federation. Written by 'sottovoce deploy'; a site that is taken",
+            "# out of the list is refused from the link's next start on.",
+            f'name = "{self.name}"',
+            f'address = "{self.address}"  # what sites dial',
+            f"sites = [{_quoted(self.sites)}]",
+            f"hosts = [{_quoted(self.hosts)}]  # further names of the link, for its certificate",
+        ]
+        files.write_atomic(self.folder / FILE_NAME, ("\n".join(lines) + "\n").encode())
+
+    # -- where things lie ------------------------------------------------------------------
+
+    @property
+    def authority(self) -> Path:
+        return self.folder / "certificates" / "ca.crt"
+
+    @property
+    def authority_key(self) -> Path:
+        return self.folder / "certificates" / "ca.key"
+
+    @property
+    def certificate(self) -> Path:
+        return self.folder / "certificates" / "link.crt"
+
+    @property
+    def certificate_key(self) -> Path:
+        return self.folder / "certificates" / "link.key"
+
+    @property
+    def link_folder(self) -> Path:
+        return self.folder / "link"
+
+    @property
+    def node_ids_path(self) -> Path:
+        """Which node of Flower's is which site, once the link has run."""
+        return self.link_folder / "nodes.json"
+
+    @property
+    def runs_folder(self) -> Path:
+        return self.folder / "runs"
+
+    def public_key_path(self, site: str) -> Path:
+        return self.folder / "keys" / f"{site}.pub"
+
+    # -- sites and certificates --------------------------------------------------------------
+
+    def public_keys(self) -> dict[str, ec.EllipticCurvePublicKey]:
+        """The keys of the sites that have handed one in."""
+        return {
+            site: certificates.read_public_key(self.public_key_path(site))
+            for site in self.sites
+            if self.public_key_path(site).exists()
+        }
+
+    def add_site(self, site: str, key: Path) -> Self:
+        """Take a site's public key; a key is one site's alone and is never exchanged silently."""
+        name_of(site, what="a site's name")
+        new = certificates.read_public_key(key)
+        for other, known in self.public_keys().items():
+            if known == new and other != site:
+                raise DeploymentError(f"{key} is already the key of '{other}'")
+        certificates.write_public_key(self.public_key_path(site), new, comment=site)
+        if site in self.sites:
+            return self
+        grown = dataclasses.replace(self, sites=(*self.sites, site))
+        grown.write()
+        return grown
+
+    def renew_certificate(self, *, days: int) -> None:
+        """A new certificate and key for the link, by the same authority: sites notice nothing."""
+        problem = certificates.date_problem(self.authority)
+        if problem:
+            raise DeploymentError(f"{problem}; make a new federation, whose ca.crt all sites need")
+        new = [path.with_suffix(path.suffix + ".new") for path in self._certificate_files]
+        for path in new:
+            path.unlink(missing_ok=True)
+        self._issue(*new, days=days)
+        for path, target in zip(new, self._certificate_files, strict=True):
+            os.replace(path, target)
+
+    def certificate_problem(self) -> str | None:
+        """Why sites would refuse this link, and what to do; None if they would not."""
+        problem = certificates.link_problem(
+            self.certificate,
+            self.certificate_key,
+            authority=self.authority,
+            host=self.address.host,
+        )
+        return problem and f"{problem}; 'sottovoce deploy certificates {self.folder} --renew'"
+
+    @property
+    def _certificate_files(self) -> tuple[Path, Path]:
+        return self.certificate, self.certificate_key
+
+    def _issue(self, certificate: Path, key: Path, *, days: int) -> None:
+        certificates.issue_certificate(
+            certificate,
+            key,
+            authority=self.authority,
+            authority_key=self.authority_key,
+            hosts=[self.address.host, *self.hosts],
+            days=days,
+        )
+
+
+def create_federation(
+    folder: Path,
+    *,
+    address: Address,
+    sites: Sequence[str],
+    hosts: Sequence[str] = (),
+    days: int = certificates.LINK_DAYS,
+) -> Federation:
+    """A new operator's folder with an authority and the link's certificate."""
+    federation = Federation(
+        folder=folder.absolute(),
+        name=_name_from(folder),
+        address=address,
+        sites=site_names(list(sites)),
+        hosts=tuple(host_name(host) for host in hosts),
+    )
+    make_folder(folder)
+    for part in (
+        federation.authority.parent,
+        federation.public_key_path("").parent,
+        federation.link_folder,
+        federation.runs_folder,
+    ):
+        part.mkdir(mode=0o700)
+    certificates.create_authority(
+        federation.authority,
+        federation.authority_key,
+        name=federation.name,
+        days=certificates.AUTHORITY_DAYS,
+    )
+    federation._issue(*federation._certificate_files, days=days)
+    federation.write()  # last: a folder without it is no federation's
+    return federation
+
+
+def make_folder(folder: Path) -> None:
+    """A new folder of ours, the owner's alone; one that holds anything is left alone."""
+    with files.explained("create", folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise DeploymentError(f"{folder} is not empty; choose another folder")
+
+
+def site_names(names: Sequence[object], *, where: str = "") -> tuple[str, ...]:
+    """Names of sites, each once."""
+    found = tuple(name_of(name, what=f"{where}a site's name") for name in names)
+    twice = sorted({name for name in found if found.count(name) > 1})
+    if twice:
+        raise ConfigError(f"{where}the site '{twice[0]}' is named twice; name it once")
+    return found
+
+
+def _name_from(folder: Path) -> str:
+    """A federation is called as its folder is, as far as a name can."""
+    return re.sub(r"[^a-z0-9_-]+", "-", folder.absolute().name.lower()).strip("-_") or "federation"
+
+
+def _quoted(texts: Sequence[str]) -> str:
+    return ", ".join(f'"{text}"' for text in texts)

@@ -1,0 +1,112 @@
+"""A process that keeps a link or a node, in the foreground or the background.
+
+It holds a lock in its folder for as long as it lives, so a stale file never looks like a running
+program, and a killed keeper leaves nothing to clean up.
+"""
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from sottovoce import files
+from sottovoce.deployment.processes import POLL_SECONDS
+from sottovoce.errors import DeploymentError
+
+_LOCK_SECONDS = 2.0
+_STOP_SECONDS = 60.0
+_LOG_NAME = "keeper.log"
+
+Announce = Callable[[dict[str, Any]], None]
+
+
+@contextlib.contextmanager
+def keeping(folder: Path, *, what: str) -> Iterator[Announce]:
+    """Be the keeper of `folder`; gives a function that announces that all is up, with facts."""
+    with contextlib.ExitStack() as stack:
+        with files.explained("write", folder):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            lock = stack.enter_context((folder / "lock").open("ab"))
+        _acquire(lock, what)
+        state = {"pid": os.getpid(), "ready": False}
+        files.write_json(folder / "state.json", state)
+        yield lambda facts: files.write_json(
+            folder / "state.json", {**state, "ready": True, **facts}
+        )
+
+
+def state_of(folder: Path) -> dict[str, Any] | None:
+    """What the keeper of `folder` has announced; None where there is no keeper."""
+    try:
+        with (folder / "lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return None
+    except FileNotFoundError:
+        return None
+    except BlockingIOError:
+        state: dict[str, Any] = files.read_json(folder / "state.json")
+        return state
+
+
+def start_in_background(command: Sequence[str], folder: Path, *, timeout_seconds: float) -> None:
+    """Start a keeper that outlives this process, and wait until it announces that all is up."""
+    log = folder / _LOG_NAME
+    with files.explained("write", log):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        output = log.open("wb")
+    with output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + timeout_seconds
+    while not ((state := state_of(folder)) and state["ready"] and state["pid"] == process.pid):
+        if process.poll() is not None:
+            said = log.read_text(errors="replace").strip()
+            raise DeploymentError(said.removeprefix("error: ") or f"it ended; see {log}")
+        if time.monotonic() > deadline:
+            process.terminate()
+            process.wait()
+            raise DeploymentError(f"it was not up after {timeout_seconds:.0f} seconds; see {log}")
+        time.sleep(POLL_SECONDS)
+
+
+def stop_keeper(folder: Path) -> bool:
+    """End the keeper of `folder` and its children; False if there was none."""
+    state = state_of(folder)
+    if state is None:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(state["pid"], signal.SIGTERM)
+    deadline = time.monotonic() + _STOP_SECONDS
+    while state_of(folder) is not None:
+        if time.monotonic() > deadline:
+            raise DeploymentError(
+                f"process {state['pid']} has not ended after {_STOP_SECONDS:.0f} seconds; "
+                f"end it with: kill -9 {state['pid']}"
+            )
+        time.sleep(POLL_SECONDS)
+    return True
+
+
+def _acquire(lock: IO[bytes], what: str) -> None:
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            # Whoever only looks holds the lock for an instant.
+            if time.monotonic() > deadline:
+                raise DeploymentError(
+                    f"{what} is already running; stop it with 'sottovoce deploy stop'"
+                ) from None
+            time.sleep(POLL_SECONDS / 4)

@@ -1,0 +1,147 @@
+"""The operator's side: Flower's link behind our gate, and the sites that it knows."""
+
+import json
+import ssl
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from sottovoce import files
+from sottovoce.deployment import certificates, processes
+from sottovoce.deployment.address import LOOPBACK, Address, free_port
+from sottovoce.deployment.control import Control, connected
+from sottovoce.deployment.federation import Federation
+from sottovoce.deployment.keeper import keeping, state_of
+from sottovoce.deployment.processes import Child, program, stopped_at_the_end, wait_until, watch
+from sottovoce.errors import DeploymentError
+
+START_SECONDS = 90.0
+CONNECTION = "sottovoce"  # the link's name in Flower's own configuration
+_HEALTH_SECONDS = 5.0
+
+
+def keep_link(federation: Federation, *, on_ready: Callable[[], None]) -> None:
+    """Run the link until a signal ends it."""
+    problem = federation.certificate_problem()
+    if problem:
+        raise DeploymentError(problem)
+    with (
+        keeping(federation.link_folder, what="the link") as announce,
+        stopped_at_the_end() as children,
+    ):
+        if not federation.address.is_free():
+            raise DeploymentError(
+                f"port {federation.address.port} of this machine is taken; end what listens "
+                f"there, or change the address in {federation.folder / 'federation.toml'}"
+            )
+        inner = Address(host=LOOPBACK, port=free_port())
+        _write_connection(federation, inner)
+        _start(children, federation, "Flower's link", link_command(federation, inner), inner)
+        with connected(str(inner), federation.authority) as control:
+            register_sites(federation, control)
+        door = Address(host="localhost", port=federation.address.port)
+        _start(children, federation, "the link's gate", gate_command(federation, inner), door)
+        announce({"control": str(inner)})
+        on_ready()
+        watch(children)
+
+
+def link_command(federation: Federation, inner: Address) -> list[str]:
+    """Flower's link, for this machine alone."""
+    return [
+        program("flower-superlink"),
+        *("--host", inner.host, "--port", str(inner.port)),
+        *("--ssl-ca-certfile", str(federation.authority)),
+        *("--ssl-certfile", str(federation.certificate)),
+        *("--ssl-keyfile", str(federation.certificate_key)),
+        *("--database", str(federation.link_folder / "flower.sqlite")),
+        "--enable-supernode-auth",
+        "--disable-runtime-dependency-installation",
+    ]
+
+
+def gate_command(federation: Federation, inner: Address) -> list[str]:
+    """The gate, where sites dial."""
+    return [
+        *(sys.executable, "-m", "sottovoce.deployment.gate"),
+        *(federation.address.bind_host, str(federation.address.port), str(inner)),
+        str(federation.certificate),
+        str(federation.certificate_key),
+        str(federation.authority),
+    ]
+
+
+def register_sites(federation: Federation, control: Control) -> dict[str, int]:
+    """Bring the link's list of sites in line with the federation's; gives their node ids."""
+    keys = {
+        site: certificates.as_flower_knows_it(key) for site, key in federation.public_keys().items()
+    }
+    known = {(node.name, node.public_key): node.node_id for node in control.nodes()}
+    for (name, key), node_id in known.items():
+        if keys.get(name) != key:  # taken out, or it has another key now
+            control.unregister(node_id)
+    node_ids = {
+        name: known.get((name, key)) or control.register(name, key) for name, key in keys.items()
+    }
+    files.write_json(federation.node_ids_path, node_ids)
+    return node_ids
+
+
+@contextmanager
+def running_link(federation: Federation) -> Iterator[Control]:
+    """The control interface of a federation's link, which must be up."""
+    state = state_of(federation.link_folder)
+    if not state or not state["ready"]:
+        raise DeploymentError(
+            f"the link is not running; start it with 'sottovoce deploy link {federation.folder}'"
+        )
+    with connected(state["control"], federation.authority) as control:
+        yield control
+
+
+def flower_home(federation: Federation) -> Path:
+    """Where Flower keeps its own configuration for this link."""
+    return federation.link_folder / "flower"
+
+
+def _start(
+    children: list[Child], federation: Federation, name: str, command: list[str], serves: Address
+) -> None:
+    """Start a program and wait until it answers."""
+    child = Child.start(
+        name,
+        command,
+        log=federation.link_folder / f"{name.split()[-1]}.log",
+        environment=processes.environment(flower_home(federation)),
+    )
+    children.append(child)
+    wait_until(
+        lambda: _is_healthy(serves, federation.authority),
+        children,
+        what=f"{name} did not answer",
+        timeout_seconds=START_SECONDS,
+    )
+
+
+def _is_healthy(address: Address, authority: Path) -> bool:
+    context = ssl.create_default_context(cafile=str(authority))
+    try:
+        with httpx.Client(verify=context, timeout=_HEALTH_SECONDS, trust_env=False) as client:
+            return client.get(f"https://{address}/health").is_success
+    except httpx.HTTPError:
+        return False
+
+
+def _write_connection(federation: Federation, inner: Address) -> None:
+    """Flower's own configuration, so that `flwr` finds this link too."""
+    home = flower_home(federation)
+    home.mkdir(mode=0o700, exist_ok=True)
+    text = (
+        f'[superlink]\ndefault = "{CONNECTION}"\n\n'
+        f'[superlink.{CONNECTION}]\naddress = "{inner}"\n'
+        f"root-certificates = {json.dumps(str(federation.authority))}\n"
+    )
+    files.write_atomic(home / "config.toml", text.encode(), mode=0o600)

@@ -1,0 +1,126 @@
+"""A site's side: Flower's node, and the worker that answers it with the installed code."""
+
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sottovoce.deployment import processes
+from sottovoce.deployment.address import LOOPBACK, Address, free_port
+from sottovoce.deployment.keeper import keeping
+from sottovoce.deployment.processes import Child, program, stopped_at_the_end, wait_until, watch
+from sottovoce.deployment.site_folder import SiteFolder
+from sottovoce.errors import DeploymentError
+
+START_SECONDS = 180.0
+_CONNECT_SECONDS = 20.0
+# A link takes a node that was cut off for alive, and refuses its next start, for two heartbeats.
+_FORGET_SECONDS = 75.0
+_AGAIN_SECONDS = 5.0
+_WORKER = "sottovoce.app.worker"
+_CONNECTED = b"SuperNode ID: "
+_REFUSED = b"[code: 2004]"
+
+
+def keep_node(site: SiteFolder, *, on_ready: Callable[[bool], None]) -> None:
+    """Run a site's node until a signal ends it; `on_ready` hears whether the link was there.
+
+    A link that is away is waited for; one that refuses this site is an error.
+    """
+    problem = site.policy_problem() or site.link_problem()
+    if problem:
+        raise DeploymentError(problem)
+    # There for as long as the link may believe that this node is online.
+    online = site.node_folder / "online"
+    try:
+        with (
+            keeping(site.node_folder, what=f"the node of '{site.name}'") as announce,
+            stopped_at_the_end() as children,
+        ):
+            runtime = Address(host=LOOPBACK, port=free_port())
+            connected = _connect(site, runtime, children, patient=online.exists())
+            online.touch()
+            command = [sys.executable, "-m", _WORKER, str(runtime), str(site.file)]
+            children.append(_child(site, "worker", command))
+            announce({"runtime": str(runtime)})
+            on_ready(connected)
+            watch(children)
+    except SystemExit:  # a calm end: Flower's node has said goodbye
+        online.unlink(missing_ok=True)
+        raise
+
+
+def _connect(site: SiteFolder, runtime: Address, children: list[Child], *, patient: bool) -> bool:
+    """Start Flower's node; True when the link has taken it, False where the link is away."""
+    patience_ends = time.monotonic() + (_FORGET_SECONDS if patient else 0.0)
+    while True:
+        children[:] = [_child(site, "node", node_command(site, runtime))]
+        try:
+            return _wait_for_link(site, runtime, children)
+        except DeploymentError:
+            if _REFUSED not in _log(site, "node").read_bytes():
+                raise
+        if time.monotonic() > patience_ends:
+            raise DeploymentError(
+                f"the link at {site.address} refuses '{site.name}': it does not know the key in "
+                f"{site.folder / 'node.pub'}, or a node with this key is online. The operator adds "
+                f"a key with 'sottovoce deploy certificates DIR --add {site.name} node.pub'"
+            )
+        time.sleep(_AGAIN_SECONDS)
+
+
+def _wait_for_link(site: SiteFolder, runtime: Address, children: list[Child]) -> bool:
+    """Whether the link takes the node now; an error where the node ends over it."""
+    away = time.monotonic() + _CONNECT_SECONDS
+    wait_until(
+        lambda: _is_connected(site) or (_listens(runtime) and time.monotonic() > away),
+        children,
+        what="the node did not come up",
+        timeout_seconds=START_SECONDS,
+    )
+    return _is_connected(site)
+
+
+def node_command(site: SiteFolder, runtime: Address) -> list[str]:
+    """Flower's node; it starts no app by itself, since a run's submitter chooses an app's code."""
+    trust = (
+        ["--insecure"]
+        if site.root_certificate is None
+        else [
+            *("--root-certificates", str(site.root_certificate)),
+            *("--auth-supernode-private-key", str(site.private_key)),
+        ]
+    )
+    return [
+        program("flower-supernode"),
+        *("--superlink", str(site.address)),
+        *("--isolation", "process"),
+        *("--host", runtime.host, "--port", str(runtime.port)),
+        *trust,
+    ]
+
+
+def _child(site: SiteFolder, name: str, command: list[str]) -> Child:
+    return Child.start(
+        f"the {name} of '{site.name}'",
+        command,
+        log=_log(site, name),
+        environment=processes.environment(site.node_folder / "flower"),
+    )
+
+
+def _log(site: SiteFolder, name: str) -> Path:
+    return site.node_folder / f"{name}.log"
+
+
+def _listens(address: Address) -> bool:
+    try:
+        with socket.create_connection((address.host, address.port), timeout=1.0):
+            return True
+    except OSError:
+        return False
+
+
+def _is_connected(site: SiteFolder) -> bool:
+    return _CONNECTED in _log(site, "node").read_bytes()

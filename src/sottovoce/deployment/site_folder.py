@@ -1,0 +1,178 @@
+"""A site's folder: its key, its policy, and how it reaches the link.
+
+site.toml        name, [link], [policy], [data]; the site's own, nobody else writes it
+node.key         the site's private key, which never leaves it
+node.pub         the public key, for the operator
+ca.crt           the operator's authority
+ledger.sqlite    what the site has spent
+node/            what the running node keeps: log, Flower's own folder
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from sottovoce.deployment import certificates
+from sottovoce.deployment.address import Address
+from sottovoce.deployment.federation import Federation, make_folder
+from sottovoce.deployment.tables import check_keys, name_of, read_table, require_keys
+from sottovoce.errors import ConfigError
+
+FILE_NAME = "site.toml"
+_POLICY_KEYS = [
+    "mechanisms",
+    "level",
+    "adjacency",
+    "epsilon_per_round",
+    "epsilon_total",
+    "delta",
+    "smallest_cohort",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteFolder:
+    """Who a site is and how it reaches the link. What its policy means is the policy's affair."""
+
+    folder: Path
+    name: str
+    address: Address
+    root_certificate: Path | None
+    private_key: Path | None
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        folder = folder.absolute()
+        path = folder / FILE_NAME
+        if not path.is_file():
+            raise ConfigError(
+                f"{folder} is not a site's folder: it has no {FILE_NAME}; "
+                "make one with 'sottovoce deploy join'"
+            )
+        table = read_table(path)
+        check_keys(
+            table, {"name": str, "link": dict, "policy": dict, "data": dict}, where=str(path)
+        )
+        require_keys(table, ["name", "link", "policy"], where=str(path))
+        link = table["link"]
+        where = f"{path}, [link]"
+        kinds = {"address": str, "root_certificate": str, "private_key": str, "insecure": bool}
+        check_keys(link, kinds, where=where)
+        insecure = link.get("insecure", False)
+        require_keys(link, ["address"], where=where)
+        address = Address.parse(link["address"])
+        if insecure:
+            extra = sorted({"root_certificate", "private_key"} & set(link))
+            if extra:
+                raise ConfigError(f"{where}: 'insecure' and '{extra[0]}' exclude each other")
+            if not address.is_loopback:
+                raise ConfigError(
+                    f"{where}: 'insecure' is for rehearsals on one machine, but '{address}' is "
+                    "another; use root_certificate and private_key"
+                )
+        else:
+            require_keys(link, ["root_certificate", "private_key"], where=where)
+        return cls(
+            folder=folder,
+            name=name_of(table["name"], what=f"{path}: 'name'"),
+            address=address,
+            root_certificate=None if insecure else folder / link["root_certificate"],
+            private_key=None if insecure else folder / link["private_key"],
+        )
+
+    @property
+    def file(self) -> Path:
+        return self.folder / FILE_NAME
+
+    @property
+    def node_folder(self) -> Path:
+        return self.folder / "node"
+
+    def policy_problem(self) -> str | None:
+        """Which of the policy's keys the site has not filled in; None if it has them all."""
+        given = read_table(self.file)["policy"]
+        missing = [key for key in _POLICY_KEYS if key not in given]
+        return (
+            f"{self.file}: [policy] lacks {', '.join(missing)}; only the site can say what it "
+            "allows, so there are no defaults"
+            if missing
+            else None
+        )
+
+    def link_problem(self) -> str | None:
+        """Why this site and its link would not trust each other, as far as the site can tell."""
+        if self.root_certificate is None or self.private_key is None:
+            return None
+        return (
+            certificates.key_problem(self.private_key)
+            or certificates.date_problem(self.root_certificate)
+            or certificates.handshake_problem(self.address, self.root_certificate)
+        )
+
+
+def create_site(folder: Path, *, name: str, address: Address, root_certificate: Path) -> SiteFolder:
+    """A new site's folder; its policy is for the site to fill in."""
+    name_of(name, what="a site's name")
+    certificates.read_certificate(root_certificate)
+    return _create(folder, name, address, root_certificate, policy=_OPEN_POLICY)
+
+
+def create_rehearsal_sites(federation: Federation) -> None:
+    """All sites' folders on this machine, with a policy for trying things out."""
+    for name in federation.sites:
+        folder = federation.folder / "sites" / name
+        site = _create(
+            folder, name, federation.address, federation.authority, policy=_REHEARSAL_POLICY
+        )
+        federation.add_site(name, site.folder / "node.pub")
+
+
+def _create(
+    folder: Path, name: str, address: Address, authority: Path, *, policy: str
+) -> SiteFolder:
+    make_folder(folder)
+    (folder / "node").mkdir(mode=0o700)
+    certificates.create_node_key(folder / "node.key", folder / "node.pub", comment=name)
+    shutil.copyfile(authority, folder / "ca.crt")
+    text = _TEMPLATE.format(name=name, address=address, policy=policy)
+    certificates.write_new(folder / FILE_NAME, text.encode())
+    return SiteFolder.read(folder)
+
+
+_TEMPLATE = """\
+name = "{name}"
+
+[link]
+address = "{address}"
+root_certificate = "ca.crt"
+private_key = "node.key"
+
+# What this site allows, whatever a run asks for.
+[policy]
+{policy}
+# [data]
+# dataset = "csv:/srv/records.csv"
+"""
+
+_OPEN_POLICY = """\
+# Uncomment and decide; the node does not start before.
+# mechanisms = ["gauss_hermite"]  # 'sottovoce mechanism list'
+# level = "sample"                # what is protected: "sample" or "client", all that the site has
+# adjacency = "zero-out"          # or "replace-one"
+# epsilon_per_round =
+# epsilon_total =                 # over all runs, for as long as ledger.sqlite lives
+# delta =
+# smallest_cohort =               # sites that must take part in a round
+"""
+
+_REHEARSAL_POLICY = """\
+# For a rehearsal on data that is nobody's; a real site decides for itself.
+mechanisms = ["gauss_hermite", "discrete_gaussian"]
+level = "sample"
+adjacency = "zero-out"
+epsilon_per_round = 2.0
+epsilon_total = 10.0
+delta = 1e-5
+smallest_cohort = 1
+"""
