@@ -114,6 +114,11 @@ class Federation:
             if self.public_key_path(site).exists()
         }
 
+    def sites_by_key(self) -> dict[bytes, str]:
+        """Whose a key is, as Flower writes it."""
+        keys = self.public_keys().items()
+        return {certificates.as_flower_knows_it(key): site for site, key in keys}
+
     def add_site(self, site: str, key: Path) -> Self:
         """Take a site's public key; a key is one site's alone and is never exchanged silently."""
         name_of(site, what="a site's name")

@@ -52,7 +52,9 @@ class SiteFolder:
             )
         table = read_table(path)
         check_keys(
-            table, {"name": str, "link": dict, "policy": dict, "data": dict}, where=str(path)
+            table,
+            {"name": str, "link": dict, "policy": dict, "data": dict, "factories": list},
+            where=str(path),
         )
         require_keys(table, ["name", "link", "policy"], where=str(path))
         link = table["link"]
