@@ -172,6 +172,19 @@ def stepped(simulation: Simulation, progress: Progress) -> Progress:
     return outcome[0]
 
 
+@pytest.mark.parametrize("downlink", ["float16", "bfloat16", "int8"])
+def test_digits_are_learned_from_fewer_bytes_as_well(downlink: DownlinkFormat) -> None:
+    tested = {}
+    for one in ("float32", downlink):
+        simulation = without_noise(CLIENT_LEVEL, one)
+        progress = simulation.start()
+        for _ in range(20):
+            progress = stepped(simulation, progress)
+        tested[one] = simulation.task.evaluate(progress.model).accuracy
+    assert tested["float32"] > 0.85
+    assert tested[downlink] > tested["float32"] - 0.03
+
+
 @pytest.mark.parametrize("case", [{}, SCAFFOLD], ids=["sample", "scaffold"])
 def test_a_resumed_run_sends_what_it_would_have_sent(tmp_path: Path, case: dict[str, Any]) -> None:
     spec = a_spec(case, "int8", checkpoint_every=1)
