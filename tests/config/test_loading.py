@@ -112,6 +112,26 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         load(tmp_path / "none.toml")
 
 
+def test_specs_without_a_downlink_keep_the_hash_that_they_had_before_there_was_one() -> None:
+    before = "16bfc3583492b65d"  # of this spec at commit e091b77
+    assert small_spec().hash == before
+    assert small_spec(runtime={"downlink": "float32"}).hash == before
+    assert small_spec().plain()["runtime"] == {"messages": "stored", "device": "cpu"}
+
+
+@pytest.mark.parametrize("downlink", ["float16", "bfloat16", "int8"])
+def test_another_downlink_is_another_spec(downlink: str) -> None:
+    spec = small_spec(runtime={"downlink": downlink})
+    assert spec.plain()["runtime"]["downlink"] == downlink
+    assert spec.hash != small_spec().hash
+    assert parse(spec.plain()) == spec
+
+
+def test_an_unknown_downlink_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"runtime.downlink.*'float32', 'float16', 'bfloat16'"):
+        small_spec(runtime={"downlink": "float8"})
+
+
 def test_the_hash_stands_for_the_whole_spec() -> None:
     assert small_spec().hash == small_spec().hash
     assert small_spec().hash != small_spec(seed=4).hash

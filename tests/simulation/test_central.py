@@ -96,7 +96,7 @@ def test_every_client_is_charged_in_every_round_drawn_or_not() -> None:
 
 def test_the_sum_is_divided_by_whom_one_expects_and_never_by_who_came() -> None:
     assembly, _, simulation = opened(a_spec(**QUIET))
-    start = simulation.start()
+    start = simulation.sent_down(simulation.start())
     updates = clipped_updates(assembly, start.model)
     for cohort in ([0, 2], [1], [0, 1, 2, 3]):
         collected = simulation.backend.collect(1, cohort, start)
@@ -106,7 +106,7 @@ def test_the_sum_is_divided_by_whom_one_expects_and_never_by_who_came() -> None:
 
 def test_a_round_without_anybody_is_noise_and_looks_like_any_other() -> None:
     _, _, simulation = opened(a_spec())
-    start = simulation.start()
+    start = simulation.sent_down(simulation.start())
     nobody = simulation.backend.collect(1, [], start)
     somebody = simulation.backend.collect(1, [0, 1], start)
     assert np.linalg.norm(nobody.combined[0].mean) > 0.0
@@ -123,9 +123,9 @@ def test_there_is_one_noise_however_many_clients_there_are(kind: str) -> None:
     assembly, _, simulation = opened(
         a_spec(data=data, mechanism=mechanism, privacy=privacy, sampling={"kind": "everyone"})
     )
-    draws = []
+    start, draws = simulation.sent_down(simulation.start()), []
     for number in range(1, 31):
-        collected = simulation.backend.collect(number, range(16), simulation.start())
+        collected = simulation.backend.collect(number, range(16), start)
         draws.append(collected.combined[0].mean * 16)
     stddev = getattr(assembly.parts[0].mechanism, "noise_stddev", None)
     assert np.std(draws) == pytest.approx(stddev, rel=0.05)
@@ -139,7 +139,7 @@ def test_at_sample_level_the_divisor_is_the_public_number_of_records() -> None:
     assembly, _, simulation = opened(spec)
     sizes = assembly.clients.sizes
     assert len(set(sizes)) > 1
-    start = simulation.start()
+    start = simulation.sent_down(simulation.start())
     collected = simulation.backend.collect(1, range(4), start)
     sums = [
         size * row for size, row in zip(sizes, clipped_updates(assembly, start.model), strict=True)
@@ -152,9 +152,9 @@ def test_at_sample_level_the_noise_is_on_the_sum_of_all_records() -> None:
     assembly, _, simulation = opened(a_spec(**SAMPLES, rounds=20))
     multiplier = assembly.spec.mechanism.parameters["noise_multiplier"]
     total = sum(assembly.clients.sizes)
-    draws = []
+    start, draws = simulation.sent_down(simulation.start()), []
     for number in range(1, 21):
-        collected = simulation.backend.collect(number, [], simulation.start())
+        collected = simulation.backend.collect(number, [], start)
         draws.append(collected.combined[0].mean * total)
     assert np.std(draws) == pytest.approx(multiplier * 1.0, rel=0.05)
 

@@ -9,8 +9,10 @@
 (float32 and bfloat16 lose more below 2^-126.) Numbers go to the nearest that the format has, ties
 to even, bfloat16 by way of float32: the same vector always becomes the same bytes. int8 cuts a
 vector into blocks of 256 coordinates, of which the last may be shorter. A block's step is its
-largest magnitude over 127, rounded up to a float32, and its codes are whole numbers of steps from
--127 to 127. All steps come first, then all codes. Everything is little-endian.
+largest magnitude over 127, rounded up to a float32 of 17 significant bits, and its codes are whole
+numbers of steps from -127 to 127. All steps come first as float32, then all codes. Everything is
+little-endian. Whatever is read is a float32 number exactly (hence the 17 bits: a code has seven),
+so that a client that trains in float32 starts from just what was sent.
 
 What the server has is released already: rounding it is post-processing, and costs no privacy.
 Nothing saturates: clients that train from something else than the server's model would go astray
@@ -31,6 +33,7 @@ DOWNLINK_FORMATS: tuple[DownlinkFormat, ...] = get_args(DownlinkFormat)
 
 BLOCK = 256  # more, and outliers coarsen more numbers; fewer, and steps take more bytes
 _MOST_STEPS = 127
+_SPARE_BITS = np.uint32(0x7F)  # of a step's float32: its last seven
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _LARGEST: dict[str, float] = {
     "float32": _FLOAT32_MAX,
@@ -140,6 +143,7 @@ def _in_steps(vector: Vector) -> bytes:
     steps = (largest / _MOST_STEPS).astype(np.float32)
     short = steps.astype(np.float64) * _MOST_STEPS < largest  # exact: 24 bits times 7
     steps[short] = np.nextafter(steps[short], np.float32(np.inf))
+    steps = ((steps.view(np.uint32) + _SPARE_BITS) & ~_SPARE_BITS).view(np.float32)
     # A block of zeros has no step, and any divisor leaves zeros.
     rows /= np.where(steps > 0.0, steps, 1.0).astype(np.float64)[:, None]
     codes = np.rint(rows).astype(np.int8).reshape(-1)[: len(vector)]
@@ -148,10 +152,15 @@ def _in_steps(vector: Vector) -> bytes:
 
 def _from_steps(payload: bytes | memoryview, dimension: int) -> Vector:
     blocks = _blocks(dimension)
-    steps = _widened(np.frombuffer(payload, dtype="<f4", count=blocks))
+    words = np.frombuffer(payload, dtype="<u4", count=blocks).astype(np.uint32)
+    steps = _widened(words.view(np.float32))
     codes = np.frombuffer(payload, dtype=np.int8, offset=4 * blocks)
-    if np.signbit(steps).any() or steps.max() * _MOST_STEPS > _FLOAT32_MAX:
-        raise WireError("payload holds a step that is negative or too large; ask for it again")
+    too_large = steps.max() * _MOST_STEPS > _FLOAT32_MAX
+    if too_large or np.signbit(steps).any() or (words & _SPARE_BITS).any():
+        raise WireError(
+            "payload holds a step that is negative, too large or has more than 17 bits; "
+            "ask for it again"
+        )
     if codes.min() < -_MOST_STEPS:
         raise WireError(f"payload holds a code below -{_MOST_STEPS}; ask for it again")
     return np.repeat(steps, BLOCK)[:dimension] * codes
