@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sottovoce.cli import deploy_run
 from sottovoce.cli.output import Json, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
@@ -179,6 +180,9 @@ def _start_in_background(what: str, folder: Path, keeper_folder: Path, seconds: 
         raise DeploymentError(f"it is already running; end it: sottovoce deploy stop {folder}")
     command = [sys.executable, "-m", "sottovoce.cli.main", "deploy", what, str(folder)]
     start_in_background(command, keeper_folder, timeout_seconds=seconds)
+
+
+app.command()(deploy_run.run)
 
 
 @app.command()
