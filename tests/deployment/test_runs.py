@@ -142,7 +142,9 @@ def test_an_interrupted_command_leaves_the_run_going_and_stop_ends_it(
 def test_stopping_the_link_ends_its_run_too(spec: Path, tmp_path: Path) -> None:
     with rehearsal(tmp_path / "link", sites=["only"], stubs=STUBS) as federation:
         out = tmp_path / "out"
-        command = federation.command("run", federation.folder, _named(spec, "endless"), "--out", out)
+        command = federation.command(
+            "run", federation.folder, _named(spec, "endless"), "--out", out
+        )
         process = subprocess.Popen(
             command, stderr=subprocess.PIPE, text=True, env=federation.environment
         )
