@@ -4,11 +4,14 @@ Its run configuration: `spec` (TOML text), `out` (run folder), `resume`, and `si
 federation.toml with the sites' public keys; empty where nodes have none.
 """
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sottovoce.config.loading import parse, parse_text
 from sottovoce.deployment.federation import Federation
 from sottovoce.deployment.grid_post import Grid
+from sottovoce.deployment.link import traffic_of
 from sottovoce.deployment.server import RunConfig, server_app
 from sottovoce.errors import ConfigError
 from sottovoce.experiments.remote import run_on_grid
@@ -21,13 +24,19 @@ def serve(grid: Grid, config: RunConfig) -> None:
             raise ConfigError(f"the run configuration lacks '{key}'; use 'sottovoce deploy run'")
     spec = parse(parse_text(str(config["spec"]), "the run's spec"), "the run's spec")
     runtime = spec.runtime.model_copy(update={"backend": "flower"})
-    sites = str(config.get("sites") or "")
+    known: dict[str, Any] = {"name_of_key": {}}
+    if config.get("sites"):
+        federation = Federation.read(Path(str(config["sites"])).parent)
+        known = {
+            "name_of_key": federation.sites_by_key(),
+            "traffic": partial(traffic_of, federation),
+        }
     run_on_grid(
         spec.model_copy(update={"runtime": runtime}),
         Path(str(config["out"])),
         grid,
-        name_of_key=Federation.read(Path(sites).parent).sites_by_key() if sites else {},
         resume=bool(config.get("resume", False)),
+        **known,
     )
 
 

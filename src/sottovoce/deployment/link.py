@@ -14,6 +14,7 @@ from sottovoce.deployment import certificates, processes
 from sottovoce.deployment.address import LOOPBACK, Address, free_port
 from sottovoce.deployment.control import Control, connected
 from sottovoce.deployment.federation import Federation
+from sottovoce.deployment.gate import TRAFFIC_PATH
 from sottovoce.deployment.keeper import keeping, state_of
 from sottovoce.deployment.processes import Child, program, stopped_at_the_end, wait_until, watch
 from sottovoce.errors import DeploymentError
@@ -126,13 +127,28 @@ def _start(
     )
 
 
-def _is_healthy(address: Address, authority: Path) -> bool:
-    context = ssl.create_default_context(cafile=str(authority))
+def traffic_of(federation: Federation) -> tuple[int, int] | None:
+    """Bytes that have passed the gate, from sites and to them; None where it does not answer."""
+    door = Address(host="localhost", port=federation.address.port)
     try:
-        with httpx.Client(verify=context, timeout=_HEALTH_SECONDS, trust_env=False) as client:
+        with _client(federation.authority) as client:
+            counted = client.get(f"https://{door}{TRAFFIC_PATH}").raise_for_status().json()
+    except (httpx.HTTPError, ValueError):
+        return None
+    return counted["up"], counted["down"]
+
+
+def _is_healthy(address: Address, authority: Path) -> bool:
+    try:
+        with _client(authority) as client:
             return client.get(f"https://{address}/health").is_success
     except httpx.HTTPError:
         return False
+
+
+def _client(authority: Path) -> httpx.Client:
+    context = ssl.create_default_context(cafile=str(authority))
+    return httpx.Client(verify=context, timeout=_HEALTH_SECONDS, trust_env=False)
 
 
 def _write_connection(federation: Federation, inner: Address) -> None:

@@ -2,6 +2,9 @@
 
 Whoever is asked has been charged. A reply counts if it opens under the plan: its round, its
 parameters, its length, its codes, once per client. Everything else is dropped and counted.
+
+A round's total bytes are all that passed the link while it lasted, polls and refusals included (and
+what other runs sent at the same time); where nobody counts, they are the messages themselves.
 """
 
 import logging
@@ -78,6 +81,7 @@ class RemoteRounds(ChargedRounds):
         vectors = sent(start, self.algorithm.shared_state, self.downlink)
         parts = [self.parts[i] for i in asked]
         orders = {part.client: self._order(plan, part, len(asked), vectors) for part in parts}
+        before = self.post.traffic()
         started = self.clock()
         sent_bytes = self.post.send(orders, expires_seconds=self.patience.deadline_seconds)
         inbox = _Inbox(plan, parts, servers)
@@ -93,10 +97,11 @@ class RemoteRounds(ChargedRounds):
             self.pause(min(longest, max(shortest, waited / 20.0), left))
         inbox.close()
         self._count_idle(plan, inbox.received)
+        up, down = _passed(before, self.post.traffic()) or (inbox.total_bytes, sent_bytes)
         return Served(
             servers=servers,
-            total_bytes_up=inbox.total_bytes,
-            total_bytes_down=sent_bytes,
+            total_bytes_up=up,
+            total_bytes_down=down,
             replies_dropped=inbox.dropped,
         )
 
@@ -129,6 +134,15 @@ class RemoteRounds(ChargedRounds):
                 f"than {self.patience.minimum_replies} replies; look at the sites' logs, then "
                 "resume the run"
             )
+
+
+def _passed(
+    before: tuple[int, int] | None, after: tuple[int, int] | None
+) -> tuple[int, int] | None:
+    """What passed between two counts; None if nobody counted, or started over."""
+    if before is None or after is None or after[0] < before[0] or after[1] < before[1]:
+        return None
+    return after[0] - before[0], after[1] - before[1]
 
 
 class _Inbox:
