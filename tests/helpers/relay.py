@@ -26,17 +26,31 @@ def relay_to(port: int) -> Iterator[Relay]:
     """A relay on a free port of this machine to another port of it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         relay = Relay(port=listener.getsockname()[1])
-        threading.Thread(target=_accept, args=(listener, port, relay), daemon=True).start()
-        yield relay
+        opened: list[socket.socket] = []
+        waiting = threading.Thread(target=_accept, args=(listener, port, relay, opened))
+        waiting.start()
+        try:
+            yield relay
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            waiting.join()
+            for side in opened:
+                side.close()
 
 
-def _accept(listener: socket.socket, port: int, relay: Relay) -> None:
+def _accept(listener: socket.socket, port: int, relay: Relay, opened: list[socket.socket]) -> None:
     while True:
         try:
             near, _ = listener.accept()
-            far = socket.create_connection(("127.0.0.1", port))
         except OSError:
             return
+        opened.append(near)
+        try:
+            far = socket.create_connection(("127.0.0.1", port))
+        except OSError:  # nobody listens there now
+            near.close()
+            continue
+        opened.append(far)
         for source, target, direction in ((near, far, "up"), (far, near, "down")):
             threading.Thread(
                 target=_pump, args=(source, target, relay, direction), daemon=True
