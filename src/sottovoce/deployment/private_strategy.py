@@ -248,7 +248,7 @@ class PrivateStrategy(Strategy):
         if not isinstance(sealed, bytes):
             raise WireError("the reply has no sealed message; is private_mod among its mods?")
         if self.settings.public_num_examples:
-            if not isinstance(weight, int) or not 0 < weight <= _MAX_EXAMPLES:
+            if type(weight) is not int or not 0 < weight <= _MAX_EXAMPLES:
                 raise WireError(f"{weight!r} is no number of examples")
         else:
             weight = 1
