@@ -32,6 +32,7 @@ from sottovoce.deployment.announcement import (
     run_name,
 )
 from sottovoce.deployment.model_arrays import Layout
+from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site import Site, read_site
 from sottovoce.domains import Vector
 from sottovoce.errors import (
@@ -83,7 +84,7 @@ def _answer(message: Message, context: Context, call_next: ClientAppCallable) ->
     if PLAN not in record:  # before it plans the server asks who is there
         return ConfigRecord({NAME: site.name})
     announcement = read_announcement(record)
-    if announcement.num_examples and not site.policy.public_counts:
+    if announcement.num_examples and not _counts_are_public(site):
         raise PolicyError(
             "the number of examples is asked for in the clear; 'public_counts' is false"
         )
@@ -114,6 +115,10 @@ def find_site(context: Context) -> Site:
         return read_site(Path(str(path).replace(f"{{{_PARTITION}}}", partition)))
     except SottovoceError as error:
         raise _NoSiteError(str(error)) from None
+
+
+def _counts_are_public(site: Site) -> bool:
+    return isinstance(site.policy, Policy) and site.policy.public_counts
 
 
 def _own_record(message: Message) -> ConfigRecord:
