@@ -18,10 +18,13 @@ from fake_grid import (
     write_site,
 )
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
 from flwr.common.serde import message_to_proto
 
 from sottovoce.deployment.announcement import RECORD, Announcement
 from sottovoce.deployment.model_arrays import Layout
+from sottovoce.deployment.private_mod import private_mod
 from sottovoce.deployment.site import LEDGER_NAME
 from sottovoce.domains import L2Ball, Vector
 from sottovoce.errors import PolicyError
@@ -224,6 +227,13 @@ def test_a_message_without_a_plan_is_refused(site: Path) -> None:
     assert "legacy" in refusal(answer(legacy, never_trains, site=str(site)))
     unreadable = a_message(records={RECORD: ConfigRecord({"plan": "{"})})
     assert "cannot be read" in refusal(answer(unreadable, never_trains, site=str(site)))
+
+
+def test_a_legacy_client_is_refused_with_a_sentence(site: Path) -> None:
+    app = ClientApp(client_fn=lambda context: NumPyClient().to_client(), mods=[private_mod])
+    reply = app(a_message(an_announcement()), a_context(site=str(site)))
+    assert "legacy API (NumPyClient" in refusal(reply)
+    assert charges(site) == []
 
 
 @pytest.mark.parametrize("message_type", ["evaluate", "query"])

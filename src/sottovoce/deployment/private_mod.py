@@ -158,6 +158,13 @@ def _trained(
     except SottovoceError as error:
         # An app may raise what it likes: ours are the only refusals that may be told.
         raise RuntimeError("the app failed") from error
+    except KeyError as error:
+        if error.args == (_LEGACY_RECORD,):  # Flower's own, before any data were looked at
+            raise PolicyError(
+                "the app is a client of Flower's legacy API (NumPyClient, Client); write it with "
+                "@app.train()"
+            ) from None
+        raise
     if reply.has_error():
         raise DeploymentError(f"the app answered with an error: {reply.error.reason}")
     if len(reply.content.array_records) != 1:
