@@ -22,8 +22,10 @@ def test_fewer_than_ten_lines_make_it_private() -> None:
             compile(plain, name, "exec")
             assert "sottovoce" not in plain
         else:
-            assert "sottovoce" not in tomllib.loads(plain)["tool"]["flwr"]["app"]["config"]
-    assert marked == 8
+            table = tomllib.loads(plain)
+            assert "sottovoce" not in table["tool"]["flwr"]["app"]["config"]
+            assert not any("sottovoce" in one for one in table["project"]["dependencies"])
+    assert marked == 9
 
 
 def test_flower_joins_the_table_to_the_keys_that_are_read() -> None:

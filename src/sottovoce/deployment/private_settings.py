@@ -7,7 +7,7 @@
     mechanism = "gauss_hermite"     # the default
     bits = 1                        # a coordinate; the default where the mechanism has levels
     adjacency = "zero-out"          # the default; or "replace-one"
-    ledger = "server.sqlite"        # what the server has asked for [kept for the run only]
+    ledger = "/var/server.sqlite"   # what the server has asked for [kept for the run only]
     public-num-examples = false     # true: clients say of how many examples an update is made
     parameters.<name> = ...         # any other parameter of the mechanism
 
