@@ -38,6 +38,7 @@ class Policy:
     trust_server        charge less where the *server* is trusted to shuffle, or to reveal sums only
     float_noise         mechanisms whose noise is drawn in floating point, which leaks low bits
     seeded_randomness   keys that whoever knows the seed can make: for tests, no privacy at all
+    public_counts       say of how many examples an update is made, in the clear and uncharged
     """
 
     mechanisms: tuple[str, ...]
@@ -50,6 +51,7 @@ class Policy:
     trust_server: bool = False
     float_noise: bool = False
     seeded_randomness: bool = False
+    public_counts: bool = False
 
     def __post_init__(self) -> None:
         for kind in self.mechanisms:
