@@ -185,7 +185,8 @@ def our_rounds(
             stderr=subprocess.DEVNULL,
         )
         marks = _watch(folder / "run" / "metrics.jsonl", relay, run)
-    rows = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").open()]
+    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
     seconds = [after[0] - before[0] for before, after in itertools.pairwise(marks)]
     wire = [
         (after[1] - before[1], after[2] - before[2]) for before, after in itertools.pairwise(marks)

@@ -95,7 +95,8 @@ def test_a_million_bits_take_little_more_than_their_payload(tmp_path: Path) -> N
         for name in SITES:
             running.start_node(name)
         marks = _counted_by_round(running, relay, tmp_path)
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
     assert [row["clients_received"] for row in rows] == [2, 2, 2]
     payload = (999_985 + 7) // 8
     steps = -(-999_985 // 256)
