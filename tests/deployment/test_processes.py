@@ -122,12 +122,27 @@ def test_a_stopped_node_is_offline_and_comes_back(running: RunningFederation) ->
     assert running.status()["sites"]["hospital-b"] == "online"
 
 
-def test_a_node_that_was_killed_comes_back(running: RunningFederation) -> None:
+def test_children_end_with_a_keeper_that_is_killed(running: RunningFederation) -> None:
     state = state_of(running.site("hospital-b").node_folder)
     assert state
     os.kill(state["pid"], signal.SIGKILL)
     _eventually(lambda: processes_of(running.site("hospital-b").folder) == [])
     running.start_node("hospital-b")
+    assert running.status()["sites"]["hospital-b"] == "online"
+
+
+@pytest.mark.slow
+def test_a_node_that_was_cut_off_waits_until_the_link_has_noticed(
+    running: RunningFederation,
+) -> None:
+    for process in Path("/proc").glob("[0-9]*"):
+        command = (process / "cmdline").read_bytes() if process.exists() else b""
+        if b"flower-supernode" in command and b"hospital-b" in command:
+            os.kill(int(process.name), signal.SIGKILL)  # as a machine that loses power
+    _eventually(lambda: processes_of(running.site("hospital-b").folder) == [])
+    assert running.status()["sites"]["hospital-b"] == "online"  # so the link believes
+    running.start_node("hospital-b")
+    assert state_of(running.site("hospital-b").node_folder) is not None
     assert running.status()["sites"]["hospital-b"] == "online"
 
 

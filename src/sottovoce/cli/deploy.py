@@ -107,12 +107,13 @@ def certificates(
     """Show who can prove who they are, and until when; take a site's key; renew."""
     from sottovoce.deployment.federation import Federation
     from sottovoce.deployment.keeper import state_of
-    from sottovoce.deployment.link import register_sites, running_link
 
     federation = Federation.read(folder)
     if add is not None:
         federation = federation.add_site(*add)
         if state_of(federation.link_folder):
+            from sottovoce.deployment.link import register_sites, running_link
+
             with running_link(federation) as control:
                 register_sites(federation, control)
     if renew:

@@ -4,7 +4,7 @@ import json
 import ssl
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -43,11 +43,18 @@ def keep_link(federation: Federation, *, on_ready: Callable[[], None]) -> None:
         _start(children, federation, "Flower's link", link_command(federation, inner), inner)
         with connected(str(inner), federation.authority) as control:
             register_sites(federation, control)
+        _start(
+            children, federation, "the link's executor", executor_command(federation, inner), inner
+        )
         door = Address(host="localhost", port=federation.address.port)
         _start(children, federation, "the link's gate", gate_command(federation, inner), door)
         announce({"control": str(inner)})
         on_ready()
-        watch(children)
+        try:
+            watch(children)
+        except SystemExit:
+            _stop_runs(inner, federation.authority)
+            raise
 
 
 def link_command(federation: Federation, inner: Address) -> list[str]:
@@ -59,8 +66,18 @@ def link_command(federation: Federation, inner: Address) -> list[str]:
         *("--ssl-certfile", str(federation.certificate)),
         *("--ssl-keyfile", str(federation.certificate_key)),
         *("--database", str(federation.link_folder / "flower.sqlite")),
+        *("--isolation", "process"),
         "--enable-supernode-auth",
         "--disable-runtime-dependency-installation",
+    ]
+
+
+def executor_command(federation: Federation, inner: Address) -> list[str]:
+    """What starts the server's side of runs; ours to end, with what it has started."""
+    return [
+        program("flower-superexec"),
+        *("--runtime-api-address", str(inner)),
+        *("--root-certificates", str(federation.authority)),
     ]
 
 
@@ -125,6 +142,14 @@ def _start(
         what=f"{name} did not answer",
         timeout_seconds=START_SECONDS,
     )
+
+
+def _stop_runs(inner: Address, authority: Path) -> None:
+    """End what still runs: Flower's link waits for it otherwise, and would call it running ever."""
+    with suppress(DeploymentError), connected(str(inner), authority) as control:
+        for run in control.runs():
+            if not run.has_ended:
+                control.stop_run(run.run_id)
 
 
 def traffic_of(federation: Federation) -> tuple[int, int] | None:
