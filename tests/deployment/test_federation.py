@@ -7,7 +7,7 @@ import pytest
 
 from sottovoce.deployment.address import Address
 from sottovoce.deployment.federation import Federation, create_federation
-from sottovoce.deployment.site import Site, create_rehearsal_sites, create_site
+from sottovoce.deployment.site_folder import SiteFolder, create_rehearsal_sites, create_site
 from sottovoce.errors import ConfigError, DeploymentError, ParameterError, SottovoceError
 
 ADDRESS = Address(host="link.example.org", port=9443)
@@ -18,7 +18,7 @@ def federation(tmp_path: Path) -> Federation:
     return create_federation(tmp_path / "Fed 1", address=ADDRESS, sites=["a", "b"], hosts=["::7"])
 
 
-def _join(federation: Federation, folder: Path, name: str) -> Site:
+def _join(federation: Federation, folder: Path, name: str) -> SiteFolder:
     return create_site(folder, name=name, address=ADDRESS, root_certificate=federation.authority)
 
 
@@ -75,7 +75,7 @@ def test_another_folder_is_no_federation(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a federation's folder"):
         Federation.read(tmp_path)
     with pytest.raises(ConfigError, match="is not a site's folder"):
-        Site.read(tmp_path)
+        SiteFolder.read(tmp_path)
     (tmp_path / "federation.toml").write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="is not UTF-8"):
         Federation.read(tmp_path)
@@ -134,7 +134,7 @@ def test_a_rehearsal_has_all_that_its_sites_need(tmp_path: Path) -> None:
     create_rehearsal_sites(federation)
     assert list(Federation.read(federation.folder).public_keys()) == ["a", "b"]
     for name in ("a", "b"):
-        site = Site.read(federation.folder / "sites" / name)
+        site = SiteFolder.read(federation.folder / "sites" / name)
         assert (site.name, site.policy_problem(), site.link_problem()) == (name, None, None)
 
 
@@ -155,17 +155,17 @@ SITE = 'name = "a"\n[link]\naddress = "127.0.0.1:1"\n{}\n[policy]\n'
 def test_a_bad_link_table_is_said_in_a_sentence(tmp_path: Path, link: str, said: str) -> None:
     (tmp_path / "site.toml").write_text(SITE.format(link))
     with pytest.raises(ConfigError, match=said):
-        Site.read(tmp_path)
+        SiteFolder.read(tmp_path)
 
 
 def test_insecure_is_for_one_machine(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
     path.write_text(SITE.format("insecure = true"))
-    assert Site.read(tmp_path).root_certificate is None
-    assert Site.read(tmp_path).link_problem() is None
+    assert SiteFolder.read(tmp_path).root_certificate is None
+    assert SiteFolder.read(tmp_path).link_problem() is None
     path.write_text(SITE.format("insecure = true").replace("127.0.0.1", "10.0.0.1"))
     with pytest.raises(ConfigError, match="is for rehearsals on one machine"):
-        Site.read(tmp_path)
+        SiteFolder.read(tmp_path)
 
 
 def test_a_site_folder_is_made_whole_or_not_at_all(federation: Federation, tmp_path: Path) -> None:

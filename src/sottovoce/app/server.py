@@ -1,9 +1,10 @@
 """`sottovoce.app.server:app`, the ServerApp: a spec, a run folder, and the nodes that are there.
 
-Its run configuration: `spec` (TOML text), `out` (run folder), `resume`, and `sites`, the operator's
+Its run configuration: `spec` (TOML or JSON), `out` (run folder), `resume`, and `sites`, the operator's
 federation.toml with the sites' public keys; empty where nodes have none.
 """
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ def serve(grid: Grid, config: RunConfig) -> None:
     for key in ("spec", "out"):
         if not config.get(key):
             raise ConfigError(f"the run configuration lacks '{key}'; use 'sottovoce deploy run'")
-    spec = parse(parse_text(str(config["spec"]), "the run's spec"), "the run's spec")
+    spec = parse(_table(str(config["spec"])), "the run's spec")
     runtime = spec.runtime.model_copy(update={"backend": "flower"})
     known: dict[str, Any] = {"name_of_key": {}}
     if config.get("sites"):
@@ -38,6 +39,14 @@ def serve(grid: Grid, config: RunConfig) -> None:
         resume=bool(config.get("resume", False)),
         **known,
     )
+
+
+def _table(text: str) -> dict[str, Any]:
+    """The spec as people write it, or as 'sottovoce deploy run' does."""
+    if text.startswith("{"):
+        found: dict[str, Any] = json.loads(text)
+        return found
+    return parse_text(text, "the run's spec")
 
 
 app = server_app(serve)

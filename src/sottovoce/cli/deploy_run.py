@@ -1,5 +1,6 @@
 """`sottovoce deploy run`: one spec over a federation, followed to its end."""
 
+import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,6 +23,9 @@ _INTERRUPTED = 130
 def run(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A federation's folder.")],
     spec: Annotated[Path, typer.Argument(help="A TOML file; see examples/.")],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a key, as a.b=c; repeatable.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder [DIR/runs/NAME].")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
     as_json: Json = False,
@@ -34,13 +38,14 @@ def run(
     from sottovoce.errors import OutputError
     from sottovoce.experiments.run_folder import RunFolder
 
-    federation, loaded = Federation.read(folder), load(spec)
+    federation, loaded = Federation.read(folder), load(spec, set_ or [])
     run_folder = RunFolder((out or federation.runs_folder / loaded.name).absolute())
     _check_folder(run_folder, resume=resume)
+    _check_clients(loaded, federation)
     with running_link(federation) as control:
         order = Order(
             name=loaded.name,
-            spec=spec.read_text(encoding="utf-8"),
+            spec=json.dumps(loaded.plain()),
             rounds=loaded.rounds,
             out=run_folder.path,
             resume=resume,
@@ -72,6 +77,22 @@ def _check_folder(run_folder: "RunFolder", *, resume: bool) -> None:
         raise OutputError(f"nothing to resume: {path} is not a run folder")
     if not resume and path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise OutputError(f"{path} is not empty; continue with --resume or choose another --out")
+
+
+def _check_clients(spec: "RunSpec", federation: "Federation") -> None:
+    """A run that waits for sites that will never come is noticed now."""
+    from sottovoce.errors import ConfigError
+    from sottovoce.learning.client_names import client_name
+
+    data = spec.data
+    numbered = [client_name(number) for number in range(data.clients or 0)]
+    clients = list(data.sites) or list(data.names) or numbered
+    strangers = [name for name in clients if name not in federation.sites]
+    if strangers:
+        raise ConfigError(
+            f"the spec's client '{strangers[0]}' is no site of the federation; its sites are "
+            f"{', '.join(federation.sites)}: name them in 'data.names' (or 'data.sites')"
+        )
 
 
 def _follow(

@@ -48,7 +48,7 @@ def oversampled(spec: RunSpec) -> RunSpec:
     factor = spec.deployment.oversampling
     match spec.sampling:
         case FixedSizeSpec(size=size):
-            names = spec.data.clients or len(spec.data.sites) or size
+            names = spec.data.clients or len(spec.data.names) or len(spec.data.sites) or size
             more = FixedSizeSpec(kind="fixed_size", size=min(names, math.ceil(size * factor)))
             return spec.model_copy(update={"sampling": more})
         case PoissonSpec(rate=rate):
