@@ -1,7 +1,7 @@
 """`sottovoce.app.server:app`, the ServerApp: a spec, a run folder, and the nodes that are there.
 
-Its run configuration: `spec` (TOML or JSON), `out` (run folder), `resume`, and `sites`, the operator's
-federation.toml with the sites' public keys; empty where nodes have none.
+Its run configuration: `spec` (TOML or JSON), `out` (run folder), `resume`, and `sites`, the file
+federation.toml of the operator, beside whom the public keys lie; empty where nodes have none.
 """
 
 import json
