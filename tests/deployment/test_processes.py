@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from federations import RunningFederation, idle_worker, processes_of, rehearsal
 
+from sottovoce.deployment.federation import Federation
 from sottovoce.deployment.keeper import state_of
+from sottovoce.deployment.link import running_link
 from sottovoce.deployment.site import create_site
 
 pytest.importorskip("flwr")
@@ -150,8 +152,12 @@ def test_sites_find_a_link_that_was_started_again(running: RunningFederation) ->
     running.stop_link()
     assert processes_of(running.folder / "link") == []
     assert running.status()["link"] == "down"
+    path = running.folder / "federation.toml"
+    path.write_text(path.read_text().replace(', "late"', ""))
     running.start_link()
     _eventually(lambda: running.status()["sites"]["hospital-a"] == "online")
+    with running_link(Federation.read(running.folder)) as control:
+        assert {node.name for node in control.nodes()} == set(SITES)  # the third was taken out
 
 
 def test_stop_leaves_no_process(tmp_path: Path) -> None:
