@@ -1,5 +1,6 @@
 """Flower's real programs: a link and its sites come up, know each other, and end."""
 
+import dataclasses
 import os
 import signal
 import ssl
@@ -15,8 +16,9 @@ from federations import RunningFederation, idle_worker, processes_of, rehearsal
 
 from sottovoce.deployment.federation import Federation
 from sottovoce.deployment.keeper import state_of
-from sottovoce.deployment.link import running_link
+from sottovoce.deployment.link import register_sites, running_link
 from sottovoce.deployment.site import create_site
+from sottovoce.errors import DeploymentError
 
 pytest.importorskip("flwr")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc")
@@ -158,6 +160,9 @@ def test_sites_find_a_link_that_was_started_again(running: RunningFederation) ->
     _eventually(lambda: running.status()["sites"]["hospital-a"] == "online")
     with running_link(Federation.read(running.folder)) as control:
         assert {node.name for node in control.nodes()} == set(SITES)  # the third was taken out
+        grown = dataclasses.replace(running.federation, sites=(*SITES, "late"))
+        with pytest.raises(DeploymentError, match="comes back with a new key"):
+            register_sites(grown, control)
 
 
 def test_stop_leaves_no_process(tmp_path: Path) -> None:

@@ -161,26 +161,28 @@ def node(folder: SiteFolder, background: Background = False) -> None:
     from sottovoce.deployment.site import Site
 
     site = Site.read(folder)
-    if background:
-        _start_in_background("node", site.folder, site.node_folder, START_SECONDS)
-        typer.echo(f"the node of '{site.name}' is up")
-        return
 
-    def on_ready(connected: bool) -> None:
+    def say(connected: bool, end: str = "") -> None:
         state = "connected to" if connected else "up and waits for"
-        typer.echo(f"the node of '{site.name}' is {state} {site.address}; Ctrl-C ends it")
+        typer.echo(f"the node of '{site.name}' is {state} {site.address}{end}")
 
-    keep_node(site, on_ready=on_ready)
+    if background:
+        state = _start_in_background("node", site.folder, site.node_folder, START_SECONDS)
+        say(state["connected"])
+    else:
+        keep_node(site, on_ready=lambda connected: say(connected, "; Ctrl-C ends it"))
 
 
-def _start_in_background(what: str, folder: Path, keeper_folder: Path, seconds: float) -> None:
+def _start_in_background(
+    what: str, folder: Path, keeper_folder: Path, seconds: float
+) -> dict[str, Any]:
     from sottovoce.deployment.keeper import start_in_background, state_of
     from sottovoce.errors import DeploymentError
 
     if state_of(keeper_folder):
         raise DeploymentError(f"it is already running; end it: sottovoce deploy stop {folder}")
     command = [sys.executable, "-m", "sottovoce.cli.main", "deploy", what, str(folder)]
-    start_in_background(command, keeper_folder, timeout_seconds=seconds)
+    return start_in_background(command, keeper_folder, timeout_seconds=seconds)
 
 
 app.command()(deploy_run.run)

@@ -54,11 +54,12 @@ async def _health(_: Request) -> Response:
 
 
 async def _forward(request: Request) -> Response:
-    if not _CALL.fullmatch(request.url.path):
+    path: str = request.scope["path"]  # as it was sent; a URL would take it apart anew
+    if not _CALL.fullmatch(path):
         return PlainTextResponse("only sites' calls pass here", status_code=403)
     client: httpx.AsyncClient = request.state.client
     call = client.build_request(
-        "POST", request.url.path, headers=_end_to_end(request.headers), content=request.stream()
+        "POST", path, headers=_end_to_end(request.headers), content=request.stream()
     )
     try:
         answer = await client.send(call, stream=True)
