@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tls import made_in_the_past, serving
 
 pytest.importorskip("flwr")
 
@@ -101,6 +102,31 @@ def test_a_link_does_not_start_with_a_certificate_that_sites_refuse(
     assert result.code == 2
     assert "not for '10.0.0.9'; 'sottovoce deploy certificates" in result.err
     assert not (fed / "link" / "link.log").exists()
+
+
+def test_an_expired_certificate_stops_link_and_node_with_a_sentence(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed = tmp_path / "fed"
+    with monkeypatch.context() as past:
+        made_in_the_past(past, days=20)
+        assert _init(cli, fed, "--days", 5).code == 0
+    day = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=15)
+    certificate = fed.absolute() / "certificates" / "link.crt"
+    refused = cli("deploy", "link", fed)
+    assert refused.code == 2
+    assert f"{certificate} expired on {day:%Y-%m-%d}; 'sottovoce deploy certif" in refused.err
+    status = cli("deploy", "status", fed)
+    assert f"warning: {certificate} expired" in status.err
+    with serving(certificate, certificate.with_name("link.key")) as port:
+        site = fed / "sites" / "a" / "site.toml"
+        site.write_text(site.read_text().replace("9443", str(port)))
+        refused = cli("deploy", "node", site.parent)
+    assert refused.code == 2
+    assert "shows a certificate that is refused: certificate has expired" in refused.err
+    assert not (site.parent / "node" / "node.log").exists()
+    assert cli("deploy", "certificates", fed, "--renew").code == 0
+    assert cli("deploy", "status", fed, "--json").json["problem"] is None
 
 
 def test_without_flower_the_command_says_what_to_install(

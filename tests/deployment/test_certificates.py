@@ -1,21 +1,18 @@
 """Certificates and keys: what real TLS makes of them, and what is said about bad ones."""
 
-import contextlib
 import datetime
 import os
 import socket
-import ssl
 import stat
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from tls import made_in_the_past, serving
 
-from sottovoce.deployment import certificates
 from sottovoce.deployment.address import Address
 from sottovoce.deployment.certificates import (
     create_authority,
@@ -51,54 +48,13 @@ def _issue(folder: Path, *hosts: str, days: int = 5) -> tuple[Path, Path]:
     return certificate, key
 
 
-@contextlib.contextmanager
-def _serving(certificate: Path, key: Path, *, host: str = "127.0.0.1") -> Iterator[int]:
-    """A TLS server on this machine that says hello to whoever trusts it."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    server = socket.create_server((host, 0))
-
-    def serve() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = server.accept()
-                with contextlib.suppress(OSError), connection:
-                    context.wrap_socket(connection, server_side=True).close()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield server.getsockname()[1]
-    finally:
-        server.shutdown(socket.SHUT_RDWR)
-        server.close()
-        thread.join()
-
-
-def _in_the_past(monkeypatch: pytest.MonkeyPatch, days: int) -> None:
-    """Make what is made from now on `days` older (or younger, if negative)."""
-
-    class Earlier(datetime.datetime):
-        @classmethod
-        def now(cls, tz: datetime.tzinfo | None = None) -> "Earlier":
-            moved = datetime.datetime.now(tz) - datetime.timedelta(days=days)
-            return cls.fromtimestamp(moved.timestamp(), tz)
-
-    class Module:
-        UTC = datetime.UTC
-        timedelta = datetime.timedelta
-
-    Module.datetime = Earlier  # type: ignore[attr-defined]
-    monkeypatch.setattr(certificates, "datetime", Module)
-
-
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 def test_a_site_trusts_the_link_under_this_machines_own_names(
     authority: Path, tmp_path: Path, host: str
 ) -> None:
     certificate, key = _issue(tmp_path, "link.example.org")
     assert names_in(certificate) == ["link.example.org", "localhost", "127.0.0.1"]
-    with _serving(certificate, key) as port:
+    with serving(certificate, key) as port:
         assert handshake_problem(Address(host=host, port=port), authority) is None
     assert link_problem(certificate, key, authority=authority, host="link.example.org") is None
 
@@ -108,7 +64,7 @@ def test_a_link_of_another_authority_is_refused(authority: Path, tmp_path: Path)
     other.mkdir()
     create_authority(other / "ca.crt", other / "ca.key", name="other", days=10)
     certificate, key = _issue(other, "127.0.0.1")
-    with _serving(certificate, key) as port:
+    with serving(certificate, key) as port:
         problem = handshake_problem(Address(host="127.0.0.1", port=port), authority)
     assert problem is not None
     assert "certificate that is refused" in problem
@@ -125,7 +81,7 @@ def test_a_wrong_host_is_named(authority: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere 127.0.0.2 is nobody")
 def test_a_wrong_host_is_refused(authority: Path, tmp_path: Path) -> None:
     certificate, key = _issue(tmp_path)
-    with _serving(certificate, key, host="127.0.0.2") as port:
+    with serving(certificate, key, host="127.0.0.2") as port:
         problem = handshake_problem(Address(host="127.0.0.2", port=port), authority)
     assert problem is not None
     assert "IP address mismatch" in problem
@@ -135,14 +91,14 @@ def test_an_expired_certificate_is_said_with_its_date(
     authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as past:
-        _in_the_past(past, days=20)
+        made_in_the_past(past, days=20)
         certificate, key = _issue(tmp_path, days=5)
     day = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=15)
     assert expires_at(certificate).date() == day.date()
     assert date_problem(certificate) == f"{certificate} expired on {day:%Y-%m-%d}"
     problem = link_problem(certificate, key, authority=authority, host="localhost")
     assert problem == f"{certificate} expired on {day:%Y-%m-%d}"
-    with _serving(certificate, key) as port:
+    with serving(certificate, key) as port:
         refused = handshake_problem(Address(host="127.0.0.1", port=port), authority)
     assert refused is not None
     assert "certificate has expired" in refused
@@ -152,7 +108,7 @@ def test_a_certificate_of_tomorrow_asks_about_the_clock(
     authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as future:
-        _in_the_past(future, days=-2)
+        made_in_the_past(future, days=-2)
         certificate, _ = _issue(tmp_path)
     problem = date_problem(certificate)
     assert problem is not None

@@ -1,5 +1,6 @@
 """Flower's real programs: a link and its sites come up, know each other, and end."""
 
+import dataclasses
 import os
 import signal
 import ssl
@@ -13,8 +14,11 @@ from pathlib import Path
 import pytest
 from federations import RunningFederation, idle_worker, processes_of, rehearsal
 
+from sottovoce.deployment.federation import Federation
 from sottovoce.deployment.keeper import state_of
+from sottovoce.deployment.link import register_sites, running_link
 from sottovoce.deployment.site_folder import create_site
+from sottovoce.errors import DeploymentError
 
 pytest.importorskip("flwr")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc")
@@ -150,8 +154,15 @@ def test_sites_find_a_link_that_was_started_again(running: RunningFederation) ->
     running.stop_link()
     assert processes_of(running.folder / "link") == []
     assert running.status()["link"] == "down"
+    path = running.folder / "federation.toml"
+    path.write_text(path.read_text().replace(', "late"', ""))
     running.start_link()
     _eventually(lambda: running.status()["sites"]["hospital-a"] == "online")
+    with running_link(Federation.read(running.folder)) as control:
+        assert {node.name for node in control.nodes()} == set(SITES)  # the third was taken out
+        grown = dataclasses.replace(running.federation, sites=(*SITES, "late"))
+        with pytest.raises(DeploymentError, match="comes back with a new key"):
+            register_sites(grown, control)
 
 
 def test_stop_leaves_no_process(tmp_path: Path) -> None:

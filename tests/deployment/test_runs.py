@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from federations import RunningFederation, idle_worker, processes_of, rehearsal
 
+from sottovoce.config.loading import parse, parse_text
+from sottovoce.deployment.processes import program
 from sottovoce.deployment.runs import Order, write_app
 
 pytest.importorskip("flwr")
@@ -184,17 +186,25 @@ def test_the_rehearsal_in_the_documentation_works_as_written(tmp_path: Path) -> 
     assert processes_of(tmp_path / "fed") == []
 
 
-def test_the_example_app_is_one_that_flower_takes() -> None:
-    from flwr.cli.config_utils import load_and_validate
-
-    from sottovoce.config.loading import parse, parse_text
-
-    config, warnings = load_and_validate(
-        ROOT / "examples" / "flower" / "app" / "pyproject.toml", check_module=False
-    )
-    assert warnings == []
-    spec = parse(parse_text(config["tool"]["flwr"]["app"]["config"]["spec"], "spec"))
+def test_the_example_app_runs_with_flowers_own_command(
+    running: RunningFederation, tmp_path: Path
+) -> None:
+    app = ROOT / "examples" / "flower" / "app"
+    sites = running.folder / "federation.toml"
+    subprocess.run(
+        [program("flwr"), "run", app, "sottovoce", "--run-config",
+         f'out="{tmp_path / "out"}" sites="{sites}"'],
+        env={**running.environment, "FLWR_HOME": str(running.folder / "link" / "flower")},
+        check=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while running.status()["runs"][-1]["state"] != "finished:completed":
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    told = json.loads((tmp_path / "out" / "told.json").read_text())
+    spec = parse(parse_text(told["spec"], "spec"))
     assert spec.data.clients == 2
+    assert running.status()["runs"][-1]["rounds"] is None  # nobody told us about it
 
 
 def test_the_app_holds_a_spec_and_no_code(running: RunningFederation, tmp_path: Path) -> None:

@@ -77,11 +77,12 @@ async def _health(_: Request) -> Response:
 
 
 async def _forward(request: Request) -> Response:
-    if not _CALL.fullmatch(request.url.path):
+    path: str = request.scope["path"]  # as it was sent; a URL would take it apart anew
+    if not _CALL.fullmatch(path):
         return PlainTextResponse("only sites' calls pass here", status_code=403)
     client: httpx.AsyncClient = request.state.client
     traffic: Traffic = request.app.state.traffic
-    traffic.up += _head_bytes(request.url.path, request.headers)
+    traffic.up += _head_bytes(path, request.headers)
 
     async def coming() -> AsyncIterator[bytes]:
         async for chunk in request.stream():
@@ -89,7 +90,7 @@ async def _forward(request: Request) -> Response:
             yield chunk
 
     call = client.build_request(
-        "POST", request.url.path, headers=_end_to_end(request.headers), content=coming()
+        "POST", path, headers=_end_to_end(request.headers), content=coming()
     )
     try:
         answer = await client.send(call, stream=True)

@@ -59,8 +59,10 @@ def state_of(folder: Path) -> dict[str, Any] | None:
         time.sleep(POLL_SECONDS / 4)
 
 
-def start_in_background(command: Sequence[str], folder: Path, *, timeout_seconds: float) -> None:
-    """Start a keeper that outlives this process, and wait until it announces that all is up."""
+def start_in_background(
+    command: Sequence[str], folder: Path, *, timeout_seconds: float
+) -> dict[str, Any]:
+    """Start a keeper that outlives this process, wait for its announcement, and return it."""
     log = folder / _LOG_NAME
     with files.explained("write", log):
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -83,6 +85,7 @@ def start_in_background(command: Sequence[str], folder: Path, *, timeout_seconds
             process.wait()
             raise DeploymentError(f"it was not up after {timeout_seconds:.0f} seconds; see {log}")
         time.sleep(POLL_SECONDS)
+    return state
 
 
 def stop_keeper(folder: Path) -> bool:

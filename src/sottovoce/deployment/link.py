@@ -94,18 +94,33 @@ def gate_command(federation: Federation, inner: Address) -> list[str]:
 
 def register_sites(federation: Federation, control: Control) -> dict[str, int]:
     """Bring the link's list of sites in line with the federation's; gives their node ids."""
-    keys = {
-        site: certificates.as_flower_knows_it(key) for site, key in federation.public_keys().items()
-    }
-    known = {(node.name, node.public_key): node.node_id for node in control.nodes()}
-    for (name, key), node_id in known.items():
-        if keys.get(name) != key:  # taken out, or it has another key now
-            control.unregister(node_id)
+    keys = flower_keys(federation)
+    known = {node.public_key: node.node_id for node in control.nodes()}
+    for key in known.keys() - set(keys.values()):
+        control.unregister(known[key])
     node_ids = {
-        name: known.get((name, key)) or control.register(name, key) for name, key in keys.items()
+        name: known[key] if key in known else _register(name, key, control)
+        for name, key in keys.items()
     }
     files.write_json(federation.node_ids_path, node_ids)
     return node_ids
+
+
+def flower_keys(federation: Federation) -> dict[str, bytes]:
+    """The sites' public keys as the link knows them."""
+    return {
+        site: certificates.as_flower_knows_it(key) for site, key in federation.public_keys().items()
+    }
+
+
+def _register(name: str, key: bytes, control: Control) -> int:
+    try:
+        return control.register(name, key)
+    except DeploymentError as error:
+        raise DeploymentError(
+            f"the key of '{name}' was not taken ({error}). A site that was taken out comes back "
+            "with a new key: it makes a new folder with 'sottovoce deploy join'"
+        ) from None
 
 
 @contextmanager

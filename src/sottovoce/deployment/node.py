@@ -43,7 +43,7 @@ def keep_node(site: SiteFolder, *, on_ready: Callable[[bool], None]) -> None:
             online.touch()
             command = [sys.executable, "-m", _WORKER, str(runtime), str(site.file)]
             children.append(_child(site, "worker", command))
-            announce({"runtime": str(runtime)})
+            announce({"runtime": str(runtime), "connected": connected})
             on_ready(connected)
             watch(children)
     except SystemExit:  # a calm end: Flower's node has said goodbye
