@@ -8,6 +8,7 @@ what other runs sent at the same time); where nobody counts, they are the messag
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from sottovoce.errors import DeploymentError, WireError
 from sottovoce.mechanisms import registry
 from sottovoce.rounds.broadcast import Start, sent
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
+from sottovoce.simulation.backend import Collected
 from sottovoce.simulation.charged import ChargedRounds, Served, Server
 from sottovoce.wire.broadcast import DownlinkFormat
 from sottovoce.wire.message import open_sealed
@@ -60,6 +62,13 @@ class RemoteRounds(ChargedRounds):
     pause: Callable[[float], None] = time.sleep
     _idle: _Idle = field(default_factory=_Idle, init=False, repr=False, compare=False)
 
+    def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
+        # Not super(): a class with slots is made anew, and super() would look for the old one.
+        collected = ChargedRounds.collect(self, number, cohort, start)
+        if cohort:  # a round for which nobody was drawn says nothing about the sites
+            self._count_idle(number, collected.clients_received)
+        return collected
+
     def _reachable(self, cohort: Sequence[int]) -> Sequence[int]:
         """Who can be asked; waits for the fewest that a round needs, up to its deadline."""
         names = [self.parts[i].client for i in cohort]
@@ -75,9 +84,9 @@ class RemoteRounds(ChargedRounds):
         return self.patience.deadline_seconds - (self.clock() - started)
 
     def _serve(self, plan: RoundPlan, asked: Sequence[int], start: Start) -> Served:
-        servers = [self._open(plan, uplink) for uplink in range(self.algorithm.uplinks)]
         if not asked:
-            return Served(servers=servers)
+            return Served(servers=())
+        servers = [self._open(plan, uplink) for uplink in range(self.algorithm.uplinks)]
         vectors = sent(start, self.algorithm.shared_state, self.downlink)
         parts = [self.parts[i] for i in asked]
         orders = {part.client: self._order(plan, part, len(asked), vectors) for part in parts}
@@ -85,7 +94,8 @@ class RemoteRounds(ChargedRounds):
         started = self.clock()
         sent_bytes = self.post.send(orders, expires_seconds=self.patience.deadline_seconds)
         inbox = _Inbox(plan, parts, servers)
-        wanted = max(1, -(-len(asked) * self.patience.enough // 1))
+        # Rounded first: 1/1.1 of 55 is 50, and not a bit more.
+        wanted = max(1, math.ceil(round(len(asked) * self.patience.enough, 9)))
         while True:
             for reply in self.post.collect():
                 inbox.take(reply)
@@ -96,10 +106,10 @@ class RemoteRounds(ChargedRounds):
             waited = self.patience.deadline_seconds - left
             self.pause(min(longest, max(shortest, waited / 20.0), left))
         inbox.close()
-        self._count_idle(plan, inbox.received)
         up, down = _passed(before, self.post.traffic()) or (inbox.total_bytes, sent_bytes)
         return Served(
             servers=servers,
+            enough=inbox.received >= self.patience.minimum_replies,
             total_bytes_up=up,
             total_bytes_down=down,
             replies_dropped=inbox.dropped,
@@ -123,14 +133,14 @@ class RemoteRounds(ChargedRounds):
             vectors=tuple(vectors),
         )
 
-    def _count_idle(self, plan: RoundPlan, received: int) -> None:
+    def _count_idle(self, number: int, received: int) -> None:
         if received >= self.patience.minimum_replies:
             self._idle.rounds = 0
             return
         self._idle.rounds += 1
         if self._idle.rounds >= self.patience.idle_rounds:
             raise DeploymentError(
-                f"{self._idle.rounds} rounds in a row, up to round {plan.round}, brought fewer "
+                f"{self._idle.rounds} rounds in a row, up to round {number}, brought fewer "
                 f"than {self.patience.minimum_replies} replies; look at the sites' logs, then "
                 "resume the run"
             )
@@ -172,7 +182,7 @@ class _Inbox:
     @property
     def settled(self) -> bool:
         """Whether nothing more can come."""
-        return len(self._received | self._failed) == len(self._order)
+        return len(self._received) + len(self._failed) == len(self._order)
 
     def take(self, reply: Reply) -> None:
         """Count a reply in, or drop it."""
@@ -195,7 +205,7 @@ class _Inbox:
                 open_sealed(message, self._plan.envelope(self._parts[client], uplink))
         except WireError as error:
             self.dropped += 1
-            if client not in self._received:
+            if client in self._parts and client not in self._received:
                 self._failed.add(client)  # its first reply is the one that counts
             _LOG.warning("round %d: a reply is dropped: %s", self._plan.round, error)
             return
