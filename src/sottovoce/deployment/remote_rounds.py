@@ -6,7 +6,7 @@ parameters, its length, its codes, once per client. Everything else is dropped a
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from sottovoce.wire.message import open_sealed
 _LOG = logging.getLogger("sottovoce")
 # Replies are looked for often at first, and less often the longer a round takes.
 _POLL_SECONDS = (0.1, 1.0)
+_REASONS_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,7 @@ class Patience:
 @dataclass(slots=True)
 class _Idle:
     rounds: int = 0
+    reasons: dict[str, str] = field(default_factory=dict)  # by client, of these rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,8 @@ class RemoteRounds(ChargedRounds):
         while True:
             reached = self.post.reachable(names)
             if len(reached) >= needed or self._left(started) <= 0.0:
+                if names and not reached:
+                    self._count_idle(0, dict.fromkeys(names, "it is offline"))
                 return [i for i in cohort if self.parts[i].client in reached]
             self.pause(_POLL_SECONDS[-1])
 
@@ -92,7 +96,7 @@ class RemoteRounds(ChargedRounds):
             waited = self.patience.deadline_seconds - left
             self.pause(min(longest, max(shortest, waited / 20.0), left))
         inbox.close()
-        self._count_idle(plan, inbox.received)
+        self._count_idle(inbox.received, inbox.failed)
         return Served(
             servers=servers,
             total_bytes_up=inbox.total_bytes,
@@ -118,17 +122,26 @@ class RemoteRounds(ChargedRounds):
             vectors=tuple(vectors),
         )
 
-    def _count_idle(self, plan: RoundPlan, received: int) -> None:
+    def _count_idle(self, received: int, failed: Mapping[str, str]) -> None:
+        """Stop after too many rounds without replies; `failed` says why, by client."""
         if received >= self.patience.minimum_replies:
             self._idle.rounds = 0
+            self._idle.reasons.clear()
             return
         self._idle.rounds += 1
+        self._idle.reasons.update(failed)
         if self._idle.rounds >= self.patience.idle_rounds:
             raise DeploymentError(
-                f"{self._idle.rounds} rounds in a row, up to round {plan.round}, brought fewer "
-                f"than {self.patience.minimum_replies} replies; look at the sites' logs, then "
-                "resume the run"
+                f"{self._idle.rounds} rounds in a row brought fewer than "
+                f"{self.patience.minimum_replies} replies; {_told(self._idle.reasons)}look at the "
+                "sites' logs, then resume the run"
             )
+
+
+def _told(reasons: Mapping[str, str]) -> str:
+    """What was heard of some clients, for an error's text."""
+    some = [f"'{client}': {reason}" for client, reason in list(reasons.items())[:_REASONS_TOLD]]
+    return "".join(f"{one}; " for one in some)
 
 
 class _Inbox:
@@ -146,8 +159,8 @@ class _Inbox:
         self._order = [part.client for part in parts]
         self._next = 0
         self._waiting: dict[str, list[bytes]] = {}
-        self._failed: set[str] = set()
         self._received: set[str] = set()
+        self.failed: dict[str, str] = {}  # whose reply does not count, and why
         self.dropped = 0
         self.total_bytes = 0
 
@@ -158,7 +171,7 @@ class _Inbox:
     @property
     def settled(self) -> bool:
         """Whether nothing more can come."""
-        return len(self._received | self._failed) == len(self._order)
+        return len(self._received) + len(self.failed) == len(self._order)
 
     def take(self, reply: Reply) -> None:
         """Count a reply in, or drop it."""
@@ -167,11 +180,11 @@ class _Inbox:
         try:
             if client not in self._parts:
                 raise WireError(f"client '{client}' was not asked")
-            if client in self._received | self._failed:
+            if client in self._received or client in self.failed:
                 raise WireError(f"client '{client}' has answered already")
             if reply.blobs is None:
                 # A site that refuses, or is gone: no message, so nothing to be dropped.
-                self._failed.add(client)
+                self.failed[client] = reply.failure or "no reason given"
                 _LOG.warning(
                     "round %d: nothing of '%s': %s", self._plan.round, client, reply.failure
                 )
@@ -181,8 +194,8 @@ class _Inbox:
                 open_sealed(message, self._plan.envelope(self._parts[client], uplink))
         except WireError as error:
             self.dropped += 1
-            if client not in self._received:
-                self._failed.add(client)  # its first reply is the one that counts
+            if client in self._parts and client not in self._received:
+                self.failed.setdefault(client, str(error))  # its first reply is the one that counts
             _LOG.warning("round %d: a reply is dropped: %s", self._plan.round, error)
             return
         self._received.add(client)
@@ -191,7 +204,9 @@ class _Inbox:
 
     def close(self) -> None:
         """Nothing more is waited for: what came out of order is added up."""
-        self._failed.update(set(self._order) - self._received)
+        for client in self._order:
+            if client not in self._received:
+                self.failed.setdefault(client, "it did not answer in time")
         self._hand_on()
 
     def _hand_on(self) -> None:
@@ -201,6 +216,6 @@ class _Inbox:
             if messages is not None:
                 for server, message in zip(self._servers, messages, strict=True):
                     server.receive(client, message)
-            elif client not in self._failed:
+            elif client not in self.failed:
                 return
             self._next += 1
