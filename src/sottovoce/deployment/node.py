@@ -1,5 +1,6 @@
 """A site's side: Flower's node, and the worker that answers it with the installed code."""
 
+import re
 import socket
 import sys
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from sottovoce.deployment import processes
 from sottovoce.deployment.address import LOOPBACK, Address, free_port
+from sottovoce.deployment.fleet import deactivate
 from sottovoce.deployment.keeper import keeping
 from sottovoce.deployment.processes import Child, program, stopped_at_the_end, wait_until, watch
 from sottovoce.deployment.site import read_site
@@ -24,6 +26,7 @@ _PAUSES_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0)
 _STEADY_SECONDS = 60.0
 _WORKER = "sottovoce.app.worker"
 _CONNECTED = b"SuperNode ID: "
+_NODE_ID = re.compile(_CONNECTED + rb"([0-9]+)")
 _REFUSED = b"[code: 2004]"
 
 
@@ -38,32 +41,41 @@ def keep_node(site: SiteFolder, *, on_ready: Callable[[bool], None]) -> None:
     if problem:
         raise DeploymentError(problem)
     read_site(site.file)  # a policy that cannot be read is said now, not by the worker
-    # There for as long as the link may believe that this node is online.
-    online = site.node_folder / "online"
     try:
         with (
             keeping(site.node_folder, what=f"the node of '{site.name}'") as announce,
             stopped_at_the_end() as children,
         ):
             runtime = Address(host=LOOPBACK, port=free_port())
-            connected = _start(site, runtime, children, patient=online.exists())
+            connected = _start(site, runtime, children)
             announce({"runtime": str(runtime)})
             on_ready(connected)
             for pause_seconds in _pauses(children):
                 time.sleep(pause_seconds)
-                _start(site, runtime, children, patient=True)
+                _start(site, runtime, children)
     except SystemExit:  # a calm end: Flower's node has said goodbye
-        online.unlink(missing_ok=True)
+        _online(site).unlink(missing_ok=True)
         raise
 
 
-def _start(site: SiteFolder, runtime: Address, children: list[Child], *, patient: bool) -> bool:
+def _start(site: SiteFolder, runtime: Address, children: list[Child]) -> bool:
     """Flower's node and the worker; True when the link has taken the node."""
-    connected = _connect(site, runtime, children, patient=patient)
-    (site.node_folder / "online").touch()
+    cut_off = _online(site).exists()
+    if cut_off:
+        _say_goodbye(site)
+    connected = _connect(site, runtime, children, patient=cut_off)
+    _online(site).touch()
     command = [sys.executable, "-m", _WORKER, str(runtime), str(site.file)]
     children.append(_child(site, "worker", command))
     return connected
+
+
+def _say_goodbye(site: SiteFolder) -> None:
+    """What a node that was killed could not: so the link takes it again now, not in a minute."""
+    log = _log(site, "node")
+    said = _NODE_ID.search(log.read_bytes()) if log.exists() else None
+    if said and site.root_certificate is not None and site.private_key is not None:
+        deactivate(int(said[1]), site.address, site.root_certificate, site.private_key)
 
 
 def _pauses(children: list[Child]) -> Iterator[float]:
@@ -144,6 +156,11 @@ def _child(site: SiteFolder, name: str, command: list[str]) -> Child:
         log=_log(site, name),
         environment=processes.environment(site.node_folder / "flower"),
     )
+
+
+def _online(site: SiteFolder) -> Path:
+    """A file that is there for as long as the link may believe that this node is online."""
+    return site.node_folder / "online"
 
 
 def _log(site: SiteFolder, name: str) -> Path:
