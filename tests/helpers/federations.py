@@ -118,6 +118,13 @@ def idle_worker() -> dict[str, str]:
     return {"app/__init__.py": "", "app/worker.py": _IDLE_WORKER}
 
 
+def mischievous_worker() -> dict[str, str]:
+    """A stub for the node's worker: the real one, but for the rounds that a test names."""
+    text = (Path(__file__).parent / "mischievous_worker.py").read_text(encoding="utf-8")
+    app = f"__path__.append({str(SRC / 'sottovoce' / 'app')!r})\n"  # the rest is the package's own
+    return {"app/__init__.py": app, "app/worker.py": text}
+
+
 def processes_of(folder: Path) -> list[str]:
     """The command lines of all processes that name `folder` (Linux)."""
     found = []

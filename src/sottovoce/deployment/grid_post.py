@@ -5,11 +5,14 @@ that was asked. Replies to the orders of earlier rounds are never pulled.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from threading import Thread
 
 import httpx
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid as Grid
+from flwr.supercore.run import RunNotRunningException
 
 from sottovoce.deployment.directory import Directory
 from sottovoce.deployment.orders import Order
@@ -20,6 +23,7 @@ from sottovoce.errors import WireError
 CountTraffic = Callable[[], tuple[int, int] | None]
 
 _LOG = logging.getLogger("sottovoce")
+_COLLECT_SECONDS = 2.0
 
 
 def nobody_counts() -> None:
@@ -34,6 +38,7 @@ class GridPost:
         self.traffic = traffic
         self._directory = directory
         self._asked: dict[str, tuple[str, int]] = {}  # message: client and node
+        self._pulls: dict[str, _Pull] = {}
 
     def reachable(self, clients: Sequence[str]) -> frozenset[str]:
         return frozenset(clients) & self._directory.online().keys()
@@ -52,6 +57,7 @@ class GridPost:
         }
         sent = sum(total_bytes(message) for message in messages.values())
         pushed = self._grid.push_messages(list(messages.values()))
+        self._pulls = {}
         self._asked = {
             number: (client, nodes[client])
             for client, number in zip(messages, pushed, strict=True)
@@ -60,20 +66,51 @@ class GridPost:
         return sent
 
     def collect(self) -> Iterator[Reply]:
-        # One by one: a reply that cannot be read would take others of the same pull with it.
+        ends = time.monotonic() + _COLLECT_SECONDS
         for number, asked in list(self._asked.items()):
-            try:
-                found = list(self._grid.pull_messages([number]))
-            except httpx.TransportError:
-                raise  # the link is gone, not a reply
-            except Exception:
-                _LOG.warning("what '%s' sent cannot be read", asked[0], exc_info=True)
-                del self._asked[number]
-                yield Reply(client=asked[0], blobs={})
+            pull = self._pulls.pop(number, None)
+            if pull is None:
+                left = ends - time.monotonic()
+                if left <= 0.0:
+                    continue  # a round's deadline must not wait for us: next time
+                pull = _Pull(self._grid, number)
+                pull.join(left)
+            if pull.is_alive():  # its sender has announced it, and not yet sent all of it
+                self._pulls[number] = pull
                 continue
-            if found:  # looked for once: a second reply to an order is nobody's
-                del self._asked[number]
-                yield _reply(asked, found[0])
+            match pull.outcome:
+                case None:
+                    continue
+                case error if isinstance(error, httpx.TransportError | RunNotRunningException):
+                    raise error  # the link or the run is gone, not a reply
+                case Exception() as error:
+                    _LOG.warning("what '%s' sent cannot be read", asked[0], exc_info=error)
+                    reply = Reply(client=asked[0], blobs={})
+                case message:
+                    reply = _reply(asked, message)
+            del self._asked[number]  # looked for once: a second reply to an order is nobody's
+            yield reply
+
+
+class _Pull(Thread):
+    """One reply, pulled alone and in a thread of its own.
+
+    Flower waits minutes for the rest of a reply of which a part has come, and one that cannot be
+    read would take others of the same pull with it.
+    """
+
+    def __init__(self, grid: Grid, number: str) -> None:
+        super().__init__(daemon=True)
+        self._grid = grid
+        self._number = number
+        self.outcome: Message | Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.outcome = next(iter(self._grid.pull_messages([self._number])), None)
+        except Exception as error:
+            self.outcome = error
 
 
 def _reply(asked: tuple[str, int], message: Message) -> Reply:

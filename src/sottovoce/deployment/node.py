@@ -1,15 +1,18 @@
 """A site's side: Flower's node, and the worker that answers it with the installed code."""
 
+import re
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sottovoce.deployment import processes
 from sottovoce.deployment.address import LOOPBACK, Address, free_port
+from sottovoce.deployment.fleet import deactivate
 from sottovoce.deployment.keeper import keeping
 from sottovoce.deployment.processes import Child, program, stopped_at_the_end, wait_until, watch
+from sottovoce.deployment.site import read_site
 from sottovoce.deployment.site_folder import SiteFolder
 from sottovoce.errors import DeploymentError
 
@@ -18,37 +21,82 @@ _CONNECT_SECONDS = 20.0
 # A link takes a node that was cut off for alive, and refuses its next start, for two heartbeats.
 _FORGET_SECONDS = 75.0
 _AGAIN_SECONDS = 5.0
+# Before a node that ended is started again; one that ran for a while begins anew.
+_PAUSES_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0)
+_STEADY_SECONDS = 60.0
 _WORKER = "sottovoce.app.worker"
 _CONNECTED = b"SuperNode ID: "
+_NODE_ID = re.compile(_CONNECTED + rb"([0-9]+)")
 _REFUSED = b"[code: 2004]"
 
 
 def keep_node(site: SiteFolder, *, on_ready: Callable[[bool], None]) -> None:
     """Run a site's node until a signal ends it; `on_ready` hears whether the link was there.
 
-    A link that is away is waited for; one that refuses this site is an error.
+    A link that is away is waited for; one that refuses this site is an error. Where the worker or
+    Flower's node ends by itself, both are started again: a node without a worker would take orders
+    and answer none, and one whose worker died waits a minute for an answer that never comes.
     """
     problem = site.policy_problem() or site.link_problem()
     if problem:
         raise DeploymentError(problem)
-    # There for as long as the link may believe that this node is online.
-    online = site.node_folder / "online"
+    read_site(site.file)  # a policy that cannot be read is said now, not by the worker
     try:
         with (
             keeping(site.node_folder, what=f"the node of '{site.name}'") as announce,
             stopped_at_the_end() as children,
         ):
             runtime = Address(host=LOOPBACK, port=free_port())
-            connected = _connect(site, runtime, children, patient=online.exists())
-            online.touch()
-            command = [sys.executable, "-m", _WORKER, str(runtime), str(site.file)]
-            children.append(_child(site, "worker", command))
+            connected = _start(site, runtime, children)
             announce({"runtime": str(runtime), "connected": connected})
             on_ready(connected)
-            watch(children)
+            for pause_seconds in _pauses(children):
+                time.sleep(pause_seconds)
+                _start(site, runtime, children)
     except SystemExit:  # a calm end: Flower's node has said goodbye
-        online.unlink(missing_ok=True)
+        _online(site).unlink(missing_ok=True)
         raise
+
+
+def _start(site: SiteFolder, runtime: Address, children: list[Child]) -> bool:
+    """Flower's node and the worker; True when the link has taken the node."""
+    cut_off = _online(site).exists()
+    if cut_off:
+        _say_goodbye(site)
+    connected = _connect(site, runtime, children, patient=cut_off)
+    _online(site).touch()
+    command = [sys.executable, "-m", _WORKER, str(runtime), str(site.file)]
+    children.append(_child(site, "worker", command))
+    return connected
+
+
+def _say_goodbye(site: SiteFolder) -> None:
+    """What a node that was killed could not: so the link takes it again now, not in a minute."""
+    log = _log(site, "node")
+    said = _NODE_ID.search(log.read_bytes()) if log.exists() else None
+    if said and site.root_certificate is not None and site.private_key is not None:
+        deactivate(int(said[1]), site.address, site.root_certificate, site.private_key)
+
+
+def _pauses(children: list[Child]) -> Iterator[float]:
+    """Watch; whenever a child ends, stop the others and say after how many seconds to start again.
+
+    Ends with the error of a child that ends soon after every start.
+    """
+    tries = 0
+    while True:
+        started = time.monotonic()
+        try:
+            watch(children)
+        except DeploymentError as error:
+            tries = 0 if time.monotonic() - started > _STEADY_SECONDS else tries + 1
+            if tries > len(_PAUSES_SECONDS):
+                raise
+            pause_seconds = _PAUSES_SECONDS[max(tries - 1, 0)]
+            print(f"{error}\nstarting again in {pause_seconds:g} s", file=sys.stderr, flush=True)
+        for child in reversed(children):
+            child.stop()
+        yield pause_seconds
 
 
 def _connect(site: SiteFolder, runtime: Address, children: list[Child], *, patient: bool) -> bool:
@@ -108,6 +156,11 @@ def _child(site: SiteFolder, name: str, command: list[str]) -> Child:
         log=_log(site, name),
         environment=processes.environment(site.node_folder / "flower"),
     )
+
+
+def _online(site: SiteFolder) -> Path:
+    """A file that is there for as long as the link may believe that this node is online."""
+    return site.node_folder / "online"
 
 
 def _log(site: SiteFolder, name: str) -> Path:

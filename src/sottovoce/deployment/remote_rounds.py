@@ -10,7 +10,7 @@ what other runs sent at the same time); where nobody counts, they are the messag
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ from sottovoce.wire.message import open_sealed
 _LOG = logging.getLogger("sottovoce")
 # Replies are looked for often at first, and less often the longer a round takes.
 _POLL_SECONDS = (0.1, 1.0)
+_REASONS_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,7 @@ class Patience:
 @dataclass(slots=True)
 class _Idle:
     rounds: int = 0
+    reasons: dict[str, str] = field(default_factory=dict)  # by client, of these rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,8 @@ class RemoteRounds(ChargedRounds):
         while True:
             reached = self.post.reachable(names)
             if len(reached) >= needed or self._left(started) <= 0.0:
+                offline = [name for name in names if name not in reached]
+                self._idle.reasons.update(dict.fromkeys(offline, "it is offline"))
                 return [i for i in cohort if self.parts[i].client in reached]
             self.pause(_POLL_SECONDS[-1])
 
@@ -106,6 +110,7 @@ class RemoteRounds(ChargedRounds):
             waited = self.patience.deadline_seconds - left
             self.pause(min(longest, max(shortest, waited / 20.0), left))
         inbox.close()
+        self._idle.reasons.update(inbox.failed)
         up, down = _passed(before, self.post.traffic()) or (inbox.total_bytes, sent_bytes)
         return Served(
             servers=servers,
@@ -134,15 +139,17 @@ class RemoteRounds(ChargedRounds):
         )
 
     def _count_idle(self, number: int, received: int) -> None:
+        """Stop after too many rounds without replies, and say what was heard instead."""
         if received >= self.patience.minimum_replies:
             self._idle.rounds = 0
+            self._idle.reasons.clear()
             return
         self._idle.rounds += 1
         if self._idle.rounds >= self.patience.idle_rounds:
             raise DeploymentError(
-                f"{self._idle.rounds} rounds in a row, up to round {number}, brought fewer "
-                f"than {self.patience.minimum_replies} replies; look at the sites' logs, then "
-                "resume the run"
+                f"{self._idle.rounds} rounds in a row, up to round {number}, brought fewer than "
+                f"{self.patience.minimum_replies} replies; {_told(self._idle.reasons)}look at the "
+                "sites' logs, then resume the run"
             )
 
 
@@ -153,6 +160,12 @@ def _passed(
     if before is None or after is None or after[0] < before[0] or after[1] < before[1]:
         return None
     return after[0] - before[0], after[1] - before[1]
+
+
+def _told(reasons: Mapping[str, str]) -> str:
+    """What was heard of some clients, for an error's text."""
+    some = [f"'{client}': {reason}" for client, reason in list(reasons.items())[:_REASONS_TOLD]]
+    return "".join(f"{one}; " for one in some)
 
 
 class _Inbox:
@@ -170,8 +183,8 @@ class _Inbox:
         self._order = [part.client for part in parts]
         self._next = 0
         self._waiting: dict[str, list[bytes]] = {}
-        self._failed: set[str] = set()
         self._received: set[str] = set()
+        self.failed: dict[str, str] = {}  # whose reply does not count, and why
         self.dropped = 0
         self.total_bytes = 0
 
@@ -182,7 +195,7 @@ class _Inbox:
     @property
     def settled(self) -> bool:
         """Whether nothing more can come."""
-        return len(self._received) + len(self._failed) == len(self._order)
+        return len(self._received) + len(self.failed) == len(self._order)
 
     def take(self, reply: Reply) -> None:
         """Count a reply in, or drop it."""
@@ -191,11 +204,11 @@ class _Inbox:
         try:
             if client not in self._parts:
                 raise WireError(f"client '{client}' was not asked")
-            if client in self._received | self._failed:
+            if client in self._received or client in self.failed:
                 raise WireError(f"client '{client}' has answered already")
             if reply.blobs is None:
                 # A site that refuses, or is gone: no message, so nothing to be dropped.
-                self._failed.add(client)
+                self.failed[client] = reply.failure or "no reason given"
                 _LOG.warning(
                     "round %d: nothing of '%s': %s", self._plan.round, client, reply.failure
                 )
@@ -206,7 +219,7 @@ class _Inbox:
         except WireError as error:
             self.dropped += 1
             if client in self._parts and client not in self._received:
-                self._failed.add(client)  # its first reply is the one that counts
+                self.failed.setdefault(client, str(error))  # its first reply is the one that counts
             _LOG.warning("round %d: a reply is dropped: %s", self._plan.round, error)
             return
         self._received.add(client)
@@ -215,7 +228,9 @@ class _Inbox:
 
     def close(self) -> None:
         """Nothing more is waited for: what came out of order is added up."""
-        self._failed.update(set(self._order) - self._received)
+        for client in self._order:
+            if client not in self._received:
+                self.failed.setdefault(client, "it did not answer in time")
         self._hand_on()
 
     def _hand_on(self) -> None:
@@ -225,6 +240,6 @@ class _Inbox:
             if messages is not None:
                 for server, message in zip(self._servers, messages, strict=True):
                     server.receive(client, message)
-            elif client not in self._failed:
+            elif client not in self.failed:
                 return
             self._next += 1

@@ -17,30 +17,52 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
 from flwr.supercore.protobuf.client import ProtobufClientInterceptor
-from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 _LOG = logging.getLogger("sottovoce")
 _POLL_SECONDS = 0.1
+_AGAIN_SECONDS = 1.0
 
 Answer = Callable[[Message, Context], Message]
 
 
 def serve(runtime_address: str, answer: Answer, stopped: threading.Event) -> None:
-    """Answer the tasks of the SuperNode at `runtime_address`, one at a time, until `stopped`."""
+    """Answer the tasks of the SuperNode at `runtime_address`, one at a time, until `stopped`.
+
+    A task that the SuperNode has given up meanwhile, or whose run was stopped, ends with an entry
+    in the log; the worker goes on.
+    """
     waiting = _client(runtime_address)
     try:
         while not stopped.is_set():
-            found = waiting.AcquireTask(
-                AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
-            )
-            if found.HasField("task") and found.token:
-                _run(runtime_address, found.token, answer)
+            token = _acquire(waiting)
+            if token is None:
+                stopped.wait(_AGAIN_SECONDS)
+            elif token:
+                _try(runtime_address, token, answer)
             else:
                 stopped.wait(_POLL_SECONDS)
     finally:
         waiting.close()
+
+
+def _acquire(client: RuntimeHttpClient) -> str | None:
+    """The token of a task that is to be done; empty if there is none, None if nobody answers."""
+    request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+    try:
+        found = client.AcquireTask(request)
+    except httpx.HTTPError:
+        return None
+    return str(found.token) if found.HasField("task") else ""
+
+
+def _try(runtime_address: str, token: str, answer: Answer) -> None:
+    try:
+        _run(runtime_address, token, answer)
+    except Exception:
+        # Whatever is wrong between SuperNode and worker: the next task may fare better.
+        _LOG.exception("a task came to nothing")
 
 
 def _run(runtime_address: str, token: str, answer: Answer) -> None:
@@ -62,7 +84,8 @@ def _run(runtime_address: str, token: str, answer: Answer) -> None:
         push_message(client, reply, context)
         push_task_output(client, context, status, details)
     finally:
-        heartbeat.stop()
+        if heartbeat.is_running:
+            heartbeat.stop()
         client.close()
 
 
@@ -76,6 +99,7 @@ def _is_alive(client: RuntimeHttpClient) -> bool:
 
 
 def _client(runtime_address: str, token: str | None = None) -> RuntimeHttpClient:
+    """Calls that fail at once: Flower's own retries end the process where a token has expired."""
     interceptors: list[ProtobufClientInterceptor] = [
         RuntimeVersionHttpInterceptor(component_name="flwr-clientapp")
     ]
@@ -86,5 +110,4 @@ def _client(runtime_address: str, token: str | None = None) -> RuntimeHttpClient
         insecure=True,  # loopback: the SuperNode is on this machine
         root_certificates=None,
         interceptors=interceptors,
-        retry_invoker=make_simple_http_retry_invoker(),
     )
