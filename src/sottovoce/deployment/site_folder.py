@@ -20,6 +20,10 @@ from sottovoce.deployment.tables import check_keys, name_of, read_table, require
 from sottovoce.errors import ConfigError
 
 FILE_NAME = "site.toml"
+_KEYS = {
+    **{"name": str, "app": str, "factories": list},
+    **{"link": dict, "policy": dict, "data": dict},
+}
 _POLICY_KEYS = [
     "mechanisms",
     "level",
@@ -53,7 +57,14 @@ class SiteFolder:
         table = read_table(path)
         check_keys(
             table,
-            {"name": str, "link": dict, "policy": dict, "data": dict, "factories": list},
+            {
+                "name": str,
+                "link": dict,
+                "policy": dict,
+                "data": dict,
+                "factories": list,
+                "app": str,
+            },
             where=str(path),
         )
         require_keys(table, ["name", "link", "policy"], where=str(path))
