@@ -232,6 +232,15 @@ def test_a_file_of_the_servers_choice_is_not_read(
         compute(changed(order, data={"dataset": dataset, "clients": 4}), site)
 
 
+def test_no_order_makes_a_site_fetch_anything(
+    order: Order, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOTTOVOCE_DATA", str(tmp_path / "empty"))
+    monkeypatch.setattr(datasets, "fetch", forbidden)
+    with pytest.raises(PolicyError, match="use 'sottovoce data fetch mnist'"):
+        compute(changed(order, data={"dataset": "mnist", "clients": 4}), site)
+
+
 def test_public_images_of_the_servers_choice_are_not_read(
     order: Order, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
