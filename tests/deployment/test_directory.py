@@ -206,6 +206,20 @@ def test_a_silent_node_is_asked_again_when_its_time_is_over(
     assert grid.asked().count(7) == 2
 
 
+def test_a_node_whose_file_is_mended_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("sottovoce.deployment.directory.time.monotonic", lambda: now[0])
+    grid = FakeGrid(nodes={7: fails})
+    directory = directory_on(grid)
+    for _ in range(5):
+        assert directory.online() == {}
+    assert grid.asked() == [7]
+    grid.nodes[7] = says("ada")
+    now[0] += 31.0
+    assert directory.online() == {"ada": 7}
+    assert grid.asked() == [7, 7]
+
+
 def test_a_node_that_could_not_be_asked_is_asked_again() -> None:
     grid = FakeGrid(nodes={7: says("ada")}, refused={7})
     directory = directory_on(grid)
