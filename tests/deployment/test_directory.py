@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from sottovoce.deployment.directory import AskedDirectory, KeyedDirectory, wait_for_all
-from sottovoce.deployment.grid_post import GridPost
+from sottovoce.deployment.grid_post import GridPost, nobody_counts
 from sottovoce.deployment.orders import Order, reply_blobs
 from sottovoce.deployment.records import RECORD, to_records
 from sottovoce.errors import DeploymentError
@@ -318,7 +318,7 @@ def sealed(*messages: bytes) -> Says:
 
 
 def asked_of(grid: FakeGrid, names: dict[bytes, str]) -> GridPost:
-    post = GridPost(cast(Grid, grid), KeyedDirectory(cast(Grid, grid), names))
+    post = GridPost(cast(Grid, grid), KeyedDirectory(cast(Grid, grid), names), nobody_counts)
     assert post.reachable(["ada", "bob", "eve"]) == {"ada", "bob"}
     assert post.send({"ada": ORDER, "bob": ORDER}, expires_seconds=9.0) > 0
     return post
