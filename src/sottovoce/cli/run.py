@@ -23,6 +23,10 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder [runs/NAME].")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    federation: Annotated[
+        Path | None,
+        typer.Option(help="Of a spec with runtime.backend 'flower': the federation's folder."),
+    ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -30,6 +34,11 @@ def run(
     from sottovoce.config.loading import load
 
     loaded = load(spec, set_ or [])
+    if federation is not None:
+        from sottovoce.cli import deploy_run
+
+        deploy_run.run(federation, spec, set_=set_, out=out, resume=resume, as_json=as_json)
+        return
     folder = out or Path("runs") / loaded.name
     use(data_dir)
     with progress_bars() as bars:
@@ -69,4 +78,6 @@ def round_note(row: dict[str, Any]) -> str:
 
     spent = row["epsilon"]
     epsilon = "no privacy" if spent is None else f"epsilon {show_epsilon(spent, 2)}"
-    return f"accuracy {row['accuracy']:.3f}  {epsilon}"
+    asked, received = row["clients_asked"], row["clients_received"]
+    missing = f"  {received} of {asked} answered" if received < asked else ""
+    return f"accuracy {row['accuracy']:.3f}  {epsilon}{missing}"
