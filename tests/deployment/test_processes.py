@@ -172,10 +172,11 @@ def test_a_site_that_is_taken_out_comes_back_only_with_a_new_key(
             register_sites(joined, control)
 
 
-def test_stop_leaves_no_process(tmp_path: Path) -> None:
+def test_stop_leaves_no_process_and_nothing_in_the_home_folder(tmp_path: Path) -> None:
     with rehearsal(tmp_path, sites=["only"], stubs=idle_worker()) as federation:
         assert len(processes_of(tmp_path)) >= 6  # two keepers, link, its helper, gate, node, worker
         federation.stop_node("only")
         federation.stop_link()
         assert processes_of(tmp_path) == []
         assert "was not running" in federation.deploy("stop", federation.folder)
+        assert list(Path(federation.environment["HOME"]).iterdir()) == []

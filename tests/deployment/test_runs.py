@@ -202,6 +202,7 @@ def test_the_example_app_runs_with_flowers_own_command(
     while running.status()["runs"][-1]["state"] != "finished:completed":
         assert time.monotonic() < deadline
         time.sleep(0.5)
+    assert list(Path(running.environment["HOME"]).iterdir()) == []
     told = json.loads((tmp_path / "out" / "told.json").read_text())
     spec = parse(parse_text(told["spec"], "spec"))
     assert spec.data.clients == 2
