@@ -140,7 +140,7 @@ def test_a_node_that_was_cut_off_waits_until_the_link_has_noticed(
 ) -> None:
     for process in Path("/proc").glob("[0-9]*"):
         command = (process / "cmdline").read_bytes() if process.exists() else b""
-        if b"flower-supernode" in command and b"hospital-b" in command:
+        if b"deployment.supernode" in command and b"hospital-b" in command:
             os.kill(int(process.name), signal.SIGKILL)  # as a machine that loses power
     _eventually(lambda: processes_of(running.site("hospital-b").folder) == [])
     assert running.status()["sites"]["hospital-b"] == "online"  # so the link believes

@@ -7,6 +7,7 @@ the bundle alone. It stays alive from task to task, so a round does not wait for
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 import httpx
@@ -21,7 +22,10 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 _LOG = logging.getLogger("sottovoce")
+# Often while a run is on; a node without work should not keep a machine busy.
 _POLL_SECONDS = 0.1
+_IDLE_POLL_SECONDS = 1.0
+_BUSY_SECONDS = 60.0
 _AGAIN_SECONDS = 1.0
 
 Answer = Callable[[Message, Context], Message]
@@ -34,6 +38,7 @@ def serve(runtime_address: str, answer: Answer, stopped: threading.Event) -> Non
     in the log; the worker goes on.
     """
     waiting = _client(runtime_address)
+    last_task = time.monotonic()
     try:
         while not stopped.is_set():
             token = _acquire(waiting)
@@ -41,8 +46,10 @@ def serve(runtime_address: str, answer: Answer, stopped: threading.Event) -> Non
                 stopped.wait(_AGAIN_SECONDS)
             elif token:
                 _try(runtime_address, token, answer)
+                last_task = time.monotonic()
             else:
-                stopped.wait(_POLL_SECONDS)
+                busy = time.monotonic() - last_task < _BUSY_SECONDS
+                stopped.wait(_POLL_SECONDS if busy else _IDLE_POLL_SECONDS)
     finally:
         waiting.close()
 
