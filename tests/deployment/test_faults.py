@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="watches process
 
 SITES = site_names(3)
 LAST = SITES[-1]
+DEADLINE_SECONDS = 15.0
+MARGIN_SECONDS = 10.0  # what else a round does, on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +84,25 @@ def misbehave(running: RunningFederation, site: str, kinds: Mapping[int, str]) -
 
 
 def start(running: RunningFederation, folder: Path, *, rounds: int, **changes: Any) -> StartedRun:
-    """A run named after the test's folder; a round waits at most 20 s."""
-    deployment = {"deadline_seconds": 20.0, "wait_seconds": 90.0} | changes.pop("deployment", {})
+    """A run named after the test's folder."""
+    deployment = {"deadline_seconds": DEADLINE_SECONDS, "wait_seconds": 90.0}
+    deployment |= changes.pop("deployment", {})
     table = federated_table(
         folder.name, clients=len(SITES), rounds=rounds, deployment=deployment, **changes
     )
     return start_run(running, table, folder / "run")
+
+
+def durations(run: StartedRun, through: int | None = None) -> dict[int, float]:
+    """How many seconds each round took, watched from outside."""
+    seconds: dict[int, float] = {}
+    run.wait_for_round(1)
+    started = time.monotonic()
+    for number in range(2, (through or run.table["rounds"]) + 1):
+        run.wait_for_round(number)
+        seconds[number] = time.monotonic() - started
+        started = time.monotonic()
+    return seconds
 
 
 def missing(rows: list[dict[str, Any]], site: str) -> dict[int, frozenset[str]]:
@@ -100,14 +116,105 @@ def missing(rows: list[dict[str, Any]], site: str) -> dict[int, frozenset[str]]:
 def test_hostile_replies_are_dropped_and_counted(
     running: RunningFederation, tmp_path: Path
 ) -> None:
-    kinds = dict(enumerate(HOSTILE, start=2))
-    misbehave(running, LAST, kinds)
-    run = start(running, tmp_path, rounds=len(kinds) + 2)
+    honest, *hostile = SITES
+    kinds = list(HOSTILE)
+    plans = [dict(enumerate(kinds[i::2], start=2)) for i in range(2)]
+    for site, plan in zip(hostile, plans, strict=True):
+        misbehave(running, site, plan)
+    run = start(running, tmp_path, rounds=2 + len(plans[0]))
     rows = run.finish()
-    assert {row["round"]: row["replies_dropped"] for row in rows} == {
-        row["round"]: int(row["round"] in kinds) for row in rows
+    liars = {
+        row["round"]: frozenset(
+            site for site, plan in zip(hostile, plans, strict=True) if row["round"] in plan
+        )
+        for row in rows
     }
-    assert missing(rows, LAST).keys() == kinds.keys()
+    for row in rows:
+        assert row["replies_dropped"] == len(liars[row["round"]])
+        assert row["clients_received"] == len(SITES) - row["replies_dropped"]
+    assert sum(row["replies_dropped"] for row in rows) == len(HOSTILE)
     assert_ledgers_agree(run)
     assert site_attempts(run) == attempts(run.out / "ledger.sqlite", run.name)
+    assert_model_is_simulators(run, tmp_path / "simulated", liars)
+
+
+def test_a_reply_that_never_comes_whole_holds_up_nobody(
+    running: RunningFederation, tmp_path: Path
+) -> None:
+    misbehave(running, LAST, {2: "withheld"})
+    run = start(running, tmp_path, rounds=3)
+    seconds = durations(run)
+    rows = run.finish()
+    assert [row["clients_received"] for row in rows[:2]] == [3, 2]
+    assert seconds[2] < DEADLINE_SECONDS + MARGIN_SECONDS
+    assert_ledgers_agree(run)
     assert_model_is_simulators(run, tmp_path / "simulated", missing(rows, LAST))
+
+
+def test_a_second_reply_to_an_order_counts_for_nothing(
+    running: RunningFederation, tmp_path: Path
+) -> None:
+    misbehave(running, LAST, {2: "twice"})
+    run = start(running, tmp_path, rounds=3)
+    rows = run.finish()
+    # The first one counts, and it was not what was announced.
+    assert [row["clients_received"] for row in rows] == [3, 2, 3]
+    assert [row["replies_dropped"] for row in rows] == [0, 1, 0]
+    assert_model_is_simulators(run, tmp_path / "simulated", missing(rows, LAST))
+
+
+def test_a_worker_that_exits_is_started_again_with_its_node(
+    running: RunningFederation, tmp_path: Path
+) -> None:
+    before = worker_of(running, LAST)
+    misbehave(running, LAST, {2: "exit"})
+    run = start(running, tmp_path, rounds=5)
+    rows = run.finish()
+    assert rows[1]["clients_received"] == 2
+    assert rows[-1]["clients_received"] == 3
+    assert worker_of(running, LAST) != before
+    said = (running.site(LAST).node_folder / "keeper.log").read_text()
+    assert f"the worker of '{LAST}' ended with code 3" in said
+    assert "starting again in 1 s" in said
+    assert_ledgers_agree(run)
+    assert (LAST, 2) in site_attempts(run)  # its message was about to leave
+    assert_model_is_simulators(run, tmp_path / "simulated", missing(rows, LAST))
+
+
+def test_a_killed_node_is_done_without_and_takes_part_again(
+    running: RunningFederation, tmp_path: Path
+) -> None:
+    run = start(running, tmp_path, rounds=6)
+    run.wait_for_round(1)
+    kill_node(running, LAST)
+    running.start_node(LAST)
+    rows = run.finish()
+    assert rows[0]["clients_received"] == rows[-1]["clients_received"] == 3
+    assert missing(rows, LAST)
+    assert_ledgers_agree(run)
+    assert_model_is_simulators(run, tmp_path / "simulated", missing(rows, LAST))
+
+
+def test_a_round_closes_at_its_deadline_and_late_replies_are_discarded(
+    running: RunningFederation, tmp_path: Path
+) -> None:
+    run = start(running, tmp_path, rounds=4)
+    run.wait_for_round(1)
+    worker = worker_of(running, LAST)
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        seconds = durations(run, through=3)
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    rows = run.finish()
+    absent = missing(rows, LAST)
+    assert absent
+    for number in absent:
+        if number <= 3:
+            assert seconds[number] < DEADLINE_SECONDS + MARGIN_SECONDS
+    assert all(row["replies_dropped"] == 0 for row in rows)
+    server = attempts(run.out / "ledger.sqlite", run.name)
+    assert all((LAST, number) in server for number in absent)
+    assert_ledgers_agree(run)
+    assert_model_is_simulators(run, tmp_path / "simulated", absent)
+    assert worker_of(running, LAST) == worker

@@ -31,6 +31,7 @@ from sottovoce.simulation.backend import Backend, Collected, Mask
 
 # Generous: the machine may be busy, and a test that waits in vain has failed anyway.
 PATIENCE_SECONDS = 180.0
+ASK_SECONDS = 5.0
 Absent = Mapping[int, frozenset[str]]
 
 
@@ -96,12 +97,17 @@ class StartedRun:
             return next(run for run in control.runs() if run.run_id == self.run_id)
 
     def wait_for_round(self, number: int) -> None:
-        """Until `number` rounds are done."""
-        eventually(lambda: rounds_done(self.out) >= number or self._ended())
-        assert rounds_done(self.out) >= number, self.status()
+        """Until `number` rounds are done; the link is asked now and then whether the run lives."""
+        asks = time.monotonic() + ASK_SECONDS
+        while rounds_done(self.out) < number:
+            if time.monotonic() > asks:
+                status = self.status()
+                assert not _is_over(status), f"{status}\n{server_log(self.running)}"
+                asks = time.monotonic() + ASK_SECONDS
+            time.sleep(0.1)
 
     def wait_to_end(self) -> RunStatus:
-        eventually(self._ended)
+        eventually(lambda: _is_over(self.status()), pause_seconds=0.5)
         return self.status()
 
     def finish(self) -> list[dict[str, Any]]:
@@ -121,9 +127,6 @@ class StartedRun:
         assert progress is not None
         return progress.model
 
-    def _ended(self) -> bool:
-        return self.status().state.startswith("finished")
-
 
 def start_run(
     running: RunningFederation, table: Mapping[str, Any], out: Path, *, resume: bool = False
@@ -137,11 +140,17 @@ def start_run(
     )
 
 
-def eventually(true: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
+def eventually(
+    true: Callable[[], bool], *, seconds: float = PATIENCE_SECONDS, pause_seconds: float = 0.2
+) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, f"waited in vain for {seconds:.0f} seconds"
-        time.sleep(0.2)
+        time.sleep(pause_seconds)
+
+
+def _is_over(status: RunStatus) -> bool:
+    return status.state.startswith("finished")
 
 
 def server_log(running: RunningFederation) -> str:

@@ -69,7 +69,7 @@ class Mischief:
     def __call__(self, client: Any, reply: Message, context: Context) -> None:
         kind = self._kind(reply.metadata.group_id)
         sealed: Any = None
-        if reply.has_content() and kind:
+        if reply.has_content():
             sealed = reply.content["sottovoce"]["uplink0"]
         self._first = self._first or sealed
         match kind:
