@@ -108,9 +108,7 @@ def durations(run: StartedRun, through: int | None = None) -> dict[int, float]:
 def missing(rows: list[dict[str, Any]], site: str) -> dict[int, frozenset[str]]:
     """The rounds that went on without one site, the only one that could be missing."""
     assert {row["clients_received"] for row in rows} <= {len(SITES) - 1, len(SITES)}
-    return {
-        row["round"]: frozenset([site]) for row in rows if row["clients_received"] < len(SITES)
-    }
+    return {row["round"]: frozenset([site]) for row in rows if row["clients_received"] < len(SITES)}
 
 
 def test_hostile_replies_are_dropped_and_counted(

@@ -1,5 +1,6 @@
 """Flower's real programs: a link and its sites come up, know each other, and end."""
 
+import dataclasses
 import os
 import signal
 import ssl
@@ -13,8 +14,11 @@ from pathlib import Path
 import pytest
 from federations import RunningFederation, idle_worker, processes_of, rehearsal
 
+from sottovoce.deployment.federation import Federation
 from sottovoce.deployment.keeper import state_of
+from sottovoce.deployment.link import register_sites, running_link
 from sottovoce.deployment.site_folder import create_site
+from sottovoce.errors import DeploymentError
 
 pytest.importorskip("flwr")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc")
@@ -122,7 +126,7 @@ def test_a_stopped_node_is_offline_and_comes_back(running: RunningFederation) ->
     assert running.status()["sites"]["hospital-b"] == "online"
 
 
-def test_a_node_that_was_killed_comes_back(running: RunningFederation) -> None:
+def test_children_end_with_a_keeper_that_is_killed(running: RunningFederation) -> None:
     state = state_of(running.site("hospital-b").node_folder)
     assert state
     os.kill(state["pid"], signal.SIGKILL)
@@ -131,12 +135,34 @@ def test_a_node_that_was_killed_comes_back(running: RunningFederation) -> None:
     assert running.status()["sites"]["hospital-b"] == "online"
 
 
+@pytest.mark.slow
+def test_a_node_that_was_cut_off_waits_until_the_link_has_noticed(
+    running: RunningFederation,
+) -> None:
+    for process in Path("/proc").glob("[0-9]*"):
+        command = (process / "cmdline").read_bytes() if process.exists() else b""
+        if b"flower-supernode" in command and b"hospital-b" in command:
+            os.kill(int(process.name), signal.SIGKILL)  # as a machine that loses power
+    _eventually(lambda: processes_of(running.site("hospital-b").folder) == [])
+    assert running.status()["sites"]["hospital-b"] == "online"  # so the link believes
+    running.start_node("hospital-b")
+    assert state_of(running.site("hospital-b").node_folder) is not None
+    assert running.status()["sites"]["hospital-b"] == "online"
+
+
 def test_sites_find_a_link_that_was_started_again(running: RunningFederation) -> None:
     running.stop_link()
     assert processes_of(running.folder / "link") == []
     assert running.status()["link"] == "down"
+    path = running.folder / "federation.toml"
+    path.write_text(path.read_text().replace(', "late"', ""))
     running.start_link()
     _eventually(lambda: running.status()["sites"]["hospital-a"] == "online")
+    with running_link(Federation.read(running.folder)) as control:
+        assert {node.name for node in control.nodes()} == set(SITES)  # the third was taken out
+        grown = dataclasses.replace(running.federation, sites=(*SITES, "late"))
+        with pytest.raises(DeploymentError, match="comes back with a new key"):
+            register_sites(grown, control)
 
 
 def test_stop_leaves_no_process(tmp_path: Path) -> None:

@@ -40,9 +40,7 @@ class Interrupted(Exception):
 
 def test_a_run_says_what_is_trusted_and_prints_both_epsilons(tmp_path: Path) -> None:
     result = run(a_spec(), tmp_path / "run")
-    assert result["channel"] == (
-        "secure sum, simulated: this process is trusted to reveal only sums"
-    )
+    assert result["channel"] == ("secure sum, simulated: the server is trusted to reveal only sums")
     assert "trusted" in result["guarantee"]
     assert "local privacy" not in result["guarantee"]
     assert any("simulated" in warning for warning in result["warnings"])

@@ -58,7 +58,7 @@ class Interrupted(Exception):
 
 def test_a_run_says_what_is_trusted_and_prints_both_epsilons(tmp_path: Path) -> None:
     result = run(a_spec(), tmp_path / "run")
-    assert result["channel"].startswith("shuffler, simulated: this process is trusted")
+    assert result["channel"].startswith("shuffler, simulated: the server is trusted")
     assert "trusted" in result["guarantee"]
     assert "local privacy" not in result["guarantee"]
     assert not any("buys nothing" in warning for warning in result["warnings"])

@@ -50,13 +50,14 @@ class RunningFederation:
         """The command line of `sottovoce deploy ...`."""
         return [sys.executable, "-m", "sottovoce.cli.main", "deploy", *map(str, arguments)]
 
-    def deploy(self, *arguments: object, code: int = 0) -> str:
-        """Run `sottovoce deploy ...`; gives what it printed, after its exit code is checked."""
+    def deploy(self, *arguments: object, code: int = 0, folder: Path | None = None) -> str:
+        """Run `sottovoce deploy ...` in `folder`; gives what it printed if it exits with `code`."""
         found = subprocess.run(
             self.command(*arguments),
             capture_output=True,
             text=True,
             env=self.environment,
+            cwd=folder,
             timeout=_COMMAND_SECONDS,
             check=False,
         )

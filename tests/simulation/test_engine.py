@@ -15,7 +15,7 @@ from sottovoce.learning.clients import ClientData
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.randomness import Keystream
-from sottovoce.simulation import stored
+from sottovoce.simulation import charged, stored
 
 # One round at this noise costs about 2.2; two stay below 4, three do not.
 LOUD = {"kind": "gauss_hermite", "levels": 2, "noise_multiplier": 2.0}
@@ -93,7 +93,7 @@ def test_a_race_for_a_budget_is_lost_at_the_charge_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        stored, "able_to_pay", lambda plan, *_, **__: frozenset(p.client for p in plan.clients)
+        charged, "able_to_pay", lambda plan, *_, **__: frozenset(p.client for p in plan.clients)
     )  # somebody else spends the budget after it was looked at
     run(small_spec(**UNEQUAL), tmp_path / "run")
     rows = RunFolder(tmp_path / "run").metrics()

@@ -76,7 +76,7 @@ class SecureSum:
         return BitSum(dimension, self.minimum_clients)
 
     def describe(self) -> str:
-        return "secure sum, simulated: this process is trusted to reveal only sums"
+        return "secure sum, simulated: the server is trusted to reveal only sums"
 
 
 class BitSum:

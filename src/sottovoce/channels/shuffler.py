@@ -70,4 +70,4 @@ class Shuffler:
         return DecodedMean(dimension)
 
     def describe(self) -> str:
-        return "shuffler, simulated: this process is trusted to shuffle messages and forget senders"
+        return "shuffler, simulated: the server is trusted to shuffle messages and forget senders"

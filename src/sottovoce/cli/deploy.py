@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sottovoce.cli import deploy_run
 from sottovoce.cli.output import Json, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Train on several machines, over Flower.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A federation's folder.")]
-SiteFolder = Annotated[Path, typer.Argument(metavar="SITE_DIR", help="A site's folder.")]
+SitePath = Annotated[Path, typer.Argument(metavar="SITE_DIR", help="A site's folder.")]
 Background = Annotated[
     bool, typer.Option("--background", help="Return when it is up; 'deploy stop' ends it.")
 ]
@@ -106,12 +107,13 @@ def certificates(
     """Show who can prove who they are, and until when; take a site's key; renew."""
     from sottovoce.deployment.federation import Federation
     from sottovoce.deployment.keeper import state_of
-    from sottovoce.deployment.link import register_sites, running_link
 
     federation = Federation.read(folder)
     if add is not None:
         federation = federation.add_site(*add)
         if state_of(federation.link_folder):
+            from sottovoce.deployment.link import register_sites, running_link
+
             with running_link(federation) as control:
                 register_sites(federation, control)
     if renew:
@@ -153,32 +155,37 @@ def link(folder: Folder, background: Background = False) -> None:
 
 
 @app.command()
-def node(folder: SiteFolder, background: Background = False) -> None:
+def node(folder: SitePath, background: Background = False) -> None:
     """Run a site's node, which answers the link as far as the site's policy allows."""
     from sottovoce.deployment.node import START_SECONDS, keep_node
     from sottovoce.deployment.site_folder import SiteFolder
 
     site = SiteFolder.read(folder)
-    if background:
-        _start_in_background("node", site.folder, site.node_folder, START_SECONDS)
-        typer.echo(f"the node of '{site.name}' is up")
-        return
 
-    def on_ready(connected: bool) -> None:
+    def say(connected: bool, end: str = "") -> None:
         state = "connected to" if connected else "up and waits for"
-        typer.echo(f"the node of '{site.name}' is {state} {site.address}; Ctrl-C ends it")
+        typer.echo(f"the node of '{site.name}' is {state} {site.address}{end}")
 
-    keep_node(site, on_ready=on_ready)
+    if background:
+        state = _start_in_background("node", site.folder, site.node_folder, START_SECONDS)
+        say(state["connected"])
+    else:
+        keep_node(site, on_ready=lambda connected: say(connected, "; Ctrl-C ends it"))
 
 
-def _start_in_background(what: str, folder: Path, keeper_folder: Path, seconds: float) -> None:
+def _start_in_background(
+    what: str, folder: Path, keeper_folder: Path, seconds: float
+) -> dict[str, Any]:
     from sottovoce.deployment.keeper import start_in_background, state_of
     from sottovoce.errors import DeploymentError
 
     if state_of(keeper_folder):
         raise DeploymentError(f"it is already running; end it: sottovoce deploy stop {folder}")
     command = [sys.executable, "-m", "sottovoce.cli.main", "deploy", what, str(folder)]
-    start_in_background(command, keeper_folder, timeout_seconds=seconds)
+    return start_in_background(command, keeper_folder, timeout_seconds=seconds)
+
+
+app.command()(deploy_run.run)
 
 
 @app.command()

@@ -30,6 +30,9 @@ _EXTRAS = {
     "sklearn": "learn",
     "safetensors": "learn",
     "flwr": "flower",
+    "httpx": "flower",
+    "starlette": "flower",
+    "uvicorn": "flower",
     "jinja2": "report",
 }
 

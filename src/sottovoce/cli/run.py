@@ -40,6 +40,11 @@ def run(
             bars.update(loaded.name, row["round"], loaded.rounds, round_note(row))
 
         result = launch(loaded, folder, resume=resume, on_round=on_round)
+    print_result(result, folder, as_json=as_json)
+
+
+def print_result(result: dict[str, Any], folder: Path, *, as_json: bool) -> None:
+    """What a run has come to."""
     for warning in result["warnings"]:
         typer.echo(f"warning: {warning}", err=True)
     if as_json:

@@ -71,7 +71,8 @@ class CsvSpec(Section):
 class DataSpec(Section):
     """Data and its clients.
 
-    `clients` may be left out where the partition settles it: a client an owner, or a sample.
+    `clients` may be left out where the partition settles it (a client an owner, or a sample), or
+    where `names` call them something else than client-0000, client-0001, ...
     `num_owners` keeps so many of those whose the training rows are, drawn at random, with all that
     is theirs; `num_train` and `num_test` keep a random part of the rows. `validation_fraction`
     holds out a part of the training data and tests on that instead of the test set: for tuning.
@@ -92,22 +93,32 @@ class DataSpec(Section):
     num_test: _Count | None = None
     validation_fraction: _Fraction | None = None
     csv: CsvSpec | None = None
+    names: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)] = ()
     sites: dict[str, _Count] = Field(default_factory=dict)
 
     @model_serializer(mode="wrap")
     def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without `sites` where there are none: specs keep the hashes of their results."""
+        """Without what came later where it says nothing: specs keep the hashes of their results."""
         found: dict[str, Any] = handler(self)
-        if not self.sites:
-            found.pop("sites", None)
+        for key in ("names", "sites"):
+            if not found.get(key):
+                found.pop(key, None)
         return found
+
+    @model_validator(mode="after")
+    def _names_are_the_clients(self) -> Self:
+        if len(set(self.names)) < len(self.names):
+            raise ValueError("'names' has a name twice; every client has its own")
+        if self.names and self.clients not in (None, len(self.names)):
+            raise ValueError(f"'names' has {len(self.names)} names for {self.clients} clients")
+        return self
 
     @model_validator(mode="after")
     def _sites_have_their_own(self) -> Self:
         given = [
             name
-            for name in ("clients", "num_owners", "num_train", "validation_fraction")
-            if getattr(self, name) is not None
+            for name in ("clients", "names", "num_owners", "num_train", "validation_fraction")
+            if getattr(self, name)
         ]
         if self.sites and (given or self.partition != IidSpec(kind="iid")):
             what = given[0] if given else "partition"
@@ -118,7 +129,7 @@ class DataSpec(Section):
 
     @model_validator(mode="after")
     def _clients_are_settled(self) -> Self:
-        if self.sites:
+        if self.sites or self.names:
             return self
         if self.clients is None and not isinstance(self.partition, ByOwnerSpec | OneSampleSpec):
             raise ValueError(

@@ -14,10 +14,10 @@ from flwr.proto.control_pb2 import (
     ListRunsRequest,
     RegisterNodeRequest,
     StopRunRequest,
-    StreamLogsRequest,
     UnregisterNodeRequest,
 )
 from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.error import FlowerError
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
 from sottovoce.deployment.processes import without_proxy
@@ -43,6 +43,20 @@ class RunStatus:
     run_id: int
     state: str
     details: str
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state.startswith("finished")
+
+    @property
+    def was_stopped(self) -> bool:
+        return self.state == "finished:stopped"
+
+    @property
+    def failure(self) -> str | None:
+        """Why the run failed, as far as the link knows; None if it did not."""
+        reason = self.details.removeprefix("ServerApp failed with exception: ")
+        return (reason or "for a reason unknown") if self.state == "finished:failed" else None
 
 
 class Control:
@@ -82,17 +96,14 @@ class Control:
         runs = sorted((run_from_proto(run) for run in found), key=lambda run: run.pending_at)
         return [_run_status(run) for run in runs]
 
+    def run(self, run_id: int) -> RunStatus:
+        with _explained():
+            found = self._client.ListRuns(ListRunsRequest(run_id=run_id)).run_dict
+        return _run_status(run_from_proto(found[run_id]))
+
     def stop_run(self, run_id: int) -> bool:
         with _explained():
             return bool(self._client.StopRun(StopRunRequest(run_id=run_id)).success)
-
-    def log(self, run_id: int) -> str:
-        """What a run has logged so far."""
-        request = StreamLogsRequest(run_id=run_id, after_timestamp=0.0)
-        with _explained():
-            for part in self._client.StreamLogs(request):
-                return str(part.log_output)
-        return ""
 
 
 def _run_status(run: Any) -> RunStatus:
@@ -123,6 +134,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except httpx.HTTPStatusError as error:
-        raise DeploymentError(f"the link refused: {error.response.text or error}") from None
+        said = FlowerError.from_json(error.response.text)
+        raise DeploymentError(f"the link refused: {said.message if said else error}") from None
     except httpx.HTTPError as error:
         raise DeploymentError(f"the link does not answer: {error}") from None

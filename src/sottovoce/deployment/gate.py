@@ -4,6 +4,9 @@ Flower serves sites, operators and its own apps on one port, and asks only sites
 whoever reaches that port may start a run, which is to run a program on the link's machine. So the
 link itself listens on this machine alone, and this gate in front of it, with the same certificate,
 lets through the calls that are signed with a site's key.
+
+It also counts what passes, both ways: messages with all of Flower's calls around them, in HTTP,
+before encryption. This machine may ask for the count.
 """
 
 import re
@@ -11,15 +14,17 @@ import ssl
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import httpx
 import uvicorn
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+TRAFFIC_PATH = "/traffic"
 _CALL = re.compile(r"/v1/fleet/[a-z-]+")
 _TIMEOUT_SECONDS = 60.0
 _STOP_SECONDS = 3
@@ -40,13 +45,31 @@ def gate(link: str, authority: str) -> Starlette:
         ) as client:
             yield {"client": client}
 
-    return Starlette(
+    app = Starlette(
         lifespan=lifespan,
         routes=[
             Route("/health", _health),
+            Route(TRAFFIC_PATH, _traffic),
             Route("/{path:path}", _forward, methods=["POST"]),
         ],
     )
+    app.state.traffic = Traffic()
+    return app
+
+
+@dataclass
+class Traffic:
+    """Bytes from sites, and back to them."""
+
+    up: int = 0
+    down: int = 0
+
+
+async def _traffic(request: Request) -> Response:
+    if request.client is None or request.client.host not in ("127.0.0.1", "::1"):
+        return PlainTextResponse("only this machine may ask", status_code=403)
+    traffic: Traffic = request.app.state.traffic
+    return JSONResponse({"up": traffic.up, "down": traffic.down})
 
 
 async def _health(_: Request) -> Response:
@@ -54,22 +77,44 @@ async def _health(_: Request) -> Response:
 
 
 async def _forward(request: Request) -> Response:
-    if not _CALL.fullmatch(request.url.path):
+    path: str = request.scope["path"]  # as it was sent; a URL would take it apart anew
+    if not _CALL.fullmatch(path):
         return PlainTextResponse("only sites' calls pass here", status_code=403)
     client: httpx.AsyncClient = request.state.client
+    traffic: Traffic = request.app.state.traffic
+    traffic.up += _head_bytes(path, request.headers)
+
+    async def coming() -> AsyncIterator[bytes]:
+        async for chunk in request.stream():
+            traffic.up += len(chunk)
+            yield chunk
+
     call = client.build_request(
-        "POST", request.url.path, headers=_end_to_end(request.headers), content=request.stream()
+        "POST", path, headers=_end_to_end(request.headers), content=coming()
     )
     try:
         answer = await client.send(call, stream=True)
     except httpx.TransportError:
         return PlainTextResponse("the link does not answer", status_code=503)
+    traffic.down += _head_bytes(answer.reason_phrase, answer.headers)
+
+    async def going() -> AsyncIterator[bytes]:
+        async for chunk in answer.aiter_raw():
+            traffic.down += len(chunk)
+            yield chunk
+
     return StreamingResponse(
-        answer.aiter_raw(),
+        going(),
         status_code=answer.status_code,
         headers=_end_to_end(answer.headers),
         background=BackgroundTask(answer.aclose),
     )
+
+
+def _head_bytes(first: str, headers: Mapping[str, str]) -> int:
+    """What the lines before a body take: 'POST PATH HTTP/1.1', or 'HTTP/1.1 200 REASON'."""
+    lines = sum(len(name) + len(value) + 4 for name, value in headers.items())
+    return len(first) + 16 + lines + 2
 
 
 def _end_to_end(headers: Mapping[str, str]) -> dict[str, str]:

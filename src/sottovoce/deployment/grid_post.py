@@ -6,7 +6,7 @@ that was asked. Replies to the orders of earlier rounds are never pulled.
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import Thread
 
 import httpx
@@ -20,15 +20,22 @@ from sottovoce.deployment.post import Reply
 from sottovoce.deployment.records import from_records, to_records, total_bytes
 from sottovoce.errors import WireError
 
+CountTraffic = Callable[[], tuple[int, int] | None]
+
 _LOG = logging.getLogger("sottovoce")
 _COLLECT_SECONDS = 2.0
 
 
-class GridPost:
-    """Clients by the names that a `directory` gives to nodes."""
+def nobody_counts() -> None:
+    """Where messages do not travel."""
 
-    def __init__(self, grid: Grid, directory: Directory) -> None:
+
+class GridPost:
+    """Clients by the names that a `directory` gives to nodes; `traffic` is the link's own count."""
+
+    def __init__(self, grid: Grid, directory: Directory, traffic: CountTraffic) -> None:
         self._grid = grid
+        self.traffic = traffic
         self._directory = directory
         self._asked: dict[str, tuple[str, int]] = {}  # message: client and node
         self._pulls: dict[str, _Pull] = {}

@@ -6,6 +6,7 @@ program, and a killed keeper leaves nothing to clean up.
 
 import contextlib
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -33,6 +34,7 @@ def keeping(folder: Path, *, what: str) -> Iterator[Announce]:
             folder.mkdir(mode=0o700, exist_ok=True)
             lock = stack.enter_context((folder / "lock").open("ab"))
         _acquire(lock, what)
+        stack.callback((folder / "state.json").unlink, missing_ok=True)
         state = {"pid": os.getpid(), "ready": False}
         files.write_json(folder / "state.json", state)
         yield lambda facts: files.write_json(
@@ -42,19 +44,25 @@ def keeping(folder: Path, *, what: str) -> Iterator[Announce]:
 
 def state_of(folder: Path) -> dict[str, Any] | None:
     """What the keeper of `folder` has announced; None where there is no keeper."""
-    try:
-        with (folder / "lock").open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    while True:
+        try:
+            with (folder / "lock").open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return None
+        except FileNotFoundError:
             return None
-    except FileNotFoundError:
-        return None
-    except BlockingIOError:
-        state: dict[str, Any] = files.read_json(folder / "state.json")
-        return state
+        except BlockingIOError:
+            # A keeper that has just come has not written yet, and one that goes has taken it away.
+            with contextlib.suppress(FileNotFoundError):
+                state: dict[str, Any] = json.loads((folder / "state.json").read_bytes())
+                return state
+        time.sleep(POLL_SECONDS / 4)
 
 
-def start_in_background(command: Sequence[str], folder: Path, *, timeout_seconds: float) -> None:
-    """Start a keeper that outlives this process, and wait until it announces that all is up."""
+def start_in_background(
+    command: Sequence[str], folder: Path, *, timeout_seconds: float
+) -> dict[str, Any]:
+    """Start a keeper that outlives this process, wait for its announcement, and return it."""
     log = folder / _LOG_NAME
     with files.explained("write", log):
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -77,6 +85,7 @@ def start_in_background(command: Sequence[str], folder: Path, *, timeout_seconds
             process.wait()
             raise DeploymentError(f"it was not up after {timeout_seconds:.0f} seconds; see {log}")
         time.sleep(POLL_SECONDS)
+    return state
 
 
 def stop_keeper(folder: Path) -> bool:

@@ -4,7 +4,7 @@ import json
 import ssl
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -14,6 +14,7 @@ from sottovoce.deployment import certificates, processes
 from sottovoce.deployment.address import LOOPBACK, Address, free_port
 from sottovoce.deployment.control import Control, connected
 from sottovoce.deployment.federation import Federation
+from sottovoce.deployment.gate import TRAFFIC_PATH
 from sottovoce.deployment.keeper import keeping, state_of
 from sottovoce.deployment.processes import Child, program, stopped_at_the_end, wait_until, watch
 from sottovoce.errors import DeploymentError
@@ -42,11 +43,18 @@ def keep_link(federation: Federation, *, on_ready: Callable[[], None]) -> None:
         _start(children, federation, "Flower's link", link_command(federation, inner), inner)
         with connected(str(inner), federation.authority) as control:
             register_sites(federation, control)
+        _start(
+            children, federation, "the link's executor", executor_command(federation, inner), inner
+        )
         door = Address(host="localhost", port=federation.address.port)
         _start(children, federation, "the link's gate", gate_command(federation, inner), door)
         announce({"control": str(inner)})
         on_ready()
-        watch(children)
+        try:
+            watch(children)
+        except SystemExit:
+            _stop_runs(inner, federation.authority)
+            raise
 
 
 def link_command(federation: Federation, inner: Address) -> list[str]:
@@ -58,8 +66,18 @@ def link_command(federation: Federation, inner: Address) -> list[str]:
         *("--ssl-certfile", str(federation.certificate)),
         *("--ssl-keyfile", str(federation.certificate_key)),
         *("--database", str(federation.link_folder / "flower.sqlite")),
+        *("--isolation", "process"),
         "--enable-supernode-auth",
         "--disable-runtime-dependency-installation",
+    ]
+
+
+def executor_command(federation: Federation, inner: Address) -> list[str]:
+    """What starts the server's side of runs; ours to end, with what it has started."""
+    return [
+        program("flower-superexec"),
+        *("--runtime-api-address", str(inner)),
+        *("--root-certificates", str(federation.authority)),
     ]
 
 
@@ -76,18 +94,33 @@ def gate_command(federation: Federation, inner: Address) -> list[str]:
 
 def register_sites(federation: Federation, control: Control) -> dict[str, int]:
     """Bring the link's list of sites in line with the federation's; gives their node ids."""
-    keys = {
-        site: certificates.as_flower_knows_it(key) for site, key in federation.public_keys().items()
-    }
-    known = {(node.name, node.public_key): node.node_id for node in control.nodes()}
-    for (name, key), node_id in known.items():
-        if keys.get(name) != key:  # taken out, or it has another key now
-            control.unregister(node_id)
+    keys = flower_keys(federation)
+    known = {node.public_key: node.node_id for node in control.nodes()}
+    for key in known.keys() - set(keys.values()):
+        control.unregister(known[key])
     node_ids = {
-        name: known.get((name, key)) or control.register(name, key) for name, key in keys.items()
+        name: known[key] if key in known else _register(name, key, control)
+        for name, key in keys.items()
     }
     files.write_json(federation.node_ids_path, node_ids)
     return node_ids
+
+
+def flower_keys(federation: Federation) -> dict[str, bytes]:
+    """The sites' public keys as the link knows them."""
+    return {
+        site: certificates.as_flower_knows_it(key) for site, key in federation.public_keys().items()
+    }
+
+
+def _register(name: str, key: bytes, control: Control) -> int:
+    try:
+        return control.register(name, key)
+    except DeploymentError as error:
+        raise DeploymentError(
+            f"the key of '{name}' was not taken ({error}). A site that was taken out comes back "
+            "with a new key: it makes a new folder with 'sottovoce deploy join'"
+        ) from None
 
 
 @contextmanager
@@ -126,13 +159,36 @@ def _start(
     )
 
 
-def _is_healthy(address: Address, authority: Path) -> bool:
-    context = ssl.create_default_context(cafile=str(authority))
+def _stop_runs(inner: Address, authority: Path) -> None:
+    """End what still runs: Flower's link waits for it otherwise, and would call it running ever."""
+    with suppress(DeploymentError), connected(str(inner), authority) as control:
+        for run in control.runs():
+            if not run.has_ended:
+                control.stop_run(run.run_id)
+
+
+def traffic_of(federation: Federation) -> tuple[int, int] | None:
+    """Bytes that have passed the gate, from sites and to them; None where it does not answer."""
+    door = Address(host="localhost", port=federation.address.port)
     try:
-        with httpx.Client(verify=context, timeout=_HEALTH_SECONDS, trust_env=False) as client:
+        with _client(federation.authority) as client:
+            counted = client.get(f"https://{door}{TRAFFIC_PATH}").raise_for_status().json()
+    except (httpx.HTTPError, ValueError):
+        return None
+    return counted["up"], counted["down"]
+
+
+def _is_healthy(address: Address, authority: Path) -> bool:
+    try:
+        with _client(authority) as client:
             return client.get(f"https://{address}/health").is_success
     except httpx.HTTPError:
         return False
+
+
+def _client(authority: Path) -> httpx.Client:
+    context = ssl.create_default_context(cafile=str(authority))
+    return httpx.Client(verify=context, timeout=_HEALTH_SECONDS, trust_env=False)
 
 
 def _write_connection(federation: Federation, inner: Address) -> None:

@@ -48,7 +48,7 @@ def keep_node(site: SiteFolder, *, on_ready: Callable[[bool], None]) -> None:
         ):
             runtime = Address(host=LOOPBACK, port=free_port())
             connected = _start(site, runtime, children)
-            announce({"runtime": str(runtime)})
+            announce({"runtime": str(runtime), "connected": connected})
             on_ready(connected)
             for pause_seconds in _pauses(children):
                 time.sleep(pause_seconds)

@@ -6,6 +6,7 @@ one of them moves the update, it knows itself.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,10 @@ from typing import Any
 from sottovoce.errors import WireError
 
 VERSION = 1
+MOST_VECTORS = 16
+_MOST_NESTED = 32  # a spec has tables in tables in tables, and then it ends
+_LARGEST = 2**32 - 1  # of a count: rounds on the wire are no larger
+_LONGEST_NAME = 256
 _KEYS = {"version", "spec", "run", "round", "client", "cohort", "mechanism", "classes", "keep_from"}
 
 Blobs = Mapping[str, bytes]
@@ -58,30 +63,65 @@ class Order:
 
 def read_order(blobs: Blobs) -> Order:
     """The order in a server's message, or WireError."""
+    if len(blobs) > 1 + MOST_VECTORS:
+        raise WireError(f"an order has at most {MOST_VECTORS} vectors")
     names = [f"vector{number}" for number in range(len(blobs) - 1)]
-    if sorted(blobs) != sorted(["order", *names]):
+    if set(blobs) != {"order", *names}:
         raise WireError("an order has 'order' and vectors, counted from 0")
-    try:
-        public = json.loads(blobs["order"])
-    except ValueError:
-        raise WireError("the order is not valid JSON") from None
-    if not isinstance(public, dict) or public.get("version") != VERSION:
+    public = _plain(blobs["order"])
+    if not isinstance(public, dict) or repr(public.get("version")) != str(VERSION):
         raise WireError(f"this side reads orders of version {VERSION}; install the same version")
     if set(public) != _KEYS:
         raise WireError(f"an order has {', '.join(sorted(_KEYS))}")
-    for key, kind in (("spec", dict), ("run", str), ("round", int), ("client", str)):
-        _expect(key, public[key], kind)
-    for key, kind in (("cohort", int), ("mechanism", dict), ("keep_from", int)):
-        _expect(key, public[key], kind)
+    for key in ("spec", "mechanism"):
+        if not isinstance(public[key], dict):
+            raise WireError(f"'{key}' of an order is a table")
+    for key in ("run", "client"):
+        _check_name(key, public[key])
+    for key, low in (("round", 0), ("cohort", 1), ("keep_from", 0)):
+        _check_count(key, public[key], low)
     if public["classes"] is not None:
-        _expect("classes", public["classes"], int)
+        _check_count("classes", public["classes"], 1)
     del public["version"]
     return Order(vectors=tuple(blobs[name] for name in names), **public)
 
 
-def _expect(key: str, value: object, kind: type) -> None:
-    if type(value) is not kind:
-        raise WireError(f"'{key}' of an order is no {kind.__name__}")
+def _plain(text: bytes) -> object:
+    """What JSON says, if it is JSON in the strict sense and no deeper than a spec can be."""
+    try:
+        found = json.loads(text.decode(), parse_constant=_finite, parse_float=_finite)
+    except (ValueError, RecursionError):
+        raise WireError("the order is not valid JSON") from None
+    level = [found]
+    for _ in range(_MOST_NESTED):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return found
+    raise WireError(f"the order is nested more than {_MOST_NESTED} deep")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number of JSON")
+    return value
+
+
+def _inside(value: object) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def _check_count(key: str, value: object, low: int) -> None:
+    if type(value) is not int or not low <= value <= _LARGEST:
+        raise WireError(f"'{key}' of an order is a whole number from {low} to {_LARGEST}")
+
+
+def _check_name(key: str, value: object) -> None:
+    """Names go into ledgers and logs: text that can be written, on one line."""
+    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_NAME or not value.isprintable():
+        raise WireError(f"'{key}' of an order is a printable name of 1 to {_LONGEST_NAME} letters")
 
 
 def reply_blobs(messages: list[bytes]) -> dict[str, bytes]:

@@ -10,11 +10,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.channels.channel import Direct
+from sottovoce.channels.channel import Direct, MessageChannel
 from sottovoce.errors import PolicyError, UnknownNameError
 from sottovoce.ledger.records import Due
 from sottovoce.mechanisms import registry
@@ -28,6 +28,33 @@ History = Sequence[tuple[PrivacyEvent, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What is asked of a site, as far as it can be said before its data are looked at.
+
+    `mechanism` is a kind, `cohort` how many clients are asked, `grade` whose keys are used.
+    """
+
+    mechanism: str
+    level: Unit
+    adjacency: Adjacency
+    channel: MessageChannel
+    cohort: int
+    grade: Grade
+
+    @classmethod
+    def of(cls, plan: RoundPlan, part: ClientPlan, *, cohort: int, grade: Grade) -> Self:
+        """The terms of a plan."""
+        return cls(
+            mechanism=registry.kind_of(part.mechanism),
+            level=plan.unit,
+            adjacency=plan.adjacency,
+            channel=plan.channel,
+            cohort=cohort,
+            grade=grade,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """The most that a site gives away, and to whom.
 
@@ -38,6 +65,7 @@ class Policy:
     trust_server        charge less where the *server* is trusted to shuffle, or to reveal sums only
     float_noise         mechanisms whose noise is drawn in floating point, which leaks low bits
     seeded_randomness   keys that whoever knows the seed can make: for tests, no privacy at all
+    public_counts       say of how many examples an update is made, in the clear and uncharged
     """
 
     mechanisms: tuple[str, ...]
@@ -50,6 +78,7 @@ class Policy:
     trust_server: bool = False
     float_noise: bool = False
     seeded_randomness: bool = False
+    public_counts: bool = False
 
     def __post_init__(self) -> None:
         for kind in self.mechanisms:
@@ -59,30 +88,38 @@ class Policy:
         parameters.delta(self.delta)
         parameters.integer("smallest_cohort", self.smallest_cohort, low=1, high=2**31)
 
-    def check_request(self, plan: RoundPlan, part: ClientPlan, cohort: int, grade: Grade) -> None:
+    def check_terms(self, terms: Terms) -> None:
         """Refuse what is not allowed whatever it costs."""
-        kind = registry.kind_of(part.mechanism)
+        kind = terms.mechanism
         if kind not in self.mechanisms:
             allowed = ", ".join(f"'{name}'" for name in self.mechanisms) or "none"
             raise PolicyError(f"mechanism '{kind}' is not allowed (allowed: {allowed})")
-        if plan.unit is not self.level:
-            raise PolicyError(f"the level is '{plan.unit}', and '{self.level}' is allowed")
-        if plan.adjacency is not self.adjacency:
-            raise PolicyError(f"the adjacency is {plan.adjacency}, and {self.adjacency} is allowed")
-        if cohort < self.smallest_cohort:
+        if terms.level is not self.level:
+            raise PolicyError(f"the level is '{terms.level}', and '{self.level}' is allowed")
+        if terms.adjacency is not self.adjacency:
             raise PolicyError(
-                f"{cohort} clients are asked, and the smallest cohort is {self.smallest_cohort}"
+                f"the adjacency is {terms.adjacency}, and {self.adjacency} is allowed"
             )
-        if not self.trust_server and plan.channel != Direct():
+        if terms.cohort < self.smallest_cohort:
             raise PolicyError(
-                f"the charge relies on the server ({plan.channel.describe()}); "
+                f"{terms.cohort} clients are asked, and the smallest cohort is "
+                f"{self.smallest_cohort}"
+            )
+        if not self.trust_server and terms.channel != Direct():
+            raise PolicyError(
+                f"the charge relies on the server ({terms.channel.describe()}); "
                 "'trust_server' is false"
             )
-        if not self.float_noise and part.mechanism.sampling == "float":
+        if not terms.channel.serves(terms.cohort):
+            raise PolicyError(
+                f"{terms.cohort} clients are asked, too few for {terms.channel.describe()}; "
+                "nothing could be released"
+            )
+        if not self.float_noise and registry.find(kind).sampling == "float":
             raise PolicyError(
                 f"mechanism '{kind}' draws its noise in floating point; 'float_noise' is false"
             )
-        if not self.seeded_randomness and grade == "seeded":
+        if not self.seeded_randomness and terms.grade == "seeded":
             raise PolicyError("keys would come from a seed; 'seeded_randomness' is false")
 
     def check_spending(self, history: History, dues: Sequence[Due]) -> None:

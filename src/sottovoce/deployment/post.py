@@ -28,6 +28,10 @@ class Post(Protocol):
         """Ask; replies to earlier orders are no longer collected. The bytes that were sent."""
         ...
 
+    def traffic(self) -> tuple[int, int] | None:
+        """All bytes so far from clients and to them, control and all; None if nobody counts."""
+        ...
+
     def collect(self) -> Iterable[Reply]:
         """Whatever has come since the last call."""
         ...

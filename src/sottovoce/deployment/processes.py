@@ -48,7 +48,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 env=dict(environment),
                 cwd=log.parent,
-                start_new_session=True,  # Ctrl-C is ours: we end the children in order
+                start_new_session=True,  # a group of its own: we end the children, and in order
                 preexec_fn=_die_with_parent(os.getpid()),
             )
         return cls(name=name, process=process, log=log)
@@ -63,13 +63,22 @@ class Child:
             )
 
     def stop(self) -> None:
-        """Ask the program to end, and make it if it does not."""
-        self.process.terminate()
+        """Ask the program and what it has started to end, and make them if they do not."""
+        deadline = time.monotonic() + _STOP_SECONDS
+        self._signal(signal.SIGTERM)
+        while self._signal(0) and time.monotonic() < deadline:
+            self.process.poll()
+            time.sleep(POLL_SECONDS)
+        self._signal(signal.SIGKILL)
+        self.process.wait()
+
+    def _signal(self, number: int) -> bool:
+        """Send a signal to the program's group; False if nobody is left in it."""
         try:
-            self.process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            os.killpg(self.process.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
 
 
 @contextlib.contextmanager

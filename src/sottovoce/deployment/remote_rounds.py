@@ -2,9 +2,13 @@
 
 Whoever is asked has been charged. A reply counts if it opens under the plan: its round, its
 parameters, its length, its codes, once per client. Everything else is dropped and counted.
+
+A round's total bytes are all that passed the link while it lasted, polls and refusals included (and
+what other runs sent at the same time); where nobody counts, they are the messages themselves.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +20,7 @@ from sottovoce.errors import DeploymentError, WireError
 from sottovoce.mechanisms import registry
 from sottovoce.rounds.broadcast import Start, sent
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
+from sottovoce.simulation.backend import Collected
 from sottovoce.simulation.charged import ChargedRounds, Served, Server
 from sottovoce.wire.broadcast import DownlinkFormat
 from sottovoce.wire.message import open_sealed
@@ -59,6 +64,13 @@ class RemoteRounds(ChargedRounds):
     pause: Callable[[float], None] = time.sleep
     _idle: _Idle = field(default_factory=_Idle, init=False, repr=False, compare=False)
 
+    def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
+        # Not super(): a class with slots is made anew, and super() would look for the old one.
+        collected = ChargedRounds.collect(self, number, cohort, start)
+        if cohort:  # a round for which nobody was drawn says nothing about the sites
+            self._count_idle(number, collected.clients_received)
+        return collected
+
     def _reachable(self, cohort: Sequence[int]) -> Sequence[int]:
         """Who can be asked; waits for the fewest that a round needs, up to its deadline."""
         names = [self.parts[i].client for i in cohort]
@@ -67,8 +79,8 @@ class RemoteRounds(ChargedRounds):
         while True:
             reached = self.post.reachable(names)
             if len(reached) >= needed or self._left(started) <= 0.0:
-                if names and not reached:
-                    self._count_idle(0, dict.fromkeys(names, "it is offline"))
+                offline = [name for name in names if name not in reached]
+                self._idle.reasons.update(dict.fromkeys(offline, "it is offline"))
                 return [i for i in cohort if self.parts[i].client in reached]
             self.pause(_POLL_SECONDS[-1])
 
@@ -76,16 +88,18 @@ class RemoteRounds(ChargedRounds):
         return self.patience.deadline_seconds - (self.clock() - started)
 
     def _serve(self, plan: RoundPlan, asked: Sequence[int], start: Start) -> Served:
-        servers = [self._open(plan, uplink) for uplink in range(self.algorithm.uplinks)]
         if not asked:
-            return Served(servers=servers)
+            return Served(servers=())
+        servers = [self._open(plan, uplink) for uplink in range(self.algorithm.uplinks)]
         vectors = sent(start, self.algorithm.shared_state, self.downlink)
         parts = [self.parts[i] for i in asked]
         orders = {part.client: self._order(plan, part, len(asked), vectors) for part in parts}
+        before = self.post.traffic()
         started = self.clock()
         sent_bytes = self.post.send(orders, expires_seconds=self.patience.deadline_seconds)
         inbox = _Inbox(plan, parts, servers)
-        wanted = max(1, -(-len(asked) * self.patience.enough // 1))
+        # Rounded first: 1/1.1 of 55 is 50, and not a bit more.
+        wanted = max(1, math.ceil(round(len(asked) * self.patience.enough, 9)))
         while True:
             for reply in self.post.collect():
                 inbox.take(reply)
@@ -96,11 +110,13 @@ class RemoteRounds(ChargedRounds):
             waited = self.patience.deadline_seconds - left
             self.pause(min(longest, max(shortest, waited / 20.0), left))
         inbox.close()
-        self._count_idle(inbox.received, inbox.failed)
+        self._idle.reasons.update(inbox.failed)
+        up, down = _passed(before, self.post.traffic()) or (inbox.total_bytes, sent_bytes)
         return Served(
             servers=servers,
-            total_bytes_up=inbox.total_bytes,
-            total_bytes_down=sent_bytes,
+            enough=inbox.received >= self.patience.minimum_replies,
+            total_bytes_up=up,
+            total_bytes_down=down,
             replies_dropped=inbox.dropped,
         )
 
@@ -122,19 +138,17 @@ class RemoteRounds(ChargedRounds):
             vectors=tuple(vectors),
         )
 
-    def _count_idle(self, received: int, failed: Mapping[str, str]) -> None:
-        """Stop after too many rounds without replies; `failed` says why, by client."""
+    def _count_idle(self, number: int, received: int) -> None:
         if received >= self.patience.minimum_replies:
             self._idle.rounds = 0
             self._idle.reasons.clear()
             return
         self._idle.rounds += 1
-        self._idle.reasons.update(failed)
         if self._idle.rounds >= self.patience.idle_rounds:
             raise DeploymentError(
-                f"{self._idle.rounds} rounds in a row brought fewer than "
-                f"{self.patience.minimum_replies} replies; {_told(self._idle.reasons)}look at the "
-                "sites' logs, then resume the run"
+                f"{self._idle.rounds} rounds in a row, up to round {number}, brought fewer "
+                f"than {self.patience.minimum_replies} replies; {_told(self._idle.reasons)}look at "
+                "the sites' logs, then resume the run"
             )
 
 
@@ -142,6 +156,15 @@ def _told(reasons: Mapping[str, str]) -> str:
     """What was heard of some clients, for an error's text."""
     some = [f"'{client}': {reason}" for client, reason in list(reasons.items())[:_REASONS_TOLD]]
     return "".join(f"{one}; " for one in some)
+
+
+def _passed(
+    before: tuple[int, int] | None, after: tuple[int, int] | None
+) -> tuple[int, int] | None:
+    """What passed between two counts; None if nobody counted, or started over."""
+    if before is None or after is None or after[0] < before[0] or after[1] < before[1]:
+        return None
+    return after[0] - before[0], after[1] - before[1]
 
 
 class _Inbox:

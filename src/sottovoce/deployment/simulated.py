@@ -11,12 +11,10 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from sottovoce.deployment.client import Compute, client_app
-from sottovoce.deployment.policy import History
+from sottovoce.deployment.policy import History, Terms
 from sottovoce.deployment.site import Site
 from sottovoce.errors import DeploymentError
 from sottovoce.ledger.records import Due
-from sottovoce.randomness import Grade
-from sottovoce.rounds.plan import ClientPlan, RoundPlan
 
 T = TypeVar("T")
 
@@ -29,7 +27,7 @@ _RESOURCES: dict[str, Any] = {
 class Unlimited:
     """A simulated site has nothing to protect."""
 
-    def check_request(self, plan: RoundPlan, part: ClientPlan, cohort: int, grade: Grade) -> None:
+    def check_terms(self, terms: Terms) -> None:
         """Anything."""
 
     def check_spending(self, history: History, dues: Sequence[Due]) -> None:

@@ -4,34 +4,38 @@ site.toml       name, [policy], [link], and [data] if its records are its own
 ledger.sqlite   beside it: everything that was ever charged, over all runs
 """
 
+import logging
 import tomllib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
+from sottovoce import parameters
 from sottovoce.deployment import policy
-from sottovoce.deployment.policy import History
+from sottovoce.deployment.policy import History, Terms
 from sottovoce.domains import Vector
 from sottovoce.errors import PolicyError, SottovoceError, UnknownNameError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Due
-from sottovoce.randomness import Grade, Randomness
+from sottovoce.randomness import Randomness
 from sottovoce.rounds.charging import amount_due
 from sottovoce.rounds.client import Refused, Request, privatise
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 
+_LOG = logging.getLogger("sottovoce")
 SITE_FILE = "site.toml"
 LEDGER_NAME = "ledger.sqlite"
+_DATA_KEYS = ("dataset", "csv", "classes")
 _TABLES = ("name", "policy", "link", "data", "factories")
 
 
 class Rules(Protocol):
     """What a site allows: a `Policy`, but for simulated sites."""
 
-    def check_request(
-        self, plan: RoundPlan, part: ClientPlan, cohort: int, grade: Grade
-    ) -> None: ...
+    def check_terms(self, terms: Terms) -> None: ...
 
     def check_spending(self, history: History, dues: Sequence[Due]) -> None: ...
 
@@ -47,18 +51,39 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRecords:
+    """Where a site's records are, and how they are read: the site says so, and not who asks.
+
+    Bounds or classes of a server's choice would be questions: that reading fails, or does not,
+    answers them, and nobody is charged. `csv` is for tables, as in a spec; `classes` is how many
+    classes there are, whichever of them the site has (None: numbers are predicted, or `csv` says).
+    """
+
+    dataset: str
+    csv: Mapping[str, Any] = field(default_factory=dict)
+    classes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """Who answers: under this name, within this policy, on the account of this ledger.
 
-    `dataset` names the site's own records; None where the spec's own data are shared out.
+    `records` are the site's own; None where the spec's own data are shared out.
     `factories` are the functions that a spec may name to make a model ("package.module:function").
     """
 
     name: str
     policy: Rules
     ledger: Path
-    dataset: str | None = None
+    records: OwnRecords | None = None
     factories: tuple[str, ...] = ()
+
+    def check_terms(self, client: str, terms: Terms) -> None:
+        """Refuse what the policy does not allow; whoever reads the site's data asks this first."""
+        if client != self.name:
+            # Another name would have another account.
+            raise PolicyError(f"this site is '{self.name}', not '{client}'")
+        self.policy.check_terms(terms)
 
     def answer(
         self,
@@ -74,14 +99,12 @@ class Site:
         code is drawn. Asked once more, it sends the bytes it sent before, as long as it keeps
         them: messages of rounds before `keep_from` are dropped.
         """
-        if asked.part.client != self.name:
-            # Another name would have another account.
-            raise PolicyError(f"this site is '{self.name}', not '{asked.part.client}'")
-        self.policy.check_request(asked.plan, asked.part, asked.cohort, randomness.grade)
+        terms = Terms.of(asked.plan, asked.part, cohort=asked.cohort, grade=randomness.grade)
+        self.check_terms(asked.part.client, terms)
         with Ledger(self.ledger) as ledger:
             self._permit(ledger, _dues(asked, ledger, randomness))
             requests = [
-                Request(part=asked.part, uplink=uplink, values=values)
+                Request(part=asked.part, uplink=uplink, values=_finite(values))
                 for uplink, values in enumerate(train())
             ]
             if len(requests) != asked.uplinks:
@@ -103,6 +126,14 @@ class Site:
 
     def _permit(self, ledger: Ledger, dues: Sequence[Due]) -> None:
         self.policy.check_spending(ledger.history(self.name), dues)
+
+
+def _finite(values: Vector) -> Vector:
+    """Zero in place of what diverged: an error would tell about the data, and cost nothing."""
+    if np.isfinite(values).all():
+        return values
+    _LOG.warning("an update diverged; zero is sent in its place")
+    return np.zeros_like(values)
 
 
 def _dues(asked: Asked, ledger: Ledger, randomness: Randomness) -> list[Due]:
@@ -135,16 +166,11 @@ def _site(table: dict[str, Any], path: Path) -> Site:
     for key in table:
         if key not in _TABLES:
             raise UnknownNameError.among("key", key, _TABLES)
-    name, limits, data = table.get("name"), table.get("policy"), table.get("data", {})
+    name, limits, data = table.get("name"), table.get("policy"), table.get("data")
     if not isinstance(name, str) or not name:
         raise PolicyError("'name' is missing: the client that this site is")
     if not isinstance(limits, dict):
         raise PolicyError("[policy] is missing; without it nothing is answered")
-    if not isinstance(data, dict) or not set(data) <= {"dataset"}:
-        raise PolicyError("[data] holds one key, 'dataset'")
-    dataset = data.get("dataset")
-    if dataset is not None and not isinstance(dataset, str):
-        raise PolicyError(f"[data] dataset must be a name or a path, got {dataset!r}")
     factories = table.get("factories", [])
     if not isinstance(factories, list) or not all(isinstance(one, str) for one in factories):
         raise PolicyError(f"'factories' must be a list of 'module:function', got {factories!r}")
@@ -152,6 +178,22 @@ def _site(table: dict[str, Any], path: Path) -> Site:
         name=name,
         policy=policy.from_table(limits),
         ledger=path.parent / LEDGER_NAME,
-        dataset=dataset,
+        records=None if data is None else _records(data),
         factories=tuple(factories),
     )
+
+
+def _records(table: object) -> OwnRecords:
+    if not isinstance(table, dict):
+        raise PolicyError("[data] must be a table")
+    for key in table:
+        if key not in _DATA_KEYS:
+            raise UnknownNameError.among("key of [data]", key, _DATA_KEYS)
+    dataset, csv, classes = table.get("dataset"), table.get("csv", {}), table.get("classes")
+    if not isinstance(dataset, str) or not dataset:
+        raise PolicyError(f"[data] dataset must be a name or a path, got {dataset!r}")
+    if not isinstance(csv, dict):
+        raise PolicyError(f"[data] csv must be a table, as in a spec, got {csv!r}")
+    if classes is not None:
+        parameters.integer("[data] classes", classes, low=2, high=2**31)
+    return OwnRecords(dataset=dataset, csv=csv, classes=classes)

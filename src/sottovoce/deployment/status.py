@@ -5,7 +5,7 @@ from typing import Any
 from sottovoce.deployment import certificates
 from sottovoce.deployment.federation import Federation
 from sottovoce.deployment.keeper import state_of
-from sottovoce.deployment.link import running_link
+from sottovoce.deployment.link import flower_keys, running_link
 from sottovoce.deployment.runs import run_row
 
 
@@ -13,14 +13,14 @@ def status_of(federation: Federation) -> dict[str, Any]:
     """The link, its sites and its runs, as plain data."""
     state = state_of(federation.link_folder)
     link = "down" if state is None else "up" if state["ready"] else "starting"
-    keys = federation.public_keys()
+    keys = flower_keys(federation)
     sites = {site: "unknown" if site in keys else "no key yet" for site in federation.sites}
     runs: list[dict[str, Any]] = []
     if link == "up":
         with running_link(federation) as control:
-            seen = {node.name: node.state for node in control.nodes()}
+            seen = {node.public_key: node.state for node in control.nodes()}
             runs = [run_row(federation, run) for run in control.runs()]
-        sites = {site: seen.get(site, state) for site, state in sites.items()}
+        sites |= {site: seen.get(key, "never seen") for site, key in keys.items()}
     return {
         "federation": federation.name,
         "address": str(federation.address),

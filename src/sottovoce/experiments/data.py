@@ -15,9 +15,10 @@ from sottovoce.config.data_spec import (
 )
 from sottovoce.config.model_spec import to_model
 from sottovoce.config.spec import RunSpec
+from sottovoce.errors import ConfigError
 from sottovoce.experiments.prepared_data import Wanted, device_of, kept, prepared
 from sottovoce.learning import datasets, models, partitioners
-from sottovoce.learning.clients import Clients, ClientsElsewhere
+from sottovoce.learning.clients import Clients, ClientsElsewhere, client_name
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.partitioners import (
     ByOwner,
@@ -48,14 +49,24 @@ def clients_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Clie
     shares = partitioners.split(
         _partition(spec),
         data.train_labels,
-        spec.data.clients,
+        len(spec.data.names) or spec.data.clients,
         schedule.generator("partition"),
         owners=data.train_owners,
     )
     values: NDArray[Any] | torch.Tensor = data.train_features
     if device_of(spec) == "cuda":  # where there is room for all of them, once
         values = torch.from_numpy(np.array(values)).to("cuda")
-    return Clients(values, data.train_labels, shares)
+    return Clients(values, data.train_labels, shares, names=_names(spec, len(shares)))
+
+
+def _names(spec: RunSpec, num_clients: int) -> list[str]:
+    """What the spec calls its clients."""
+    names = spec.data.names
+    if names and len(names) != num_clients:
+        raise ConfigError(
+            f"'data.names' has {len(names)} names, but the data make {num_clients} clients"
+        )
+    return list(names) or [client_name(number) for number in range(num_clients)]
 
 
 def task_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Task:

@@ -48,8 +48,9 @@ def oversampled(spec: RunSpec) -> RunSpec:
     factor = spec.deployment.oversampling
     match spec.sampling:
         case FixedSizeSpec(size=size):
-            names = spec.data.clients or len(spec.data.sites) or size
-            more = FixedSizeSpec(kind="fixed_size", size=min(names, math.ceil(size * factor)))
+            names = spec.data.clients or len(spec.data.names) or len(spec.data.sites) or size
+            wanted = math.ceil(round(size * factor, 9))  # 50 times 1.1 is 55, and not a bit more
+            more = FixedSizeSpec(kind="fixed_size", size=min(names, wanted))
             return spec.model_copy(update={"sampling": more})
         case PoissonSpec(rate=rate):
             likelier = PoissonSpec(kind="poisson", rate=min(1.0, rate * factor))

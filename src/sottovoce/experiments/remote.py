@@ -7,7 +7,7 @@ from typing import Any
 from sottovoce.channels.channel import Central
 from sottovoce.config.spec import RunSpec
 from sottovoce.deployment.directory import AskedDirectory, KeyedDirectory, wait_for_all
-from sottovoce.deployment.grid_post import Grid, GridPost
+from sottovoce.deployment.grid_post import CountTraffic, Grid, GridPost, nobody_counts
 from sottovoce.deployment.post import Post
 from sottovoce.deployment.remote_rounds import Patience, RemoteRounds
 from sottovoce.deployment.simulated import simulate
@@ -26,6 +26,7 @@ def run_on_grid(
     grid: Grid,
     *,
     name_of_key: Mapping[bytes, str],
+    traffic: CountTraffic = nobody_counts,
     resume: bool = False,
     on_round: OnRound | None = None,
 ) -> dict[str, Any]:
@@ -39,7 +40,7 @@ def run_on_grid(
         if RunFolder(folder).load_checkpoint() is None:
             names = [part.client for part in assembly.parts]
             wait_for_all(directory, names, seconds=spec.deployment.wait_seconds)
-        return _rounds_over(GridPost(grid, directory), assembly, books)
+        return _rounds_over(GridPost(grid, directory, traffic), assembly, books)
 
     return run(spec, folder, resume=resume, on_round=on_round, backend_of=backend)
 

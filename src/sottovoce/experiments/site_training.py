@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,35 +13,40 @@ import torch
 
 from sottovoce.adjacency import Unit
 from sottovoce.algorithms.algorithm import Algorithm, Step
-from sottovoce.channels.channel import Central
+from sottovoce.channels.channel import Central, MessageChannel
 from sottovoce.config.features_spec import PreconditionSpec
 from sottovoce.config.loading import parse
-from sottovoce.config.model_spec import ModuleSpec
-from sottovoce.config.spec import RunSpec
+from sottovoce.config.model_spec import ModuleSpec, to_model
+from sottovoce.config.spec import FedAvgSpec, MeanSpec, RunSpec
 from sottovoce.deployment.orders import Order
+from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import Asked, Site
-from sottovoce.domains import Vector
-from sottovoce.errors import ConfigError, PolicyError
+from sottovoce.domains import MAX_DIMENSION, Domain, Vector
+from sottovoce.errors import ConfigError, ParameterError, PolicyError, SottovoceError, WireError
 from sottovoce.experiments.assembly import channel_of
 from sottovoce.experiments.data import load_data
+from sottovoce.experiments.federated import check_runtime
 from sottovoce.experiments.ground import Ground, lay_ground, randomness_of
-from sottovoce.learning import public_images
+from sottovoce.learning import models, public_images
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.task import Task
 from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.randomness import SeededRandomness
 from sottovoce.rounds.broadcast import received
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.simulation.stored import finite_uplinks
 from sottovoce.transforms.rotation import Rotation
+from sottovoce.wire.broadcast import payload_bytes
+
+_LOG = logging.getLogger("sottovoce")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
     """What stays the same from round to round."""
 
-    spec: RunSpec
     task: Task
     algorithm: Algorithm
     client: ClientData
@@ -49,26 +55,27 @@ class _Place:
 
 def compute(order: Order, site: Site) -> list[bytes]:
     """The sealed messages that answer an order, charged to the site's ledger."""
-    _check_harmless(order.spec, site)
-    text = json.dumps(order.spec, sort_keys=True)
-    place = _place(text, order.classes, site.name, site.dataset)
-    spec, algorithm = place.spec, place.algorithm
-    dimension = place.task.dimension
-    mechanism = dict(order.mechanism)
-    kind = mechanism.pop("kind", None)
-    if not isinstance(kind, str):
-        raise ConfigError("an order names its mechanism's 'kind'")
+    spec = parse(order.spec, "the order's spec")
+    kind, parameters = _mechanism(order)
+    # Before anything is read, imported or built: what fails there may depend on the data.
+    site.check_terms(order.client, _terms(order, spec, kind))
+    _check_harmless(spec, site)
+    if spec.data.sites:
+        spec = _on_own_records(spec, order, site)
+    if not order.vectors:
+        raise WireError("an order brings the model")
+    place = _place(
+        json.dumps(spec.plain(), sort_keys=True), len(order.vectors[0]), site.name, order.classes
+    )
+    algorithm, dimension = place.algorithm, place.task.dimension
     size = place.client.num_samples
     part = ClientPlan(
         client=order.client,
         # On the site's own domain: how far a record moves the update follows from its own data.
-        mechanism=registry.find(kind).build(algorithm.domain(dimension, size), mechanism),
+        mechanism=_built(kind, algorithm.domain(dimension, size), parameters),
         weight=algorithm.weight(size),
     )
     rotated = spec.rotation == "on"
-    channel = channel_of(spec, place.num_clients)
-    if isinstance(channel, Central):
-        raise ConfigError("the channel 'central' has no messages; there is nothing to send")
     plan = RoundPlan(
         run=order.run,
         round=order.round,
@@ -76,7 +83,7 @@ def compute(order: Order, site: Site) -> list[bytes]:
         adjacency=spec.privacy.adjacency,
         clients=(part,),
         rotation=Rotation.of_round(order.run, order.round, dimension) if rotated else None,
-        channel=channel,
+        channel=_channel(spec, place.num_clients),
         record_sampling_rate=algorithm.record_sampling_rate,
     )
     randomness = randomness_of(spec)
@@ -97,48 +104,127 @@ def compute(order: Order, site: Site) -> list[bytes]:
     return site.answer(asked, randomness, train, keep_from=order.keep_from)
 
 
-def _check_harmless(spec: Mapping[str, Any], site: Site) -> None:
+def _mechanism(order: Order) -> tuple[str, dict[str, Any]]:
+    given = dict(order.mechanism)
+    kind = given.pop("kind", None)
+    if not isinstance(kind, str):
+        raise ConfigError("an order names its mechanism's 'kind'")
+    return kind, given
+
+
+def _built(kind: str, domain: Domain, given: Mapping[str, Any]) -> Mechanism:
+    try:
+        return registry.find(kind).build(domain, given)
+    except SottovoceError as error:
+        raise ConfigError(f"the order's mechanism: {error}") from None
+
+
+def _terms(order: Order, spec: RunSpec, kind: str) -> Terms:
+    return Terms(
+        mechanism=kind,
+        level=Unit(spec.privacy.level),
+        adjacency=spec.privacy.adjacency,
+        channel=_channel(spec, order.cohort),
+        cohort=order.cohort,
+        grade=randomness_of(spec).grade,
+    )
+
+
+def _channel(spec: RunSpec, num_clients: int) -> MessageChannel:
+    channel = channel_of(spec, num_clients)
+    if isinstance(channel, Central):
+        raise ConfigError("the channel 'central' has no messages; there is nothing to send")
+    return channel
+
+
+def _check_harmless(spec: RunSpec, site: Site) -> None:
     """An order must not make a site read files, or call functions, of the server's choice."""
-    parsed = parse(spec, "the order's spec")
-    if isinstance(parsed.model, ModuleSpec) and parsed.model.factory not in site.factories:
+    check_runtime(spec)
+    if isinstance(spec.model, ModuleSpec) and spec.model.factory not in site.factories:
         raise PolicyError(
-            f"the model factory '{parsed.model.factory}' is not among the site's 'factories'"
+            f"the model factory '{spec.model.factory}' is not among the site's 'factories'"
         )
-    if ":" in parsed.data.dataset and not parsed.data.sites:
+    if ":" in spec.data.dataset and not spec.data.sites:
         raise PolicyError(
-            f"the dataset '{parsed.data.dataset}' is a file; a site reads its own, which [data] of "
+            f"the dataset '{spec.data.dataset}' is a file; a site reads its own, which [data] of "
             "its file names, for runs with 'data.sites'"
         )
-    for step in parsed.features:
+    for step in spec.features:
         if isinstance(step, PreconditionSpec) and public_images.is_file(step.images):
             raise PolicyError(f"the public images '{step.images}' are a file of the server's")
 
 
+def _on_own_records(spec: RunSpec, order: Order, site: Site) -> RunSpec:
+    """The spec on the records that the site's file names, read as that file says."""
+    own = site.records
+    if own is None:
+        raise PolicyError("the run wants this site's own records; name them in [data] of its file")
+    data: dict[str, Any] = {"dataset": own.dataset, "sites": dict(spec.data.sites)}
+    if own.dataset.startswith("csv:"):
+        data["csv"] = dict(own.csv)
+    try:
+        found = parse({**spec.plain(), "data": data}, "[data] of the site's file")
+    except ConfigError as error:
+        _LOG.error("%s", error)
+        raise PolicyError("[data] of the site's file is not right; see the site's log") from None
+    table = found.data.csv
+    if table is not None and spec.data.csv not in (None, table):
+        raise PolicyError(
+            "'data.csv' is not what [data.csv] of the site's file says; agree on one table"
+        )
+    by_list = table is not None and table.label == "class"
+    classes = len(table.classes) if table is not None and by_list else own.classes
+    if order.classes != classes:
+        raise PolicyError(
+            f"the run has {order.classes or 'no'} classes, and [data] of the site's file says "
+            f"{classes or 'none'}; agree on their number"
+        )
+    return _without_proxy(found)
+
+
+def _without_proxy(spec: RunSpec) -> RunSpec:
+    """What the server makes of messages is its own affair, and no reason to read records."""
+    if not isinstance(spec.algorithm, FedAvgSpec):
+        return spec
+    algorithm = spec.algorithm.model_copy(update={"aggregation": MeanSpec(kind="mean")})
+    return spec.model_copy(update={"algorithm": algorithm})
+
+
 @lru_cache(maxsize=2)
-def _place(spec_text: str, classes: int | None, name: str, dataset: str | None) -> _Place:
+def _place(spec_text: str, model_bytes: int, name: str, classes: int | None) -> _Place:
     spec = parse(json.loads(spec_text), "the order's spec")
     if spec.runtime.deterministic:
         torch.set_num_threads(1)
-    own = _own_records(spec, classes, dataset) if spec.data.sites else None
-    ground = lay_ground(spec, own)
+    data = load_data(spec, SeededRandomness(spec.seed))
+    if spec.data.sites:
+        data = dataclasses.replace(data, num_classes=classes)
+    _check_size(spec, data, model_bytes)
+    ground = lay_ground(spec, data)
     if name not in ground.clients.names:
         raise PolicyError(f"this site is '{name}', which is no client of the run")
     return _Place(
-        spec=ground.spec,
         task=ground.task,
         algorithm=ground.algorithm,
-        client=_client(ground, name, own),
+        client=_client(ground, name, data if spec.data.sites else None),
         num_clients=len(ground.clients),
     )
 
 
-def _own_records(spec: RunSpec, classes: int | None, dataset: str | None) -> Dataset:
-    """Everything that the site's own data hold."""
-    if dataset is None:
-        raise PolicyError("the run wants this site's own records; name them in [data] of its file")
-    own = spec.data.model_copy(update={"dataset": dataset})
-    data = load_data(spec.model_copy(update={"data": own}), SeededRandomness(spec.seed))
-    return dataclasses.replace(data, num_classes=classes)
+def _check_size(spec: RunSpec, data: Dataset, model_bytes: int) -> None:
+    """The model must be what arrived, before it takes any memory."""
+    if isinstance(spec.model, ModuleSpec):
+        return  # a function that the site allows
+    try:
+        with torch.device("meta"):
+            module = models.build(to_model(spec.model), data.input_shape, data.num_outputs)
+    except ParameterError as error:
+        raise ConfigError(f"the order's model: {error}") from None
+    dimension = sum(tensor.numel() for tensor in module.parameters())
+    if dimension > MAX_DIMENSION or payload_bytes(dimension, spec.runtime.downlink) != model_bytes:
+        raise WireError(
+            f"{model_bytes} bytes arrived for a model of {dimension} numbers; server and client "
+            "need the same model and the same runtime.downlink"
+        )
 
 
 def _client(ground: Ground, name: str, own: Dataset | None) -> ClientData:

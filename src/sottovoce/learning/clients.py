@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sottovoce.errors import DataError
+from sottovoce.learning.client_names import client_name as client_name
 
 Indices = NDArray[np.int64]
 
@@ -32,10 +33,6 @@ class ClientData:
         return len(self.labels)
 
 
-def client_name(number: int) -> str:
-    return f"client-{number:04d}"
-
-
 class Clients(Sequence[ClientData]):
     """Clients that own rows of shared arrays; a slice is another such sequence."""
 
@@ -44,13 +41,12 @@ class Clients(Sequence[ClientData]):
         features: NDArray[Any] | Tensor,
         labels: NDArray[Any] | Tensor,
         shares: Sequence[Indices],
-        numbers: Sequence[int] | None = None,
+        names: Sequence[str] | None = None,
     ) -> None:
         self._features, self._labels, self._shares = features, labels, shares
         if isinstance(features, Tensor):
             self._labels_there = torch.as_tensor(labels, device=features.device)
-        self._numbers = range(len(shares)) if numbers is None else numbers
-        self._names: list[str] | None = None
+        self._names = list(names or map(client_name, range(len(shares))))
 
     def __len__(self) -> int:
         return len(self._shares)
@@ -68,17 +64,15 @@ class Clients(Sequence[ClientData]):
     def take(self, positions: Sequence[int]) -> "Clients":
         """Some of the clients, in the order given."""
         shares = [self._shares[i] for i in positions]
-        numbers = [self._numbers[i] for i in positions]
+        names = [self._names[i] for i in positions]
         labels = self._labels_there if isinstance(self._features, Tensor) else self._labels
-        return Clients(self._features, labels, shares, numbers)
+        return Clients(self._features, labels, shares, names)
 
     def name(self, index: int) -> str:
-        return client_name(self._numbers[index])
+        return self._names[index]
 
     @property
     def names(self) -> list[str]:
-        if self._names is None:
-            self._names = [client_name(number) for number in self._numbers]
         return self._names
 
     @property
@@ -113,9 +107,6 @@ class ClientsElsewhere(Clients):
     def __getitem__(self, index: slice) -> "Clients": ...
     def __getitem__(self, index: int | slice) -> "ClientData | Clients":
         raise DataError("the training rows are at the sites of a federation, not here")
-
-    def name(self, index: int) -> str:
-        return self.names[index]
 
     @property
     def sizes(self) -> list[int]:

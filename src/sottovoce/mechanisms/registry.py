@@ -24,7 +24,7 @@ import sottovoce.mechanisms
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Domain
 from sottovoce.errors import ParameterError, UnknownNameError
-from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.mechanism import Mechanism, Sampling
 from sottovoce.privacy import accounting
 from sottovoce.privacy.calibration import ENDS, Direction, calibrate
 from sottovoce.privacy.events import PrivacyEvent, Repeated
@@ -111,6 +111,11 @@ class Registration:
             raise ParameterError(
                 f"mechanism '{self.kind}' needs {', '.join(missing)}; for example {example}"
             )
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the mechanism samples, whatever its parameters."""
+        return self.factory.sampling  # type: ignore[attr-defined, no-any-return]
 
     def build(self, domain: Domain, given: Parameters) -> Mechanism:
         """The mechanism on `domain`; 'auto' is resolved, a missing parameter is an error."""

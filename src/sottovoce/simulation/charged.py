@@ -25,11 +25,13 @@ Server = RoundServer | ShuffledRound
 class Served:
     """What came of those who were asked: servers, one per uplink, and who was refused after all.
 
-    Where messages really travel, their bytes with everything around them are measured.
+    Where messages really travel, their bytes with everything around them are measured, and what
+    came may not be `enough` to change the model.
     """
 
     servers: Sequence[Server]
     refused: int = 0
+    enough: bool = True
     total_bytes_up: int | None = None
     total_bytes_down: int | None = None
     replies_dropped: int = 0
@@ -79,7 +81,7 @@ class ChargedRounds:
         servers = served.servers
         total_up = sum(server.total_bytes for server in servers)
         return Collected(
-            combined=_combined(servers),
+            combined=_combined(servers) if served.enough else (),
             clients_asked=len(asked),
             clients_received=servers[0].received if servers else 0,
             clients_out_of_budget=len(unpaid) + served.refused,

@@ -1,0 +1,1 @@
+"""A Flower app: digits, shared out over the clients."""

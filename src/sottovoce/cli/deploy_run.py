@@ -1,0 +1,123 @@
+"""`sottovoce deploy run`: one spec over a federation, followed to its end."""
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sottovoce.cli.output import Json, progress_bars
+from sottovoce.cli.run import print_result, round_note
+
+if TYPE_CHECKING:
+    from sottovoce.config.spec import RunSpec
+    from sottovoce.deployment.control import Control, RunStatus
+    from sottovoce.deployment.federation import Federation
+    from sottovoce.experiments.run_folder import RunFolder
+
+_POLL_SECONDS = 1.0
+_INTERRUPTED = 130
+
+
+def run(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A federation's folder.")],
+    spec: Annotated[Path, typer.Argument(help="A TOML file; see examples/.")],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a key, as a.b=c; repeatable.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder [DIR/runs/NAME].")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train as a spec says, on the sites' data; the run goes on if this command is interrupted."""
+    from sottovoce.config.loading import load
+    from sottovoce.deployment.federation import Federation
+    from sottovoce.deployment.link import running_link
+    from sottovoce.deployment.runs import Order, submit
+    from sottovoce.errors import OutputError
+    from sottovoce.experiments.run_folder import RunFolder
+
+    federation, loaded = Federation.read(folder), load(spec, set_ or [])
+    run_folder = RunFolder((out or federation.runs_folder / loaded.name).absolute())
+    _check_folder(run_folder, resume=resume)
+    _check_clients(loaded, federation)
+    with running_link(federation) as control:
+        order = Order(
+            name=loaded.name,
+            spec=json.dumps(loaded.plain()),
+            rounds=loaded.rounds,
+            out=run_folder.path,
+            resume=resume,
+        )
+        run_id = submit(order, federation)
+        typer.echo(f"run {run_id} has begun", err=True)
+        try:
+            ended = _follow(control, run_id, run_folder, loaded)
+        except KeyboardInterrupt:
+            typer.echo(
+                f"the run goes on; watch it: sottovoce deploy status {folder}; "
+                f"stop it: sottovoce deploy stop {folder} --run {run_id}",
+                err=True,
+            )
+            raise SystemExit(_INTERRUPTED) from None
+    _check_end(ended, federation, run_folder)
+    result = run_folder.result()
+    if result is None:
+        raise OutputError(f"the run has ended, but {run_folder.path} holds no result; --resume it")
+    print_result(result, run_folder.path, as_json=as_json)
+
+
+def _check_folder(run_folder: "RunFolder", *, resume: bool) -> None:
+    """Say now what the link's side would say later."""
+    from sottovoce.errors import OutputError
+
+    path = run_folder.path
+    if resume and not run_folder.exists:
+        raise OutputError(f"nothing to resume: {path} is not a run folder")
+    if not resume and path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise OutputError(f"{path} is not empty; continue with --resume or choose another --out")
+
+
+def _check_clients(spec: "RunSpec", federation: "Federation") -> None:
+    """A run that waits for sites that will never come is noticed now."""
+    from sottovoce.errors import ConfigError
+    from sottovoce.learning.client_names import client_name
+
+    data = spec.data
+    numbered = [client_name(number) for number in range(data.clients or 0)]
+    clients = list(data.sites) or list(data.names) or numbered
+    strangers = [name for name in clients if name not in federation.sites]
+    if strangers:
+        raise ConfigError(
+            f"the spec's client '{strangers[0]}' is no site of the federation; its sites are "
+            f"{', '.join(federation.sites)}: name them in 'data.names' (or 'data.sites')"
+        )
+
+
+def _follow(
+    control: "Control", run_id: int, run_folder: "RunFolder", spec: "RunSpec"
+) -> "RunStatus":
+    """Show rounds as they come, until the run has ended."""
+    with progress_bars() as bars:
+        while True:
+            status = control.run(run_id)  # before the rounds: none is missed at the end
+            rows = run_folder.metrics()
+            if rows:
+                bars.update(spec.name, rows[-1]["round"], spec.rounds, round_note(rows[-1]))
+            if status.has_ended:
+                return status
+            time.sleep(_POLL_SECONDS)
+
+
+def _check_end(ended: "RunStatus", federation: "Federation", run_folder: "RunFolder") -> None:
+    from sottovoce.errors import DeploymentError
+
+    if ended.failure is not None:
+        raise DeploymentError(
+            f"the run failed: {ended.failure} (its log: FLWR_HOME={federation.link_folder}/flower "
+            f"flwr log {ended.run_id} --show)"
+        )
+    if ended.was_stopped:
+        typer.echo(f"the run was stopped; --resume goes on in {run_folder.path}", err=True)
+        raise SystemExit(_INTERRUPTED)

@@ -1,0 +1,146 @@
+"""`sottovoce deploy` without processes: folders, certificates, and mistakes."""
+
+import datetime
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tls import made_in_the_past, serving
+
+pytest.importorskip("flwr")
+
+
+def _init(cli: Any, folder: Path, *more: object) -> Any:
+    return cli("deploy", "init", folder, "--rehearsal", "--site", "a", "--site", "b", *more)
+
+
+def test_a_rehearsal_in_one_command(cli: Any, tmp_path: Path) -> None:
+    shown = _init(cli, tmp_path / "fed", "--days", 30, "--json").json
+    day = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=30)
+    assert shown["sites"] == {"a": "key", "b": "key"}
+    assert shown["address"] == "127.0.0.1:9443"
+    assert shown["expires"] == f"{day:%Y-%m-%d}"
+    assert (tmp_path / "fed" / "sites" / "a" / "site.toml").is_file()
+    status = cli("deploy", "status", tmp_path / "fed", "--json").json
+    assert status["link"] == "down"
+    assert status["sites"] == {"a": "unknown", "b": "unknown"}
+
+
+def test_an_operator_and_a_site_on_two_machines(cli: Any, tmp_path: Path) -> None:
+    fed, site = tmp_path / "fed", tmp_path / "site"
+    made = cli("deploy", "init", fed, "--address", "link.example.org:9443", "--site", "a")
+    assert made.code == 0, made.err
+    assert "no key yet" in made.out
+    assert not (fed / "sites").exists()
+    joined = cli(
+        "deploy", "join", site, "--link", "link.example.org:9443", "--as", "a",
+        "--root-certificate", fed / "certificates" / "ca.crt", "--json",
+    ).json  # fmt: skip
+    assert joined["public_key"] == str(site / "node.pub")
+    refused = cli("deploy", "node", site)
+    assert refused.code == 2
+    assert "[policy] lacks mechanisms" in refused.err
+    added = cli("deploy", "certificates", fed, "--add", "a", site / "node.pub", "--json").json
+    assert added["sites"] == {"a": "key"}
+    before = added["expires"]
+    renewed = cli("deploy", "certificates", fed, "--renew", "--days", 9, "--json").json
+    assert renewed["expires"] < before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--site", "a"], "--address is missing"),
+        (["--address", "nowhere", "--site", "a"], "an address must be HOST:PORT"),
+        (["--address", "h:1", "--site", "a", "--site", "a"], "named twice"),
+        (["--address", "h:1", "--site", "a/b"], "a site's name must be"),
+        (["--address", "h:1", "--site", "a", "--host", "x y"], "a host must be"),
+        (["--address", "h:1", "--site", "a", "--days", "0"], "--days"),
+        (["--address", "h:1"], "--site"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(
+    cli: Any, tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    result = cli("deploy", "init", tmp_path / "fed", *arguments)
+    assert result.code == 2
+    assert said in result.err
+    assert len(result.err.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["link", "status", "certificates", "stop"])
+def test_a_folder_of_something_else_is_named(cli: Any, tmp_path: Path, command: str) -> None:
+    result = cli("deploy", command, tmp_path)
+    assert result.code == 2
+    assert "is not a federation's folder" in result.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_needs_the_link_says_how_to_start_it(cli: Any, tmp_path: Path) -> None:
+    fed = tmp_path / "fed"
+    _init(cli, fed)
+    spec = Path(__file__).parent.parent.parent / "examples" / "one_bit.toml"
+    for arguments in (["run", fed, spec], ["stop", fed, "--run", "1"]):
+        result = cli("deploy", *arguments)
+        assert result.code == 2
+        assert "the link is not running; start it with 'sottovoce deploy link" in result.err
+    assert list((fed / "runs").iterdir()) == []
+    assert cli("deploy", "stop", fed).out == "the link was not running\n"
+    assert cli("deploy", "stop", fed / "sites" / "a").out == "the node was not running\n"
+
+
+def test_a_link_does_not_start_with_a_certificate_that_sites_refuse(
+    cli: Any, tmp_path: Path
+) -> None:
+    fed = tmp_path / "fed"
+    _init(cli, fed)
+    text = (fed / "federation.toml").read_text()
+    (fed / "federation.toml").write_text(text.replace("127.0.0.1", "10.0.0.9"))
+    result = cli("deploy", "link", fed)
+    assert result.code == 2
+    assert "not for '10.0.0.9'; 'sottovoce deploy certificates" in result.err
+    assert not (fed / "link" / "link.log").exists()
+
+
+def test_an_expired_certificate_stops_link_and_node_with_a_sentence(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed = tmp_path / "fed"
+    with monkeypatch.context() as past:
+        made_in_the_past(past, days=20)
+        assert _init(cli, fed, "--days", 5).code == 0
+    day = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=15)
+    certificate = fed.absolute() / "certificates" / "link.crt"
+    refused = cli("deploy", "link", fed)
+    assert refused.code == 2
+    assert f"{certificate} expired on {day:%Y-%m-%d}; 'sottovoce deploy certif" in refused.err
+    status = cli("deploy", "status", fed)
+    assert f"warning: {certificate} expired" in status.err
+    with serving(certificate, certificate.with_name("link.key")) as port:
+        site = fed / "sites" / "a" / "site.toml"
+        site.write_text(site.read_text().replace("9443", str(port)))
+        refused = cli("deploy", "node", site.parent)
+    assert refused.code == 2
+    assert "shows a certificate that is refused: certificate has expired" in refused.err
+    assert not (site.parent / "node" / "node.log").exists()
+    assert cli("deploy", "certificates", fed, "--renew").code == 0
+    assert cli("deploy", "status", fed, "--json").json["problem"] is None
+
+
+def test_without_flower_the_command_says_what_to_install(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed = tmp_path / "fed"
+    _init(cli, fed)
+    absent = {"flwr", "httpx", "starlette", "uvicorn"}
+    for name in list(sys.modules):
+        if name.split(".")[0] in absent or name.startswith("sottovoce.deployment"):
+            monkeypatch.delitem(sys.modules, name)
+    for name in absent:
+        monkeypatch.setitem(sys.modules, name, None)  # an import of it fails
+    result = cli("deploy", "link", fed)
+    assert result.code == 2
+    assert "pip install 'sottovoce[flower]'" in result.err
+    assert cli("deploy", "certificates", fed).code == 0

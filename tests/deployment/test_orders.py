@@ -1,0 +1,314 @@
+"""Orders and replies as bytes: what is written comes back, and of the rest only WireError."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sottovoce.deployment.orders import MOST_VECTORS, Order, read_order, read_reply, reply_blobs
+from sottovoce.deployment.records import RECORD, from_records, to_records
+from sottovoce.errors import WireError
+
+ORDER = Order(
+    spec={"name": "x", "rounds": 3, "data": {"sites": {"ada": 3}}},
+    run="0123-ab",
+    round=2,
+    client="ada",
+    cohort=4,
+    mechanism={"kind": "gauss_hermite", "levels": 2, "noise_multiplier": 0.1},
+    classes=10,
+    keep_from=2,
+    vectors=(b"\x00" * 8, b"", b"\xff"),
+)
+PUBLIC: dict[str, Any] = json.loads(ORDER.blobs()["order"])
+
+names = st.text(min_size=1, max_size=20).filter(str.isprintable)
+counts = st.integers(min_value=1, max_value=2**32 - 1)
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+anything = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+finite = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.text(max_size=20)
+    # What JSON writes, it reads back to the last bit.
+    | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+tables = st.dictionaries(st.text(max_size=8), finite, max_size=5)
+
+
+def written(**changes: Any) -> dict[str, bytes]:
+    return {"order": json.dumps({**PUBLIC, **changes}).encode()}
+
+
+# -- orders --------------------------------------------------------------------------------------
+
+
+def test_an_order_comes_back() -> None:
+    assert read_order(ORDER.blobs()) == ORDER
+
+
+@given(
+    spec=tables,
+    run=names,
+    client=names,
+    mechanism=tables,
+    numbers=st.tuples(counts, counts, counts),
+    classes=st.none() | counts,
+    vectors=st.lists(st.binary(max_size=9), max_size=MOST_VECTORS),
+)
+def test_every_order_comes_back(
+    spec: dict[str, Any],
+    run: str,
+    client: str,
+    mechanism: dict[str, Any],
+    numbers: tuple[int, int, int],
+    classes: int | None,
+    vectors: list[bytes],
+) -> None:
+    number, cohort, keep_from = numbers
+    order = Order(
+        spec=spec,
+        run=run,
+        round=number,
+        client=client,
+        cohort=cohort,
+        mechanism=mechanism,
+        classes=classes,
+        keep_from=keep_from,
+        vectors=tuple(vectors),
+    )
+    assert read_order(order.blobs()) == order
+
+
+@pytest.mark.parametrize("missing", sorted(PUBLIC))
+def test_an_order_that_lacks_anything_is_refused(missing: str) -> None:
+    table = {key: value for key, value in PUBLIC.items() if key != missing}
+    with pytest.raises(WireError):
+        read_order({"order": json.dumps(table).encode()})
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", 1.0, True, None, [1]])
+def test_another_version_is_refused_with_what_to_do(version: Any) -> None:
+    with pytest.raises(WireError, match="install the same version"):
+        read_order(written(version=version))
+
+
+def test_more_than_an_order_says_is_refused() -> None:
+    with pytest.raises(WireError, match="an order has classes, client, "):
+        read_order(written(weight=1e9))
+
+
+NO_COUNTS = [-1, 2**32, 10**30, -(10**30), 1.0, 1e300, "1", True, None, [1], {}]
+
+
+@pytest.mark.parametrize("key", ["round", "cohort", "keep_from"])
+@pytest.mark.parametrize("value", NO_COUNTS, ids=repr)
+def test_counts_are_whole_numbers_of_a_size_that_ledgers_hold(key: str, value: Any) -> None:
+    with pytest.raises(WireError, match=f"'{key}' of an order is a whole number"):
+        read_order(written(**{key: value}))
+
+
+@pytest.mark.parametrize("value", [*(v for v in NO_COUNTS if v is not None), 0], ids=repr)
+def test_classes_are_a_count_or_none(value: Any) -> None:
+    with pytest.raises(WireError, match="'classes' of an order is a whole number"):
+        read_order(written(classes=value))
+    assert read_order(written(classes=None)).classes is None
+
+
+def test_nobody_is_asked_alone_by_nobody() -> None:
+    with pytest.raises(WireError, match="'cohort' of an order is a whole number from 1"):
+        read_order(written(cohort=0))
+    assert read_order(written(round=0, keep_from=0)).keep_from == 0
+
+
+@pytest.mark.parametrize("key", ["run", "client"])
+@pytest.mark.parametrize(
+    "value", ["", "a\nb", "\x00", "\ud800", "x" * 257, 3, None, ["a"], {}, True], ids=ascii
+)
+def test_names_can_be_written_into_ledgers_and_logs(key: str, value: Any) -> None:
+    with pytest.raises(WireError, match=f"'{key}' of an order is a printable name"):
+        read_order(written(**{key: value}))
+
+
+@pytest.mark.parametrize("key", ["spec", "mechanism"])
+@pytest.mark.parametrize("value", [None, [], "x", 3, True], ids=repr)
+def test_tables_are_tables(key: str, value: Any) -> None:
+    with pytest.raises(WireError, match=f"'{key}' of an order is a table"):
+        read_order(written(**{key: value}))
+
+
+def _nested(depth: int, opening: str, closing: str) -> bytes:
+    text = json.dumps({**PUBLIC, "spec": {"deep": "HERE"}})
+    return text.replace('"HERE"', opening * depth + "1" + closing * depth).encode()
+
+
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+@pytest.mark.parametrize("depth", [31, 100, 900, 100_000])
+def test_deep_nesting_is_refused(depth: int, opening: str, closing: str) -> None:
+    with pytest.raises(WireError):
+        read_order({"order": _nested(depth, opening, closing)})
+    assert read_order({"order": _nested(20, opening, closing)}).round == ORDER.round
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+def test_numbers_are_finite(number: str) -> None:
+    text = json.dumps({**PUBLIC, "spec": {"rate": "HERE"}}).replace('"HERE"', number)
+    with pytest.raises(WireError, match="not valid JSON"):
+        read_order({"order": text.encode()})
+
+
+def test_a_number_of_thousands_of_digits_is_refused() -> None:
+    text = json.dumps({**PUBLIC, "round": "HERE"}).replace('"HERE"', "9" * 100_000)
+    with pytest.raises(WireError):
+        read_order({"order": text.encode()})
+
+
+def test_of_a_key_that_is_given_twice_one_value_counts_for_everything() -> None:
+    """There is one reading: what is checked is what is run."""
+    text = ORDER.blobs()["order"].decode().replace('"cohort":4', '"cohort":4,"cohort":1000')
+    assert read_order({"order": text.encode()}).cohort == 1000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\xff\xfe",
+        b"{",
+        b"[]",
+        b"null",
+        b"1",
+        b'"order"',
+        b"\xef\xbb\xbf{}",
+        "{}".encode("utf-16"),
+    ],
+)
+def test_what_is_no_order_is_refused(text: bytes) -> None:
+    with pytest.raises(WireError):
+        read_order({"order": text})
+
+
+@pytest.mark.parametrize(
+    "blobs",
+    [
+        {},
+        {"vector0": b""},
+        {**ORDER.blobs(), "vector3": b"", "vector5": b""},
+        {**ORDER.blobs(), "vector00": b""},
+        {**ORDER.blobs(), "Order": b""},
+        {key: value for key, value in ORDER.blobs().items() if key != "vector0"},
+        {**ORDER.blobs(), **{f"vector{i}": b"" for i in range(MOST_VECTORS + 1)}},
+        {"order": ORDER.blobs()["order"], **{f"vector{i}": b"" for i in range(10**5)}},
+    ],
+)
+def test_vectors_are_counted_from_0_without_gaps(blobs: dict[str, bytes]) -> None:
+    with pytest.raises(WireError):
+        read_order(blobs)
+
+
+@given(st.dictionaries(st.sampled_from(["order", "vector0", "vector1", "x"]), st.binary()))
+def test_any_bytes_are_an_order_or_a_wire_error(blobs: dict[str, bytes]) -> None:
+    with pytest.raises(WireError):
+        read_order(blobs)
+
+
+@given(st.dictionaries(st.sampled_from([*sorted(PUBLIC), "x"]), anything))
+@settings(max_examples=150)
+def test_any_json_is_an_order_or_a_wire_error(changes: dict[str, Any]) -> None:
+    text = json.dumps({**PUBLIC, **changes})  # with NaN and Infinity, as Python writes them
+    try:
+        order = read_order({"order": text.encode()})
+    except WireError:
+        return
+    assert read_order(order.blobs()) == order
+    assert all(math.isfinite(value) for value in _floats(order.spec))
+
+
+def _floats(value: Any) -> list[float]:
+    if isinstance(value, dict):
+        return [found for inner in value.values() for found in _floats(inner)]
+    if isinstance(value, list):
+        return [found for inner in value for found in _floats(inner)]
+    return [value] if isinstance(value, float) else []
+
+
+@given(st.data())
+def test_an_order_with_bytes_changed_is_an_order_or_a_wire_error(data: st.DataObject) -> None:
+    text = bytearray(ORDER.blobs()["order"])
+    for _ in range(data.draw(st.integers(1, 4))):
+        text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        read_order({"order": bytes(text)})
+    except WireError:
+        return
+
+
+# -- replies -------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.binary(), max_size=12))
+def test_every_reply_comes_back(messages: list[bytes]) -> None:
+    assert read_reply(reply_blobs(messages), uplinks=len(messages)) == messages
+
+
+@given(
+    st.dictionaries(st.sampled_from(["uplink0", "uplink1", "uplink2", "uplink", ""]), st.binary()),
+    st.integers(0, 3),
+)
+def test_a_reply_is_what_was_asked_for_or_a_wire_error(
+    blobs: dict[str, bytes], uplinks: int
+) -> None:
+    wanted = {f"uplink{number}" for number in range(uplinks)}
+    if set(blobs) == wanted:
+        assert read_reply(blobs, uplinks=uplinks) == [blobs[f"uplink{i}"] for i in range(uplinks)]
+        return
+    with pytest.raises(WireError, match="and nothing else"):
+        read_reply(blobs, uplinks=uplinks)
+
+
+# -- records -------------------------------------------------------------------------------------
+
+
+@given(st.dictionaries(st.text(), st.binary()))
+def test_every_record_comes_back(blobs: dict[str, bytes]) -> None:
+    assert from_records(to_records(blobs)) == blobs
+
+
+plain = st.binary() | st.text() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.booleans()
+values = plain | st.lists(st.binary(), min_size=1) | st.lists(st.floats(), min_size=1)
+
+
+@given(st.dictionaries(st.text(max_size=5), values, min_size=1))
+def test_a_record_of_bytes_alone_is_read(entries: dict[str, Any]) -> None:
+    content = RecordDict({RECORD: ConfigRecord(entries)})
+    if all(isinstance(value, bytes) for value in entries.values()):
+        assert from_records(content) == entries
+        return
+    with pytest.raises(WireError, match="something else than bytes"):
+        from_records(content)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        RecordDict({}),
+        RecordDict({"other": ConfigRecord({})}),
+        RecordDict({RECORD: ConfigRecord({}), "metrics": MetricRecord({"loss": 0.1})}),
+        RecordDict({RECORD: MetricRecord({"loss": 0.1})}),
+        RecordDict({RECORD: ArrayRecord({})}),
+    ],
+)
+def test_a_message_with_anything_else_is_refused(content: RecordDict) -> None:
+    with pytest.raises(WireError):
+        from_records(content)

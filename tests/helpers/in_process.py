@@ -1,0 +1,99 @@
+"""Sites in this process: what a server orders goes through bytes, and is computed at once."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sottovoce.adjacency import Adjacency, Unit
+from sottovoce.config.spec import RunSpec
+from sottovoce.deployment.orders import Order, read_order, reply_blobs
+from sottovoce.deployment.policy import Policy
+from sottovoce.deployment.post import Reply
+from sottovoce.deployment.site import Site
+from sottovoce.errors import SottovoceError
+from sottovoce.experiments.remote import _rounds_over
+from sottovoce.experiments.runner import run
+from sottovoce.experiments.site_training import compute
+from sottovoce.ledger.ledger import Ledger
+
+MECHANISMS = ("gauss_hermite", "gaussian", "clamped_sign", "bitwise_rr", "stochastic_sign")
+
+
+def a_policy(level: str, **changes: Any) -> Policy:
+    """A policy that allows next to anything, but for its level."""
+    given: dict[str, Any] = {
+        "mechanisms": MECHANISMS,
+        "level": Unit(level),
+        "adjacency": Adjacency.ZERO_OUT,
+        "epsilon_per_round": 1e6,
+        "epsilon_total": 1e6,
+        "delta": 1e-5,
+        "smallest_cohort": 1,
+        "trust_server": True,
+        "float_noise": True,
+        "seeded_randomness": True,
+    }
+    return Policy(**(given | changes))
+
+
+@dataclass
+class InProcessPost:
+    """Every client is a site of its own, made by `site_of`; orders and refusals are kept."""
+
+    site_of: Callable[[str], Site]
+    orders: list[Order] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+    _replies: list[Reply] = field(default_factory=list)
+
+    def reachable(self, clients: Sequence[str]) -> frozenset[str]:
+        return frozenset(clients)
+
+    def send(self, orders: Mapping[str, Order], *, expires_seconds: float) -> int:
+        for client, order in orders.items():
+            self.orders.append(order)
+            try:
+                messages = compute(read_order(order.blobs()), self.site_of(client))
+            except SottovoceError as error:
+                self.refusals.append(str(error))
+                self._replies.append(Reply(client=client, blobs=None, failure=str(error)))
+                continue
+            self._replies.append(Reply(client=client, blobs=reply_blobs(messages)))
+        return 0
+
+    def traffic(self) -> None:
+        """Nobody counts."""
+
+    def collect(self) -> Iterator[Reply]:
+        replies, self._replies = self._replies, []
+        yield from replies
+
+
+def sites_in(folder: Path, level: str, **changes: Any) -> Callable[[str], Site]:
+    """Sites without records of their own, each with its ledger."""
+
+    def site_of(name: str) -> Site:
+        ledger = folder / f"{name}.sqlite"
+        return Site(name=name, policy=a_policy(level, **changes), ledger=ledger)
+
+    return site_of
+
+
+def run_with_sites(spec: RunSpec, folder: Path, post: InProcessPost) -> dict[str, Any]:
+    """A run whose every message a site has computed from its order alone."""
+    runtime = spec.runtime.model_copy(update={"backend": "flower"})
+    return run(
+        spec.model_copy(update={"runtime": runtime}),
+        folder,
+        backend_of=lambda assembly, books: _rounds_over(post, assembly, books),
+    )
+
+
+def digests(ledger: Path) -> dict[tuple[Any, ...], bytes]:
+    """What was sealed under each charge: digests outlive the messages."""
+    with Ledger(ledger) as opened:
+        rows = opened._db.all(
+            "SELECT run, client, round, uplink, attempt, digest FROM charges "
+            "JOIN messages ON messages.charge = charges.id"
+        )
+    return {tuple(key): digest for *key, digest in rows}
