@@ -3,10 +3,7 @@
 One federation serves all tests: each test has a run of its own, and leaves all sites well.
 """
 
-import contextlib
 import json
-import os
-import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -19,14 +16,10 @@ from federated_runs import (
     assert_ledgers_agree,
     assert_model_is_simulators,
     attempts,
-    eventually,
     federated_table,
-    kill_node,
-    server_log,
     site_attempts,
     site_names,
     start_run,
-    worker_of,
 )
 from federations import RunningFederation, mischievous_worker, rehearsal
 from mischievous_worker import HOSTILE, MISCHIEF

@@ -139,6 +139,7 @@ class RemoteRounds(ChargedRounds):
         )
 
     def _count_idle(self, number: int, received: int) -> None:
+        """Stop after too many rounds without replies, and say what was heard instead."""
         if received >= self.patience.minimum_replies:
             self._idle.rounds = 0
             self._idle.reasons.clear()
@@ -146,16 +147,10 @@ class RemoteRounds(ChargedRounds):
         self._idle.rounds += 1
         if self._idle.rounds >= self.patience.idle_rounds:
             raise DeploymentError(
-                f"{self._idle.rounds} rounds in a row, up to round {number}, brought fewer "
-                f"than {self.patience.minimum_replies} replies; {_told(self._idle.reasons)}look at "
-                "the sites' logs, then resume the run"
+                f"{self._idle.rounds} rounds in a row, up to round {number}, brought fewer than "
+                f"{self.patience.minimum_replies} replies; {_told(self._idle.reasons)}look at the "
+                "sites' logs, then resume the run"
             )
-
-
-def _told(reasons: Mapping[str, str]) -> str:
-    """What was heard of some clients, for an error's text."""
-    some = [f"'{client}': {reason}" for client, reason in list(reasons.items())[:_REASONS_TOLD]]
-    return "".join(f"{one}; " for one in some)
 
 
 def _passed(
@@ -165,6 +160,12 @@ def _passed(
     if before is None or after is None or after[0] < before[0] or after[1] < before[1]:
         return None
     return after[0] - before[0], after[1] - before[1]
+
+
+def _told(reasons: Mapping[str, str]) -> str:
+    """What was heard of some clients, for an error's text."""
+    some = [f"'{client}': {reason}" for client, reason in list(reasons.items())[:_REASONS_TOLD]]
+    return "".join(f"{one}; " for one in some)
 
 
 class _Inbox:
