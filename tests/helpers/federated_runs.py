@@ -1,4 +1,7 @@
-"""Runs over a rehearsal federation: start, watch, interrupt, and hold against the simulator."""
+"""Runs over a rehearsal federation: start, watch, interrupt, and hold against the simulator.
+
+Sites misbehave when a test says so: `misbehave`.
+"""
 
 import contextlib
 import json
@@ -6,15 +9,17 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from federations import RunningFederation
+from federations import RunningFederation, mischievous_worker, rehearsal
+from mischievous_worker import MISCHIEF
 from specs import small_table
 
+from sottovoce import files
 from sottovoce.config.loading import parse, parse_text
 from sottovoce.config.spec import RunSpec
 from sottovoce.deployment.control import RunStatus
@@ -38,6 +43,47 @@ Absent = Mapping[int, frozenset[str]]
 def site_names(count: int) -> list[str]:
     """What the clients of a spec with `data.clients = count` are called."""
     return [f"client-{number:04d}" for number in range(count)]
+
+
+@contextlib.contextmanager
+def training_federation(folder: Path, sites: Sequence[str]) -> Iterator[RunningFederation]:
+    """A link and nodes of real processes, whose policies have room for many runs."""
+    with rehearsal(folder, sites=sites, stubs=mischievous_worker(), start=False) as running:
+        running.start_link()
+        for site in sites:
+            allow(running, site)
+            running.start_node(site)
+        yield running
+
+
+def allow(running: RunningFederation, site: str, **changes: Any) -> None:
+    """Write a site's policy; a running node reads it anew for each task."""
+    policy = {
+        "mechanisms": ["gauss_hermite"],
+        "level": "sample",
+        "adjacency": "zero-out",
+        "epsilon_per_round": 100.0,
+        "epsilon_total": 1000.0,
+        "delta": 1e-5,
+        "smallest_cohort": 1,
+        "seeded_randomness": True,
+    } | changes
+    file = running.site(site).file
+    before = file.read_text().partition("[policy]")[0]
+    lines = [f"{key} = {json.dumps(value)}" for key, value in policy.items()]
+    file.write_text("\n".join([before + "[policy]", *lines]) + "\n")
+
+
+def misbehave(running: RunningFederation, site: str, kinds: Mapping[int, str]) -> None:
+    """From now on: what a site does in which round of any run."""
+    files.write_json(running.site(site).folder / MISCHIEF, kinds)
+
+
+def calm_down(running: RunningFederation) -> None:
+    """All sites as they should be."""
+    for site in running.federation.sites:
+        (running.site(site).folder / MISCHIEF).unlink(missing_ok=True)
+        allow(running, site)
 
 
 def federated_table(name: str, *, clients: int, rounds: int, **changes: Any) -> dict[str, Any]:
@@ -173,19 +219,43 @@ def pids_of(*words: str) -> list[int]:
 
 
 def worker_of(running: RunningFederation, site: str) -> int:
-    (pid,) = pids_of("sottovoce.app.worker", str(running.site(site).file))
+    (pid,) = _workers_of(running, site)
     return pid
 
 
-def kill_node(running: RunningFederation, site: str) -> None:
-    """As if the site's machine had lost its power: no process of it says goodbye."""
-    state = state_of(running.site(site).node_folder)
+def _workers_of(running: RunningFederation, site: str) -> list[int]:
+    return pids_of("sottovoce.app.worker", str(running.site(site).file))
+
+
+def server_of(running: RunningFederation) -> int:
+    """The process of the only run's server."""
+    state = state_of(running.federation.link_folder)
     assert state
-    pids = [state["pid"], *children_of(state["pid"])]
-    for pid in pids:
+    (pid,) = set(pids_of("flwr-serverapp")) & set(children_of(state["pid"]))
+    return pid
+
+
+def wait_for_mischief(running: RunningFederation, site: str, number: int, kind: str) -> None:
+    """Until the site's worker is about to do it."""
+    log = running.site(site).node_folder / "worker.log"
+    eventually(lambda: f"round {number}: {kind}\n" in log.read_text())
+
+
+def replace_worker(running: RunningFederation, site: str) -> None:
+    """Kill a site's worker; its keeper starts it again, with Flower's node."""
+    before = worker_of(running, site)
+    os.kill(before, signal.SIGKILL)
+    eventually(lambda: before not in (found := _workers_of(running, site)) and bool(found))
+
+
+def cut_power(keeper_folder: Path) -> None:
+    """As if the machine of a link or a node had lost its power: no process says goodbye."""
+    state = state_of(keeper_folder)
+    assert state
+    for pid in (state["pid"], *children_of(state["pid"])):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    eventually(lambda: state_of(running.site(site).node_folder) is None)
+    eventually(lambda: state_of(keeper_folder) is None)
 
 
 def children_of(pid: int) -> list[int]:
