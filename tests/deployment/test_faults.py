@@ -16,20 +16,21 @@ from typing import Any
 import pytest
 from federated_runs import (
     StartedRun,
-    allow,
     assert_ledgers_agree,
     assert_model_is_simulators,
     attempts,
+    federated_table,
+    site_attempts,
+    start_run,
+)
+from federation_faults import (
+    allow,
     calm_down,
     cut_power,
     eventually,
-    federated_table,
     misbehave,
     replace_worker,
-    server_log,
-    site_attempts,
     site_names,
-    start_run,
     training_federation,
     wait_for_mischief,
     worker_of,
@@ -243,7 +244,7 @@ def test_a_stock_node_answers_under_a_policy_or_not_at_all(
     with stock_node(running, LAST):
         refused = start(running, tmp_path / "refused", rounds=1, deadline_seconds=60.0)
         assert received(refused.finish()) == [2]
-    assert f"nothing of '{LAST}': this node has no policy, so it answers" in server_log(running)
+    assert f"nothing of '{LAST}': this node has no policy, so it answers" in refused.log()
     assert (LAST, 1) not in site_attempts(refused)
     with stock_node(running, LAST, SOTTOVOCE_SITE=str(running.site(LAST).file)):
         answered = start(running, tmp_path / "answered", rounds=1, deadline_seconds=60.0)

@@ -11,18 +11,20 @@ from typing import Any
 import pytest
 from federated_runs import (
     StartedRun,
-    allow,
     assert_ledgers_agree,
     assert_model_is_simulators,
     attempts,
+    federated_table,
+    site_attempts,
+    start_run,
+)
+from federation_faults import (
+    allow,
     calm_down,
     cut_power,
-    federated_table,
     misbehave,
     server_of,
-    site_attempts,
     site_names,
-    start_run,
     training_federation,
     wait_for_mischief,
 )

@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 from federated_runs import (
     StartedRun,
-    allow,
     as_toml,
     digests,
     federated_table,
     simulated,
-    site_names,
     start_run,
+)
+from federation_faults import (
+    allow,
+    site_names,
 )
 from federations import SRC, rehearsal
 

@@ -1,30 +1,25 @@
-"""Runs over a rehearsal federation: start, watch, interrupt, and hold against the simulator.
-
-Sites misbehave when a test says so: `misbehave`.
-"""
+"""Runs over a rehearsal federation: start, watch, resume, and hold against the simulator."""
 
 import contextlib
 import json
-import os
-import signal
 import sqlite3
+import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from federations import RunningFederation, mischievous_worker, rehearsal
-from mischievous_worker import MISCHIEF
+from federation_faults import PATIENCE_SECONDS, eventually
+from federations import RunningFederation
 from specs import small_table
 
-from sottovoce import files
 from sottovoce.config.loading import parse, parse_text
 from sottovoce.config.spec import RunSpec
+from sottovoce.deployment import processes
 from sottovoce.deployment.control import RunStatus
-from sottovoce.deployment.keeper import state_of
-from sottovoce.deployment.link import running_link
+from sottovoce.deployment.link import CONNECTION, flower_home, running_link
 from sottovoce.deployment.runs import Order, rounds_done, submit
 from sottovoce.domains import Vector
 from sottovoce.experiments.assembly import Assembly
@@ -34,56 +29,8 @@ from sottovoce.experiments.runner import run
 from sottovoce.rounds.broadcast import Start
 from sottovoce.simulation.backend import Backend, Collected, Mask
 
-# Generous: the machine may be busy, and a test that waits in vain has failed anyway.
-PATIENCE_SECONDS = 180.0
 ASK_SECONDS = 5.0
 Absent = Mapping[int, frozenset[str]]
-
-
-def site_names(count: int) -> list[str]:
-    """What the clients of a spec with `data.clients = count` are called."""
-    return [f"client-{number:04d}" for number in range(count)]
-
-
-@contextlib.contextmanager
-def training_federation(folder: Path, sites: Sequence[str]) -> Iterator[RunningFederation]:
-    """A link and nodes of real processes, whose policies have room for many runs."""
-    with rehearsal(folder, sites=sites, stubs=mischievous_worker(), start=False) as running:
-        running.start_link()
-        for site in sites:
-            allow(running, site)
-            running.start_node(site)
-        yield running
-
-
-def allow(running: RunningFederation, site: str, **changes: Any) -> None:
-    """Write a site's policy; a running node reads it anew for each task."""
-    policy = {
-        "mechanisms": ["gauss_hermite"],
-        "level": "sample",
-        "adjacency": "zero-out",
-        "epsilon_per_round": 100.0,
-        "epsilon_total": 1000.0,
-        "delta": 1e-5,
-        "smallest_cohort": 1,
-        "seeded_randomness": True,
-    } | changes
-    file = running.site(site).file
-    before = file.read_text().partition("[policy]")[0]
-    lines = [f"{key} = {json.dumps(value)}" for key, value in policy.items()]
-    file.write_text("\n".join([before + "[policy]", *lines]) + "\n")
-
-
-def misbehave(running: RunningFederation, site: str, kinds: Mapping[int, str]) -> None:
-    """From now on: what a site does in which round of any run."""
-    files.write_json(running.site(site).folder / MISCHIEF, kinds)
-
-
-def calm_down(running: RunningFederation) -> None:
-    """All sites as they should be."""
-    for site in running.federation.sites:
-        (running.site(site).folder / MISCHIEF).unlink(missing_ok=True)
-        allow(running, site)
 
 
 def federated_table(name: str, *, clients: int, rounds: int, **changes: Any) -> dict[str, Any]:
@@ -140,7 +87,7 @@ class StartedRun:
 
     def status(self) -> RunStatus:
         with running_link(self.running.federation) as control:
-            return next(run for run in control.runs() if run.run_id == self.run_id)
+            return control.run(self.run_id)
 
     def wait_for_round(self, number: int) -> None:
         """Until `number` rounds are done; the link is asked now and then whether the run lives."""
@@ -148,18 +95,18 @@ class StartedRun:
         while rounds_done(self.out) < number:
             if time.monotonic() > asks:
                 status = self.status()
-                assert not _is_over(status), f"{status}\n{server_log(self.running)}"
+                assert not status.has_ended, f"{status}\n{self.log()}"
                 asks = time.monotonic() + ASK_SECONDS
             time.sleep(0.1)
 
     def wait_to_end(self) -> RunStatus:
-        eventually(lambda: _is_over(self.status()), pause_seconds=0.5)
+        eventually(lambda: self.status().has_ended, pause_seconds=0.5)
         return self.status()
 
     def finish(self) -> list[dict[str, Any]]:
         """Wait for success; gives the rounds."""
         status = self.wait_to_end()
-        assert status.state == "finished:completed", f"{status}\n{server_log(self.running)}"
+        assert status.state == "finished:completed", f"{status}\n{self.log()}"
         rows = self.folder.metrics()
         assert [row["round"] for row in rows] == list(range(1, self.table["rounds"] + 1))
         return rows
@@ -167,6 +114,18 @@ class StartedRun:
     def again(self) -> "StartedRun":
         """Resume."""
         return start_run(self.running, self.table, self.out, resume=True)
+
+    def log(self) -> str:
+        """What the run's server has said, as its operator reads it."""
+        found = subprocess.run(
+            [processes.program("flwr"), "log", str(self.run_id), CONNECTION, "--show"],
+            capture_output=True,
+            text=True,
+            env=processes.environment(flower_home(self.running.federation)),
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+        return found.stdout + found.stderr
 
     def model(self) -> Vector:
         progress = self.folder.load_checkpoint()
@@ -184,88 +143,6 @@ def start_run(
     return StartedRun(
         running=running, table=table, run_id=submit(order, running.federation), out=out
     )
-
-
-def eventually(
-    true: Callable[[], bool], *, seconds: float = PATIENCE_SECONDS, pause_seconds: float = 0.2
-) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"waited in vain for {seconds:.0f} seconds"
-        time.sleep(pause_seconds)
-
-
-def _is_over(status: RunStatus) -> bool:
-    return status.state.startswith("finished")
-
-
-def server_log(running: RunningFederation) -> str:
-    """What the link and the runs' servers have said."""
-    return (running.federation.link_folder / "link.log").read_text(errors="replace")
-
-
-# -- processes ---------------------------------------------------------------------------------
-
-
-def pids_of(*words: str) -> list[int]:
-    """Processes whose command lines hold all of these words (Linux)."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if all(word in line for word in words) and int(process.name) != os.getpid():
-                found.append(int(process.name))
-    return sorted(found)
-
-
-def worker_of(running: RunningFederation, site: str) -> int:
-    (pid,) = _workers_of(running, site)
-    return pid
-
-
-def _workers_of(running: RunningFederation, site: str) -> list[int]:
-    return pids_of("sottovoce.app.worker", str(running.site(site).file))
-
-
-def server_of(running: RunningFederation) -> int:
-    """The process of the only run's server."""
-    state = state_of(running.federation.link_folder)
-    assert state
-    (pid,) = set(pids_of("flwr-serverapp")) & set(children_of(state["pid"]))
-    return pid
-
-
-def wait_for_mischief(running: RunningFederation, site: str, number: int, kind: str) -> None:
-    """Until the site's worker is about to do it."""
-    log = running.site(site).node_folder / "worker.log"
-    eventually(lambda: f"round {number}: {kind}\n" in log.read_text())
-
-
-def replace_worker(running: RunningFederation, site: str) -> None:
-    """Kill a site's worker; its keeper starts it again, with Flower's node."""
-    before = worker_of(running, site)
-    os.kill(before, signal.SIGKILL)
-    eventually(lambda: before not in (found := _workers_of(running, site)) and bool(found))
-
-
-def cut_power(keeper_folder: Path) -> None:
-    """As if the machine of a link or a node had lost its power: no process says goodbye."""
-    state = state_of(keeper_folder)
-    assert state
-    for pid in (state["pid"], *children_of(state["pid"])):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    eventually(lambda: state_of(keeper_folder) is None)
-
-
-def children_of(pid: int) -> list[int]:
-    """All descendants of a process (Linux)."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").glob("*"):
-            for child in (task / "children").read_text().split():
-                found += [int(child), *children_of(int(child))]
-    return found
 
 
 # -- ledgers -----------------------------------------------------------------------------------
