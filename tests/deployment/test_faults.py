@@ -1,11 +1,15 @@
-"""Sites that die, hang, refuse or lie, and servers that die: real processes, TLS and keys.
+"""Sites that die, hang, refuse or lie: real processes, with TLS and keys.
 
-One federation serves all tests: each test has a run of its own, and leaves all sites well.
+One federation serves all tests: each has a run of its own, and leaves all sites well.
 """
 
-import json
+import contextlib
+import os
+import signal
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,88 +21,234 @@ from federated_runs import (
     attempts,
     federated_table,
     site_attempts,
-    site_names,
     start_run,
 )
-from federations import RunningFederation, mischievous_worker, rehearsal
-from mischievous_worker import HOSTILE, MISCHIEF
+from federation_faults import (
+    allow,
+    calm_down,
+    cut_power,
+    eventually,
+    misbehave,
+    replace_worker,
+    site_names,
+    training_federation,
+    wait_for_mischief,
+    worker_of,
+)
+from federations import RunningFederation
+from mischievous_worker import HOSTILE
+
+from sottovoce.deployment import processes
+from sottovoce.deployment.address import free_port
 
 pytest.importorskip("flwr")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc")
 
 SITES = site_names(3)
 LAST = SITES[-1]
+DEADLINE_SECONDS = 12.0
+MARGIN_SECONDS = 10.0  # for what else a round does, on a busy machine
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFederation]:
-    folder = tmp_path_factory.mktemp("faults")
-    with rehearsal(folder, sites=SITES, stubs=mischievous_worker(), start=False) as running:
-        for site in SITES:
-            set_policy(running, site)
-        running.start_link()
-        for site in SITES:
-            running.start_node(site)
+    with training_federation(tmp_path_factory.mktemp("faults"), SITES) as running:
         yield running
 
 
 @pytest.fixture
 def running(federation: RunningFederation) -> Iterator[RunningFederation]:
     yield federation
-    for site in SITES:
-        (federation.site(site).folder / MISCHIEF).unlink(missing_ok=True)
-        set_policy(federation, site)
+    calm_down(federation)
 
 
-def set_policy(running: RunningFederation, site: str, **changes: Any) -> None:
-    """The site's policy, with room for every test; a running node reads it anew for each task."""
-    policy = {
-        "mechanisms": ["gauss_hermite"],
-        "level": "sample",
-        "adjacency": "zero-out",
-        "epsilon_per_round": 10.0,
-        "epsilon_total": 1000.0,
-        "delta": 1e-5,
-        "smallest_cohort": 1,
-        "seeded_randomness": True,
-    } | changes
-    file = running.site(site).file
-    before = file.read_text().partition("[policy]")[0]
-    lines = [f"{key} = {json.dumps(value)}" for key, value in policy.items()]
-    file.write_text("\n".join([before + "[policy]", *lines]) + "\n")
+def start(running: RunningFederation, folder: Path, *, rounds: int, **waiting: Any) -> StartedRun:
+    """A run named after its folder."""
+    deployment = {"deadline_seconds": DEADLINE_SECONDS, "wait_seconds": 90.0} | waiting
+    name = f"{folder.parent.name} {folder.name}"
+    table = federated_table(name, clients=len(SITES), rounds=rounds, deployment=deployment)
+    return start_run(running, table, folder)
 
 
-def misbehave(running: RunningFederation, site: str, kinds: Mapping[int, str]) -> None:
-    """From now on: what a site does in which round of any run."""
-    (running.site(site).folder / MISCHIEF).write_text(json.dumps(kinds))
+def received(rows: list[dict[str, Any]]) -> list[int]:
+    return [row["clients_received"] for row in rows]
 
 
-def start(running: RunningFederation, folder: Path, *, rounds: int, **changes: Any) -> StartedRun:
-    """A run named after the test's folder; a round waits at most 20 s."""
-    deployment = {"deadline_seconds": 20.0, "wait_seconds": 90.0} | changes.pop("deployment", {})
-    table = federated_table(
-        folder.name, clients=len(SITES), rounds=rounds, deployment=deployment, **changes
-    )
-    return start_run(running, table, folder / "run")
-
-
-def missing(rows: list[dict[str, Any]], site: str) -> dict[int, frozenset[str]]:
-    """The rounds that went on without one site, the only one that could be missing."""
-    assert {row["clients_received"] for row in rows} <= {len(SITES) - 1, len(SITES)}
-    return {row["round"]: frozenset([site]) for row in rows if row["clients_received"] < len(SITES)}
+def dropped(rows: list[dict[str, Any]]) -> list[int]:
+    return [row["replies_dropped"] for row in rows]
 
 
 def test_hostile_replies_are_dropped_and_counted(
     running: RunningFederation, tmp_path: Path
 ) -> None:
-    kinds = dict(enumerate(HOSTILE, start=2))
-    misbehave(running, LAST, kinds)
-    run = start(running, tmp_path, rounds=len(kinds) + 2)
+    hostile, kinds = SITES[1:], list(HOSTILE)
+    plans = {site: dict(enumerate(kinds[i::2], start=2)) for i, site in enumerate(hostile)}
+    for site, plan in plans.items():
+        misbehave(running, site, plan)
+    run = start(running, tmp_path / "run", rounds=2 + len(plans[hostile[0]]))
     rows = run.finish()
-    assert {row["round"]: row["replies_dropped"] for row in rows} == {
-        row["round"]: int(row["round"] in kinds) for row in rows
+    liars = {
+        row["round"]: frozenset(site for site, plan in plans.items() if row["round"] in plan)
+        for row in rows
     }
-    assert missing(rows, LAST).keys() == kinds.keys()
+    assert dropped(rows) == [len(liars[row["round"]]) for row in rows]
+    assert received(rows) == [len(SITES) - count for count in dropped(rows)]
+    assert sum(dropped(rows)) == len(HOSTILE)
     assert_ledgers_agree(run)
     assert site_attempts(run) == attempts(run.out / "ledger.sqlite", run.name)
-    assert_model_is_simulators(run, tmp_path / "simulated", missing(rows, LAST))
+    assert_model_is_simulators(run, tmp_path / "simulated", liars)
+
+
+def test_of_two_replies_to_an_order_the_first_counts(
+    running: RunningFederation, tmp_path: Path
+) -> None:
+    misbehave(running, LAST, {1: "twice"})  # and the first is not what was announced
+    run = start(running, tmp_path / "run", rounds=2)
+    rows = run.finish()
+    assert received(rows) == [2, 3]
+    assert dropped(rows) == [1, 0]
+    assert_model_is_simulators(run, tmp_path / "simulated", {1: frozenset([LAST])})
+
+
+def test_a_reply_that_never_comes_whole_holds_up_nobody(
+    running: RunningFederation, tmp_path: Path
+) -> None:
+    misbehave(running, LAST, {2: "withheld"})
+    run = start(running, tmp_path / "run", rounds=2)
+    run.wait_for_round(1)
+    started = time.monotonic()
+    run.wait_for_round(2)
+    seconds = time.monotonic() - started
+    rows = run.finish()
+    # Flower's node waits for the rest as well, until it is started again: its own site's loss.
+    replace_worker(running, LAST)
+    assert received(rows) == [3, 2]
+    assert seconds < DEADLINE_SECONDS + MARGIN_SECONDS
+    assert_ledgers_agree(run)
+    assert_model_is_simulators(run, tmp_path / "simulated", {2: frozenset([LAST])})
+
+
+def test_a_round_closes_at_its_deadline_and_late_replies_are_discarded(
+    running: RunningFederation, tmp_path: Path
+) -> None:
+    misbehave(running, LAST, {2: "stopped"})
+    run = start(running, tmp_path / "run", rounds=3)
+    run.wait_for_round(1)
+    started = time.monotonic()
+    try:
+        run.wait_for_round(2)
+    finally:
+        os.kill(worker_of(running, LAST), signal.SIGCONT)
+    seconds = time.monotonic() - started
+    rows = run.finish()
+    assert DEADLINE_SECONDS - 1.0 < seconds < DEADLINE_SECONDS + MARGIN_SECONDS
+    assert received(rows) == [3, 2, 3]
+    assert dropped(rows) == [0, 0, 0]
+    assert_ledgers_agree(run)
+    assert site_attempts(run) == attempts(run.out / "ledger.sqlite", run.name)
+    assert_model_is_simulators(run, tmp_path / "simulated", {2: frozenset([LAST])})
+
+
+def test_a_worker_that_exits_is_started_again_with_its_node(
+    running: RunningFederation, tmp_path: Path
+) -> None:
+    before = worker_of(running, LAST)
+    misbehave(running, LAST, {2: "exit"})
+    # The third round waits until all are there again; the second changes nothing.
+    run = start(running, tmp_path / "run", rounds=3, deadline_seconds=60.0, minimum_replies=3)
+    rows = run.finish()
+    assert received(rows) == [3, 2, 3]
+    assert worker_of(running, LAST) != before
+    said = (running.site(LAST).node_folder / "keeper.log").read_text()
+    assert f"the worker of '{LAST}' ended with code 3" in said
+    assert "starting again in 1 s" in said
+    assert_ledgers_agree(run)
+    assert site_attempts(run)[LAST, 2] == 1  # its message was about to leave
+    assert_model_is_simulators(run, tmp_path / "simulated", {2: frozenset(SITES)})
+
+
+def test_a_killed_node_is_done_without_and_takes_part_again(
+    running: RunningFederation, tmp_path: Path
+) -> None:
+    misbehave(running, LAST, {2: "stopped"})
+    run = start(running, tmp_path / "without", rounds=3)
+    wait_for_mischief(running, LAST, 2, "stopped")
+    cut_power(running.site(LAST).node_folder)
+    assert received(run.finish()) == [3, 2, 2]
+    assert_ledgers_agree(run)
+    assert site_attempts(run)[LAST, 2] == 1  # its message was about to leave
+    absent = frozenset([LAST])
+    assert_model_is_simulators(run, tmp_path / "simulated", {2: absent, 3: absent})
+    running.start_node(LAST)  # at once, though the link may believe that it is still there
+    run = start(running, tmp_path / "with", rounds=1)
+    assert received(run.finish()) == [3]
+
+
+def test_a_run_that_every_site_refuses_stops_and_says_why(
+    running: RunningFederation, tmp_path: Path
+) -> None:
+    allow(running, SITES[0], epsilon_per_round=0.01)
+    file = running.site(SITES[1]).file
+    file.write_text(file.read_text().partition("[policy]")[0])
+    ledger = running.site(LAST).folder / "ledger.sqlite"
+    before = ledger.read_bytes()
+    ledger.write_bytes(b"this is no ledger" * 1000)
+    try:
+        run = start(running, tmp_path / "run", rounds=5, idle_rounds=2)
+        status = run.wait_to_end()
+    finally:
+        ledger.write_bytes(before)
+        file.write_text(file.read_text() + "[policy]\n")
+    assert status.state == "finished:failed"
+    assert "2 rounds in a row, up to round 2, brought fewer than 1 replies" in status.details
+    assert f"'{SITES[0]}': the round costs epsilon" in status.details
+    assert "0.01 is allowed in a round" in status.details
+    assert f"'{SITES[1]}': {file}: [policy] is missing" in status.details
+    # Anything else that goes wrong may tell about the data: it stays at the site.
+    assert f"'{LAST}': the site failed; see its log" in status.details
+    assert "LedgerError" in (running.site(LAST).node_folder / "worker.log").read_text()
+    assert site_attempts(run) == {}
+    server = attempts(run.out / "ledger.sqlite", run.name)
+    assert server == {(site, number): 1 for site in SITES for number in (1, 2)}
+
+
+@contextlib.contextmanager
+def stock_node(running: RunningFederation, name: str, **more: str) -> Iterator[None]:
+    """Flower's own node, which runs the app that comes with a run."""
+    site = running.site(name)
+    log = site.node_folder / "stock.log"
+    command = [
+        processes.program("flower-supernode"),
+        *("--superlink", str(site.address)),
+        *("--root-certificates", str(site.root_certificate)),
+        *("--auth-supernode-private-key", str(site.private_key)),
+        *("--port", str(free_port())),
+    ]
+    environment = running.environment | processes.environment(site.node_folder / "flower") | more
+    environment["PYTHONPATH"] = running.environment["PYTHONPATH"]
+    with log.open("wb") as output:
+        node = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
+    try:
+        eventually(lambda: b"SuperNode ID" in log.read_bytes() or node.poll() is not None)
+        assert node.poll() is None, log.read_text()
+        yield
+    finally:
+        node.terminate()
+        node.wait(30.0)
+
+
+def test_a_stock_node_answers_under_a_policy_or_not_at_all(
+    running: RunningFederation, tmp_path: Path
+) -> None:
+    running.stop_node(LAST)
+    with stock_node(running, LAST):
+        refused = start(running, tmp_path / "refused", rounds=1, deadline_seconds=60.0)
+        assert received(refused.finish()) == [2]
+    assert f"nothing of '{LAST}': this node has no policy, so it answers" in refused.log()
+    assert (LAST, 1) not in site_attempts(refused)
+    with stock_node(running, LAST, SOTTOVOCE_SITE=str(running.site(LAST).file)):
+        answered = start(running, tmp_path / "answered", rounds=1, deadline_seconds=60.0)
+        assert received(answered.finish()) == [3]
+    running.start_node(LAST)
+    assert_ledgers_agree(answered)
+    assert_model_is_simulators(answered, tmp_path / "simulated")

@@ -1,25 +1,25 @@
-"""Runs over a rehearsal federation: start, watch, interrupt, and hold against the simulator."""
+"""Runs over a rehearsal federation: start, watch, resume, and hold against the simulator."""
 
 import contextlib
 import json
-import os
-import signal
 import sqlite3
+import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from federation_faults import PATIENCE_SECONDS, eventually
 from federations import RunningFederation
 from specs import small_table
 
 from sottovoce.config.loading import parse, parse_text
 from sottovoce.config.spec import RunSpec
+from sottovoce.deployment import processes
 from sottovoce.deployment.control import RunStatus
-from sottovoce.deployment.keeper import state_of
-from sottovoce.deployment.link import running_link
+from sottovoce.deployment.link import CONNECTION, flower_home, running_link
 from sottovoce.deployment.runs import Order, rounds_done, submit
 from sottovoce.domains import Vector
 from sottovoce.experiments.assembly import Assembly
@@ -29,14 +29,8 @@ from sottovoce.experiments.runner import run
 from sottovoce.rounds.broadcast import Start
 from sottovoce.simulation.backend import Backend, Collected, Mask
 
-# Generous: the machine may be busy, and a test that waits in vain has failed anyway.
-PATIENCE_SECONDS = 180.0
+ASK_SECONDS = 5.0
 Absent = Mapping[int, frozenset[str]]
-
-
-def site_names(count: int) -> list[str]:
-    """What the clients of a spec with `data.clients = count` are called."""
-    return [f"client-{number:04d}" for number in range(count)]
 
 
 def federated_table(name: str, *, clients: int, rounds: int, **changes: Any) -> dict[str, Any]:
@@ -93,21 +87,26 @@ class StartedRun:
 
     def status(self) -> RunStatus:
         with running_link(self.running.federation) as control:
-            return next(run for run in control.runs() if run.run_id == self.run_id)
+            return control.run(self.run_id)
 
     def wait_for_round(self, number: int) -> None:
-        """Until `number` rounds are done."""
-        eventually(lambda: rounds_done(self.out) >= number or self._ended())
-        assert rounds_done(self.out) >= number, self.status()
+        """Until `number` rounds are done; the link is asked now and then whether the run lives."""
+        asks = time.monotonic() + ASK_SECONDS
+        while rounds_done(self.out) < number:
+            if time.monotonic() > asks:
+                status = self.status()
+                assert not status.has_ended, f"{status}\n{self.log()}"
+                asks = time.monotonic() + ASK_SECONDS
+            time.sleep(0.1)
 
     def wait_to_end(self) -> RunStatus:
-        eventually(self._ended)
+        eventually(lambda: self.status().has_ended, pause_seconds=0.5)
         return self.status()
 
     def finish(self) -> list[dict[str, Any]]:
         """Wait for success; gives the rounds."""
         status = self.wait_to_end()
-        assert status.state == "finished:completed", f"{status}\n{server_log(self.running)}"
+        assert status.state == "finished:completed", f"{status}\n{self.log()}"
         rows = self.folder.metrics()
         assert [row["round"] for row in rows] == list(range(1, self.table["rounds"] + 1))
         return rows
@@ -116,13 +115,22 @@ class StartedRun:
         """Resume."""
         return start_run(self.running, self.table, self.out, resume=True)
 
+    def log(self) -> str:
+        """What the run's server has said, as its operator reads it."""
+        found = subprocess.run(
+            [processes.program("flwr"), "log", str(self.run_id), CONNECTION, "--show"],
+            capture_output=True,
+            text=True,
+            env=processes.environment(flower_home(self.running.federation)),
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+        return found.stdout + found.stderr
+
     def model(self) -> Vector:
         progress = self.folder.load_checkpoint()
         assert progress is not None
         return progress.model
-
-    def _ended(self) -> bool:
-        return self.status().state.startswith("finished")
 
 
 def start_run(
@@ -135,58 +143,6 @@ def start_run(
     return StartedRun(
         running=running, table=table, run_id=submit(order, running.federation), out=out
     )
-
-
-def eventually(true: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"waited in vain for {seconds:.0f} seconds"
-        time.sleep(0.2)
-
-
-def server_log(running: RunningFederation) -> str:
-    """What the link and the runs' servers have said."""
-    return (running.federation.link_folder / "link.log").read_text(errors="replace")
-
-
-# -- processes ---------------------------------------------------------------------------------
-
-
-def pids_of(*words: str) -> list[int]:
-    """Processes whose command lines hold all of these words (Linux)."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if all(word in line for word in words) and int(process.name) != os.getpid():
-                found.append(int(process.name))
-    return sorted(found)
-
-
-def worker_of(running: RunningFederation, site: str) -> int:
-    (pid,) = pids_of("sottovoce.app.worker", str(running.site(site).file))
-    return pid
-
-
-def kill_node(running: RunningFederation, site: str) -> None:
-    """As if the site's machine had lost its power: no process of it says goodbye."""
-    state = state_of(running.site(site).node_folder)
-    assert state
-    pids = [state["pid"], *children_of(state["pid"])]
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    eventually(lambda: state_of(running.site(site).node_folder) is None)
-
-
-def children_of(pid: int) -> list[int]:
-    """All descendants of a process (Linux)."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").glob("*"):
-            for child in (task / "children").read_text().split():
-                found += [int(child), *children_of(int(child))]
-    return found
 
 
 # -- ledgers -----------------------------------------------------------------------------------

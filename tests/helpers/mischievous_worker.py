@@ -8,6 +8,7 @@ import copy
 import json
 import os
 import runpy
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -69,16 +70,18 @@ class Mischief:
     def __call__(self, client: Any, reply: Message, context: Context) -> None:
         kind = self._kind(reply.metadata.group_id)
         sealed: Any = None
-        if reply.has_content() and kind:
+        if reply.has_content():
             sealed = reply.content["sottovoce"]["uplink0"]
         self._first = self._first or sealed
         match kind:
             case "exit":
                 os._exit(3)
-            case "silent":
-                time.sleep(3600.0)
+            case "stopped":  # until somebody continues it
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "slow":
+                time.sleep(6.0)
             case "withheld":  # announced, and never sent
-                run_clientapp.push_objects = lambda *_, **__: None
+                vars(run_clientapp)["push_objects"] = lambda *_, **__: None
             case "twice":
                 again = copy.deepcopy(reply)
                 again.content = _record(bytes(90))
@@ -96,5 +99,5 @@ class Mischief:
 
 
 if __name__ == "__main__":
-    worker.push_message = Mischief(Path(sys.argv[2]).parent)  # type: ignore[assignment]
+    vars(worker)["push_message"] = Mischief(Path(sys.argv[2]).parent)
     runpy.run_path(str(Path(sottovoce.__file__).parent / "app/worker.py"), run_name="__main__")

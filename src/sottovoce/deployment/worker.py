@@ -34,42 +34,28 @@ Answer = Callable[[Message, Context], Message]
 def serve(runtime_address: str, answer: Answer, stopped: threading.Event) -> None:
     """Answer the tasks of the SuperNode at `runtime_address`, one at a time, until `stopped`.
 
-    A task that the SuperNode has given up meanwhile, or whose run was stopped, ends with an entry
-    in the log; the worker goes on.
+    A task that cannot be handed back is an error that ends the worker: the SuperNode would wait for
+    it for ever, so the node's keeper starts both again.
     """
     waiting = _client(runtime_address)
     last_task = time.monotonic()
     try:
         while not stopped.is_set():
-            token = _acquire(waiting)
-            if token is None:
+            try:
+                found = waiting.AcquireTask(
+                    AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+                )
+            except httpx.TransportError:  # not up yet, or about to be started again
                 stopped.wait(_AGAIN_SECONDS)
-            elif token:
-                _try(runtime_address, token, answer)
+                continue
+            if found.HasField("task") and found.token:
+                _run(runtime_address, found.token, answer)
                 last_task = time.monotonic()
             else:
                 busy = time.monotonic() - last_task < _BUSY_SECONDS
                 stopped.wait(_POLL_SECONDS if busy else _IDLE_POLL_SECONDS)
     finally:
         waiting.close()
-
-
-def _acquire(client: RuntimeHttpClient) -> str | None:
-    """The token of a task that is to be done; empty if there is none, None if nobody answers."""
-    request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
-    try:
-        found = client.AcquireTask(request)
-    except httpx.HTTPError:
-        return None
-    return str(found.token) if found.HasField("task") else ""
-
-
-def _try(runtime_address: str, token: str, answer: Answer) -> None:
-    try:
-        _run(runtime_address, token, answer)
-    except Exception:
-        # Whatever is wrong between SuperNode and worker: the next task may fare better.
-        _LOG.exception("a task came to nothing")
 
 
 def _run(runtime_address: str, token: str, answer: Answer) -> None:
@@ -106,7 +92,7 @@ def _is_alive(client: RuntimeHttpClient) -> bool:
 
 
 def _client(runtime_address: str, token: str | None = None) -> RuntimeHttpClient:
-    """Calls that fail at once: Flower's own retries end the process where a token has expired."""
+    """Calls that fail at once: Flower's own retries would interrupt this process."""
     interceptors: list[ProtobufClientInterceptor] = [
         RuntimeVersionHttpInterceptor(component_name="flwr-clientapp")
     ]

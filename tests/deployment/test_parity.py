@@ -1,0 +1,134 @@
+"""The same spec on four nodes with TLS and keys, in Flower's simulation and here: the same bits."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from federated_runs import (
+    StartedRun,
+    as_toml,
+    digests,
+    federated_table,
+    simulated,
+    start_run,
+)
+from federation_faults import (
+    allow,
+    site_names,
+)
+from federations import SRC, rehearsal
+
+from sottovoce.experiments.run_folder import RunFolder
+
+pytest.importorskip("flwr")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc")
+
+SITES = site_names(4)
+TABLE = federated_table("parity", clients=len(SITES), rounds=3)
+# What a round says of the model and of privacy; the rest tells of bytes on the way.
+LEARNED = (
+    "round",
+    "accuracy",
+    "loss",
+    "epsilon",
+    "clients_asked",
+    "clients_received",
+    "clients_out_of_budget",
+    "payload_bytes_up",
+    "payload_bytes_down",
+)
+_SIMULATION_SECONDS = 300.0
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return simulated(TABLE, tmp_path_factory.mktemp("here") / "run")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartedRun]:
+    folder = tmp_path_factory.mktemp("parity")
+    with rehearsal(folder, sites=SITES, start=False) as running:
+        running.start_link()
+        for site in SITES:
+            allow(running, site)
+            running.start_node(site)
+        started = start_run(running, TABLE, folder / "run")
+        started.finish()
+        yield started
+
+
+def assert_same_run(found: RunFolder, expected: RunFolder) -> None:
+    """The same checkpoint, rounds and result, bit for bit."""
+    with (
+        np.load(found.path / "checkpoint.npz") as one,
+        np.load(expected.path / "checkpoint.npz") as other,
+    ):
+        assert one.files == other.files
+        for name in other.files:
+            np.testing.assert_array_equal(one[name], other[name])
+    assert [_learned(row) for row in found.metrics()] == [
+        _learned(row) for row in expected.metrics()
+    ]
+    result, there = found.result(), expected.result()
+    assert result is not None
+    assert there is not None
+    for key in ("accuracy", "loss", "epsilon", "rounds", "spec_hash", "guarantee", "clients"):
+        assert result[key] == there[key]
+
+
+def _learned(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: row[key] for key in LEARNED}
+
+
+def test_four_nodes_train_the_simulators_model(run: StartedRun, here: RunFolder) -> None:
+    assert_same_run(run.folder, here)
+
+
+def test_sites_seal_the_simulators_bytes(run: StartedRun, here: RunFolder) -> None:
+    sealed: dict[tuple[str, int], bytes] = {}
+    for site in SITES:
+        own = digests(run.running.site(site).folder / "ledger.sqlite", run.name)
+        assert {client for client, _ in own} == {site}
+        sealed |= own
+    assert sealed == digests(here.path / "ledger.sqlite", run.name)
+    assert len(sealed) == len(SITES) * TABLE["rounds"]
+
+
+def test_sites_have_spent_what_the_server_says(run: StartedRun) -> None:
+    with run.folder.ledger(must_exist=True) as server:
+        for site in SITES:
+            ledger = run.running.site(site).folder / "ledger.sqlite"
+            with RunFolder(ledger.parent).ledger(must_exist=True) as own:
+                assert own.history(site) == server.history(site)
+                assert own.verify() == []
+
+
+def test_flowers_simulation_trains_the_same_model(here: RunFolder, tmp_path: Path) -> None:
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("Flower's simulation needs ray: pip install 'flwr[simulation]'")
+    table = {**TABLE, "runtime": {**TABLE["runtime"], "backend": "flower-sim"}}
+    (tmp_path / "spec.toml").write_text(as_toml(table))
+    command = [sys.executable, "-m", "sottovoce.cli.main", "run", str(tmp_path / "spec.toml")]
+    found = subprocess.run(
+        [*command, "--out", str(tmp_path / "run"), "--json"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(SRC), "FLWR_HOME": str(tmp_path / "flower")},
+        timeout=_SIMULATION_SECONDS,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert json.loads(found.stdout)["spec_hash"] == here.header()["spec_hash"]
+    assert_same_run(RunFolder(tmp_path / "run"), here)
+    name = here.header()["run"]
+    assert digests(tmp_path / "run" / "sites.sqlite", name) == digests(
+        here.path / "ledger.sqlite", name
+    )
