@@ -59,7 +59,7 @@ ROLES = (
     "flower-superexec",
     "flwr-serverapp",
     "sottovoce.deployment.gate",
-    "flower-supernode",
+    "sottovoce.deployment.supernode",
     "sottovoce.app.worker",
 )
 
