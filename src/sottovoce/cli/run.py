@@ -6,14 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from sottovoce.cli.data import DataDir, fetch_missing, use
-from sottovoce.cli.output import (
-    Json,
-    print_fields,
-    print_json,
-    print_table,
-    progress_bars,
-    show,
-)
+from sottovoce.cli.output import Json, progress_bars
+from sottovoce.cli.result import print_result, round_note
 
 
 def run(
@@ -50,34 +44,3 @@ def run(
 
         result = launch(loaded, folder, resume=resume, on_round=on_round)
     print_result(result, folder, as_json=as_json)
-
-
-def print_result(result: dict[str, Any], folder: Path, *, as_json: bool) -> None:
-    """What a run has come to."""
-    for warning in result["warnings"]:
-        typer.echo(f"warning: {warning}", err=True)
-    if as_json:
-        print_json({**result, "folder": str(folder)})
-        return
-    shown = {**result, "epsilon": result["epsilon"] if result["private"] else float("inf")}
-    for name in ("warnings", "groups", "clients"):
-        del shown[name]
-    print_fields({**shown, "folder": folder})
-    if len(result["groups"]) > 1:
-        _print_groups(result["groups"])
-
-
-def _print_groups(groups: list[dict[str, Any]]) -> None:
-    columns = list(groups[0])
-    print_table(columns, [[show(row[column], column) for column in columns] for row in groups])
-
-
-def round_note(row: dict[str, Any]) -> str:
-    """What a progress bar says after a round."""
-    from sottovoce.privacy.accounting import show_epsilon
-
-    spent = row["epsilon"]
-    epsilon = "no privacy" if spent is None else f"epsilon {show_epsilon(spent, 2)}"
-    asked, received = row["clients_asked"], row["clients_received"]
-    missing = f"  {received} of {asked} answered" if received < asked else ""
-    return f"accuracy {row['accuracy']:.3f}  {epsilon}{missing}"
