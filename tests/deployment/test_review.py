@@ -1,0 +1,73 @@
+"""Defects that a reviewer found: each test failed once."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sottovoce.adjacency import Adjacency, Unit
+from sottovoce.deployment.announcement import Announcement, read_announcement
+from sottovoce.deployment.address import Address
+from sottovoce.deployment.federation import create_federation
+from sottovoce.deployment.node import keep_node
+from sottovoce.deployment.policy import Policy, Terms
+from sottovoce.deployment.site import LEDGER_NAME, Asked, Site, read_site
+from sottovoce.deployment.site_folder import create_rehearsal_sites, SiteFolder
+from sottovoce.domains import L2Ball
+from sottovoce.errors import AdjacencyMismatchError, DeploymentError, PolicyError
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.mechanisms.gauss_hermite import GaussHermite
+from sottovoce.privacy.accounting import privacy_spent
+from sottovoce.privacy.events import Repeated
+from sottovoce.randomness import SystemRandomness
+from sottovoce.rounds.plan import ClientPlan, RoundPlan
+
+BALL = L2Ball(dimension=16, radius=1.0)
+ONE_BIT = GaussHermite(input_domain=BALL, levels=2, noise_multiplier=5.0)
+EVENT = ONE_BIT.privacy(Adjacency.ZERO_OUT)
+POLICY = Policy(
+    mechanisms=("gauss_hermite",),
+    level=Unit.CLIENT,
+    adjacency=Adjacency.ZERO_OUT,
+    epsilon_per_round=10.0,
+    epsilon_total=privacy_spent(Repeated(event=EVENT, count=2), 1e-6).epsilon,
+    delta=1e-6,
+    smallest_cohort=3,
+)
+
+
+def a_site(folder: Path, name: str, **changes: Any) -> Site:
+    return Site(
+        name=name, policy=dataclasses.replace(POLICY, **changes), ledger=folder / LEDGER_NAME
+    )
+
+
+def answer(site: Site, number: int, unit: Unit = Unit.CLIENT) -> list[bytes]:
+    part = ClientPlan(client=site.name, mechanism=ONE_BIT, weight=1.0)
+    plan = RoundPlan(
+        run="run", round=number, unit=unit, adjacency=Adjacency.ZERO_OUT, clients=(part,)
+    )
+    asked = Asked(plan=plan, part=part, cohort=3, uplinks=1)
+    return site.answer(asked, SystemRandomness(), lambda: [np.zeros(16)], keep_from=number)
+
+
+# -- one account, whatever the site is called ----------------------------------------------------
+
+
+def test_a_site_under_another_name_has_the_same_account(tmp_path: Path) -> None:
+    for number in (1, 2):
+        answer(a_site(tmp_path, "ada"), number)
+    with pytest.raises(PolicyError, match="is allowed in all"):
+        answer(a_site(tmp_path, "clinic-3"), 3)
+    with Ledger(tmp_path / LEDGER_NAME) as ledger:
+        assert ledger.num_charges == 2
+
+
+def test_charges_of_another_unit_under_another_name_do_not_add_up(tmp_path: Path) -> None:
+    answer(a_site(tmp_path, "ada"), 1)
+    renamed = a_site(tmp_path, "clinic-3", level=Unit.SAMPLE)
+    with pytest.raises(AdjacencyMismatchError, match="accounted per client"):
+        answer(renamed, 2, Unit.SAMPLE)
