@@ -1,7 +1,7 @@
 """Defects that a reviewer found: each test failed once."""
 
 import dataclasses
-import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.deployment.announcement import Announcement, read_announcement
+from sottovoce.channels.channel import Direct
 from sottovoce.deployment.address import Address
 from sottovoce.deployment.federation import create_federation
 from sottovoce.deployment.node import keep_node
 from sottovoce.deployment.policy import Policy, Terms
-from sottovoce.deployment.site import LEDGER_NAME, Asked, Site, read_site
-from sottovoce.deployment.site_folder import create_rehearsal_sites, SiteFolder
+from sottovoce.deployment.site import LEDGER_NAME, Asked, Site
+from sottovoce.deployment.site_folder import SiteFolder, create_rehearsal_sites
 from sottovoce.domains import L2Ball
 from sottovoce.errors import AdjacencyMismatchError, DeploymentError, PolicyError
 from sottovoce.ledger.ledger import Ledger
@@ -71,3 +71,31 @@ def test_charges_of_another_unit_under_another_name_do_not_add_up(tmp_path: Path
     renamed = a_site(tmp_path, "clinic-3", level=Unit.SAMPLE)
     with pytest.raises(AdjacencyMismatchError, match="accounted per client"):
         answer(renamed, 2, Unit.SAMPLE)
+
+
+def test_a_ledger_that_is_gone_is_not_begun_anew(tmp_path: Path) -> None:
+    address = Address.parse("127.0.0.1:9")
+    federation = create_federation(tmp_path / "fed", address=address, sites=["ada"])
+    create_rehearsal_sites(federation)
+    site = SiteFolder.read(tmp_path / "fed" / "sites" / "ada")
+    assert site.ledger_problem() is None
+    (site.folder / LEDGER_NAME).unlink()
+    with pytest.raises(DeploymentError, match=r"ledger\.sqlite is gone"):
+        keep_node(site, on_ready=lambda _: None)
+    assert not (site.folder / LEDGER_NAME).exists()
+
+
+# -- what a server claims ------------------------------------------------------------------------
+
+
+def test_a_cohort_that_is_no_number_is_too_small() -> None:
+    terms = Terms(
+        mechanism="gauss_hermite",
+        level=Unit.CLIENT,
+        adjacency=Adjacency.ZERO_OUT,
+        channel=Direct(),
+        cohort=math.nan,  # type: ignore[arg-type]  # JSON, as Python reads it, has NaN
+        grade="system",
+    )
+    with pytest.raises(PolicyError, match="smallest cohort is 3"):
+        POLICY.check_terms(terms)
