@@ -1,17 +1,21 @@
 """Defects that a reviewer found: each test failed once."""
 
+import asyncio
 import dataclasses
 import math
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
+from starlette.requests import Request
 
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.channels.channel import Direct
 from sottovoce.deployment.address import Address
 from sottovoce.deployment.federation import create_federation
+from sottovoce.deployment.gate import Traffic, _forward
 from sottovoce.deployment.node import keep_node
 from sottovoce.deployment.policy import Policy, Terms
 from sottovoce.deployment.site import LEDGER_NAME, Asked, Site
@@ -99,3 +103,25 @@ def test_a_cohort_that_is_no_number_is_too_small() -> None:
     )
     with pytest.raises(PolicyError, match="smallest cohort is 3"):
         POLICY.check_terms(terms)
+
+
+# -- the gate ------------------------------------------------------------------------------------
+
+
+def test_a_call_that_is_cut_off_is_no_error_of_the_gates() -> None:
+    class App:
+        class state:
+            traffic = Traffic()
+
+    async def gone() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def forwarded() -> int:
+        link = httpx.MockTransport(lambda _: httpx.Response(200))
+        async with httpx.AsyncClient(transport=link, base_url="https://link") as client:
+            path = "/v1/fleet/pull-messages"
+            scope = {"type": "http", "method": "POST", "path": path, "headers": []}
+            request = Request({**scope, "app": App, "state": {"client": client}}, gone)
+            return (await _forward(request)).status_code
+
+    assert asyncio.run(forwarded()) == 400
