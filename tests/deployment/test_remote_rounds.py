@@ -445,6 +445,18 @@ def test_too_few_replies_leave_the_model_as_it_is(make: Make) -> None:
     assert found.total_bytes_up == 1000
 
 
+@pytest.mark.parametrize(("offline", "cohort"), [(4, 6), (5, 6), (0, 2)])
+def test_nobody_is_charged_for_a_round_that_could_not_count(
+    make: Make, offline: int, cohort: int
+) -> None:
+    setting = make(patience=dataclasses.replace(PATIENCE, minimum_replies=3))
+    setting.post.offline = set(NAMES[:offline])
+    found = setting.collect(cohort=range(cohort))
+    assert (found.clients_asked, found.clients_unreachable) == (0, cohort)
+    assert setting.charged() == []
+    assert setting.post.asked == []
+
+
 def test_idle_rounds_end_the_run_which_can_go_on(make: Make) -> None:
     setting = make(answers=lambda order, plan, part: [])
     setting.collect(1)

@@ -3,7 +3,7 @@
 Flower serves sites, operators and its own apps on one port, and asks only sites who they are:
 whoever reaches that port may start a run, which is to run a program on the link's machine. So the
 link itself listens on this machine alone, and this gate in front of it, with the same certificate,
-lets through the calls that are signed with a site's key.
+lets through sites' calls and no others. Flower's link then asks each for a site's signature.
 
 It also counts what passes, both ways: messages with all of Flower's calls around them, in HTTP,
 before encryption. This machine may ask for the count.
@@ -20,7 +20,7 @@ import httpx
 import uvicorn
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -97,6 +97,8 @@ async def _forward(request: Request) -> Response:
         answer = await client.send(call, stream=True)
     except httpx.TransportError:
         return PlainTextResponse("the link does not answer", status_code=503)
+    except ClientDisconnect:  # nobody hears it; a traceback for each would let anybody fill the log
+        return PlainTextResponse("the call was cut off", status_code=400)
     traffic.down += _head_bytes(answer.reason_phrase, answer.headers)
 
     async def going() -> AsyncIterator[bytes]:

@@ -119,7 +119,8 @@ def _register(name: str, key: bytes, control: Control) -> int:
     except DeploymentError as error:
         raise DeploymentError(
             f"the key of '{name}' was not taken ({error}). A site that was taken out comes back "
-            "with a new key: it makes a new folder with 'sottovoce deploy join'"
+            "with a new key: it makes a new folder with 'sottovoce deploy join', and moves its "
+            "ledger.sqlite and site.toml there"
         ) from None
 
 

@@ -38,7 +38,7 @@ def keep_node(site: SiteFolder, *, on_ready: Callable[[bool], None]) -> None:
     Flower's node ends by itself, both are started again: a node without a worker would take orders
     and answer none, and one whose worker died waits a minute for an answer that never comes.
     """
-    problem = site.policy_problem() or site.link_problem()
+    problem = site.policy_problem() or site.ledger_problem() or site.link_problem()
     if problem:
         raise DeploymentError(problem)
     read_site(site.file)  # a policy that cannot be read is said now, not by the worker

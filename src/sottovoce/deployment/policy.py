@@ -100,7 +100,7 @@ class Policy:
             raise PolicyError(
                 f"the adjacency is {terms.adjacency}, and {self.adjacency} is allowed"
             )
-        if terms.cohort < self.smallest_cohort:
+        if not terms.cohort >= self.smallest_cohort:  # which NaN is not
             raise PolicyError(
                 f"{terms.cohort} clients are asked, and the smallest cohort is "
                 f"{self.smallest_cohort}"

@@ -72,15 +72,20 @@ class RemoteRounds(ChargedRounds):
         return collected
 
     def _reachable(self, cohort: Sequence[int]) -> Sequence[int]:
-        """Who can be asked; waits for the fewest that a round needs, up to its deadline."""
+        """Who can be asked; waits for the fewest that a round needs, up to its deadline.
+
+        Nobody, if they do not come: the round could not count, and would cost all the same.
+        """
         names = [self.parts[i].client for i in cohort]
-        needed = min(len(names), self.patience.minimum_replies)
+        needed = self.patience.minimum_replies
         started = self.clock()
         while True:
             reached = self.post.reachable(names)
-            if len(reached) >= needed or self._left(started) <= 0.0:
+            if len(reached) >= min(len(names), needed) or self._left(started) <= 0.0:
                 offline = [name for name in names if name not in reached]
                 self._idle.reasons.update(dict.fromkeys(offline, "it is offline"))
+                if len(reached) < needed:
+                    return []
                 return [i for i in cohort if self.parts[i].client in reached]
             self.pause(_POLL_SECONDS[-1])
 

@@ -16,8 +16,10 @@ from typing import Self
 from sottovoce.deployment import certificates
 from sottovoce.deployment.address import Address
 from sottovoce.deployment.federation import Federation, make_folder
+from sottovoce.deployment.site import LEDGER_NAME
 from sottovoce.deployment.tables import check_keys, name_of, read_table, require_keys
 from sottovoce.errors import ConfigError
+from sottovoce.ledger.ledger import Ledger
 
 FILE_NAME = "site.toml"
 _KEYS = {
@@ -102,6 +104,16 @@ class SiteFolder:
             else None
         )
 
+    def ledger_problem(self) -> str | None:
+        """Why the account cannot be kept; None if its ledger, made with the folder, is there."""
+        path = self.folder / LEDGER_NAME
+        return (
+            f"{path} is gone, and a new one would forget what was spent; restore it, or if the "
+            "site's account is elsewhere, move it here"
+            if not path.is_file()
+            else None
+        )
+
     def link_problem(self) -> str | None:
         """Why this site and its link would not trust each other, as far as the site can tell."""
         if self.root_certificate is None or self.private_key is None:
@@ -138,6 +150,7 @@ def _create(
     certificates.create_node_key(folder / "node.key", folder / "node.pub", comment=name)
     shutil.copyfile(authority, folder / "ca.crt")
     text = _TEMPLATE.format(name=name, address=address, policy=policy)
+    Ledger(folder / LEDGER_NAME).close()
     certificates.write_new(folder / FILE_NAME, text.encode())
     return SiteFolder.read(folder)
 

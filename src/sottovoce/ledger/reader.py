@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from sottovoce.adjacency import Unit
 from sottovoce.errors import BudgetExhaustedError
 from sottovoce.ledger import accounts, verification
 from sottovoce.ledger.accounts import Accounts, Before
@@ -94,6 +95,20 @@ class LedgerReader:
         """Every event charged to a client, with its count."""
         found = accounts.histories(self._db, [client])
         return accounts.composition(found.get(client, {}))
+
+    def everything(self, unit: Unit) -> list[tuple[PrivacyEvent, int]]:
+        """Every event charged to anybody, with its count; a charge of another unit raises.
+
+        For a ledger that is one site's own: whatever name it went by, its records are the same.
+        """
+        found: accounts.History = {}
+        for client, of_unit, text, count in self._db.all(
+            "SELECT MIN(client), unit, json, SUM(count) FROM spending "
+            "LEFT JOIN events ON events.id = event GROUP BY unit, event ORDER BY event"
+        ):
+            accounts.check_unit(client, unit, [of_unit])
+            found[text] = count
+        return accounts.composition(found)
 
     def spent(self, client: str, delta: float) -> PrivacySpent | None:
         """What a client has spent; None if nothing."""
