@@ -43,6 +43,7 @@ bench: install   ## benchmarks: they report, they never fail on speed
 	$(BIN)/python benchmarks/rotated_mse.py
 	$(BIN)/python benchmarks/ledger.py
 	$(BIN)/python benchmarks/plan.py
+	$(BIN)/python benchmarks/deployment.py
 
 designs: install ## solve again the MVU designs that come with the package (minutes)
 	$(BIN)/python tools/ship_designs.py

@@ -59,8 +59,8 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def write_json(path: Path, value: Any) -> None:
-    write_atomic(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
+def write_json(path: Path, value: Any, *, sort_keys: bool = True) -> None:
+    write_atomic(path, (json.dumps(value, indent=2, sort_keys=sort_keys) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:

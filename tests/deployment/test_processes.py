@@ -1,6 +1,5 @@
 """Flower's real programs: a link and its sites come up, know each other, and end."""
 
-import dataclasses
 import os
 import signal
 import ssl
@@ -17,7 +16,7 @@ from federations import RunningFederation, idle_worker, processes_of, rehearsal
 from sottovoce.deployment.federation import Federation
 from sottovoce.deployment.keeper import state_of
 from sottovoce.deployment.link import register_sites, running_link
-from sottovoce.deployment.site_folder import create_site
+from sottovoce.deployment.site_folder import SiteFolder, create_site
 from sottovoce.errors import DeploymentError
 
 pytest.importorskip("flwr")
@@ -38,6 +37,16 @@ def _eventually(true: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.2)
 
 
+def _join(running: RunningFederation, name: str) -> SiteFolder:
+    """A site's folder, as its own machine would have it."""
+    return create_site(
+        running.folder / name,
+        name=name,
+        address=running.federation.address,
+        root_certificate=running.federation.authority,
+    )
+
+
 def test_registered_sites_come_online(running: RunningFederation) -> None:
     status = running.status()
     assert status["link"] == "up"
@@ -56,12 +65,7 @@ def test_two_nodes_on_one_machine_have_runtimes_of_their_own(running: RunningFed
 
 
 def test_a_key_that_is_not_registered_is_refused(running: RunningFederation) -> None:
-    site = create_site(
-        running.folder / "stranger",
-        name="stranger",
-        address=running.federation.address,
-        root_certificate=running.federation.authority,
-    )
+    site = _join(running, "stranger")
     policy = running.site("hospital-a").file.read_text().partition("[policy]")[2]
     text = site.file.read_text().partition("[policy]")[0]
     site.file.write_text(text + "[policy]" + policy)
@@ -108,12 +112,7 @@ def test_a_second_link_or_node_is_refused(running: RunningFederation) -> None:
 
 
 def test_a_site_that_joins_later_is_known_at_once(running: RunningFederation) -> None:
-    site = create_site(
-        running.folder / "late",
-        name="late",
-        address=running.federation.address,
-        root_certificate=running.federation.authority,
-    )
+    site = _join(running, "late")
     running.deploy("certificates", running.folder, "--add", "late", site.folder / "node.pub")
     assert running.status()["sites"]["late"] == "never seen"
 
@@ -141,7 +140,7 @@ def test_a_node_that_was_cut_off_waits_until_the_link_has_noticed(
 ) -> None:
     for process in Path("/proc").glob("[0-9]*"):
         command = (process / "cmdline").read_bytes() if process.exists() else b""
-        if b"flower-supernode" in command and b"hospital-b" in command:
+        if b"deployment.supernode" in command and b"hospital-b" in command:
             os.kill(int(process.name), signal.SIGKILL)  # as a machine that loses power
     _eventually(lambda: processes_of(running.site("hospital-b").folder) == [])
     assert running.status()["sites"]["hospital-b"] == "online"  # so the link believes
@@ -152,23 +151,32 @@ def test_a_node_that_was_cut_off_waits_until_the_link_has_noticed(
 
 def test_sites_find_a_link_that_was_started_again(running: RunningFederation) -> None:
     running.stop_link()
-    assert processes_of(running.folder / "link") == []
+    assert processes_of(running.folder / "certificates") == []
     assert running.status()["link"] == "down"
-    path = running.folder / "federation.toml"
-    path.write_text(path.read_text().replace(', "late"', ""))
     running.start_link()
     _eventually(lambda: running.status()["sites"]["hospital-a"] == "online")
-    with running_link(Federation.read(running.folder)) as control:
-        assert {node.name for node in control.nodes()} == set(SITES)  # the third was taken out
-        grown = dataclasses.replace(running.federation, sites=(*SITES, "late"))
+
+
+def test_a_site_that_is_taken_out_comes_back_only_with_a_new_key(
+    running: RunningFederation,
+) -> None:
+    key = _join(running, "leaver").folder / "node.pub"
+    federation = Federation.read(running.folder)
+    with running_link(federation) as control:
+        joined = federation.add_site("leaver", key)
+        assert "leaver" in register_sites(joined, control)
+        federation.write()
+        assert "leaver" not in register_sites(federation, control)
+        assert "leaver" not in {node.name for node in control.nodes()}
         with pytest.raises(DeploymentError, match="comes back with a new key"):
-            register_sites(grown, control)
+            register_sites(joined, control)
 
 
-def test_stop_leaves_no_process(tmp_path: Path) -> None:
+def test_stop_leaves_no_process_and_nothing_in_the_home_folder(tmp_path: Path) -> None:
     with rehearsal(tmp_path, sites=["only"], stubs=idle_worker()) as federation:
         assert len(processes_of(tmp_path)) >= 6  # two keepers, link, its helper, gate, node, worker
         federation.stop_node("only")
         federation.stop_link()
         assert processes_of(tmp_path) == []
         assert "was not running" in federation.deploy("stop", federation.folder)
+        assert list(Path(federation.environment["HOME"]).iterdir()) == []

@@ -89,6 +89,7 @@ class FakePost:
     asked: list[dict[str, Order]] = field(default_factory=list)
     expires: list[float] = field(default_factory=list)
     due: list[tuple[float, Reply]] = field(default_factory=list)
+    counts: list[tuple[int, int] | None] = field(default_factory=list)
 
     def reachable(self, clients: Sequence[str]) -> frozenset[str]:
         return frozenset(clients) - self.offline
@@ -104,8 +105,8 @@ class FakePost:
         self.due.sort(key=lambda entry: entry[0])
         return 1000 * len(orders)
 
-    def traffic(self) -> None:
-        """Nobody counts."""
+    def traffic(self) -> tuple[int, int] | None:
+        return self.counts.pop(0) if self.counts else None
 
     def collect(self) -> Iterator[Reply]:
         arrived = [reply for when, reply in self.due if when <= self.clock.now]
@@ -837,3 +838,23 @@ def _peak(make: Make, order: Sequence[str], payload: int) -> int:
     finally:
         tracemalloc.stop()
         assert found.clients_received == 6
+
+
+def test_a_round_takes_what_the_link_has_counted_meanwhile(make: Make) -> None:
+    setting = make()
+    setting.post.counts = [(1_000, 50), (8_000, 60_050)]
+    collected = setting.collect()
+    assert (collected.total_bytes_up, collected.total_bytes_down) == (7_000, 60_000)
+
+
+@pytest.mark.parametrize(
+    "counts", [[None, (10, 10)], [(10, 10), None], [(10, 10), (9, 20)], [(10, 10), (20, 9)]]
+)
+def test_where_nobody_counted_through_a_round_it_takes_its_messages(
+    make: Make, counts: list[tuple[int, int] | None]
+) -> None:
+    alone, started_anew = make(), make()
+    started_anew.post.counts = counts
+    expected, found = alone.collect(), started_anew.collect()
+    assert found.total_bytes_up == expected.total_bytes_up
+    assert found.total_bytes_down == expected.total_bytes_down == 1000 * len(NAMES)

@@ -144,6 +144,7 @@ def test_an_interrupted_command_leaves_the_run_going_and_stop_ends_it(
     assert "refused" in running.deploy("stop", running.folder, "--run", 1, code=2)
 
 
+@pytest.mark.slow
 def test_stopping_the_link_ends_its_run_too(spec: Path, tmp_path: Path) -> None:
     with rehearsal(tmp_path / "link", sites=["only"], stubs=STUBS) as federation:
         out = tmp_path / "out"
@@ -201,6 +202,7 @@ def test_the_example_app_runs_with_flowers_own_command(
     while running.status()["runs"][-1]["state"] != "finished:completed":
         assert time.monotonic() < deadline
         time.sleep(0.5)
+    assert list(Path(running.environment["HOME"]).iterdir()) == []
     told = json.loads((tmp_path / "out" / "told.json").read_text())
     spec = parse(parse_text(told["spec"], "spec"))
     assert spec.data.clients == 2

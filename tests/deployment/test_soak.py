@@ -50,7 +50,7 @@ SITES = site_names(3)
 STEADY = SITES[0]  # nothing happens to it, so its memory can be watched all along
 LAST_SERVER_FAULT = 60  # from then on the server and the link live too
 DEADLINE_SECONDS = 15.0
-PAUSE_ROUNDS = (2, 6)  # between two faults
+PAUSE_ROUNDS = (3, 9)  # between two faults
 # What a process may have gained by the last quarter: 160 kB for each of a hundred rounds.
 GROWTH_BYTES = 16 * 2**20
 
@@ -59,7 +59,7 @@ ROLES = (
     "flower-superexec",
     "flwr-serverapp",
     "sottovoce.deployment.gate",
-    "flower-supernode",
+    "sottovoce.deployment.supernode",
     "sottovoce.app.worker",
 )
 

@@ -99,7 +99,7 @@ def rehearsal(
     )
     create_rehearsal_sites(federation)
     running = RunningFederation(
-        federation=federation, environment=_environment(folder / "stubs", stubs or {})
+        federation=federation, environment=_environment(folder, stubs or {})
     )
     try:
         if start:
@@ -137,6 +137,8 @@ def processes_of(folder: Path) -> list[str]:
 
 
 def _environment(folder: Path, stubs: dict[str, str]) -> dict[str, str]:
+    home, folder = folder / "home", folder / "stubs"
+    home.mkdir()
     paths = [str(SRC)]
     if stubs:
         for name, text in {f"sottovoce_stubs/{k}": v for k, v in stubs.items()}.items():
@@ -144,4 +146,9 @@ def _environment(folder: Path, stubs: dict[str, str]) -> dict[str, str]:
             (folder / name).write_text(text)
         (folder / "sitecustomize.py").write_text(_SITECUSTOMIZE)
         paths.insert(0, str(folder))
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    return {
+        **os.environ,
+        "HOME": str(home),
+        "PYTHONPATH": os.pathsep.join(paths),
+        "OMP_NUM_THREADS": "1",
+    }

@@ -1,12 +1,15 @@
 """`python -m sottovoce.app.worker RUNTIME_ADDRESS SITE_FILE`: answers a SuperNode's tasks."""
 
 import logging
+import os
 import signal
 import sys
 import threading
 from pathlib import Path
 
 from sottovoce.deployment.client import client_app
+from sottovoce.deployment.installed_app import with_installed_app
+from sottovoce.deployment.node_site import SITE_VARIABLE, site_of
 from sottovoce.deployment.site import read_site
 from sottovoce.deployment.worker import serve
 from sottovoce.errors import SottovoceError
@@ -21,7 +24,8 @@ def main(runtime_address: str, site_file: Path) -> None:
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    serve(runtime_address, client_app(compute, lambda _: read_site(site_file)), stopped)
+    os.environ[SITE_VARIABLE] = str(site_file)
+    serve(runtime_address, with_installed_app(client_app(compute), site_of), stopped)
 
 
 if __name__ == "__main__":

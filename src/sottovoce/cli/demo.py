@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from sottovoce.cli.output import Json, print_json, print_table, progress_bars
-from sottovoce.cli.run import round_note
+from sottovoce.cli.result import round_note
 
 
 def demo(

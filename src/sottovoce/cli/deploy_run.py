@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sottovoce.cli.output import Json, progress_bars
-from sottovoce.cli.run import print_result, round_note
+from sottovoce.cli.result import print_result, round_note
 
 if TYPE_CHECKING:
     from sottovoce.config.spec import RunSpec

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Read and check a privacy ledger.", no_args_is_help=True)
 
-Where = Annotated[Path, typer.Argument(help="A run folder or a ledger file.")]
+Where = Annotated[Path, typer.Argument(help="A run's folder, a site's folder, or a ledger file.")]
 Client = Annotated[str | None, typer.Option(help="Only this client.")]
 
 
@@ -33,12 +33,20 @@ def _clients(ledger: "Ledger", client: str | None) -> list[str]:
     return known if client is None else [client]
 
 
-def _run_delta(path: Path) -> float | None:
-    """The delta that the run's spec states, for clients without a budget of their own."""
+def _limits(path: Path) -> tuple[float | None, float | None]:
+    """Delta and epsilon for clients without a budget in the ledger: the run's, or the site's."""
+    from sottovoce.deployment.policy import Policy
+    from sottovoce.deployment.site import SITE_FILE, read_site
     from sottovoce.experiments.run_folder import RunFolder
 
     folder = RunFolder(path)
-    return float(folder.header()["spec"]["privacy"]["delta"]) if folder.exists else None
+    if folder.exists:
+        return float(folder.header()["spec"]["privacy"]["delta"]), None
+    if (path / SITE_FILE).is_file():
+        policy = read_site(path / SITE_FILE).policy
+        assert isinstance(policy, Policy)  # a file holds no other
+        return policy.delta, policy.epsilon_total
+    return None, None
 
 
 @app.command("show")
@@ -55,7 +63,7 @@ def show_(
     from sottovoce.errors import ParameterError
 
     asked = None if delta is None else parameters.delta(delta)
-    default = _run_delta(path)
+    default, limit = _limits(path)
     rows = []
     with _open(path) as ledger:
         for name in _clients(ledger, client):
@@ -65,7 +73,7 @@ def show_(
                 raise ParameterError(
                     f"client '{name}' has no budget to take delta from; give --delta"
                 )
-            rows.append(_row(ledger, name, at))
+            rows.append(_row(ledger, name, at, limit))
     if as_json:
         print_json(rows)
         return
@@ -75,7 +83,7 @@ def show_(
     print_table(columns, [[show(row[column], column) for column in columns] for row in rows])
 
 
-def _row(ledger: "Ledger", client: str, delta: float) -> dict[str, Any]:
+def _row(ledger: "Ledger", client: str, delta: float, limit: float | None) -> dict[str, Any]:
     import math
 
     budget, spent = ledger.budget(client), ledger.spent(client, delta)
@@ -89,7 +97,7 @@ def _row(ledger: "Ledger", client: str, delta: float) -> dict[str, Any]:
         "delta": delta,
         "adjacency": str(spent.adjacency) if spent else None,
         "accountant": spent.accountant if spent else None,
-        "budget": budget.epsilon if budget else None,
+        "budget": budget.epsilon if budget else limit,
         "budget_delta": budget.delta if budget else None,
     }
 

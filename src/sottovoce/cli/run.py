@@ -6,14 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from sottovoce.cli.data import DataDir, fetch_missing, use
-from sottovoce.cli.output import (
-    Json,
-    print_fields,
-    print_json,
-    print_table,
-    progress_bars,
-    show,
-)
+from sottovoce.cli.output import Json, progress_bars
+from sottovoce.cli.result import print_result, round_note
 
 
 def run(
@@ -23,6 +17,10 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder [runs/NAME].")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    federation: Annotated[
+        Path | None,
+        typer.Option(help="Of a spec with runtime.backend 'flower': the federation's folder."),
+    ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -30,6 +28,11 @@ def run(
     from sottovoce.config.loading import load
 
     loaded = load(spec, set_ or [])
+    if federation is not None:
+        from sottovoce.cli import deploy_run
+
+        deploy_run.run(federation, spec, set_=set_, out=out, resume=resume, as_json=as_json)
+        return
     folder = out or Path("runs") / loaded.name
     use(data_dir)
     with progress_bars() as bars:
@@ -41,32 +44,3 @@ def run(
 
         result = launch(loaded, folder, resume=resume, on_round=on_round)
     print_result(result, folder, as_json=as_json)
-
-
-def print_result(result: dict[str, Any], folder: Path, *, as_json: bool) -> None:
-    """What a run has come to."""
-    for warning in result["warnings"]:
-        typer.echo(f"warning: {warning}", err=True)
-    if as_json:
-        print_json({**result, "folder": str(folder)})
-        return
-    shown = {**result, "epsilon": result["epsilon"] if result["private"] else float("inf")}
-    for name in ("warnings", "groups", "clients"):
-        del shown[name]
-    print_fields({**shown, "folder": folder})
-    if len(result["groups"]) > 1:
-        _print_groups(result["groups"])
-
-
-def _print_groups(groups: list[dict[str, Any]]) -> None:
-    columns = list(groups[0])
-    print_table(columns, [[show(row[column], column) for column in columns] for row in groups])
-
-
-def round_note(row: dict[str, Any]) -> str:
-    """What a progress bar says after a round."""
-    from sottovoce.privacy.accounting import show_epsilon
-
-    spent = row["epsilon"]
-    epsilon = "no privacy" if spent is None else f"epsilon {show_epsilon(spent, 2)}"
-    return f"accuracy {row['accuracy']:.3f}  {epsilon}"

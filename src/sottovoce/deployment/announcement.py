@@ -12,7 +12,7 @@ from sottovoce.deployment.site import Asked
 from sottovoce.domains import L2Ball
 from sottovoce.errors import PolicyError, SottovoceError
 from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
+from sottovoce.mechanisms.mechanism import Mechanism, has_a_range
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.transforms.rotation import Rotation
 
@@ -72,7 +72,7 @@ def round_plan(
     """
     mechanism = parts[0].mechanism
     rotation = None
-    if _has_a_range(mechanism):
+    if has_a_range(mechanism):
         rotation = Rotation.of_round(run, number, mechanism.input_domain.dimension)
     return RoundPlan(
         run=run,
@@ -105,9 +105,3 @@ def asked_of(announcement: Announcement, run: str) -> Asked:
         return announcement.asked(run)
     except (SottovoceError, TypeError, ValueError) as error:
         raise PolicyError(f"the server's plan is not valid: {error}") from None
-
-
-def _has_a_range(mechanism: Mechanism) -> bool:
-    """Whether one of finitely many codes is sent for each coordinate."""
-    code_format = mechanism.code_format()
-    return isinstance(code_format, LevelCodes) and code_format.count is None

@@ -1,17 +1,16 @@
 """What a site makes of Flower's messages: a name, sealed messages, or a refusal. Nothing else."""
 
 import logging
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
+from sottovoce.deployment.node_site import NO_SITE, NoSiteError, site_of
 from sottovoce.deployment.orders import Order, read_order, reply_blobs
 from sottovoce.deployment.records import from_records, to_records
-from sottovoce.deployment.site import Site, read_site
+from sottovoce.deployment.site import Site
 from sottovoce.errors import (
     BudgetExhaustedError,
     ConfigError,
@@ -20,7 +19,6 @@ from sottovoce.errors import (
     WireError,
 )
 
-SITE_VARIABLE = "SOTTOVOCE_SITE"
 _LOG = logging.getLogger("sottovoce")
 # Reasons that follow from the order, the policy and the ledger alone.
 _PUBLIC = (PolicyError, BudgetExhaustedError, WireError, ConfigError)
@@ -28,17 +26,6 @@ _PUBLIC = (PolicyError, BudgetExhaustedError, WireError, ConfigError)
 Compute = Callable[[Order, Site], list[bytes]]
 SiteOf = Callable[[Context], Site]
 Answer = Callable[[Message, Context], Message]
-
-
-def site_of(context: Context) -> Site:
-    """The site that the node's own configuration names: `site = PATH`, or SOTTOVOCE_SITE."""
-    path = context.node_config.get("site") or os.environ.get(SITE_VARIABLE)
-    if not path:
-        raise PolicyError(
-            "this node has no policy, so it answers nothing: start it with 'sottovoce deploy "
-            f"node', or give it 'site' in --node-config, or {SITE_VARIABLE}"
-        )
-    return read_site(Path(str(path)))
 
 
 def answering(compute: Compute, site_of: SiteOf = site_of) -> Answer:
@@ -50,6 +37,9 @@ def answering(compute: Compute, site_of: SiteOf = site_of) -> Answer:
             return Message(
                 to_records(reply_blobs(compute(order, site_of(context)))), reply_to=message
             )
+        except NoSiteError as error:
+            _LOG.warning("%s", error)
+            return refusal(message, PolicyError(NO_SITE))
         except _PUBLIC as error:
             return refusal(message, error)
         except Exception:
@@ -66,6 +56,9 @@ def telling_name(site_of: SiteOf = site_of) -> Answer:
     def answer(message: Message, context: Context) -> Message:
         try:
             return Message(to_records({"name": site_of(context).name.encode()}), reply_to=message)
+        except NoSiteError as error:
+            _LOG.warning("%s", error)
+            return refusal(message, PolicyError(NO_SITE))
         except _PUBLIC as error:
             return refusal(message, error)
 

@@ -57,21 +57,24 @@ class AskedDirectory:
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        self._name_of: dict[int, str | None] = {}
+        self._name_of: dict[int, str] = {}
+        self._nameless: dict[int, float] = {}  # node: when it said no name
         self._asked: dict[str, tuple[int, float]] = {}  # message: node and when
         self._known: dict[str, int] = {}
 
     def online(self) -> Mapping[str, int]:
         present = set(self._grid.get_node_ids())
-        self._ask(present - set(self._name_of) - {node for node, _ in self._asked.values()})
+        # A site may mend its file: who said no name is asked again after a while.
+        recent = time.monotonic() - _ANSWER_SECONDS
+        self._nameless = {node: when for node, when in self._nameless.items() if when > recent}
+        asked = {node for node, _ in self._asked.values()}
+        self._ask(present - set(self._name_of) - set(self._nameless) - asked)
         self._listen()
         found: dict[str, int] = {
             name: node for name, node in self._known.items() if node in present
         }
         for node in sorted(present & set(self._name_of)):
-            name = self._name_of[node]
-            if name is not None:
-                found.setdefault(name, node)
+            found.setdefault(self._name_of[node], node)
         self._known = found
         return found
 
@@ -101,8 +104,11 @@ class AskedDirectory:
             replies = list(self._grid.pull_messages(list(self._asked)))
             for message in replies:
                 node, _ = self._asked.pop(message.metadata.reply_to_message_id, (None, 0.0))
-                if node is not None:
-                    self._name_of[node] = _name_in(message, node)
+                name = None if node is None else _name_in(message, node)
+                if node is not None and name is not None:
+                    self._name_of[node] = name
+                elif node is not None:
+                    self._nameless[node] = time.monotonic()
             if not self._asked or not replies:
                 break
             time.sleep(_POLL_SECONDS)

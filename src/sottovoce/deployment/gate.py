@@ -41,6 +41,7 @@ def gate(link: str, authority: str) -> Starlette:
             base_url=f"https://{link}",
             verify=ssl.create_default_context(cafile=authority),
             timeout=_TIMEOUT_SECONDS,
+            limits=httpx.Limits(max_connections=None),  # as many as there are sites
             trust_env=False,
         ) as client:
             yield {"client": client}

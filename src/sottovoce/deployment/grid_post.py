@@ -6,7 +6,7 @@ that was asked. Replies to the orders of earlier rounds are never pulled.
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Thread
 
 import httpx
@@ -23,6 +23,7 @@ CountTraffic = Callable[[], tuple[int, int] | None]
 
 _LOG = logging.getLogger("sottovoce")
 _COLLECT_SECONDS = 2.0
+_PULLS_TOGETHER = 8
 
 
 def nobody_counts() -> None:
@@ -66,17 +67,16 @@ class GridPost:
 
     def collect(self) -> Iterator[Reply]:
         ends = time.monotonic() + _COLLECT_SECONDS
-        for number, asked in list(self._asked.items()):
-            pull = self._pulls.pop(number, None)
+        waiting = list(self._asked.items())
+        for place, (number, asked) in enumerate(waiting):
+            self._look_for(number for number, _ in waiting[place:])
+            pull = self._pulls.get(number)
             if pull is None:
-                left = ends - time.monotonic()
-                if left <= 0.0:
-                    continue  # a round's deadline must not wait for us: next time
-                pull = _Pull(self._grid, number)
-                pull.join(left)
+                continue  # next time
+            pull.join(max(0.0, ends - time.monotonic()))  # a deadline must not wait for us
             if pull.is_alive():  # its sender has announced it, and not yet sent all of it
-                self._pulls[number] = pull
                 continue
+            del self._pulls[number]
             match pull.outcome:
                 case None:
                     continue
@@ -92,6 +92,16 @@ class GridPost:
             del self._asked[number]  # looked for once: a second reply to an order is nobody's
             yield reply
 
+    def _look_for(self, numbers: Iterable[str]) -> None:
+        """Start looking for some replies, a few at a time; one that is stuck keeps no place."""
+        busy = sum(pull.is_busy for pull in self._pulls.values())
+        for number in numbers:
+            if busy >= _PULLS_TOGETHER:
+                return
+            if number not in self._pulls:
+                self._pulls[number] = _Pull(self._grid, number)
+                busy += 1
+
 
 class _Pull(Thread):
     """One reply, pulled alone and in a thread of its own.
@@ -105,7 +115,13 @@ class _Pull(Thread):
         self._grid = grid
         self._number = number
         self.outcome: Message | BaseException | None = None
+        self._stuck_at = time.monotonic() + _COLLECT_SECONDS
         self.start()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it runs, and may still end soon."""
+        return self.is_alive() and time.monotonic() < self._stuck_at
 
     def run(self) -> None:
         try:

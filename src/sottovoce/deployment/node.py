@@ -11,7 +11,7 @@ from sottovoce.deployment import processes
 from sottovoce.deployment.address import LOOPBACK, Address, free_port
 from sottovoce.deployment.fleet import deactivate
 from sottovoce.deployment.keeper import keeping
-from sottovoce.deployment.processes import Child, program, stopped_at_the_end, wait_until, watch
+from sottovoce.deployment.processes import Child, stopped_at_the_end, wait_until, watch
 from sottovoce.deployment.site import read_site
 from sottovoce.deployment.site_folder import SiteFolder
 from sottovoce.errors import DeploymentError
@@ -24,6 +24,7 @@ _AGAIN_SECONDS = 5.0
 # Before a node that ended is started again; one that ran for a while begins anew.
 _PAUSES_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0)
 _STEADY_SECONDS = 60.0
+_NODE = "sottovoce.deployment.supernode"
 _WORKER = "sottovoce.app.worker"
 _CONNECTED = b"SuperNode ID: "
 _NODE_ID = re.compile(_CONNECTED + rb"([0-9]+)")
@@ -141,7 +142,7 @@ def node_command(site: SiteFolder, runtime: Address) -> list[str]:
         ]
     )
     return [
-        program("flower-supernode"),
+        *(sys.executable, "-m", _NODE),
         *("--superlink", str(site.address)),
         *("--isolation", "process"),
         *("--host", runtime.host, "--port", str(runtime.port)),

@@ -14,6 +14,7 @@ from typing import Any
 from sottovoce.errors import WireError
 
 VERSION = 1
+ORDER = "order"  # the part of a message that holds it
 MOST_VECTORS = 16
 _MOST_NESTED = 32  # a spec has tables in tables in tables, and then it ends
 _LARGEST = 2**32 - 1  # of a count: rounds on the wire are no larger
@@ -58,7 +59,7 @@ class Order:
         }
         text = json.dumps(public, separators=(",", ":"), allow_nan=False)
         blobs = {f"vector{number}": vector for number, vector in enumerate(self.vectors)}
-        return {"order": text.encode(), **blobs}
+        return {ORDER: text.encode(), **blobs}
 
 
 def read_order(blobs: Blobs) -> Order:
@@ -66,9 +67,9 @@ def read_order(blobs: Blobs) -> Order:
     if len(blobs) > 1 + MOST_VECTORS:
         raise WireError(f"an order has at most {MOST_VECTORS} vectors")
     names = [f"vector{number}" for number in range(len(blobs) - 1)]
-    if set(blobs) != {"order", *names}:
+    if set(blobs) != {ORDER, *names}:
         raise WireError("an order has 'order' and vectors, counted from 0")
-    public = _plain(blobs["order"])
+    public = _plain(blobs[ORDER])
     if not isinstance(public, dict) or repr(public.get("version")) != str(VERSION):
         raise WireError(f"this side reads orders of version {VERSION}; install the same version")
     if set(public) != _KEYS:

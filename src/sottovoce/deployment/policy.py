@@ -18,7 +18,7 @@ from sottovoce.channels.channel import Direct, MessageChannel
 from sottovoce.errors import PolicyError, UnknownNameError
 from sottovoce.ledger.records import Due
 from sottovoce.mechanisms import registry
-from sottovoce.privacy.accounting import privacy_spent, show_epsilon
+from sottovoce.privacy.accounting import privacy_spent, show_epsilon, within
 from sottovoce.privacy.events import PrivacyEvent, multiset
 from sottovoce.randomness import Grade
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
@@ -131,18 +131,20 @@ class Policy:
         if not dues:
             return
         asked = [(due.event, 1) for due in dues]
-        now = privacy_spent(multiset(asked), self.delta).epsilon
-        if now > self.epsilon_per_round:
+        now, after = multiset(asked), multiset([*history, *asked])
+        if not within(now, self.delta, self.epsilon_per_round):
             raise PolicyError(
-                f"the round costs epsilon {show_epsilon(now)} at delta {self.delta:g}, and "
+                f"the round costs epsilon {self._epsilon(now)} at delta {self.delta:g}, and "
                 f"{self.epsilon_per_round:g} is allowed in a round"
             )
-        after = privacy_spent(multiset([*history, *asked]), self.delta).epsilon
-        if after > self.epsilon_total:
+        if not within(after, self.delta, self.epsilon_total):
             raise PolicyError(
-                f"it would have spent epsilon {show_epsilon(after)} at delta {self.delta:g}, and "
+                f"it would have spent epsilon {self._epsilon(after)} at delta {self.delta:g}, and "
                 f"{self.epsilon_total:g} is allowed in all"
             )
+
+    def _epsilon(self, event: PrivacyEvent) -> str:
+        return show_epsilon(privacy_spent(event, self.delta).epsilon)
 
 
 def from_table(table: Mapping[str, Any]) -> Policy:

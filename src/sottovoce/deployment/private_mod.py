@@ -5,14 +5,9 @@
 The first of the mods: those after it, and the app, see the model as they always did. Of the app's
 reply nothing leaves but the sealed message; arrays, metrics and configs stay. Messages other than
 `train` are refused, for what an app answers to them is private data in the clear.
-
-The site is the file that the node's config names as `site`, or else the environment variable
-SOTTOVOCE_SITE. Simulated nodes share both: there '{partition-id}' stands for the node's own.
 """
 
-import os
 from logging import ERROR, WARNING
-from pathlib import Path
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
@@ -32,8 +27,9 @@ from sottovoce.deployment.announcement import (
     run_name,
 )
 from sottovoce.deployment.model_arrays import Layout
+from sottovoce.deployment.node_site import NO_SITE, NoSiteError, site_of
 from sottovoce.deployment.policy import Policy
-from sottovoce.deployment.site import Site, read_site
+from sottovoce.deployment.site import Site
 from sottovoce.domains import Vector
 from sottovoce.errors import (
     BudgetExhaustedError,
@@ -44,14 +40,7 @@ from sottovoce.errors import (
 )
 from sottovoce.randomness import SystemRandomness
 
-SITE_KEY = "site"
-SITE_VARIABLE = "SOTTOVOCE_SITE"
-_PARTITION = "partition-id"
 _LEGACY_RECORD = "fitins.parameters"
-
-
-class _NoSiteError(DeploymentError):
-    """The site's file is for its owner: what is wrong with it is said here only."""
 
 
 def private_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -62,10 +51,9 @@ def private_mod(message: Message, context: Context, call_next: ClientAppCallable
         # Public: it follows from the request, the site's file and its ledger, never from the data.
         log(WARNING, "sottovoce: refused, nothing was sent: %s", error)
         return _error(message, ErrorCode.MOD_FAILED_PRECONDITION, f"refused: {error}")
-    except _NoSiteError as error:
+    except NoSiteError as error:
         log(WARNING, "sottovoce: nothing was sent: %s", error)
-        reason = "refused: this node has no site whose policy can be read; its log says more"
-        return _error(message, ErrorCode.MOD_FAILED_PRECONDITION, reason)
+        return _error(message, ErrorCode.MOD_FAILED_PRECONDITION, f"refused: {NO_SITE}")
     except Exception:
         # Whatever it says may be about the data.
         log(ERROR, "sottovoce: failed, nothing was sent", exc_info=True)
@@ -79,7 +67,7 @@ def _error(message: Message, code: int, reason: str) -> Message:
 
 
 def _answer(message: Message, context: Context, call_next: ClientAppCallable) -> ConfigRecord:
-    site = find_site(context)
+    site = site_of(context)
     record = _own_record(message)
     if PLAN not in record:  # before it plans the server asks who is there
         return ConfigRecord({NAME: site.name})
@@ -100,21 +88,6 @@ def _answer(message: Message, context: Context, call_next: ClientAppCallable) ->
     number = announcement.round
     (sealed,) = site.answer(asked, SystemRandomness(), train, keep_from=number)
     return ConfigRecord({SEALED: sealed, **public})
-
-
-def find_site(context: Context) -> Site:
-    """The site that this node is, by its own config or environment: never by the run's."""
-    path = context.node_config.get(SITE_KEY) or os.environ.get(SITE_VARIABLE)
-    if not path:
-        raise _NoSiteError(
-            f"this node has no site: name its file in the node's config ('{SITE_KEY}') or in "
-            f"{SITE_VARIABLE}; without a policy nothing is answered"
-        )
-    partition = str(context.node_config.get(_PARTITION, ""))
-    try:
-        return read_site(Path(str(path).replace(f"{{{_PARTITION}}}", partition)))
-    except SottovoceError as error:
-        raise _NoSiteError(str(error)) from None
 
 
 def _counts_are_public(site: Site) -> bool:

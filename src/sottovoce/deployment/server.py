@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from sottovoce.deployment.pauses import hurry_server
+
 RunConfig = Mapping[str, object]
 
 
@@ -16,6 +18,7 @@ def server_app(serve: Callable[[Grid, RunConfig], None]) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         logging.getLogger("sottovoce").setLevel(logging.INFO)
+        hurry_server()
         serve(grid, context.run_config)
 
     return app

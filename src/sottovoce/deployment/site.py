@@ -29,7 +29,7 @@ _LOG = logging.getLogger("sottovoce")
 SITE_FILE = "site.toml"
 LEDGER_NAME = "ledger.sqlite"
 _DATA_KEYS = ("dataset", "csv", "classes")
-_TABLES = ("name", "policy", "link", "data", "factories")
+_TABLES = ("name", "policy", "link", "data", "factories", "app")
 
 
 class Rules(Protocol):
@@ -70,6 +70,8 @@ class Site:
 
     `records` are the site's own; None where the spec's own data are shared out.
     `factories` are the functions that a spec may name to make a model ("package.module:function").
+    `app` is a Flower ClientApp ("package.module:app") that the site has installed, for runs whose
+    server is not ours: it trains, and what it trains leaves through `private_mod`.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Site:
     ledger: Path
     records: OwnRecords | None = None
     factories: tuple[str, ...] = ()
+    app: str | None = None
 
     def check_terms(self, client: str, terms: Terms) -> None:
         """Refuse what the policy does not allow; whoever reads the site's data asks this first."""
@@ -174,12 +177,16 @@ def _site(table: dict[str, Any], path: Path) -> Site:
     factories = table.get("factories", [])
     if not isinstance(factories, list) or not all(isinstance(one, str) for one in factories):
         raise PolicyError(f"'factories' must be a list of 'module:function', got {factories!r}")
+    app = table.get("app")
+    if app is not None and not isinstance(app, str):
+        raise PolicyError(f"'app' must be 'module:attribute', got {app!r}")
     return Site(
         name=name,
         policy=policy.from_table(limits),
         ledger=path.parent / LEDGER_NAME,
         records=None if data is None else _records(data),
         factories=tuple(factories),
+        app=app,
     )
 
 

@@ -20,6 +20,10 @@ from sottovoce.deployment.tables import check_keys, name_of, read_table, require
 from sottovoce.errors import ConfigError
 
 FILE_NAME = "site.toml"
+_KEYS = {
+    **{"name": str, "app": str, "factories": list},
+    **{"link": dict, "policy": dict, "data": dict},
+}
 _POLICY_KEYS = [
     "mechanisms",
     "level",
@@ -51,11 +55,7 @@ class SiteFolder:
                 "make one with 'sottovoce deploy join'"
             )
         table = read_table(path)
-        check_keys(
-            table,
-            {"name": str, "link": dict, "policy": dict, "data": dict, "factories": list},
-            where=str(path),
-        )
+        check_keys(table, _KEYS, where=str(path))
         require_keys(table, ["name", "link", "policy"], where=str(path))
         link = table["link"]
         where = f"{path}, [link]"
@@ -153,8 +153,12 @@ private_key = "node.key"
 # What this site allows, whatever a run asks for.
 [policy]
 {policy}
+# Records of the site's own, for runs with 'data.sites'; how they are read is the site's to say.
 # [data]
 # dataset = "csv:/srv/records.csv"
+# [data.csv]                      # as the runs' specs have it
+# label_columns = ["outcome"]
+# classes = ["ill", "well"]
 """
 
 _OPEN_POLICY = """\

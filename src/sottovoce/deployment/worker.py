@@ -7,6 +7,7 @@ the bundle alone. It stays alive from task to task, so a round does not wait for
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -24,7 +25,10 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 _LOG = logging.getLogger("sottovoce")
+# Often while a run is on; a node without work should not keep a machine busy.
 _POLL_SECONDS = 0.1
+_IDLE_POLL_SECONDS = 1.0
+_BUSY_SECONDS = 60.0
 _AGAIN_SECONDS = 1.0
 
 Answer = Callable[[Message, Context], Message]
@@ -39,6 +43,7 @@ def serve(runtime_address: str, answer: Answer, stopped: threading.Event) -> Non
     """
     waiting = _client(RuntimeHttpClient, runtime_address)
     token = ""
+    last_task = time.monotonic()
     try:
         while not stopped.is_set():
             try:
@@ -47,7 +52,8 @@ def serve(runtime_address: str, answer: Answer, stopped: threading.Event) -> Non
                 stopped.wait(_AGAIN_SECONDS)
                 continue
             if not token:
-                stopped.wait(_POLL_SECONDS)
+                busy = time.monotonic() - last_task < _BUSY_SECONDS
+                stopped.wait(_POLL_SECONDS if busy else _IDLE_POLL_SECONDS)
                 continue
             client = _client(_TaskClient, runtime_address, token)
             client.patience = _Patience(waiting, stopped)
@@ -60,6 +66,7 @@ def serve(runtime_address: str, answer: Answer, stopped: threading.Event) -> Non
                 token = error.next_token
             finally:
                 client.close()
+            last_task = time.monotonic()
     finally:
         waiting.close()
 

@@ -37,7 +37,7 @@ from sottovoce.learning.clients import Clients
 from sottovoce.learning.task import Task
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
+from sottovoce.mechanisms.mechanism import Mechanism, has_a_range
 from sottovoce.privacy.events import NonPrivate
 from sottovoce.rounds.plan import ClientPlan, charged_event
 from sottovoce.simulation.cohorts import (
@@ -192,13 +192,7 @@ def _is_rotated(spec: RunSpec, mechanisms: Sequence[Mechanism]) -> bool:
                 f"'{registry.kind_of(boxed[0])}' has {boxed[0].input_domain}; set it to 'off'"
             )
         return spec.rotation == "on"
-    return not boxed and any(_has_a_range(one) for one in mechanisms)
-
-
-def _has_a_range(mechanism: Mechanism) -> bool:
-    """Whether one of finitely many codes is sent for each coordinate."""
-    code_format = mechanism.code_format()
-    return isinstance(code_format, LevelCodes) and code_format.count is None
+    return not boxed and any(has_a_range(one) for one in mechanisms)
 
 
 def _check_minimum(spec: RunSpec, num_clients: int) -> None:

@@ -164,7 +164,9 @@ class RunFolder:
     # -- result ----------------------------------------------------------------------------
 
     def save_result(self, result: dict[str, Any]) -> None:
-        files.write_json(self.path / "result.json", result)
+        files.write_json(
+            self.path / "result.json", result, sort_keys=False
+        )  # in the order of telling
 
     def result(self) -> dict[str, Any] | None:
         path = self.path / "result.json"

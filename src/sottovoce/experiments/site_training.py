@@ -27,7 +27,7 @@ from sottovoce.experiments.assembly import channel_of
 from sottovoce.experiments.data import load_data
 from sottovoce.experiments.federated import check_runtime
 from sottovoce.experiments.ground import Ground, lay_ground, randomness_of
-from sottovoce.learning import models, public_images
+from sottovoce.learning import datasets, models, public_images
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.task import Task
@@ -138,7 +138,7 @@ def _channel(spec: RunSpec, num_clients: int) -> MessageChannel:
 
 
 def _check_harmless(spec: RunSpec, site: Site) -> None:
-    """An order must not make a site read files, or call functions, of the server's choice."""
+    """An order must not make a site read or fetch files, or call functions, of its choice."""
     check_runtime(spec)
     if isinstance(spec.model, ModuleSpec) and spec.model.factory not in site.factories:
         raise PolicyError(
@@ -148,6 +148,11 @@ def _check_harmless(spec: RunSpec, site: Site) -> None:
         raise PolicyError(
             f"the dataset '{spec.data.dataset}' is a file; a site reads its own, which [data] of "
             "its file names, for runs with 'data.sites'"
+        )
+    if not spec.data.sites and datasets.where_found(spec.data.dataset) is None:
+        raise PolicyError(
+            f"the dataset '{spec.data.dataset}' is not here, and no order makes a site fetch it; "
+            f"use 'sottovoce data fetch {spec.data.dataset}'"
         )
     for step in spec.features:
         if isinstance(step, PreconditionSpec) and public_images.is_file(step.images):

@@ -219,6 +219,12 @@ class Mechanism(Protocol):
         ...
 
 
+def has_a_range(mechanism: Mechanism) -> bool:
+    """Whether one of finitely many codes is sent for each coordinate: then a rotation may gain."""
+    code_format = mechanism.code_format()
+    return isinstance(code_format, LevelCodes) and code_format.count is None
+
+
 def bits_per_coordinate(mechanism: Mechanism) -> float:
     """Bits that one message's codes take, divided by the dimension; the header is not counted."""
     dimension = mechanism.input_domain.dimension

@@ -78,6 +78,17 @@ def test_the_number_of_parameters_is_the_documented_one(
     models.check_module(module)
 
 
+@pytest.mark.parametrize(("model", "shape", "outputs", "count"), CASES, ids=map(name, CASES))
+def test_parameters_can_be_counted_without_memory_for_them(
+    model: Model, shape: InputShape, outputs: int, count: int
+) -> None:
+    """So a site knows how large a model is before it builds what somebody else asks for."""
+    with torch.device("meta"):
+        module = models.build(model, shape, outputs)
+    assert sum(parameter.numel() for parameter in module.parameters()) == count
+    assert {parameter.device.type for parameter in module.parameters()} == {"meta"}
+
+
 @pytest.mark.parametrize(("model", "shape", "outputs"), SMALL, ids=map(name, SMALL))
 def test_vectorised_sample_gradients_equal_a_loop(
     model: Model, shape: InputShape, outputs: int
