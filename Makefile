@@ -31,10 +31,10 @@ check: install   ## ruff, mypy --strict, import-linter
 	$(BIN)/lint-imports --no-cache
 
 test: check      ## check, then the tests but for slow ones, with warnings as errors
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not slow'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not slow'
 
 test-full: check ## the above, what is slow, and property tests with new cases
-	HYPOTHESIS_PROFILE=explore OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	HYPOTHESIS_PROFILE=explore OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 bench: install   ## benchmarks: they report, they never fail on speed
 	$(BIN)/python benchmarks/bench.py

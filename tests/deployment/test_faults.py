@@ -42,7 +42,10 @@ from sottovoce.deployment import processes
 from sottovoce.deployment.address import free_port
 
 pytest.importorskip("flwr")
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc"),
+    pytest.mark.xdist_group("federation"),  # one at a time: each keeps a dozen processes busy
+]
 
 SITES = site_names(3)
 LAST = SITES[-1]

@@ -35,7 +35,10 @@ from sottovoce.ledger.ledger import Ledger
 from sottovoce.privacy.events import PrivacyEvent
 
 pytest.importorskip("flwr")
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc"),
+    pytest.mark.xdist_group("federation"),  # one at a time: each keeps a dozen processes busy
+]
 
 SITES = site_names(3)
 LAST = SITES[-1]

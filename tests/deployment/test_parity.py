@@ -28,7 +28,10 @@ from federations import SRC, rehearsal
 from sottovoce.experiments.run_folder import RunFolder
 
 pytest.importorskip("flwr")
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc"),
+    pytest.mark.xdist_group("federation"),  # one at a time: each keeps a dozen processes busy
+]
 
 SITES = site_names(4)
 TABLE = federated_table("parity", clients=len(SITES), rounds=3)

@@ -5,6 +5,7 @@ import json
 import sqlite3
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,12 +182,15 @@ def site_attempts(started: StartedRun) -> dict[tuple[str, int], int]:
 
 
 def assert_ledgers_agree(started: StartedRun) -> None:
-    """Nothing was charged twice, and the server knows of everything that sites have charged."""
+    """Nothing was charged twice, nor sent uncharged, and the server knows of all of it."""
     server = attempts(started.out / "ledger.sqlite", started.name)
     sites = site_attempts(started)
     assert set(server.values()) <= {1}
     assert set(sites.values()) <= {1}
     assert sites.keys() <= server.keys()
+    charged = Counter(number for _, number in sites)
+    for row in started.folder.metrics():  # whatever was counted in had been charged
+        assert row["clients_received"] <= charged[row["round"]]
     with started.folder.ledger(must_exist=True) as ledger:
         assert ledger.verify() == []
 

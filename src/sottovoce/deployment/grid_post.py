@@ -12,7 +12,6 @@ from threading import Thread
 import httpx
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid as Grid
-from flwr.supercore.run import RunNotRunningException
 
 from sottovoce.deployment.directory import Directory
 from sottovoce.deployment.orders import Order
@@ -81,11 +80,13 @@ class GridPost:
             match pull.outcome:
                 case None:
                     continue
-                case error if isinstance(error, httpx.TransportError | RunNotRunningException):
-                    raise error  # the link or the run is gone, not a reply
+                case httpx.TransportError() as error:
+                    raise error  # the link is gone, not a reply
                 case Exception() as error:
                     _LOG.warning("what '%s' sent cannot be read", asked[0], exc_info=error)
                     reply = Reply(client=asked[0], blobs={})
+                case BaseException() as error:
+                    raise error  # the run was stopped
                 case message:
                     reply = _reply(asked, message)
             del self._asked[number]  # looked for once: a second reply to an order is nobody's
@@ -113,7 +114,7 @@ class _Pull(Thread):
         super().__init__(daemon=True)
         self._grid = grid
         self._number = number
-        self.outcome: Message | Exception | None = None
+        self.outcome: Message | BaseException | None = None
         self._stuck_at = time.monotonic() + _COLLECT_SECONDS
         self.start()
 
@@ -125,7 +126,7 @@ class _Pull(Thread):
     def run(self) -> None:
         try:
             self.outcome = next(iter(self._grid.pull_messages([self._number])), None)
-        except Exception as error:
+        except BaseException as error:  # whoever collects decides
             self.outcome = error
 
 

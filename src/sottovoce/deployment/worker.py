@@ -9,10 +9,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
 
 import httpx
 from flwr.app import Context, Error, Message
 from flwr.common.constant import ErrorCode, SubStatus
+from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.heartbeat import HeartbeatSender
@@ -29,6 +32,7 @@ _BUSY_SECONDS = 60.0
 _AGAIN_SECONDS = 1.0
 
 Answer = Callable[[Message, Context], Message]
+Client = TypeVar("Client", bound=RuntimeHttpClient)
 
 
 def serve(runtime_address: str, answer: Answer, stopped: threading.Event) -> None:
@@ -37,29 +41,44 @@ def serve(runtime_address: str, answer: Answer, stopped: threading.Event) -> Non
     A task that cannot be handed back is an error that ends the worker: the SuperNode would wait for
     it for ever, so the node's keeper starts both again.
     """
-    waiting = _client(runtime_address)
+    waiting = _client(RuntimeHttpClient, runtime_address)
+    token = ""
     last_task = time.monotonic()
     try:
         while not stopped.is_set():
             try:
-                found = waiting.AcquireTask(
-                    AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
-                )
+                token = token or _next_task(waiting)
             except httpx.TransportError:  # not up yet, or about to be started again
                 stopped.wait(_AGAIN_SECONDS)
                 continue
-            if found.HasField("task") and found.token:
-                _run(runtime_address, found.token, answer)
-                last_task = time.monotonic()
-            else:
+            if not token:
                 busy = time.monotonic() - last_task < _BUSY_SECONDS
                 stopped.wait(_POLL_SECONDS if busy else _IDLE_POLL_SECONDS)
+                continue
+            client = _client(_TaskClient, runtime_address, token)
+            client.patience = _Patience(waiting, stopped)
+            try:
+                _run(client, answer)
+                token = ""
+            except _ForsakenError as error:
+                _LOG.warning("an order never came whole: its run was stopped, or its link")
+                push_task_output(client, None, SubStatus.FAILED, "the order never came whole")
+                token = error.next_token
+            finally:
+                client.close()
+            last_task = time.monotonic()
     finally:
         waiting.close()
 
 
-def _run(runtime_address: str, token: str, answer: Answer) -> None:
-    client = _client(runtime_address, token)
+def _next_task(client: RuntimeHttpClient) -> str:
+    """The token of the next task; empty if there is none."""
+    request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+    found = client.AcquireTask(request)
+    return str(found.token) if found.HasField("task") else ""
+
+
+def _run(client: RuntimeHttpClient, answer: Answer) -> None:
     heartbeat = HeartbeatSender(lambda: _is_alive(client))
     heartbeat.start()
     try:
@@ -79,7 +98,44 @@ def _run(runtime_address: str, token: str, answer: Answer) -> None:
     finally:
         if heartbeat.is_running:
             heartbeat.stop()
-        client.close()
+
+
+class _ForsakenError(Exception):
+    """A task whose order the SuperNode will never have whole; `next_token` is the task after it."""
+
+    def __init__(self, next_token: str) -> None:
+        super().__init__(next_token)
+        self.next_token = next_token
+
+
+@dataclass(frozen=True, slots=True)
+class _Patience:
+    """How long to wait for the rest of an order: until there is another task, or the end.
+
+    A SuperNode takes one order at a time. When a run ends while an order of it is on its way, the
+    SuperNode forgets it, but not its task: only the next order shows that.
+    """
+
+    waiting: RuntimeHttpClient
+    stopped: threading.Event
+
+    def wait(self) -> None:
+        token = _next_task(self.waiting)
+        if token or self.stopped.wait(_POLL_SECONDS):
+            raise _ForsakenError(token)
+
+
+class _TaskClient(RuntimeHttpClient):
+    """Looks for the parts of an order often; Flower's own client waits for a second or more."""
+
+    patience: _Patience
+
+    def PullObject(self, request: PullObjectRequest) -> PullObjectResponse:
+        while True:
+            response = super().PullObject(request)
+            if not response.object_found or response.object_available:
+                return response
+            self.patience.wait()
 
 
 def _is_alive(client: RuntimeHttpClient) -> bool:
@@ -91,14 +147,14 @@ def _is_alive(client: RuntimeHttpClient) -> bool:
     return True
 
 
-def _client(runtime_address: str, token: str | None = None) -> RuntimeHttpClient:
+def _client(kind: type[Client], runtime_address: str, token: str = "") -> Client:
     """Calls that fail at once: Flower's own retries would interrupt this process."""
     interceptors: list[ProtobufClientInterceptor] = [
         RuntimeVersionHttpInterceptor(component_name="flwr-clientapp")
     ]
     if token:
         interceptors.append(RuntimeTokenHttpInterceptor(token))
-    return RuntimeHttpClient.from_server_address(
+    return kind.from_server_address(
         server_address=runtime_address,
         insecure=True,  # loopback: the SuperNode is on this machine
         root_certificates=None,

@@ -1,0 +1,106 @@
+"""A worker whose SuperNode holds half an order, is not up yet, or has given a task up."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
+from flwr.proto.runtime_pb2 import AcquireTaskResponse
+from flwr.proto.task_pb2 import Task
+from flwr.supercore.runtime import RuntimeHttpClient
+
+from sottovoce.deployment import worker
+
+ADDRESS = "127.0.0.1:1"  # nobody listens; every call is replaced
+HALF = PullObjectResponse(object_found=True, object_available=False)
+WHOLE = PullObjectResponse(object_found=True, object_available=True, object_content=b"order")
+NO_TASK = AcquireTaskResponse()
+
+
+def task(token: str) -> AcquireTaskResponse:
+    return AcquireTaskResponse(task=Task(task_id=1), token=token)
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_POLL_SECONDS", 0.001)
+    monkeypatch.setattr(worker, "_AGAIN_SECONDS", 0.001)
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, call: str, found: Iterator[Any]) -> None:
+    """What the SuperNode answers to a call, one after the other; an exception is raised."""
+
+    def answer(*_: object) -> Any:
+        one = next(found)
+        if isinstance(one, Exception):
+            raise one
+        return one
+
+    monkeypatch.setattr(RuntimeHttpClient, call, answer)
+
+
+def pull(stopped: threading.Event) -> PullObjectResponse:
+    client = worker._client(worker._TaskClient, ADDRESS, "token")
+    client.patience = worker._Patience(client, stopped)
+    try:
+        return client.PullObject(PullObjectRequest())
+    finally:
+        client.close()
+
+
+def test_the_rest_of_an_order_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch, "PullObject", iter([HALF, HALF, WHOLE]))
+    answers(monkeypatch, "AcquireTask", iter([NO_TASK, NO_TASK]))
+    assert pull(threading.Event()) == WHOLE
+
+
+def test_the_next_task_shows_that_an_order_is_forsaken(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch, "PullObject", iter([HALF, HALF, HALF]))
+    answers(monkeypatch, "AcquireTask", iter([NO_TASK, task("next")]))
+    with pytest.raises(worker._ForsakenError) as error:
+        pull(threading.Event())
+    assert error.value.next_token == "next"
+
+
+def test_who_is_told_to_stop_waits_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch, "PullObject", iter([HALF]))
+    answers(monkeypatch, "AcquireTask", iter([NO_TASK]))
+    stopped = threading.Event()
+    stopped.set()
+    with pytest.raises(worker._ForsakenError):
+        pull(stopped)
+
+
+def test_after_a_forsaken_task_comes_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = threading.Event()
+    done: list[str] = []
+    given_up: list[object] = []
+
+    def run(client: worker._TaskClient, _: object) -> None:
+        if not done:
+            done.append("forsaken")
+            raise worker._ForsakenError("next")
+        done.append("answered")
+        stopped.set()
+
+    monkeypatch.setattr(worker, "_run", run)
+    monkeypatch.setattr(worker, "push_task_output", lambda *said: given_up.append(said[-1]))
+    away = httpx.ConnectError("not up yet")
+    answers(monkeypatch, "AcquireTask", iter([away, NO_TASK, task("first")]))  # and no further
+    worker.serve(ADDRESS, lambda message, _: message, stopped)
+    assert done == ["forsaken", "answered"]
+    assert given_up == ["the order never came whole"]
+
+
+def test_a_task_that_cannot_be_handed_back_ends_the_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    request = httpx.Request("POST", "http://localhost")
+    refused = httpx.HTTPStatusError("expired", request=request, response=httpx.Response(401))
+    answers(monkeypatch, "AcquireTask", iter([task("first")]))
+    answers(monkeypatch, "PullTaskInput", iter([refused]))
+    answers(monkeypatch, "SendTaskHeartbeat", iter([None] * 9))
+    with pytest.raises(httpx.HTTPStatusError, match="expired"):
+        worker.serve(ADDRESS, lambda message, _: message, threading.Event())
