@@ -1,5 +1,6 @@
 """A worker whose SuperNode holds half an order, is not up yet, or has given a task up."""
 
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -89,7 +90,7 @@ def test_after_a_forsaken_task_comes_the_next_one(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(worker, "push_task_output", lambda *said: given_up.append(said[-1]))
     away = httpx.ConnectError("not up yet")
     answers(monkeypatch, "AcquireTask", iter([away, NO_TASK, task("first")]))  # and no further
-    worker.serve(ADDRESS, lambda message, _: message, stopped)
+    worker.serve(ADDRESS, lambda message, _: message, stopped, longest_seconds=60.0)
     assert done == ["forsaken", "answered"]
     assert given_up == ["the order never came whole"]
 
@@ -103,4 +104,22 @@ def test_a_task_that_cannot_be_handed_back_ends_the_worker(
     answers(monkeypatch, "PullTaskInput", iter([refused]))
     answers(monkeypatch, "SendTaskHeartbeat", iter([None] * 9))
     with pytest.raises(httpx.HTTPStatusError, match="expired"):
-        worker.serve(ADDRESS, lambda message, _: message, threading.Event())
+        worker.serve(ADDRESS, lambda message, _: message, threading.Event(), longest_seconds=60.0)
+
+
+def test_an_order_that_takes_too_long_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    over = threading.Event()
+
+    def end(status: int) -> None:
+        ended.append(status)
+        over.set()
+
+    monkeypatch.setattr(os, "_exit", end)
+    with worker._limited(0.01):
+        assert over.wait(10.0)
+    assert ended == [3]
+    with worker._limited(0.2):
+        pass
+    assert not threading.Event().wait(0.4)
+    assert ended == [3]

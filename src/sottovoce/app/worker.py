@@ -20,12 +20,17 @@ def main(runtime_address: str, site_file: Path) -> None:
     """Answer until SIGTERM. The site's file is read again for every task: its owner may edit it."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every poll
-    read_site(site_file)
+    site = read_site(site_file)
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     os.environ[SITE_VARIABLE] = str(site_file)
-    serve(runtime_address, with_installed_app(client_app(compute), site_of), stopped)
+    serve(
+        runtime_address,
+        with_installed_app(client_app(compute), site_of),
+        stopped,
+        longest_seconds=site.longest_seconds,
+    )
 
 
 if __name__ == "__main__":

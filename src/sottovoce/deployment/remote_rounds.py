@@ -46,9 +46,12 @@ class Patience:
 
 
 @dataclass(slots=True)
-class _Idle:
-    rounds: int = 0
-    reasons: dict[str, str] = field(default_factory=dict)  # by client, of these rounds
+class _Progress:
+    """What changes from round to round: when this one began, and those that came to nothing."""
+
+    round_started: float = 0.0
+    idle_rounds: int = 0
+    reasons: dict[str, str] = field(default_factory=dict)  # by client, of idle rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +65,11 @@ class RemoteRounds(ChargedRounds):
     patience: Patience
     clock: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
-    _idle: _Idle = field(default_factory=_Idle, init=False, repr=False, compare=False)
+    _so_far: _Progress = field(default_factory=_Progress, init=False, repr=False, compare=False)
 
     def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
+        # One deadline for both: waiting for sites, and waiting for their replies.
+        self._so_far.round_started = self.clock()
         # Not super(): a class with slots is made anew, and super() would look for the old one.
         collected = ChargedRounds.collect(self, number, cohort, start)
         if cohort:  # a round for which nobody was drawn says nothing about the sites
@@ -78,19 +83,19 @@ class RemoteRounds(ChargedRounds):
         """
         names = [self.parts[i].client for i in cohort]
         needed = self.patience.minimum_replies
-        started = self.clock()
         while True:
             reached = self.post.reachable(names)
-            if len(reached) >= min(len(names), needed) or self._left(started) <= 0.0:
+            if len(reached) >= min(len(names), needed) or self._left() <= 0.0:
                 offline = [name for name in names if name not in reached]
-                self._idle.reasons.update(dict.fromkeys(offline, "it is offline"))
+                self._so_far.reasons.update(dict.fromkeys(offline, "it is offline"))
                 if len(reached) < needed:
                     return []
                 return [i for i in cohort if self.parts[i].client in reached]
             self.pause(_POLL_SECONDS[-1])
 
-    def _left(self, started: float) -> float:
-        return self.patience.deadline_seconds - (self.clock() - started)
+    def _left(self) -> float:
+        """Seconds until the round's deadline."""
+        return self.patience.deadline_seconds - (self.clock() - self._so_far.round_started)
 
     def _serve(self, plan: RoundPlan, asked: Sequence[int], start: Start) -> Served:
         if not asked:
@@ -100,22 +105,21 @@ class RemoteRounds(ChargedRounds):
         parts = [self.parts[i] for i in asked]
         orders = {part.client: self._order(plan, part, len(asked), vectors) for part in parts}
         before = self.post.traffic()
-        started = self.clock()
-        sent_bytes = self.post.send(orders, expires_seconds=self.patience.deadline_seconds)
+        sent_bytes = self.post.send(orders, expires_seconds=max(1.0, self._left()))
         inbox = _Inbox(plan, parts, servers)
         # Rounded first: 1/1.1 of 55 is 50, and not a bit more.
         wanted = max(1, math.ceil(round(len(asked) * self.patience.enough, 9)))
         while True:
             for reply in self.post.collect():
                 inbox.take(reply)
-            left = self._left(started)
+            left = self._left()
             if inbox.settled or inbox.received >= wanted or left <= 0.0:
                 break
             shortest, longest = _POLL_SECONDS
             waited = self.patience.deadline_seconds - left
             self.pause(min(longest, max(shortest, waited / 20.0), left))
         inbox.close()
-        self._idle.reasons.update(inbox.failed)
+        self._so_far.reasons.update(inbox.failed)
         up, down = _passed(before, self.post.traffic()) or (inbox.total_bytes, sent_bytes)
         return Served(
             servers=servers,
@@ -146,15 +150,15 @@ class RemoteRounds(ChargedRounds):
     def _count_idle(self, number: int, received: int) -> None:
         """Stop after too many rounds without replies, and say what was heard instead."""
         if received >= self.patience.minimum_replies:
-            self._idle.rounds = 0
-            self._idle.reasons.clear()
+            self._so_far.idle_rounds = 0
+            self._so_far.reasons.clear()
             return
-        self._idle.rounds += 1
-        if self._idle.rounds >= self.patience.idle_rounds:
+        self._so_far.idle_rounds += 1
+        if self._so_far.idle_rounds >= self.patience.idle_rounds:
             raise DeploymentError(
-                f"{self._idle.rounds} rounds in a row, up to round {number}, brought fewer than "
-                f"{self.patience.minimum_replies} replies; {_told(self._idle.reasons)}look at the "
-                "sites' logs, then resume the run"
+                f"{self._so_far.idle_rounds} rounds in a row, up to round {number}, brought fewer "
+                f"than {self.patience.minimum_replies} replies; {_told(self._so_far.reasons)}look "
+                "at the sites' logs, then resume the run"
             )
 
 

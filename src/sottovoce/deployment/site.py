@@ -29,7 +29,7 @@ _LOG = logging.getLogger("sottovoce")
 SITE_FILE = "site.toml"
 LEDGER_NAME = "ledger.sqlite"
 _DATA_KEYS = ("dataset", "csv", "classes")
-_TABLES = ("name", "policy", "link", "data", "factories", "app")
+_TABLES = ("name", "policy", "link", "data", "factories", "app", "longest_seconds")
 
 
 class Rules(Protocol):
@@ -70,6 +70,7 @@ class Site:
 
     `records` are the site's own; None where the spec's own data are shared out.
     `factories` are the functions that a spec may name to make a model ("package.module:function").
+    An order that takes more than `longest_seconds` is given up.
     `app` is a Flower ClientApp ("package.module:app") that the site has installed, for runs whose
     server is not ours: it trains, and what it trains leaves through `private_mod`.
     """
@@ -80,6 +81,7 @@ class Site:
     records: OwnRecords | None = None
     factories: tuple[str, ...] = ()
     app: str | None = None
+    longest_seconds: float = 3600.0
 
     def check_terms(self, client: str, terms: Terms) -> None:
         """Refuse what the policy does not allow; whoever reads the site's data asks this first."""
@@ -182,6 +184,7 @@ def _site(table: dict[str, Any], path: Path) -> Site:
     app = table.get("app")
     if app is not None and not isinstance(app, str):
         raise PolicyError(f"'app' must be 'module:attribute', got {app!r}")
+    longest = parameters.positive("longest_seconds", table.get("longest_seconds", 3600.0))
     return Site(
         name=name,
         policy=policy.from_table(limits),
@@ -189,6 +192,7 @@ def _site(table: dict[str, Any], path: Path) -> Site:
         records=None if data is None else _records(data),
         factories=tuple(factories),
         app=app,
+        longest_seconds=longest,
     )
 
 

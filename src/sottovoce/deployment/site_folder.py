@@ -23,7 +23,7 @@ from sottovoce.ledger.ledger import Ledger
 
 FILE_NAME = "site.toml"
 _KEYS = {
-    **{"name": str, "app": str, "factories": list},
+    **{"name": str, "app": str, "factories": list, "longest_seconds": float},
     **{"link": dict, "policy": dict, "data": dict},
 }
 _POLICY_KEYS = [

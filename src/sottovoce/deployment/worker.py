@@ -5,10 +5,12 @@ the run's submitter and runs that; a site could not rely on any policy inside it
 the bundle alone. It stays alive from task to task, so a round does not wait for imports.
 """
 
+import contextlib
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -30,16 +32,20 @@ _POLL_SECONDS = 0.1
 _IDLE_POLL_SECONDS = 1.0
 _BUSY_SECONDS = 60.0
 _AGAIN_SECONDS = 1.0
+_OVERDUE = 3  # the exit status of a worker that ends itself
 
 Answer = Callable[[Message, Context], Message]
 Client = TypeVar("Client", bound=RuntimeHttpClient)
 
 
-def serve(runtime_address: str, answer: Answer, stopped: threading.Event) -> None:
+def serve(
+    runtime_address: str, answer: Answer, stopped: threading.Event, *, longest_seconds: float
+) -> None:
     """Answer the tasks of the SuperNode at `runtime_address`, one at a time, until `stopped`.
 
-    A task that cannot be handed back is an error that ends the worker: the SuperNode would wait for
-    it for ever, so the node's keeper starts both again.
+    A task that cannot be handed back is an error that ends the worker, and so is one that takes
+    longer than the site allows: the SuperNode would wait for it for ever, so the node's keeper
+    starts both again.
     """
     waiting = _client(RuntimeHttpClient, runtime_address)
     token = ""
@@ -58,7 +64,8 @@ def serve(runtime_address: str, answer: Answer, stopped: threading.Event) -> Non
             client = _client(_TaskClient, runtime_address, token)
             client.patience = _Patience(waiting, stopped)
             try:
-                _run(client, answer)
+                with _limited(longest_seconds):
+                    _run(client, answer)
                 token = ""
             except _ForsakenError as error:
                 _LOG.warning("an order never came whole: its run was stopped, or its link")
@@ -69,6 +76,25 @@ def serve(runtime_address: str, answer: Answer, stopped: threading.Event) -> Non
             last_task = time.monotonic()
     finally:
         waiting.close()
+
+
+@contextlib.contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """End this process if the block takes longer: nothing else stops a computation."""
+    timer = threading.Timer(seconds, _give_up, [seconds])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _give_up(seconds: float) -> None:
+    _LOG.error(
+        "an order took more than %g seconds; nothing was sent, the node begins anew", seconds
+    )
+    os._exit(_OVERDUE)
 
 
 def _next_task(client: RuntimeHttpClient) -> str:

@@ -101,7 +101,7 @@ def check_adjacency(
         if event.adjacency is not adjacency:
             raise AdjacencyMismatchError(
                 f"{who}: this is {adjacency}, but the client has charges under {event.adjacency} "
-                "in this ledger; use another ledger"
+                "in this ledger; go on under that one (another ledger forgets what was spent)"
             )
 
 
@@ -111,7 +111,7 @@ def check_unit(client: str, unit: Unit, present: Iterable[str]) -> None:
         if other != unit:
             raise AdjacencyMismatchError(
                 f"client '{client}' is accounted per {other} in this ledger, and this is "
-                f"per {unit}; use another ledger"
+                f"per {unit}; go on per {other} (another ledger forgets what was spent)"
             )
 
 
