@@ -40,6 +40,7 @@ from mischievous_worker import HOSTILE
 
 from sottovoce.deployment import processes
 from sottovoce.deployment.address import free_port
+from sottovoce.deployment.node_site import NO_SITE
 
 pytest.importorskip("flwr")
 pytestmark = [
@@ -206,7 +207,7 @@ def test_a_run_that_every_site_refuses_stops_and_says_why(
     assert "2 rounds in a row, up to round 2, brought fewer than 1 replies" in status.details
     assert f"'{SITES[0]}': the round costs epsilon" in status.details
     assert "0.01 is allowed in a round" in status.details
-    assert f"'{SITES[1]}': {file}: [policy] is missing" in status.details
+    assert f"'{SITES[1]}': {NO_SITE}" in status.details
     # Anything else that goes wrong may tell about the data: it stays at the site.
     assert f"'{LAST}': the site failed; see its log" in status.details
     assert "LedgerError" in (running.site(LAST).node_folder / "worker.log").read_text()
@@ -244,14 +245,16 @@ def test_a_stock_node_answers_under_a_policy_or_not_at_all(
     running: RunningFederation, tmp_path: Path
 ) -> None:
     running.stop_node(LAST)
-    with stock_node(running, LAST):
-        refused = start(running, tmp_path / "refused", rounds=1, deadline_seconds=60.0)
-        assert received(refused.finish()) == [2]
-    assert f"nothing of '{LAST}': this node has no policy, so it answers" in refused.log()
+    try:
+        with stock_node(running, LAST):
+            refused = start(running, tmp_path / "refused", rounds=1, deadline_seconds=60.0)
+            assert received(refused.finish()) == [2]
+        with stock_node(running, LAST, SOTTOVOCE_SITE=str(running.site(LAST).file)):
+            answered = start(running, tmp_path / "answered", rounds=1, deadline_seconds=60.0)
+            assert received(answered.finish()) == [3]
+    finally:
+        running.start_node(LAST)
+    assert f"nothing of '{LAST}': {NO_SITE}" in refused.log()
     assert (LAST, 1) not in site_attempts(refused)
-    with stock_node(running, LAST, SOTTOVOCE_SITE=str(running.site(LAST).file)):
-        answered = start(running, tmp_path / "answered", rounds=1, deadline_seconds=60.0)
-        assert received(answered.finish()) == [3]
-    running.start_node(LAST)
     assert_ledgers_agree(answered)
     assert_model_is_simulators(answered, tmp_path / "simulated")

@@ -21,10 +21,12 @@ def with_installed_app(ours: Answer, site_of: SiteOf) -> Answer:
     """Our own answers to orders; to whatever else, those of the site's app, if it names one."""
 
     def answer(message: Message, context: Context) -> Message:
-        app = site_of(context).app
         record = message.content.config_records.get(RECORD)
         order = record is not None and ORDER in record
-        if app is None or order or message.metadata.message_type == "query":
+        if order or message.metadata.message_type == "query":
+            return ours(message, context)  # without a site it refuses, and says so
+        app = site_of(context).app
+        if app is None:
             return ours(message, context)
         return private_mod(message, context, _installed(app))
 
