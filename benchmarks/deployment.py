@@ -24,9 +24,9 @@ import itertools
 from federations import RunningFederation, rehearsal
 from relay import Relay, relay_to
 
-from sottovoce.deployment import processes
-from sottovoce.deployment.address import free_port
-from sottovoce.deployment.processes import Child, program, stopped_at_the_end, wait_until
+from sottovoce.deployment.machines import processes
+from sottovoce.deployment.machines.address import free_port
+from sottovoce.deployment.machines.processes import Child, program, stopped_at_the_end, wait_until
 from sottovoce.wire.message import HEADER_BYTES
 
 _TINY = """

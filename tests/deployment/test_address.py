@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from sottovoce.deployment.address import Address, free_port
+from sottovoce.deployment.machines.address import Address, free_port
 from sottovoce.errors import ParameterError
 
 

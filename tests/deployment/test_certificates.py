@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from tls import made_in_the_past, serving
 
-from sottovoce.deployment.address import Address
-from sottovoce.deployment.certificates import (
+from sottovoce.deployment.machines.address import Address
+from sottovoce.deployment.machines.certificates import (
     create_authority,
     create_node_key,
     date_problem,

@@ -38,8 +38,8 @@ from federation_faults import (
 from federations import RunningFederation
 from mischievous_worker import HOSTILE
 
-from sottovoce.deployment import processes
-from sottovoce.deployment.address import free_port
+from sottovoce.deployment.machines import processes
+from sottovoce.deployment.machines.address import free_port
 from sottovoce.deployment.node_site import NO_SITE
 
 pytest.importorskip("flwr")

@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.deployment.address import Address
-from sottovoce.deployment.federation import Federation, create_federation
-from sottovoce.deployment.site_folder import SiteFolder, create_rehearsal_sites, create_site
+from sottovoce.deployment.machines.address import Address
+from sottovoce.deployment.machines.federation import Federation, create_federation
+from sottovoce.deployment.machines.site_folder import (
+    SiteFolder,
+    create_rehearsal_sites,
+    create_site,
+)
 from sottovoce.errors import ConfigError, DeploymentError, ParameterError, SottovoceError
 
 ADDRESS = Address(host="link.example.org", port=9443)

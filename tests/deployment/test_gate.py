@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.deployment.address import Address, free_port
-from sottovoce.deployment.federation import Federation, create_federation
-from sottovoce.deployment.link import gate_command
+from sottovoce.deployment.machines.address import Address, free_port
+from sottovoce.deployment.machines.federation import Federation, create_federation
+from sottovoce.deployment.machines.link import gate_command
 
 pytest.importorskip("flwr")
 CALL = "/v1/fleet/push-object"

@@ -8,11 +8,11 @@ import pytest
 from fake_grid import a_context, over_the_wire, server_identity, write_site
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from sottovoce.deployment import installed_app
-from sottovoce.deployment.announcement import RECORD, Announcement
 from sottovoce.deployment.client import client_app
-from sottovoce.deployment.installed_app import with_installed_app
-from sottovoce.deployment.model_arrays import Layout
+from sottovoce.deployment.drop_in import installed_app
+from sottovoce.deployment.drop_in.announcement import RECORD, Announcement
+from sottovoce.deployment.drop_in.installed_app import with_installed_app
+from sottovoce.deployment.drop_in.model_arrays import Layout
 from sottovoce.deployment.node_site import site_of
 from sottovoce.deployment.orders import Order
 from sottovoce.deployment.site import LEDGER_NAME, Site
@@ -149,7 +149,7 @@ def test_an_app_that_is_none_is_an_error(modules: Path, reference: str, what: st
 
 
 def test_two_mods_would_each_want_the_plan(modules: Path) -> None:
-    imports = "from sottovoce.deployment.private_mod import private_mod"
+    imports = "from sottovoce.deployment.drop_in.private_mod import private_mod"
     (modules / "careful.py").write_text(_APP.format(imports=imports, mods="mods=[private_mod]"))
     with pytest.raises(PolicyError, match="has private_mod already"):
         _answer(_train_message(), a_context(site=str(_site(modules, "careful:app"))))

@@ -30,7 +30,7 @@ from federation_faults import (
 )
 from federations import RunningFederation
 
-from sottovoce.deployment.runs import rounds_done
+from sottovoce.deployment.machines.runs import rounds_done
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.privacy.events import PrivacyEvent
 

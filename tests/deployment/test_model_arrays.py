@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
-from sottovoce.deployment.model_arrays import Layout
+from sottovoce.deployment.drop_in.model_arrays import Layout
 from sottovoce.errors import ParameterError
 
 

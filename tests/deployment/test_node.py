@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from sottovoce.deployment import node
-from sottovoce.deployment.processes import Child
+from sottovoce.deployment.machines import node
+from sottovoce.deployment.machines.processes import Child
 from sottovoce.errors import DeploymentError
 
 

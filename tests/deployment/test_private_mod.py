@@ -22,9 +22,9 @@ from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.common.serde import message_to_proto
 
-from sottovoce.deployment.announcement import RECORD, Announcement
-from sottovoce.deployment.model_arrays import Layout
-from sottovoce.deployment.private_mod import private_mod
+from sottovoce.deployment.drop_in.announcement import RECORD, Announcement
+from sottovoce.deployment.drop_in.model_arrays import Layout
+from sottovoce.deployment.drop_in.private_mod import private_mod
 from sottovoce.deployment.site import LEDGER_NAME
 from sottovoce.domains import L2Ball, Vector
 from sottovoce.errors import PolicyError

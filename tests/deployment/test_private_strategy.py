@@ -26,9 +26,9 @@ from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
-from sottovoce.deployment.announcement import RECORD, read_announcement
-from sottovoce.deployment.model_arrays import Layout
-from sottovoce.deployment.private_strategy import PrivateStrategy
+from sottovoce.deployment.drop_in.announcement import RECORD, read_announcement
+from sottovoce.deployment.drop_in.model_arrays import Layout
+from sottovoce.deployment.drop_in.private_strategy import PrivateStrategy
 from sottovoce.deployment.site import LEDGER_NAME
 from sottovoce.errors import ConfigError, DeploymentError, SottovoceError, UnknownNameError
 from sottovoce.ledger.ledger import Ledger

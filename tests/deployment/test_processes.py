@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from federations import RunningFederation, idle_worker, processes_of, rehearsal
 
-from sottovoce.deployment.federation import Federation
-from sottovoce.deployment.keeper import state_of
-from sottovoce.deployment.link import register_sites, running_link
-from sottovoce.deployment.site_folder import SiteFolder, create_site
+from sottovoce.deployment.machines.federation import Federation
+from sottovoce.deployment.machines.keeper import state_of
+from sottovoce.deployment.machines.link import register_sites, running_link
+from sottovoce.deployment.machines.site_folder import SiteFolder, create_site
 from sottovoce.errors import DeploymentError
 
 pytest.importorskip("flwr")
@@ -140,7 +140,7 @@ def test_a_node_that_was_cut_off_waits_until_the_link_has_noticed(
 ) -> None:
     for process in Path("/proc").glob("[0-9]*"):
         command = (process / "cmdline").read_bytes() if process.exists() else b""
-        if b"deployment.supernode" in command and b"hospital-b" in command:
+        if b"machines.supernode" in command and b"hospital-b" in command:
             os.kill(int(process.name), signal.SIGKILL)  # as a machine that loses power
     _eventually(lambda: processes_of(running.site("hospital-b").folder) == [])
     assert running.status()["sites"]["hospital-b"] == "online"  # so the link believes

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.deployment.address import free_port
+from sottovoce.deployment.machines.address import free_port
 
 pytest.importorskip("flwr")
 pytestmark = [

@@ -13,13 +13,13 @@ from starlette.requests import Request
 
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.channels.channel import Direct
-from sottovoce.deployment.address import Address
-from sottovoce.deployment.federation import create_federation
-from sottovoce.deployment.gate import Traffic, _forward
-from sottovoce.deployment.node import keep_node
+from sottovoce.deployment.machines.address import Address
+from sottovoce.deployment.machines.federation import create_federation
+from sottovoce.deployment.machines.gate import Traffic, _forward
+from sottovoce.deployment.machines.node import keep_node
+from sottovoce.deployment.machines.site_folder import SiteFolder, create_rehearsal_sites
 from sottovoce.deployment.policy import Policy, Terms
 from sottovoce.deployment.site import LEDGER_NAME, Asked, Site
-from sottovoce.deployment.site_folder import SiteFolder, create_rehearsal_sites
 from sottovoce.domains import L2Ball
 from sottovoce.errors import AdjacencyMismatchError, DeploymentError, PolicyError
 from sottovoce.ledger.ledger import Ledger

@@ -15,8 +15,8 @@ import pytest
 from federations import RunningFederation, idle_worker, processes_of, rehearsal
 
 from sottovoce.config.loading import parse, parse_text
-from sottovoce.deployment.processes import program
-from sottovoce.deployment.runs import Order, write_app
+from sottovoce.deployment.machines.processes import program
+from sottovoce.deployment.machines.runs import Order, write_app
 
 pytest.importorskip("flwr")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc")

@@ -37,7 +37,7 @@ from federation_faults import (
 )
 from mischievous_worker import HOSTILE
 
-from sottovoce.deployment.runs import rounds_done
+from sottovoce.deployment.machines.runs import rounds_done
 
 pytest.importorskip("flwr")
 pytestmark = [
@@ -58,8 +58,8 @@ ROLES = (
     "flower-superlink",
     "flower-superexec",
     "flwr-serverapp",
-    "sottovoce.deployment.gate",
-    "sottovoce.deployment.supernode",
+    "sottovoce.deployment.machines.gate",
+    "sottovoce.deployment.machines.supernode",
     "sottovoce.app.worker",
 )
 

@@ -18,10 +18,10 @@ from specs import small_table
 
 from sottovoce.config.loading import parse, parse_text
 from sottovoce.config.spec import RunSpec
-from sottovoce.deployment import processes
-from sottovoce.deployment.control import RunStatus
-from sottovoce.deployment.link import CONNECTION, flower_home, running_link
-from sottovoce.deployment.runs import Order, rounds_done, submit
+from sottovoce.deployment.machines import processes
+from sottovoce.deployment.machines.control import RunStatus
+from sottovoce.deployment.machines.link import CONNECTION, flower_home, running_link
+from sottovoce.deployment.machines.runs import Order, rounds_done, submit
 from sottovoce.domains import Vector
 from sottovoce.experiments.assembly import Assembly
 from sottovoce.experiments.books import Books, backend_here

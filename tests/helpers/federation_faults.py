@@ -13,7 +13,7 @@ from federations import RunningFederation, mischievous_worker, rehearsal
 from mischievous_worker import MISCHIEF
 
 from sottovoce import files
-from sottovoce.deployment.keeper import state_of
+from sottovoce.deployment.machines.keeper import state_of
 
 # Generous: the machine may be busy, and a test that waits in vain has failed anyway.
 PATIENCE_SECONDS = 180.0

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sottovoce.deployment.address import Address, free_port
-from sottovoce.deployment.federation import Federation, create_federation
-from sottovoce.deployment.site_folder import SiteFolder, create_rehearsal_sites
+from sottovoce.deployment.machines.address import Address, free_port
+from sottovoce.deployment.machines.federation import Federation, create_federation
+from sottovoce.deployment.machines.site_folder import SiteFolder, create_rehearsal_sites
 
 SRC = Path(__file__).parent.parent.parent / "src"
 _COMMAND_SECONDS = 240.0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.deployment import certificates
+from sottovoce.deployment.machines import certificates
 
 
 @contextlib.contextmanager

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.config.loading import parse, parse_text
-from sottovoce.deployment.federation import Federation
 from sottovoce.deployment.grid_post import Grid
-from sottovoce.deployment.link import traffic_of
+from sottovoce.deployment.machines.federation import Federation
+from sottovoce.deployment.machines.link import traffic_of
 from sottovoce.deployment.server import RunConfig, server_app
 from sottovoce.errors import ConfigError
 from sottovoce.experiments.remote import run_on_grid

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 from sottovoce.deployment.client import client_app
-from sottovoce.deployment.installed_app import with_installed_app
+from sottovoce.deployment.drop_in.installed_app import with_installed_app
 from sottovoce.deployment.node_site import SITE_VARIABLE, site_of
 from sottovoce.deployment.site import read_site
 from sottovoce.deployment.worker import serve

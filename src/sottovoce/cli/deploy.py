@@ -10,7 +10,7 @@ from sottovoce.cli import deploy_run
 from sottovoce.cli.output import Json, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
-    from sottovoce.deployment.federation import Federation
+    from sottovoce.deployment.machines.federation import Federation
 
 app = typer.Typer(help="Train on several machines, over Flower.", no_args_is_help=True)
 
@@ -43,9 +43,9 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Make the operator's folder: certificates, and a list of sites."""
-    from sottovoce.deployment.address import Address
-    from sottovoce.deployment.federation import create_federation
-    from sottovoce.deployment.site_folder import create_rehearsal_sites
+    from sottovoce.deployment.machines.address import Address
+    from sottovoce.deployment.machines.federation import create_federation
+    from sottovoce.deployment.machines.site_folder import create_rehearsal_sites
     from sottovoce.errors import ParameterError
 
     if address is None and not rehearsal:
@@ -78,8 +78,8 @@ def join(
     as_json: Json = False,
 ) -> None:
     """Make a site's folder: its own key, and a policy to fill in."""
-    from sottovoce.deployment.address import Address
-    from sottovoce.deployment.site_folder import create_site
+    from sottovoce.deployment.machines.address import Address
+    from sottovoce.deployment.machines.site_folder import create_site
 
     site = create_site(
         folder, name=name, address=Address.parse(link_), root_certificate=root_certificate
@@ -105,14 +105,14 @@ def certificates(
     as_json: Json = False,
 ) -> None:
     """Show who can prove who they are, and until when; take a site's key; renew."""
-    from sottovoce.deployment.federation import Federation
-    from sottovoce.deployment.keeper import state_of
+    from sottovoce.deployment.machines.federation import Federation
+    from sottovoce.deployment.machines.keeper import state_of
 
     federation = Federation.read(folder)
     if add is not None:
         federation = federation.add_site(*add)
         if state_of(federation.link_folder):
-            from sottovoce.deployment.link import register_sites, running_link
+            from sottovoce.deployment.machines.link import register_sites, running_link
 
             with running_link(federation) as control:
                 register_sites(federation, control)
@@ -122,7 +122,7 @@ def certificates(
 
 
 def _print_certificates(federation: "Federation", as_json: bool) -> None:
-    from sottovoce.deployment import certificates as files
+    from sottovoce.deployment.machines import certificates as files
 
     keys = federation.public_keys()
     shown: dict[str, Any] = {
@@ -142,8 +142,8 @@ def _print_certificates(federation: "Federation", as_json: bool) -> None:
 @app.command()
 def link(folder: Folder, background: Background = False) -> None:
     """Run the link, which sites dial."""
-    from sottovoce.deployment.federation import Federation
-    from sottovoce.deployment.link import START_SECONDS, keep_link
+    from sottovoce.deployment.machines.federation import Federation
+    from sottovoce.deployment.machines.link import START_SECONDS, keep_link
 
     federation = Federation.read(folder)
     up = f"the link is up at {federation.address}"
@@ -157,8 +157,8 @@ def link(folder: Folder, background: Background = False) -> None:
 @app.command()
 def node(folder: SitePath, background: Background = False) -> None:
     """Run a site's node, which answers the link as far as the site's policy allows."""
-    from sottovoce.deployment.node import START_SECONDS, keep_node
-    from sottovoce.deployment.site_folder import SiteFolder
+    from sottovoce.deployment.machines.node import START_SECONDS, keep_node
+    from sottovoce.deployment.machines.site_folder import SiteFolder
 
     site = SiteFolder.read(folder)
 
@@ -176,7 +176,7 @@ def node(folder: SitePath, background: Background = False) -> None:
 def _start_in_background(
     what: str, folder: Path, keeper_folder: Path, seconds: float
 ) -> dict[str, Any]:
-    from sottovoce.deployment.keeper import start_in_background, state_of
+    from sottovoce.deployment.machines.keeper import start_in_background, state_of
     from sottovoce.errors import DeploymentError
 
     if state_of(keeper_folder):
@@ -191,8 +191,8 @@ app.command()(deploy_run.run)
 @app.command()
 def status(folder: Folder, as_json: Json = False) -> None:
     """Is the link up, which sites are there, and how far are the runs?"""
-    from sottovoce.deployment.federation import Federation
-    from sottovoce.deployment.status import status_of
+    from sottovoce.deployment.machines.federation import Federation
+    from sottovoce.deployment.machines.status import status_of
 
     found = status_of(Federation.read(folder))
     if as_json:
@@ -219,10 +219,10 @@ def stop(
     run: Annotated[int | None, typer.Option(help="Stop only this run; the link stays.")] = None,
 ) -> None:
     """End a link, a node or a run; everything can be started again."""
-    from sottovoce.deployment.federation import Federation
-    from sottovoce.deployment.keeper import stop_keeper
-    from sottovoce.deployment.link import running_link
-    from sottovoce.deployment.site_folder import FILE_NAME, SiteFolder
+    from sottovoce.deployment.machines.federation import Federation
+    from sottovoce.deployment.machines.keeper import stop_keeper
+    from sottovoce.deployment.machines.link import running_link
+    from sottovoce.deployment.machines.site_folder import FILE_NAME, SiteFolder
     from sottovoce.errors import DeploymentError
 
     if run is not None:

@@ -12,8 +12,8 @@ from sottovoce.cli.result import print_result, round_note
 
 if TYPE_CHECKING:
     from sottovoce.config.spec import RunSpec
-    from sottovoce.deployment.control import Control, RunStatus
-    from sottovoce.deployment.federation import Federation
+    from sottovoce.deployment.machines.control import Control, RunStatus
+    from sottovoce.deployment.machines.federation import Federation
     from sottovoce.experiments.run_folder import RunFolder
 
 _POLL_SECONDS = 1.0
@@ -32,9 +32,9 @@ def run(
 ) -> None:
     """Train as a spec says, on the sites' data; the run goes on if this command is interrupted."""
     from sottovoce.config.loading import load
-    from sottovoce.deployment.federation import Federation
-    from sottovoce.deployment.link import running_link
-    from sottovoce.deployment.runs import Order, submit
+    from sottovoce.deployment.machines.federation import Federation
+    from sottovoce.deployment.machines.link import running_link
+    from sottovoce.deployment.machines.runs import Order, submit
     from sottovoce.errors import OutputError
     from sottovoce.experiments.run_folder import RunFolder
 

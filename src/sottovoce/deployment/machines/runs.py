@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce import __version__, files
-from sottovoce.deployment import processes
-from sottovoce.deployment.control import RunStatus
-from sottovoce.deployment.federation import FILE_NAME, Federation
-from sottovoce.deployment.link import CONNECTION, flower_home
+from sottovoce.deployment.machines import processes
+from sottovoce.deployment.machines.control import RunStatus
+from sottovoce.deployment.machines.federation import FILE_NAME, Federation
+from sottovoce.deployment.machines.link import CONNECTION, flower_home
 from sottovoce.errors import DeploymentError
 
 _SUBMIT_SECONDS = 120.0

@@ -10,7 +10,7 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from sottovoce.deployment.address import Address
+from sottovoce.deployment.machines.address import Address
 
 
 def deactivate(node_id: int, address: Address, authority: Path, private_key: Path) -> None:

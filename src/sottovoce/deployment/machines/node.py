@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sottovoce.deployment import processes
-from sottovoce.deployment.address import LOOPBACK, Address, free_port
-from sottovoce.deployment.fleet import deactivate
-from sottovoce.deployment.keeper import keeping
-from sottovoce.deployment.processes import Child, stopped_at_the_end, wait_until, watch
+from sottovoce.deployment.machines import processes
+from sottovoce.deployment.machines.address import LOOPBACK, Address, free_port
+from sottovoce.deployment.machines.fleet import deactivate
+from sottovoce.deployment.machines.keeper import keeping
+from sottovoce.deployment.machines.processes import Child, stopped_at_the_end, wait_until, watch
+from sottovoce.deployment.machines.site_folder import SiteFolder
 from sottovoce.deployment.site import read_site
-from sottovoce.deployment.site_folder import SiteFolder
 from sottovoce.errors import DeploymentError
 
 START_SECONDS = 180.0
@@ -24,7 +24,7 @@ _AGAIN_SECONDS = 5.0
 # Before a node that ended is started again; one that ran for a while begins anew.
 _PAUSES_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0)
 _STEADY_SECONDS = 60.0
-_NODE = "sottovoce.deployment.supernode"
+_NODE = "sottovoce.deployment.machines.supernode"
 _WORKER = "sottovoce.app.worker"
 _CONNECTED = b"SuperNode ID: "
 _NODE_ID = re.compile(_CONNECTED + rb"([0-9]+)")

@@ -10,13 +10,19 @@ from pathlib import Path
 import httpx
 
 from sottovoce import files
-from sottovoce.deployment import certificates, processes
-from sottovoce.deployment.address import LOOPBACK, Address, free_port
-from sottovoce.deployment.control import Control, connected
-from sottovoce.deployment.federation import Federation
-from sottovoce.deployment.gate import TRAFFIC_PATH
-from sottovoce.deployment.keeper import keeping, state_of
-from sottovoce.deployment.processes import Child, program, stopped_at_the_end, wait_until, watch
+from sottovoce.deployment.machines import certificates, processes
+from sottovoce.deployment.machines.address import LOOPBACK, Address, free_port
+from sottovoce.deployment.machines.control import Control, connected
+from sottovoce.deployment.machines.federation import Federation
+from sottovoce.deployment.machines.gate import TRAFFIC_PATH
+from sottovoce.deployment.machines.keeper import keeping, state_of
+from sottovoce.deployment.machines.processes import (
+    Child,
+    program,
+    stopped_at_the_end,
+    wait_until,
+    watch,
+)
 from sottovoce.errors import DeploymentError
 
 START_SECONDS = 90.0
@@ -84,7 +90,7 @@ def executor_command(federation: Federation, inner: Address) -> list[str]:
 def gate_command(federation: Federation, inner: Address) -> list[str]:
     """The gate, where sites dial."""
     return [
-        *(sys.executable, "-m", "sottovoce.deployment.gate"),
+        *(sys.executable, "-m", "sottovoce.deployment.machines.gate"),
         *(federation.address.bind_host, str(federation.address.port), str(inner)),
         str(federation.certificate),
         str(federation.certificate_key),

@@ -20,7 +20,7 @@ from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.error import FlowerError
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
-from sottovoce.deployment.processes import without_proxy
+from sottovoce.deployment.machines.processes import without_proxy
 from sottovoce.errors import DeploymentError
 
 _STATES = {"registered": "never seen", "online": "online", "offline": "offline"}

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from sottovoce.deployment import certificates
-from sottovoce.deployment.address import Address
-from sottovoce.deployment.federation import Federation, make_folder
+from sottovoce.deployment.machines import certificates
+from sottovoce.deployment.machines.address import Address
+from sottovoce.deployment.machines.federation import Federation, make_folder
+from sottovoce.deployment.machines.tables import check_keys, name_of, read_table, require_keys
 from sottovoce.deployment.site import LEDGER_NAME
-from sottovoce.deployment.tables import check_keys, name_of, read_table, require_keys
 from sottovoce.errors import ConfigError
 from sottovoce.ledger.ledger import Ledger
 

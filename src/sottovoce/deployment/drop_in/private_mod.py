@@ -15,7 +15,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
-from sottovoce.deployment.announcement import (
+from sottovoce.deployment.drop_in.announcement import (
     NAME,
     NUM_EXAMPLES,
     PLAN,
@@ -26,7 +26,7 @@ from sottovoce.deployment.announcement import (
     read_announcement,
     run_name,
 )
-from sottovoce.deployment.model_arrays import Layout
+from sottovoce.deployment.drop_in.model_arrays import Layout
 from sottovoce.deployment.node_site import NO_SITE, NoSiteError, site_of
 from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site import Site
@@ -111,7 +111,7 @@ def _own_record(message: Message) -> ConfigRecord:
     if record is None:
         raise PolicyError(
             "the message has no plan; wrap the server's strategy in "
-            "sottovoce.deployment.private_strategy.PrivateStrategy"
+            "sottovoce.deployment.drop_in.private_strategy.PrivateStrategy"
         )
     del message.content[RECORD]
     return record

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sottovoce import files
-from sottovoce.deployment.processes import POLL_SECONDS
+from sottovoce.deployment.machines.processes import POLL_SECONDS
 from sottovoce.errors import DeploymentError
 
 _LOCK_SECONDS = 2.0

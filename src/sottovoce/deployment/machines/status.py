@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from sottovoce.deployment import certificates
-from sottovoce.deployment.federation import Federation
-from sottovoce.deployment.keeper import state_of
-from sottovoce.deployment.link import flower_keys, running_link
-from sottovoce.deployment.runs import run_row
+from sottovoce.deployment.machines import certificates
+from sottovoce.deployment.machines.federation import Federation
+from sottovoce.deployment.machines.keeper import state_of
+from sottovoce.deployment.machines.link import flower_keys, running_link
+from sottovoce.deployment.machines.runs import run_row
 
 
 def status_of(federation: Federation) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sottovoce import files
-from sottovoce.deployment.address import LOOPBACK
+from sottovoce.deployment.machines.address import LOOPBACK
 from sottovoce.errors import DeploymentError
 
 POLL_SECONDS = 0.2

@@ -1,4 +1,4 @@
-"""Flower's node with shorter pauses: `python -m sottovoce.deployment.supernode ARGUMENTS`."""
+"""Flower's node with shorter pauses: started as a module, with the arguments of Flower's own."""
 
 from flwr.supernode.cli import flower_supernode
 

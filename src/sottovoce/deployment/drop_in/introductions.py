@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from sottovoce.deployment.announcement import NAME, RECORD
+from sottovoce.deployment.drop_in.announcement import NAME, RECORD
 from sottovoce.errors import DeploymentError
 
 _MAX_NAME_LENGTH = 200

@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
-from sottovoce.deployment.announcement import (
+from sottovoce.deployment.drop_in.announcement import (
     NUM_EXAMPLES,
     RECORD,
     SEALED,
@@ -28,10 +28,10 @@ from sottovoce.deployment.announcement import (
     round_plan,
     run_name,
 )
-from sottovoce.deployment.introductions import introduce
-from sottovoce.deployment.model_arrays import Layout
-from sottovoce.deployment.private_settings import settings_of
-from sottovoce.deployment.unfit_strategies import check_fits
+from sottovoce.deployment.drop_in.introductions import introduce
+from sottovoce.deployment.drop_in.model_arrays import Layout
+from sottovoce.deployment.drop_in.private_settings import settings_of
+from sottovoce.deployment.drop_in.unfit_strategies import check_fits
 from sottovoce.errors import ConfigError, WireError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms import registry

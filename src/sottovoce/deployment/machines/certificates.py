@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from sottovoce.deployment.address import Address, ip_address
+from sottovoce.deployment.machines.address import Address, ip_address
 from sottovoce.errors import DeploymentError
 from sottovoce.files import explained
 

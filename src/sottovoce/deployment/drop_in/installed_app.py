@@ -11,8 +11,8 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from sottovoce.deployment.client import Answer, SiteOf
+from sottovoce.deployment.drop_in.private_mod import private_mod
 from sottovoce.deployment.orders import ORDER
-from sottovoce.deployment.private_mod import private_mod
 from sottovoce.deployment.records import RECORD
 from sottovoce.errors import PolicyError
 
