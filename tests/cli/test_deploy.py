@@ -81,7 +81,9 @@ def test_a_folder_of_something_else_is_named(cli: Any, tmp_path: Path, command: 
 def test_what_needs_the_link_says_how_to_start_it(cli: Any, tmp_path: Path) -> None:
     fed = tmp_path / "fed"
     _init(cli, fed)
-    spec = Path(__file__).parent.parent.parent / "examples" / "one_bit.toml"
+    example = Path(__file__).parent.parent.parent / "examples" / "one_bit.toml"
+    spec = tmp_path / "spec.toml"
+    spec.write_text(example.read_text().replace("clients = 10", 'names = ["a", "b"]'))
     for arguments in (["run", fed, spec], ["stop", fed, "--run", "1"]):
         result = cli("deploy", *arguments)
         assert result.code == 2
@@ -144,3 +146,13 @@ def test_without_flower_the_command_says_what_to_install(
     assert result.code == 2
     assert "pip install 'sottovoce[flower]'" in result.err
     assert cli("deploy", "certificates", fed).code == 0
+
+
+def test_a_spec_for_others_than_the_sites_is_noticed_at_once(cli: Any, tmp_path: Path) -> None:
+    fed = tmp_path / "fed"
+    _init(cli, fed)
+    spec = Path(__file__).parent.parent.parent / "examples" / "one_bit.toml"
+    result = cli("deploy", "run", fed, spec)
+    assert result.code == 2
+    assert "the spec's client 'client-0000' is no site of the federation" in result.err
+    assert "data.names" in result.err

@@ -93,6 +93,7 @@ def test_a_run_outlives_its_server_and_its_link(running: RunningFederation, tmp_
     assert_model_is_simulators(run, tmp_path / "simulated")
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_share_the_sites_and_one_too_many_is_refused(
     running: RunningFederation, tmp_path: Path
 ) -> None:

@@ -20,7 +20,10 @@ from sottovoce.deployment.machines.site_folder import SiteFolder, create_site
 from sottovoce.errors import DeploymentError
 
 pytest.importorskip("flwr")
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc"),
+    pytest.mark.xdist_group("federation"),  # one at a time: each keeps a dozen processes busy
+]
 SITES = ("hospital-a", "hospital-b")
 
 

@@ -14,6 +14,7 @@ pytest.importorskip("flwr")
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="a federation of real processes"),
     pytest.mark.xdist_group("federation"),
+    pytest.mark.slow,
 ]
 
 ROOT = Path(__file__).parent.parent.parent
@@ -32,10 +33,7 @@ def _block(page: str, heading: str) -> list[str]:
     ("page", "heading", "command"),
     [
         ("README.md", "## On several machines", ".venv/bin/sottovoce"),
-        pytest.param(
-            *("docs/deployment.md", "## A rehearsal on one machine", "sottovoce"),
-            marks=pytest.mark.slow,
-        ),
+        ("docs/deployment.md", "## A rehearsal on one machine", "sottovoce"),
     ],
 )
 def test_a_rehearsal_goes_as_the_page_says(

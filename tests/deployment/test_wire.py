@@ -9,6 +9,9 @@ import pytest
 from federations import RunningFederation, rehearsal
 from relay import Relay, relay_to
 
+pytest.importorskip("flwr")
+pytestmark = pytest.mark.xdist_group("federation")
+
 SITES = ("client-0000", "client-0001")
 SPEC = """
 name = "wire"
