@@ -48,7 +48,7 @@ pytestmark = [
 ROUNDS = 200
 SITES = site_names(3)
 STEADY = SITES[0]  # nothing happens to it, so its memory can be watched all along
-LAST_SERVER_FAULT = 60  # from then on the server and the link live too
+LAST_SERVER_FAULT = 30  # soon after, the server and the link live too
 DEADLINE_SECONDS = 15.0
 PAUSE_ROUNDS = (3, 9)  # between two faults
 # What a process may have gained by the last quarter: 160 kB for each of a hundred rounds.
@@ -73,6 +73,7 @@ class Soak:
         self.chance = random.Random(20)
         self.done: Counter[str] = Counter()
         self.memory: dict[str, dict[int, int]] = defaultdict(dict)  # bytes, by process and round
+        self._harms: list[Callable[[str], None]] = []
         self._next = 3
 
     def tick(self) -> None:
@@ -82,18 +83,19 @@ class Soak:
         awake = [site for site in SITES[1:] if workers_of(self.running, site)]
         if not awake or number < self._next or number >= ROUNDS - 5:
             return
-        harms: list[Callable[[str], None]] = [
-            self.kill_node,
-            self.kill_worker,
-            self.suspend_worker,
-            self.lie,
-        ]
-        if number < LAST_SERVER_FAULT:
-            harms += [self.kill_server, self.kill_link]
-        harm = self.chance.choice(harms)
+        harm = self._next_harm(number)
         harm(self.chance.choice(awake))
         self.done[harm.__name__] += 1
         self._next = rounds_done(self.run.out) + self.chance.randint(*PAUSE_ROUNDS)
+
+    def _next_harm(self, number: int) -> Callable[[str], None]:
+        """Each kind in turn, in an order that changes."""
+        if not self._harms:
+            self._harms = [self.kill_node, self.kill_worker, self.suspend_worker, self.lie]
+            if number < LAST_SERVER_FAULT:
+                self._harms += [self.kill_server, self.kill_link]
+            self.chance.shuffle(self._harms)
+        return self._harms.pop()
 
     def kill_node(self, site: str) -> None:
         cut_power(self.running.site(site).node_folder)
