@@ -38,6 +38,7 @@ pytest.importorskip("flwr")
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc"),
     pytest.mark.xdist_group("federation"),  # one at a time: each keeps a dozen processes busy
+    pytest.mark.slow,
 ]
 
 SITES = site_names(3)
@@ -93,7 +94,6 @@ def test_a_run_outlives_its_server_and_its_link(running: RunningFederation, tmp_
     assert_model_is_simulators(run, tmp_path / "simulated")
 
 
-@pytest.mark.slow
 def test_two_runs_at_once_share_the_sites_and_one_too_many_is_refused(
     running: RunningFederation, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ pytest.importorskip("flwr")
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc"),
     pytest.mark.xdist_group("federation"),  # one at a time: each keeps a dozen processes busy
+    pytest.mark.slow,
 ]
 SITES = ("hospital-a", "hospital-b")
 
@@ -137,7 +138,6 @@ def test_children_end_with_a_keeper_that_is_killed(running: RunningFederation) -
     assert running.status()["sites"]["hospital-b"] == "online"
 
 
-@pytest.mark.slow
 def test_a_node_that_was_cut_off_waits_until_the_link_has_noticed(
     running: RunningFederation,
 ) -> None:

@@ -20,6 +20,7 @@ pytest.importorskip("flwr")
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc"),
     pytest.mark.xdist_group("federation"),  # one at a time: each keeps a dozen processes busy
+    pytest.mark.slow,
 ]
 ROOT = Path(__file__).parent.parent.parent
 SPEC = ROOT / "examples" / "one_bit.toml"
@@ -148,7 +149,6 @@ def test_an_interrupted_command_leaves_the_run_going_and_stop_ends_it(
     assert "refused" in running.deploy("stop", running.folder, "--run", 1, code=2)
 
 
-@pytest.mark.slow
 def test_stopping_the_link_ends_its_run_too(spec: Path, tmp_path: Path) -> None:
     with rehearsal(tmp_path / "link", sites=["only"], stubs=STUBS) as federation:
         out = tmp_path / "out"
