@@ -489,7 +489,7 @@ def test_rounds_that_reach_nobody_are_idle_too(make: Make) -> None:
     with pytest.raises(DeploymentError, match="3 rounds in a row"):
         setting.collect(3)
     assert setting.charged() == []
-    assert setting.clock.now == pytest.approx(1000.0 + 3 * 60.0, abs=3.0)
+    assert setting.clock.now == pytest.approx(1000.0 + 3 * 30.0, abs=3.0)  # half of each deadline
 
 
 # -- replies that are no use -----------------------------------------------------------------------
@@ -870,3 +870,23 @@ def test_where_nobody_counted_through_a_round_it_takes_its_messages(
     expected, found = alone.collect(), started_anew.collect()
     assert found.total_bytes_up == expected.total_bytes_up
     assert found.total_bytes_down == expected.total_bytes_down == 1000 * len(NAMES)
+
+
+@pytest.mark.parametrize(("comes_after", "asked"), [(20.0, True), (40.0, False)])
+def test_whoever_comes_too_late_to_answer_is_neither_asked_nor_charged(
+    make: Make, comes_after: float, asked: bool
+) -> None:
+    setting = make()
+    everybody, pause = set(NAMES), setting.clock.pause
+
+    def passing(seconds: float) -> None:
+        pause(seconds)
+        setting.post.offline = set() if setting.clock.now >= 1000.0 + comes_after else everybody
+
+    setting.post.offline = everybody
+    rounds = dataclasses.replace(setting.rounds, pause=passing)
+    collected = rounds.collect(1, range(len(NAMES)), START)
+    assert collected.clients_asked == (len(NAMES) if asked else 0)
+    assert len(setting.charged()) == (len(NAMES) if asked else 0)
+    assert all(30.0 <= seconds <= 60.0 for seconds in setting.post.expires)
+    assert setting.clock.now <= 1000.0 + 60.0

@@ -1,6 +1,8 @@
 """`sottovoce ledger`: who has spent what."""
 
 import json
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +12,8 @@ from sottovoce.cli.output import Json, print_json, print_table, show
 
 if TYPE_CHECKING:
     from sottovoce.ledger.ledger import Ledger
+    from sottovoce.privacy.accounting import PrivacySpent
+    from sottovoce.privacy.events import PrivacyEvent
 
 app = typer.Typer(help="Read and check a privacy ledger.", no_args_is_help=True)
 
@@ -33,20 +37,31 @@ def _clients(ledger: "Ledger", client: str | None) -> list[str]:
     return known if client is None else [client]
 
 
-def _limits(path: Path) -> tuple[float | None, float | None]:
-    """Delta and epsilon for clients without a budget in the ledger: the run's, or the site's."""
-    from sottovoce.deployment.policy import Policy
-    from sottovoce.deployment.site import SITE_FILE, read_site
+def _run_delta(path: Path) -> float | None:
+    """The delta that the run's spec states, for clients without a budget of their own."""
     from sottovoce.experiments.run_folder import RunFolder
 
     folder = RunFolder(path)
-    if folder.exists:
-        return float(folder.header()["spec"]["privacy"]["delta"]), None
-    if (path / SITE_FILE).is_file():
-        policy = read_site(path / SITE_FILE).policy
-        assert isinstance(policy, Policy)  # a file holds no other
-        return policy.delta, policy.epsilon_total
-    return None, None
+    return float(folder.header()["spec"]["privacy"]["delta"]) if folder.exists else None
+
+
+def _site_rows(path: Path, delta: float | None) -> list[dict[str, Any]] | None:
+    """A site's one account, which goes on under whatever name it has; None for other folders."""
+    from sottovoce.deployment.policy import Policy
+    from sottovoce.deployment.site import SITE_FILE, read_site
+    from sottovoce.privacy.accounting import privacy_spent
+    from sottovoce.privacy.events import multiset
+
+    if not (path / SITE_FILE).is_file():
+        return None
+    site = read_site(path / SITE_FILE)
+    policy = site.policy
+    assert isinstance(policy, Policy)  # a file holds no other
+    at = delta or policy.delta
+    with _open(path) as ledger:
+        history = ledger.everything(policy.level)
+    spent = privacy_spent(multiset(history), at) if history else None
+    return [_row(site.name, history, spent, at, (policy.epsilon_total, policy.delta))]
 
 
 @app.command("show")
@@ -63,17 +78,19 @@ def show_(
     from sottovoce.errors import ParameterError
 
     asked = None if delta is None else parameters.delta(delta)
-    default, limit = _limits(path)
-    rows = []
-    with _open(path) as ledger:
-        for name in _clients(ledger, client):
-            budget = ledger.budget(name)
-            at = asked or (budget.delta if budget else default)
-            if at is None:
-                raise ParameterError(
-                    f"client '{name}' has no budget to take delta from; give --delta"
-                )
-            rows.append(_row(ledger, name, at, limit))
+    rows = None if client else _site_rows(path, asked)
+    if rows is None:
+        rows, default = [], _run_delta(path)
+        with _open(path) as ledger:
+            for name in _clients(ledger, client):
+                budget = ledger.budget(name)
+                at = asked or (budget.delta if budget else default)
+                if at is None:
+                    raise ParameterError(
+                        f"client '{name}' has no budget to take delta from; give --delta"
+                    )
+                limit = (budget.epsilon, budget.delta) if budget else None
+                rows.append(_row(name, ledger.history(name), ledger.spent(name, at), at, limit))
     if as_json:
         print_json(rows)
         return
@@ -83,22 +100,25 @@ def show_(
     print_table(columns, [[show(row[column], column) for column in columns] for row in rows])
 
 
-def _row(ledger: "Ledger", client: str, delta: float, limit: float | None) -> dict[str, Any]:
-    import math
-
-    budget, spent = ledger.budget(client), ledger.spent(client, delta)
+def _row(
+    client: str,
+    history: Sequence[tuple["PrivacyEvent", int]],
+    spent: "PrivacySpent | None",
+    delta: float,
+    limit: tuple[float, float] | None,
+) -> dict[str, Any]:
     epsilon = spent.epsilon if spent else 0.0
     private = math.isfinite(epsilon)
     return {
         "client": client,
-        "charges": sum(count for _, count in ledger.history(client)),
+        "charges": sum(count for _, count in history),
         "epsilon": epsilon if private else None,
         "private": private,
         "delta": delta,
         "adjacency": str(spent.adjacency) if spent else None,
         "accountant": spent.accountant if spent else None,
-        "budget": budget.epsilon if budget else limit,
-        "budget_delta": budget.delta if budget else None,
+        "budget": limit[0] if limit else None,
+        "budget_delta": limit[1] if limit else None,
     }
 
 

@@ -77,15 +77,17 @@ class RemoteRounds(ChargedRounds):
         return collected
 
     def _reachable(self, cohort: Sequence[int]) -> Sequence[int]:
-        """Who can be asked; waits for the fewest that a round needs, up to its deadline.
+        """Who can be asked; waits for the fewest that a round needs, for half of its time.
 
-        Nobody, if they do not come: the round could not count, and would cost all the same.
+        Nobody, if they do not come: the round could not count, and would cost all the same. The
+        other half is for replies: whoever is asked too late pays for nothing.
         """
         names = [self.parts[i].client for i in cohort]
         needed = self.patience.minimum_replies
         while True:
             reached = self.post.reachable(names)
-            if len(reached) >= min(len(names), needed) or self._left() <= 0.0:
+            half = self.patience.deadline_seconds / 2.0
+            if len(reached) >= min(len(names), needed) or self._left() <= half:
                 offline = [name for name in names if name not in reached]
                 self._so_far.reasons.update(dict.fromkeys(offline, "it is offline"))
                 if len(reached) < needed:
@@ -105,7 +107,7 @@ class RemoteRounds(ChargedRounds):
         parts = [self.parts[i] for i in asked]
         orders = {part.client: self._order(plan, part, len(asked), vectors) for part in parts}
         before = self.post.traffic()
-        sent_bytes = self.post.send(orders, expires_seconds=max(1.0, self._left()))
+        sent_bytes = self.post.send(orders, expires_seconds=self._left())
         inbox = _Inbox(plan, parts, servers)
         # Rounded first: 1/1.1 of 55 is 50, and not a bit more.
         wanted = max(1, math.ceil(round(len(asked) * self.patience.enough, 9)))

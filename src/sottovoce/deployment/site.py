@@ -205,6 +205,11 @@ def _records(table: object) -> OwnRecords:
     dataset, csv, classes = table.get("dataset"), table.get("csv", {}), table.get("classes")
     if not isinstance(dataset, str) or not dataset:
         raise PolicyError(f"[data] dataset must be a name or a path, got {dataset!r}")
+    if dataset.startswith("hf:"):
+        # Its classes are numbered as they are found: a site that lacks one would train on others.
+        raise PolicyError(
+            "[data] dataset: 'hf:' numbers classes as it finds them; use npz: or csv:"
+        )
     if not isinstance(csv, dict):
         raise PolicyError(f"[data] csv must be a table, as in a spec, got {csv!r}")
     if classes is not None:
