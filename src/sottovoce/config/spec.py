@@ -260,8 +260,9 @@ _LATER_KEYS = {"backend": "fast", "downlink": "float32", "deterministic": False}
 class DeploymentSpec(Section):
     """How a federation of machines is waited for; the fast simulator needs none of it.
 
-    A round closes when every client that was asked has answered, or after `deadline_seconds`; late
-    replies are discarded, and charged all the same. With `oversampling` s above 1 so many times
+    A round closes when every client that was asked has answered, or after `deadline_seconds`, half
+    of which may go by until enough clients are online; late replies are discarded, and charged all
+    the same. With `oversampling` s above 1 so many times
     more clients are asked than the sampling says, and the round closes when 1/s of them answered.
     A round with fewer than `minimum_replies` replies leaves the model as it is; after
     `idle_rounds` such rounds in a row the run stops, and can be resumed. Before the first round all
