@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sottovoce import parameters
@@ -27,6 +28,7 @@ from sottovoce.errors import ParameterError
 from sottovoce.learning.clients import ClientData, names_of, sizes_of
 from sottovoce.learning.rows import DenseRows, Rows, clipping
 from sottovoce.learning.task import Task
+from sottovoce.randomness import Randomness
 
 # Clipped gradients are rounded to this fraction of the clip norm; MAX_RECORDS of them fit int64.
 _GRID = 2.0**-40
@@ -80,19 +82,29 @@ class SampleClippedGradient:
         return self.clip_norm * _GRID
 
     @property
-    def _limit(self) -> float:
+    def limit(self) -> float:
+        """What gradients are shortened to: below the clip by more than rounding can add."""
         return self.clip_norm * (1.0 - ROUNDING_HEADROOM)
 
     def _sample(self, clients: Sequence[ClientData], step: Step) -> Tensor | None:
         """Which records take part, client after client; None if all of them do."""
         if self.sampling_rate >= 1.0:
             return None
-        threshold = int(self.sampling_rate * 2.0**64)  # rounded down: no likelier than charged
-        parts = []
-        for name, size in zip(names_of(clients), sizes_of(clients), strict=True):
-            words = step.randomness.stream("records", step.run, name, step.round).words(size)
-            parts.append(words < np.uint64(threshold))
+        parts = [
+            self.records_of_round(step.randomness, step.run, name, step.round, size)
+            for name, size in zip(names_of(clients), sizes_of(clients), strict=True)
+        ]
         return torch.from_numpy(np.concatenate(parts))
+
+    def records_of_round(
+        self, randomness: Randomness, run: str, client: str, number: int, size: int
+    ) -> NDArray[np.bool_]:
+        """Which of a client's records take part in a round."""
+        if self.sampling_rate >= 1.0:
+            return np.ones(size, dtype=bool)
+        threshold = int(self.sampling_rate * 2.0**64)  # rounded down: no likelier than charged
+        words = randomness.stream("records", run, client, number).words(size)
+        return words < np.uint64(threshold)
 
     def _exact_sums(
         self, task: Task, clients: Sequence[ClientData], model: Vector, taking_part: Tensor | None
@@ -106,7 +118,7 @@ class SampleClippedGradient:
                 norms = torch.linalg.vector_norm(steps, dim=1, keepdim=True)
                 # Float32 entries cannot overflow a float64 norm: it is finite if all of them are.
                 bad = ~torch.isfinite(norms[:, 0])
-                steps *= (self._limit / self._grid) / torch.clamp(norms, min=self._limit)
+                steps *= (self.limit / self._grid) / torch.clamp(norms, min=self.limit)
                 steps[bad] = 0.0
                 if taking_part is not None:
                     steps[~taking_part[seen : seen + len(owners)].to(steps.device)] = 0.0
@@ -119,7 +131,7 @@ class SampleClippedGradient:
     ) -> Tensor:
         totals = torch.zeros(len(clients), task.dimension, device=task.device)
         for owners, rows in task.sample_gradients(model, clients, taking_part):
-            finite, factors = clipping(rows, self._limit)
+            finite, factors = clipping(rows, self.limit)
             for owner, own in _runs(owners):
                 totals[owner] += finite.select(own).total(factors[own])
         return totals
@@ -130,7 +142,7 @@ class SampleClippedGradient:
         """Clients with one sample each: their gradients are their updates, and nothing is added."""
         start = 0
         for _, rows in task.sample_gradients(model, clients):
-            finite, factors = clipping(rows, self._limit)
+            finite, factors = clipping(rows, self.limit)
             yield start, finite.scaled(-factors)
             start += len(rows)
 

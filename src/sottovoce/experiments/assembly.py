@@ -34,6 +34,7 @@ from sottovoce.experiments.groups import (
     written_into,
 )
 from sottovoce.learning.clients import Clients
+from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.task import Task
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
@@ -74,9 +75,12 @@ class Assembly:
     note: str  # what to know about the data
 
 
-def assemble(spec: RunSpec) -> Assembly:
-    """Build a run. Nothing is written and nothing is charged."""
-    ground = lay_ground(spec)
+def assemble(spec: RunSpec, data: Dataset | None = None) -> Assembly:
+    """Build a run, on the data that its spec names unless others are given.
+
+    Nothing is written and nothing is charged.
+    """
+    ground = lay_ground(spec, data)
     spec, task, clients, algorithm = ground.spec, ground.task, ground.clients, ground.algorithm
     groups = ground.groups
     _check_runtime(spec)

@@ -24,6 +24,12 @@ from sottovoce.learning.layer_gradients import chain_of, layer_gradients
 from sottovoce.learning.models import check_module
 from sottovoce.learning.models.linear import FlatLinear
 from sottovoce.learning.rows import DenseRows, OuterRows, Rows
+from sottovoce.learning.stacked_layers import (
+    DenseStack,
+    GradientStack,
+    stacked_gradients,
+    stacked_outputs,
+)
 
 # Gradients held at once: bounds the memory of a round whatever the number of clients.
 MAX_GRADIENT_ELEMENTS = 1 << 25
@@ -120,7 +126,7 @@ class Task:
             features, labels, owners = features[chosen], labels[chosen], owners[chosen]
         features, labels = features.to(self.device), labels.to(self.device)
         owners = owners.to(self.device)
-        rows = self._together(self._elements_per_sample)
+        rows = self._together(self.elements_per_sample)
         for start in range(0, len(labels), rows):
             part = slice(start, start + rows)
             yield owners[part], self._gradients(model, features[part], labels[part])
@@ -173,6 +179,29 @@ class Task:
                 models = {n: models[n] - learning_rate * gradients[n] for n in models}
             yield start, self._flatten(models)
 
+    # -- several models at once ------------------------------------------------------------
+
+    def stacked_outputs(self, models: Tensor, features: Tensor) -> Tensor:
+        """(models, samples, outputs) of flat models as rows; features (models, samples, ...)."""
+        parameters = self._unflatten_rows(models)
+        if self._chain is not None:
+            return stacked_outputs(self._chain, parameters, features)
+        return vmap(self._outputs)(parameters, features)
+
+    def stacked_gradients(self, models: Tensor, features: Tensor, labels: Tensor) -> GradientStack:
+        """Each sample's gradient for each model; labels are (models, samples, ...)."""
+        parameters = self._unflatten_rows(models)
+        if self._chain is not None:
+
+            def losses(outputs: Tensor) -> Tensor:
+                return self._losses(outputs.flatten(0, 1), labels.flatten(0, 1))
+
+            return stacked_gradients(self._chain, parameters, features, losses)
+        of_samples = vmap(grad(self._sample_loss), in_dims=(None, 0, 0))
+        found = vmap(of_samples)(parameters, features, labels)
+        flat = torch.cat([found[name].flatten(start_dim=2) for name in self._shapes], dim=2)
+        return GradientStack((DenseStack(flat),))
+
     # -- inside ----------------------------------------------------------------------------
 
     @property
@@ -195,7 +224,8 @@ class Task:
         return max(1, most // elements)
 
     @property
-    def _elements_per_sample(self) -> int:
+    def elements_per_sample(self) -> int:
+        """Numbers that a sample takes on its way to a gradient, for one model."""
         if self._chain is None or self._linear is not None:
             return self.dimension
         return max(self.dimension, self._chain.elements_per_sample)
@@ -208,11 +238,7 @@ class Task:
             return layer_gradients(
                 self._chain, parameters, features, lambda outputs: self._losses(outputs, labels)
             )
-
-        def sample_loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            return self._losses(self._outputs(parameters, x[None]), y[None]).sum()
-
-        per_sample = vmap(grad(sample_loss), in_dims=(None, 0, 0))
+        per_sample = vmap(grad(self._sample_loss), in_dims=(None, 0, 0))
         gradients = per_sample(parameters, features, labels)
         return DenseRows(self._flatten(gradients))
 
@@ -223,6 +249,9 @@ class Task:
         residuals = torch.softmax(nn.functional.linear(inputs, weight, *bias), dim=1)
         residuals[torch.arange(len(labels), device=labels.device), labels] -= 1.0
         return OuterRows(residuals, inputs, has_bias=bool(bias))
+
+    def _sample_loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return self._losses(self._outputs(parameters, x[None]), y[None]).sum()
 
     def _losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The loss of each sample."""

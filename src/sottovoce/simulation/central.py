@@ -16,12 +16,12 @@ from sottovoce.channels.central import Central, noise_of_sum
 from sottovoce.rounds.broadcast import Start
 from sottovoce.simulation.backend import Collected
 from sottovoce.simulation.counted import CountedClients, Gathering, Portion
-from sottovoce.simulation.draws import added_noise
+from sottovoce.simulation.draws import added_noise, generator_of_round
 from sottovoce.wire.message import HEADER_BYTES
 
 
 class CentralSums(CountedClients):
-    """Nothing is encoded or sent. Every round has its own seed, so a run can go on anywhere."""
+    """Nothing is encoded or sent."""
 
     def __init__(self, *, channel: Central, **shared: Any) -> None:
         super().__init__(**shared)
@@ -51,8 +51,7 @@ class CentralSums(CountedClients):
         )
 
     def begin(self, number: int) -> None:
-        seed = int(self.randomness.generator("draws", self.run, number).integers(2**62))
-        self._generator = torch.Generator(device=self.task.device).manual_seed(seed)
+        self._generator = generator_of_round(self.randomness, self.run, number, self.task.device)
 
     def add(self, gathering: Gathering, portion: Portion, number: int, uplink: int) -> None:  # noqa: ARG002
         gathering.total += portion.rows.total(portion.weights)

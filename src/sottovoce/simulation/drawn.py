@@ -8,7 +8,13 @@ from sottovoce.mechanisms.coordinate_laws import CoordinateLaw, Coordinatewise
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import kind_of
 from sottovoce.simulation.counted import CountedClients, Gathering, Portion
-from sottovoce.simulation.draws import RowRotation, drawn_rows, drawn_total, rows_together
+from sottovoce.simulation.draws import (
+    RowRotation,
+    drawn_rows,
+    generator_of_round,
+    rows_together,
+    turned_total,
+)
 
 
 def law_of(mechanism: Mechanism) -> CoordinateLaw:
@@ -22,30 +28,25 @@ def law_of(mechanism: Mechanism) -> CoordinateLaw:
 
 
 class DrawnMessages(CountedClients):
-    """Nothing is encoded or sent. Every round has its own seed, so a run can go on anywhere."""
+    """Nothing is encoded or sent."""
 
     def begin(self, number: int) -> None:
-        seed = int(self.randomness.generator("draws", self.run, number).integers(2**62))
-        self._generator = torch.Generator(device=self.task.device).manual_seed(seed)
+        device = self.task.device
+        self._generator = generator_of_round(self.randomness, self.run, number, device)
         rotation = self.rotation(number)
         self._turn = None if rotation is None else RowRotation(rotation, self.task.device)
 
     def add(self, gathering: Gathering, portion: Portion, number: int, uplink: int) -> None:  # noqa: ARG002
         law = law_of(portion.mechanism)
         gathering.weight += portion.weight
-        if not self.algorithm.gathers and self._turn is None:
-            gathering.total += drawn_total(law, portion.rows, portion.weights, self._generator)
+        rows, weights, generator = portion.rows, portion.weights, self._generator
+        if not self.algorithm.gathers:
+            gathering.total += turned_total(law, rows, weights, generator, self._turn)
             return
         together = rows_together(self.task.dimension, self.task.device)
-        turned = torch.zeros(self.task.dimension, device=self.task.device)
-        for start, block in enumerate(portion.rows.blocks(together)):
-            first = start * together
-            decoded = self._drawn(law, block.float())
-            if self.algorithm.gathers:
-                self._add_rows(gathering, portion, first, self._turned_back(decoded))
-            else:
-                turned += portion.weights[first : first + len(decoded)] @ decoded
-        gathering.total += self._turned_back(turned[None])[0]  # turning is linear: once for all
+        for number_of_block, block in enumerate(rows.blocks(together)):
+            decoded = self._turned_back(self._drawn(law, block.float()))
+            self._add_rows(gathering, portion, number_of_block * together, decoded)
 
     def _drawn(self, law: CoordinateLaw, block: Tensor) -> Tensor:
         values = block if self._turn is None else self._turn.forward(block)

@@ -24,6 +24,7 @@ from sottovoce.mechanisms.coordinate_laws import (
 from sottovoce.noises.gaussian import Gaussian
 from sottovoce.noises.laplace import Laplace
 from sottovoce.noises.staircase import Staircase
+from sottovoce.randomness import SeededRandomness
 from sottovoce.transforms.rotation import Rotation, block_size
 
 # Coordinates drawn at once: few enough for a processor's cache, enough to keep a GPU busy.
@@ -31,6 +32,32 @@ _TOGETHER = {"cpu": 1 << 17, "cuda": 1 << 27}
 _BITS_TOGETHER = (
     6  # of a rotation: products with 64 x 64 signs take fewer passes than sums of pairs
 )
+
+
+def generator_of_round(
+    randomness: SeededRandomness, run: str, number: int, device: torch.device
+) -> torch.Generator:
+    """Every round has its own seed, so a run can go on anywhere."""
+    seed = int(randomness.generator("draws", run, number).integers(2**62))
+    return torch.Generator(device=device).manual_seed(seed)
+
+
+def turned_total(
+    law: CoordinateLaw,
+    rows: Rows,
+    weights: Tensor,
+    generator: torch.Generator,
+    turn: "RowRotation | None",
+) -> Tensor:
+    """The weighted sum of the decoded rows, which are rotated on their way if there is a turn."""
+    if turn is None:
+        return drawn_total(law, rows, weights, generator)
+    total, start = torch.zeros((), device=weights.device), 0
+    for block in rows.blocks(rows_together(turn.dimension, weights.device)):
+        decoded = drawn_rows(law, turn.forward(block.float()), generator)
+        total = total + weights[start : start + len(block)] @ decoded
+        start += len(block)
+    return turn.inverse(total[None])[0]  # turning is linear: once for all
 
 
 def drawn_total(
@@ -161,6 +188,7 @@ class RowRotation:
     """A rotation of rows in float32, on their device: `transforms.rotation` says which."""
 
     def __init__(self, rotation: Rotation, device: torch.device) -> None:
+        self.dimension = rotation.dimension
         self._size = block_size(rotation.dimension)
         self._passes = [
             (start, torch.as_tensor(signs, dtype=torch.float32, device=device))
