@@ -9,6 +9,7 @@ import typer
 
 from sottovoce import __version__
 from sottovoce.cli import (
+    attack,
     benchmark,
     data,
     demo,
@@ -54,6 +55,7 @@ app.add_typer(mechanism.app, name="mechanism")
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(deploy.app, name="deploy")
+app.add_typer(attack.app, name="attack")
 app.add_typer(benchmark.app, name="benchmark")
 
 
@@ -100,9 +102,9 @@ def main() -> None:
 
 
 def _how_to_go_on(arguments: list[str]) -> str:
-    if arguments[:1] == ["experiment"]:
+    if arguments[:1] in (["experiment"], ["attack"]):
         again = shlex.join(["sottovoce", *arguments])
-        return f"trials that are finished are kept, and the same command goes on: {again}"
+        return f"models that are finished are kept, and the same command goes on: {again}"
     return "'run' goes on from its last checkpoint with --resume"
 
 

@@ -5,6 +5,7 @@ refuses) is trained one run after the other by the ordinary engine, with the sam
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from sottovoce.algorithms.fedavg import FedAvg
 from sottovoce.channels.channel import Direct
-from sottovoce.config.spec import RunSpec
+from sottovoce.config.spec import NbAflSpec, RunSpec
 from sottovoce.domains import Vector
 from sottovoce.errors import ConfigError
 from sottovoce.experiments.assembly import Assembly, assemble
@@ -29,9 +30,18 @@ OnRound = Callable[[int, int], None]  # how many models, and how many rounds the
 
 
 def simulated(spec: RunSpec, seed: int) -> RunSpec:
-    """The spec as it is simulated from another seed: nothing is stored, laws are drawn from."""
+    """A resolved spec as it is simulated from another seed: laws are drawn from, and nobody pays.
+
+    Budgets are left out, since the noise they asked for is in the spec: a client with other records
+    might pay a little more for the same, and stop before the others. NbAFL has no budget, but makes
+    noise of its epsilon.
+    """
     runtime = spec.runtime.model_copy(update={"messages": "none", "backend": "fast"})
-    changes = {"seed": seed, "randomness": "seeded", "runtime": runtime}
+    changes: dict[str, Any] = {"seed": seed, "randomness": "seeded", "runtime": runtime}
+    if not isinstance(spec.algorithm, NbAflSpec):
+        groups = tuple(g.model_copy(update={"epsilon": None}) for g in spec.privacy.groups)
+        unbound = {"epsilon": None, "groups": groups}
+        changes["privacy"] = spec.privacy.model_copy(update=unbound)
     return spec.model_copy(update=changes)
 
 
