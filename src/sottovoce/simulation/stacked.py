@@ -8,7 +8,9 @@ Stacked can be what has one clipped gradient a client and a plain mean: FedAvg a
 runs share one pool of records; models, gradients and noise stay on the task's device.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,11 +105,18 @@ class _Stack:
         self.portions = [_portions(one.parts, task.device) for one in runs]
 
     def train(self, rounds: int, on_round: OnRound | None) -> Vector:
+        with _workers(self.task.device) as self.workers:
+            return self._trained(rounds, on_round)
+
+    def _trained(self, rounds: int, on_round: OnRound | None) -> Vector:
         models = torch.from_numpy(np.stack([one.model for one in self.runs])).to(self.task.device)
         velocity = torch.zeros_like(models)
         for number in range(1, rounds + 1):
             updates = self._updates(number, models.float())
-            means = torch.stack([self._mean(i, number, updates[i]) for i in range(len(self.runs))])
+            numbers = range(len(self.runs))
+            means = torch.stack(
+                list(self.workers(lambda i, u=updates, n=number: self._mean(i, n, u[i]), numbers))
+            )
             velocity = self.algorithm.server_momentum * velocity + means
             models = models + self.algorithm.server_learning_rate * velocity
             if on_round:
@@ -121,11 +130,13 @@ class _Stack:
         room = _TOGETHER.get(self.task.device.type, _TOGETHER["cpu"])
         samples = max(1, room // self.task.elements_per_sample)  # of one model
         together = max(1, samples // max(1, longest))
-        totals = []
-        for start in range(0, len(batch), together):
-            part = slice(start, start + together)
-            totals.append(self._totals(models[part], batch[part], samples))
-        updates = -torch.cat(totals) / self.records
+
+        def totals(start: int) -> Tensor:
+            stop = start + together
+            return self._totals(models[start:stop], batch[start:stop], samples)
+
+        found = list(self.workers(totals, range(0, len(batch), together)))
+        updates = -torch.cat(found) / self.records
         norms = torch.linalg.vector_norm(updates, dim=2, keepdim=True)
         return updates * torch.clamp(self.radii / norms, max=1.0)
 
@@ -174,6 +185,24 @@ class _Stack:
             rows = updates if portion.positions is None else updates[portion.positions]
             total += turned_total(portion.law, DenseRows(rows), portion.weights, generator, turn)
         return total / sum(part.weight for part in one.parts)
+
+
+@contextlib.contextmanager
+def _workers(device: torch.device) -> Iterator[Callable[..., Iterable[Tensor]]]:
+    """A map over models: on a processor each thread has models of its own.
+
+    Threads that share one small model's products mostly wait for each other.
+    """
+    threads = torch.get_num_threads()
+    if device.type != "cpu" or threads == 1:
+        yield map
+        return
+    torch.set_num_threads(1)  # for each of them
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            yield pool.map
+    finally:
+        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
