@@ -137,12 +137,30 @@ _REGISTER: dict[str, Experiment] = {}
 
 
 def experiment(
-    name: str, *, title: str, claim: str, seeds: int = 10
+    name: str,
+    *,
+    title: str,
+    claim: str,
+    seeds: int = 10,
+    trains: bool = False,
+    data: str = "",
+    fast_seeds: int = 3,
 ) -> Callable[[Callable[[Settings], Findings]], Callable[[Settings], Findings]]:
     """Function decorator that enters an experiment into the register."""
 
     def enter_study(run: Callable[[Settings], Findings]) -> Callable[[Settings], Findings]:
-        enter(Experiment(name=name, title=title, claim=claim, default_seeds=seeds, run=run))
+        enter(
+            Experiment(
+                name=name,
+                title=title,
+                claim=claim,
+                default_seeds=seeds,
+                run=run,
+                fast_seeds=fast_seeds,
+                data=data,
+                trains=trains,
+            )
+        )
         return run
 
     return enter_study
