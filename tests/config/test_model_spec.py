@@ -28,6 +28,7 @@ CASES: list[tuple[dict[str, Any], Model]] = [
     ({"kind": "udp_mnist_cnn"}, models.UdpMnistCnn()),
     ({"kind": "udp_medical_cnn"}, models.UdpMedicalCnn()),
     ({"kind": "small_cifar_cnn", "groups": 4}, models.SmallCifarCnn(groups=4)),
+    ({"kind": "strided_cnn"}, models.StridedCnn()),
     ({"kind": "resnet18"}, models.Resnet18()),
     ({"kind": "resnet18", "groups": 16}, models.Resnet18(groups=16)),
     ({"kind": "wind_cnn", "filters": 3}, models.WindCnn(filters=3)),

@@ -1,1 +1,1 @@
-"""Attacks on models and on what leaves a client: what an attacker really learns."""
+"""What an attacker learns from a model or a message: one file for each attack."""

@@ -44,6 +44,10 @@ class SmallCifarCnnSpec(Section):
     groups: Count = 8
 
 
+class StridedCnnSpec(Section):
+    kind: Literal["strided_cnn"]
+
+
 class Resnet18Spec(Section):
     kind: Literal["resnet18"]
     groups: Count = 32
@@ -70,6 +74,7 @@ AnyModelSpec = (
     | UdpMnistCnnSpec
     | UdpMedicalCnnSpec
     | SmallCifarCnnSpec
+    | StridedCnnSpec
     | Resnet18Spec
     | WindCnnSpec
     | ModuleSpec
@@ -96,6 +101,8 @@ def to_model(spec: AnyModelSpec) -> "Model":
             return models.UdpMedicalCnn()
         case SmallCifarCnnSpec(groups=groups):
             return models.SmallCifarCnn(groups=groups)
+        case StridedCnnSpec():
+            return models.StridedCnn()
         case Resnet18Spec(groups=groups):
             return models.Resnet18(groups=groups)
         case WindCnnSpec(filters=filters):

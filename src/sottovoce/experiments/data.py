@@ -59,6 +59,11 @@ def clients_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Clie
     return Clients(values, data.train_labels, shares, names=_names(spec, len(shares)))
 
 
+def digest_of(spec: RunSpec, clients: Clients) -> str:
+    """What tells whether clients have the same data; see `Clients.digest`."""
+    return clients.digest(features=not spec.features)
+
+
 def _names(spec: RunSpec, num_clients: int) -> list[str]:
     """What the spec calls its clients."""
     names = spec.data.names

@@ -142,9 +142,9 @@ def experiment(
     title: str,
     claim: str,
     seeds: int = 10,
-    trains: bool = False,
-    data: str = "",
     fast_seeds: int = 3,
+    data: str = "",
+    trains: bool = False,
 ) -> Callable[[Callable[[Settings], Findings]], Callable[[Settings], Findings]]:
     """Function decorator that enters an experiment into the register."""
 

@@ -4,6 +4,7 @@ run.json         resolved spec, its hash, version, randomness, what is guarantee
 metrics.jsonl    one line a round
 checkpoint.npz   model and algorithm state after the last checkpoint
 ledger.sqlite    every charge
+data.digest      tells whether data are those of the run
 result.json      the last line of the story, once the run is finished
 """
 
@@ -23,7 +24,7 @@ from sottovoce.errors import OutputError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.simulation.progress import Progress
 
-LEDGER_NAME = "ledger.sqlite"
+LEDGER_NAME, DIGEST_NAME = "ledger.sqlite", "data.digest"
 
 
 class RunFolder:
@@ -160,6 +161,20 @@ class RunFolder:
                 f"{path} is damaged; restore it (a new run on the same data spends a budget again)"
             )
         return arrays
+
+    # -- data ------------------------------------------------------------------------------
+
+    def save_data_digest(self, digest: str) -> None:
+        """The owner's alone: whoever guesses all records could check the guess with it."""
+        files.write_atomic(self.path / DIGEST_NAME, f"{digest}\n".encode(), mode=0o600)
+
+    def data_digest(self) -> str | None:
+        """None for runs of earlier versions, and of records that are elsewhere."""
+        path = self.path / DIGEST_NAME
+        if not path.is_file():
+            return None
+        with files.explained("read", path):
+            return path.read_text(encoding="utf-8", errors="replace").strip()
 
     # -- result ----------------------------------------------------------------------------
 

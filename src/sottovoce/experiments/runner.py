@@ -13,6 +13,7 @@ from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError, LedgerError, OutputError
 from sottovoce.experiments.assembly import Assembly, assemble
 from sottovoce.experiments.books import BackendOf, Books, simulation_of, tally_of
+from sottovoce.experiments.data import digest_of
 from sottovoce.experiments.outcome import Metrics, header, metrics_row, result_of
 from sottovoce.experiments.run_folder import RunFolder
 from sottovoce.ledger.ledger import Ledger
@@ -65,6 +66,8 @@ def _run(
     else:
         assembly = _named(assembly)
         run_folder.create(header(assembly))
+        if not assembly.spec.data.sites:
+            run_folder.save_data_digest(digest_of(assembly.spec, assembly.clients))
     checkpoint_every = assembly.spec.checkpoint_every
     if assembly.spec.runtime.backend != "fast":
         checkpoint_every = 1  # a round there takes seconds, and sites keep one round's messages

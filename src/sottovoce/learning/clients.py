@@ -5,6 +5,7 @@ arrays and who owns which rows, and makes a client's own tensors when somebody a
 arrays may be memory-mapped and of half precision; a cohort is read when it is trained.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -18,6 +19,7 @@ from sottovoce.errors import DataError
 from sottovoce.learning.client_names import client_name as client_name
 
 Indices = NDArray[np.int64]
+_DIGESTED_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +81,28 @@ class Clients(Sequence[ClientData]):
     def sizes(self) -> list[int]:
         return [len(share) for share in self._shares]
 
+    @property
+    def rows(self) -> Indices:
+        """Which rows of the shared arrays the clients own, one client after the other."""
+        return np.concatenate(self._shares)
+
     def samples(self) -> tuple[Tensor, Tensor]:
         """Features and labels of all clients, one client after the other."""
-        return self._read(np.concatenate(self._shares))
+        return self._read(self.rows)
+
+    def digest(self, *, features: bool) -> str:
+        """Sixteen hex digits that stand for who has which labels and, if asked, which features.
+
+        Features of some rows only, at most `_DIGESTED_ROWS`: data are told apart, not sealed.
+        Features that were computed may differ in their last bits from machine to machine.
+        """
+        hashed = hashlib.blake2b(repr((self.names, self.sizes)).encode(), digest_size=8)
+        some = self.rows[:: 1 + len(self.rows) // _DIGESTED_ROWS]
+        for part in (self._labels, self._features)[: 1 + features]:
+            chosen = self.rows if part is self._labels else some
+            values = part[chosen].cpu().numpy() if isinstance(part, Tensor) else part[chosen]
+            hashed.update(np.ascontiguousarray(values).tobytes())
+        return hashed.hexdigest()
 
     def _read(self, rows: Indices) -> tuple[Tensor, Tensor]:
         if isinstance(self._features, Tensor):  # on a GPU: one small copy to it for a cohort

@@ -25,6 +25,7 @@ CASES: list[tuple[Model, InputShape, int, int]] = [
     (models.UdpMedicalCnn(), (1, 28, 28), 6, 64_774),
     (models.UdpMedicalCnn(), (3, 32, 32), 6, 77_350),
     (models.SmallCifarCnn(), (3, 32, 32), 10, 94_986),
+    (models.StridedCnn(), (3, 32, 32), 10, 33_834),
     (models.Resnet18(), (3, 32, 32), 10, 11_173_962),
     (models.WindCnn(), (4, 48), 1, 15_281),
 ]
@@ -36,6 +37,7 @@ SMALL: list[tuple[Model, InputShape, int]] = [
     (models.UdpMnistCnn(), (1, 16, 16), 3),
     (models.UdpMedicalCnn(), (3, 16, 16), 3),
     (models.SmallCifarCnn(), (3, 8, 8), 3),
+    (models.StridedCnn(), (3, 8, 8), 3),
     (models.Resnet18(), (3, 8, 8), 3),
     (models.WindCnn(), (3, 12), 1),
     (

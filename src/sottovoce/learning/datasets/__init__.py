@@ -9,7 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.learning.datasets.dataset import Dataset, some_owners, subset, with_validation
+from sottovoce.learning.datasets.dataset import (
+    Dataset,
+    some_owners,
+    subset,
+    with_training_rows,
+    with_validation,
+)
 from sottovoce.learning.datasets.register import Entry, Request, entries, find
 from sottovoce.learning.datasets.sources import (
     DataFile,
@@ -34,6 +40,7 @@ __all__ = [
     "some_owners",
     "subset",
     "where_found",
+    "with_training_rows",
     "with_validation",
 ]
 

@@ -152,6 +152,11 @@ def with_validation(dataset: Dataset, fraction: float, generator: np.random.Gene
     )
 
 
+def with_training_rows(dataset: Dataset, rows: Owners) -> Dataset:
+    """Some of the training rows, with their owners, and all of the test part."""
+    return dataclasses.replace(dataset, **_training(dataset, rows))
+
+
 def _training(dataset: Dataset, rows: Owners | slice) -> dict[str, Any]:
     owners = dataset.train_owners
     return {

@@ -19,6 +19,7 @@ from sottovoce.learning.models import (
     mlp,
     resnet18,
     small_cifar_cnn,
+    strided_cnn,
     tanh_convnet,
     udp_medical_cnn,
     udp_mnist_cnn,
@@ -32,6 +33,7 @@ from sottovoce.learning.models.mlp import Mlp
 from sottovoce.learning.models.resnet18 import Resnet18
 from sottovoce.learning.models.shapes import InputShape, checked
 from sottovoce.learning.models.small_cifar_cnn import SmallCifarCnn
+from sottovoce.learning.models.strided_cnn import StridedCnn
 from sottovoce.learning.models.tanh_convnet import TanhConvnet
 from sottovoce.learning.models.udp_medical_cnn import UdpMedicalCnn
 from sottovoce.learning.models.udp_mnist_cnn import UdpMnistCnn
@@ -46,6 +48,7 @@ Model = (
     | UdpMnistCnn
     | UdpMedicalCnn
     | SmallCifarCnn
+    | StridedCnn
     | Resnet18
     | WindCnn
     | UserModule
@@ -59,6 +62,7 @@ __all__ = [
     "Model",
     "Resnet18",
     "SmallCifarCnn",
+    "StridedCnn",
     "TanhConvnet",
     "UdpMedicalCnn",
     "UdpMnistCnn",
@@ -93,7 +97,7 @@ def initialise(model: Model, module: nn.Module, generator: np.random.Generator) 
     match model:
         case Linear():
             initialisation.zero(module)
-        case Mlp() | TanhConvnet():
+        case Mlp() | TanhConvnet() | StridedCnn():
             initialisation.for_tanh(module, generator)
         case (
             FemnistConvnet()
@@ -139,6 +143,8 @@ def _module(model: Model, input_shape: InputShape, num_outputs: int) -> nn.Modul
             return udp_medical_cnn.build(input_shape, num_outputs)
         case SmallCifarCnn():
             return small_cifar_cnn.build(model, input_shape, num_outputs)
+        case StridedCnn():
+            return strided_cnn.build(input_shape, num_outputs)
         case Resnet18():
             return resnet18.build(model, input_shape, num_outputs)
         case WindCnn():

@@ -1,0 +1,1 @@
+"""Lower bounds on what really leaks, to hold against what is certified."""
