@@ -53,7 +53,8 @@ def structural_similarities(originals: Rows, others: Rows) -> Vector:
             f"SSIM compares images (channels, height, width) of at least {WINDOW} pixels a side, "
             f"got rows of shape {originals.shape[1:]}; use the mean squared error"
         )
-    x, y = originals.astype(np.float64), others.astype(np.float64)
+    # Brightness runs from 0: of signed numbers the first factor would compare signs.
+    x, y = originals.astype(np.float64) + 0.5, others.astype(np.float64) + 0.5
     mean_x, mean_y = _windowed(x), _windowed(y)
     variance_x = _windowed(x * x) - mean_x**2
     variance_y = _windowed(y * y) - mean_y**2

@@ -119,7 +119,7 @@ def invert(
     starts = (attack.restarts, *target.labels.shape, *target.image_shape)
     draws = generator.normal(scale=_START_STDDEV, size=starts).astype(np.float32)
     x = torch.from_numpy(draws.clip(-_BOX, _BOX)).flatten(end_dim=1).to(task.device)
-    y = torch.from_numpy(target.labels).to(task.device).repeat(attack.restarts, *[1])
+    y = torch.from_numpy(target.labels).to(task.device).repeat(attack.restarts, 1)
     observed = _directions(torch.from_numpy(target.observed)).to(task.device)
     observed = observed.repeat(attack.restarts, 1)
     descent = _descent(task, target, attack)
@@ -151,7 +151,8 @@ def _best(x: Tensor, mismatch: Tensor, restarts: int) -> Reconstruction:
 
 def _directions(rows: Tensor) -> Tensor:
     """Rows of length 1; the division is done in float64, where decoded noise does not overflow."""
-    return (rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True)).float()
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return (rows / norms).float()
 
 
 def _descent(
@@ -161,7 +162,7 @@ def _descent(
     model = task.tensor(target.model)
 
     def objective(x: Tensor, y: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-        update = _update(task, model, x, y, target.work)
+        update = simulated_update(task, model, x, y, target.work)
         mismatch = 1.0 - (update * direction).sum() / (update.norm() + _TINY)
         return mismatch + attack.total_variation * total_variation(x), mismatch
 
@@ -174,7 +175,7 @@ def _descent(
     return descent
 
 
-def _update(task: Task, model: Tensor, x: Tensor, y: Tensor, work: Work) -> Tensor:
+def simulated_update(task: Task, model: Tensor, x: Tensor, y: Tensor, work: Work) -> Tensor:
     """What a client with these images would send before it is privatised, to be differentiated."""
     if isinstance(work, LocalSteps):
         moved = model
@@ -185,8 +186,9 @@ def _update(task: Task, model: Tensor, x: Tensor, y: Tensor, work: Work) -> Tens
         gradient: Tensor = grad(task.loss)(model, x, y)
         return -gradient
     gradients = vmap(grad(task.loss), in_dims=(None, 0, 0))(model, x[:, None], y[:, None])
-    norms = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
-    return -(gradients * (work.clip_norm / norms.clamp(min=work.clip_norm))).mean(dim=0)
+    norms: Tensor = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
+    clipped: Tensor = gradients * (work.clip_norm / norms.clamp(min=work.clip_norm))
+    return -clipped.mean(dim=0)
 
 
 def total_variation(images: Tensor) -> Tensor:

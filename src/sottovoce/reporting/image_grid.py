@@ -66,7 +66,9 @@ class ImageGrid:
         )
 
     def _row(self, row: PictureRow, side: float, y: float) -> list[str]:
-        parts = [f'<text class="name" x="{_LEFT}" y="{y + side / 2.0:.1f}">{escape(row.name)}</text>']
+        parts = [
+            f'<text class="name" x="{_LEFT}" y="{y + side / 2.0:.1f}">{escape(row.name)}</text>'
+        ]
         for number, (column, picture) in enumerate(zip(self.columns, row.pictures, strict=True)):
             x = _place(number, side)
             place = f'x="{x:.1f}" y="{y:.1f}" width="{side:.1f}" height="{side:.1f}"'
