@@ -9,6 +9,7 @@ import typer
 
 from sottovoce import __version__
 from sottovoce.cli import (
+    attack,
     benchmark,
     data,
     demo,
@@ -49,6 +50,7 @@ app.command("run")(run.run)
 app.command("plan")(plan.plan)
 app.command("export")(export.export)
 app.add_typer(experiment.app, name="experiment")
+app.add_typer(attack.app, name="attack")
 app.add_typer(data.app, name="data")
 app.add_typer(mechanism.app, name="mechanism")
 app.add_typer(privacy.app, name="privacy")

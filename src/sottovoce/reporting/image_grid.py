@@ -10,7 +10,7 @@ from html import escape
 from sottovoce.reporting.axes import WIDTH, Table
 
 _LEFT, _TOP, _GAP, _CAPTION = 16, 30, 12, 20
-_NAMES_WIDTH = 150
+_NAMES_WIDTH = 120
 _LARGEST_SIDE = 112.0
 
 
