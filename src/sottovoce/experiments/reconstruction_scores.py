@@ -1,5 +1,6 @@
 """How good reconstructions are, with intervals, beside what needs no attack at all."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,12 @@ Images = NDArray[np.float32]
 
 GREY, MEAN_IMAGE = "grey", "mean image"
 CONFIDENCE = 0.95
+_RANGES = {
+    "mse": (0.0, math.inf),
+    "mae": (0.0, math.inf),
+    "psnr": (-math.inf, math.inf),
+    "ssim": (-1.0, 1.0),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +64,15 @@ def scores(originals: Images, found: Images) -> Scores:
     )
 
 
-def baselines(originals: Images, auxiliary: NDArray[Any]) -> dict[str, Scores]:
-    """What one picture for all of them scores: plain grey, or the mean of other data."""
+def baseline_guesses(originals: Images, auxiliary: NDArray[Any]) -> dict[str, Images]:
+    """One picture for all of them: plain grey, or the mean of other data."""
     middle = np.asarray(auxiliary, dtype=np.float64).mean(axis=0).astype(np.float32)
-    guesses = {GREY: np.zeros_like(originals), MEAN_IMAGE: np.broadcast_to(middle, originals.shape)}
+    return {GREY: np.zeros_like(originals), MEAN_IMAGE: np.zeros_like(originals) + middle}
+
+
+def baselines(originals: Images, auxiliary: NDArray[Any]) -> dict[str, Scores]:
+    """What guesses score that need no attack."""
+    guesses = baseline_guesses(originals, auxiliary)
     return {name: scores(originals, guess) for name, guess in guesses.items()}
 
 
@@ -75,8 +87,25 @@ def interval(values: Vector) -> dict[str, float]:
 
 
 def summary(found: Scores) -> dict[str, dict[str, float] | None]:
-    named = {name: interval(values) for name, values in found.named().items()}
-    return {"ssim": None, **named}
+    """Each measure with its interval, which ends where the measure does; no SSIM is None."""
+    result: dict[str, dict[str, float] | None] = dict.fromkeys(_RANGES)
+    for name, values in found.named().items():
+        least, most = _RANGES[name]
+        within = {key: min(max(value, least), most) for key, value in interval(values).items()}
+        result[name] = within
+    return result
+
+
+def difference(one: Vector, other: Vector) -> dict[str, float]:
+    """The mean of one sample less that of another, with Welch's 95% interval."""
+    from scipy.special import stdtrit
+
+    variances = [float(np.var(values, ddof=1)) / len(values) for values in (one, other)]
+    squares = [v**2 / (len(x) - 1) for v, x in zip(variances, (one, other), strict=True)]
+    freedom = sum(variances) ** 2 / sum(squares)
+    half = float(stdtrit(freedom, 0.5 + CONFIDENCE / 2.0)) * math.sqrt(sum(variances))
+    mean = float(one.mean() - other.mean())
+    return {"mean": mean, "low": mean - half, "high": mean + half}
 
 
 def gains(found: Scores, baseline: Scores) -> dict[str, dict[str, float]]:
