@@ -225,9 +225,8 @@ def _staircase(cells: Sequence[Cell]) -> str:
         value = interval(pair)
         told = "higher" if value["low"] > 0 else "lower" if value["high"] < 0 else "not told apart"
         counts[told] += 1
-        parts.append(
-            f"{value['mean']:+.2g} ({value['low']:+.2g} to {value['high']:+.2g}) at epsilon {epsilon:g}"
-        )
+        ends = f"{value['low']:+.2g} to {value['high']:+.2g}"
+        parts.append(f"{value['mean']:+.2g} ({ends}) at epsilon {epsilon:g}")
     return (
         f"the staircase's MSE less the Gaussian's is {', '.join(parts)}: higher in "
         f"{counts['higher']}, lower in {counts['lower']}, not told apart in "
