@@ -1,0 +1,148 @@
+"""From scores of draws of two neighbours to a lower bound on what they give away.
+
+A set of scores is chosen on the first draws and counted on the others, which played no part in the
+choice. So the count is binomial whatever was tried before, and several statistics of the same draws
+may compete at no cost in confidence.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sottovoce.auditing import intervals
+from sottovoce.auditing.intervals import Hits
+from sottovoce.auditing.verdict import Certificate, Point, Shares, Verdict
+from sottovoce.domains import Vector
+from sottovoce.errors import ParameterError
+
+_THRESHOLDS = 512  # that are tried
+_FEWEST = 8  # draws of each neighbour to choose by, and to count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """One statistic of every draw: larger speaks for the first neighbour."""
+
+    first: Vector
+    second: Vector
+
+    def split(self, chosen: int) -> tuple["Scores", "Scores"]:
+        """The first draws of each, and the rest."""
+        return (
+            Scores(first=self.first[:chosen], second=self.second[:chosen]),
+            Scores(first=self.first[chosen:], second=self.second[chosen:]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Set:
+    """Scores of statistic `number` that are at least `threshold`; or those below it.
+
+    Below speaks for the second neighbour: there it is the one whose hits are many.
+    """
+
+    number: int
+    threshold: float
+    below: bool
+
+    def hits(self, statistics: Sequence[Scores]) -> Hits:
+        scores = statistics[self.number]
+        first = int(np.count_nonzero(scores.first >= self.threshold))
+        second = int(np.count_nonzero(scores.second >= self.threshold))
+        trials = len(scores.first), len(scores.second)
+        if self.below:
+            return Hits(
+                first=trials[1] - second,
+                first_trials=trials[1],
+                second=trials[0] - first,
+                second_trials=trials[0],
+            )
+        return Hits(first=first, first_trials=trials[0], second=second, second_trials=trials[1])
+
+
+# What a set is worth, from the bounds on its probabilities under the two neighbours.
+_Worth = Callable[[Vector, Vector], Vector]
+
+
+def judge(
+    statistics: Sequence[Scores],
+    certificate: Certificate,
+    *,
+    confidence: float,
+    method: str,
+    choosing_share: float = 0.1,
+) -> Verdict:
+    """What the scores prove; the first `choosing_share` of them only chooses where to look."""
+    most = min(len(statistics[0].first), len(statistics[0].second))
+    chosen = int(choosing_share * most)
+    if min(chosen, most - chosen) < _FEWEST:
+        raise ParameterError(
+            f"{most} draws of a neighbour are too few to choose a set by and to count it; give "
+            f"at least {round(_FEWEST / min(choosing_share, 1.0 - choosing_share)) + 1}"
+        )
+    parts = [scores.split(chosen) for scores in statistics]
+    first, rest = [part[0] for part in parts], [part[1] for part in parts]
+    shares = Shares.of(confidence, len(certificate.curve))
+    counted = len(rest[0].first), len(rest[0].second)
+
+    def best(worth: _Worth, error: float) -> Hits:
+        return _choose(first, worth, error, counted).hits(rest)
+
+    def at_delta(p: Vector, q: Vector) -> Vector:
+        return np.log(np.maximum(p - certificate.delta, 1e-300) / q)
+
+    def at_epsilon(epsilon: float) -> _Worth:
+        return lambda p, q: p - np.exp(min(epsilon, 700.0)) * q
+
+    points = tuple(
+        Point(
+            epsilon=epsilon,
+            certified_delta=certified,
+            measured_delta=best(at_epsilon(epsilon), shares.at_each_point).delta(
+                epsilon, shares.at_each_point
+            ),
+        )
+        for epsilon, certified in certificate.curve
+    )
+    return Verdict(
+        method=method,
+        adjacency=certificate.adjacency,
+        delta=certificate.delta,
+        confidence=confidence,
+        certified=certificate.epsilon,
+        lower_bound=best(at_delta, shares.at_delta).epsilon(certificate.delta, shares.at_delta),
+        points=points,
+        trials=f"{counted[0]} and {counted[1]} draws counted, after {chosen} of each to choose by",
+    )
+
+
+def _choose(
+    statistics: Sequence[Scores], worth: _Worth, error: float, counted: tuple[int, int]
+) -> _Set:
+    """The set that would be worth most if the draws to be counted fell as these did."""
+    found: list[tuple[float, _Set]] = []
+    for number, scores in enumerate(statistics):
+        thresholds = _thresholds(scores)
+        first = 1.0 - np.searchsorted(np.sort(scores.first), thresholds) / len(scores.first)
+        second = 1.0 - np.searchsorted(np.sort(scores.second), thresholds) / len(scores.second)
+        for below in (False, True):
+            p, q = (1.0 - second, 1.0 - first) if below else (first, second)
+            trials = counted[::-1] if below else counted
+            low = intervals.lower(np.round(p * trials[0]), trials[0], error / 2.0)
+            high = intervals.upper(np.round(q * trials[1]), trials[1], error / 2.0)
+            values = worth(low, high)
+            place = int(np.argmax(values))
+            chosen = _Set(number=number, threshold=float(thresholds[place]), below=below)
+            found.append((float(values[place]), chosen))
+    return max(found, key=lambda one: one[0])[1]
+
+
+def _thresholds(scores: Scores) -> Vector:
+    """All scores, or so many quantiles of them; the outer ones closer together."""
+    distinct = np.unique(np.concatenate([scores.first, scores.second]))
+    if len(distinct) <= _THRESHOLDS:
+        return distinct
+    ramp = np.linspace(0.0, 1.0, _THRESHOLDS)
+    places = (ramp**2 * (3.0 - 2.0 * ramp)) * (len(distinct) - 1)  # denser at both ends
+    return distinct[np.unique(places.astype(np.intp))]
