@@ -155,10 +155,13 @@ def table_rows(mechanism: TableMechanism, values: Vector) -> list[list[Fraction]
 def audit_by_enumeration(
     mechanism: Mechanism, adjacency: Adjacency, *, delta: float
 ) -> Verdict | None:
-    """The largest exact divergence found among neighbours; None where no law can be enumerated."""
+    """The largest exact divergence found among neighbours.
+
+    None where no law can be enumerated, or there is no guarantee to hold it against.
+    """
     certificate = Certificate(event=mechanism.privacy(adjacency), delta=delta)
     pairs = list(_known_pairs(mechanism, adjacency))
-    if not pairs:
+    if not pairs or not math.isfinite(certificate.epsilon):
         return None
     epsilons = [epsilon for epsilon, _ in certificate.curve]
     points = tuple(

@@ -19,9 +19,10 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.auditing.enumeration import MAX_OUTCOMES, delta_of, num_outcomes
+from sottovoce.auditing.laws import nearest, nearest_rows, refutation
 from sottovoce.auditing.neighbours import neighbours
 from sottovoce.auditing.scores import Scores, judge
-from sottovoce.auditing.verdict import CONFIDENCE, Certificate, Verdict
+from sottovoce.auditing.verdict import CONFIDENCE, Certificate, Shares, Verdict
 from sottovoce.domains import Box, L1Ball, L2Ball, Vector
 from sottovoce.mechanisms.mechanism import (
     FiniteLaw,
@@ -32,7 +33,7 @@ from sottovoce.mechanisms.mechanism import (
     Mechanism,
     StaircaseLaw,
 )
-from sottovoce.randomness import SeededRandomness
+from sottovoce.randomness import Keystream, SeededRandomness
 
 DRAWS = 1_000_000
 _DRAWS_TOGETHER = 1 << 12  # in one call of encode, and so from one keystream
@@ -72,7 +73,10 @@ def audit_by_sampling(
     ratios = [log_ratio(*laws, decoded) for decoded in made]
     if ratios[0] is not None and ratios[1] is not None:
         statistics.append(Scores(first=ratios[0], second=ratios[1]))
-    return judge(statistics, certificate, confidence=confidence, method="sampling of encode")
+    verdict = judge(statistics, certificate, confidence=confidence, method="sampling of encode")
+    share = Shares.of(confidence, 1).of_the_law / 2.0
+    found = [refutation(law, decoded, share) for law, decoded in zip(laws, made, strict=True)]
+    return dataclasses.replace(verdict, law_refuted=next(filter(None, found), None))
 
 
 def telling_pair(
@@ -205,7 +209,7 @@ def _one_by_one(task: tuple[Mechanism, Vector, int, int, tuple[int, str]]) -> Ve
     )
 
 
-def _stream(label: tuple[int, str], number: int):  # type: ignore[no-untyped-def]
+def _stream(label: tuple[int, str], number: int) -> Keystream:
     seed, side = label
     return SeededRandomness(seed).stream("audit", side, number)
 
@@ -253,18 +257,15 @@ def log_ratio(first: Law, second: Law, decoded: Vector) -> Vector | None:
         case FiniteLaw(), FiniteLaw():
             total = np.zeros(len(decoded))
             points, place = np.unique(first.points, return_index=True)
-            middles = (points[1:] + points[:-1]) / 2.0
             with np.errstate(divide="ignore", invalid="ignore"):
                 logs = np.log(first.table) - np.log(second.table)
             for i, column in enumerate(decoded.T):
-                total += np.nan_to_num(logs[i])[place[np.searchsorted(middles, column)]]
+                total += np.nan_to_num(logs[i])[place[nearest(points, column)]]
             return total
         case JointLaw(), JointLaw():
             with np.errstate(divide="ignore", invalid="ignore"):
                 logs = np.nan_to_num(np.log(first.pmf) - np.log(second.pmf))
-            distinct, outcome = np.unique(decoded, axis=0, return_inverse=True)
-            nearest = [int(np.abs(first.points - row).sum(axis=1).argmin()) for row in distinct]
-            return np.asarray(logs[np.array(nearest)][outcome.ravel()])
+            return np.asarray(logs[nearest_rows(first.points, decoded)])
         case GaussianLaw(), GaussianLaw():
             middle = (first.centre + second.centre) / 2.0
             return (decoded - middle) @ (first.centre - second.centre) / first.stddev**2

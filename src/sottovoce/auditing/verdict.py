@@ -3,7 +3,8 @@
 A certificate is an event, and so a whole curve delta(epsilon), not one point of it. At delta = 1e-5
 noise that is half of what was charged can hardly be seen; at epsilon = 0, where delta is the total
 variation, it is plain. So an audit looks at several points of the curve and shares its error among
-them: half for the epsilon at the certificate's own delta, half for the rest.
+them: half for the epsilon at the certificate's own delta, a quarter for the rest of the curve, and
+a quarter for the question whether draws follow the law that the certificate is of.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ from typing import Any
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
-from sottovoce.errors import UnsupportedEventError
+from sottovoce.errors import ParameterError, UnsupportedEventError
 from sottovoce.files import finite_or_none
 from sottovoce.privacy.accounting import ACCOUNTANTS, privacy_spent, show_epsilon
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent, basic_counts, unhidden
@@ -71,6 +72,11 @@ class Certificate:
         return any(isinstance(part, NonPrivate) for part in basic_counts(self.event))
 
 
+def show_lower(value: float) -> str:
+    """A lower bound for people: rounded down, so that what is printed holds too."""
+    return f"{math.floor(value * 1e4) / 1e4:.4f}" if math.isfinite(value) else "infinite"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """One point of the curve: the delta that was certified, and one that is surely there."""
@@ -88,7 +94,8 @@ class Point:
 class Verdict:
     """A lower bound on epsilon beside the certificate; wrong with chance 1 - confidence at most.
 
-    `certified` is infinite where nothing is guaranteed. `trials` says what was counted, in words.
+    `certified` is infinite where nothing is guaranteed. `trials` says what was counted, in words,
+    and `law_refuted` what shows that draws do not follow the law that was certified.
     """
 
     method: str
@@ -99,10 +106,15 @@ class Verdict:
     lower_bound: float
     points: tuple[Point, ...]
     trials: str
+    law_refuted: str | None = None
 
     @property
     def violated(self) -> bool:
-        return self.lower_bound > self.certified or any(point.violated for point in self.points)
+        return (
+            self.lower_bound > self.certified
+            or any(point.violated for point in self.points)
+            or self.law_refuted is not None
+        )
 
     @property
     def gap(self) -> float:
@@ -115,19 +127,21 @@ class Verdict:
         sure = "" if self.confidence >= 1.0 else f", with confidence {self.confidence:.4g}"
         if self.lower_bound > self.certified:
             return (
-                f"violated: epsilon is at least {self.lower_bound:.4f} at delta {self.delta:g}, "
+                f"violated: epsilon is at least {show_lower(self.lower_bound)} at delta {self.delta:g}, "
                 f"certified {show_epsilon(self.certified)}{sure}"
             )
         for point in self.points:
             if point.violated:
                 return (
-                    f"violated: delta is at least {point.measured_delta:.4g} at epsilon "
-                    f"{point.epsilon:.4f}, certified {point.certified_delta:.4g}{sure}"
+                    f"violated: delta is at least {point.measured_delta:.6g} at epsilon "
+                    f"{point.epsilon:.4f}, certified {point.certified_delta:.6g}{sure}"
                 )
+        if self.law_refuted is not None:
+            return f"violated: what is drawn is not what was certified: {self.law_refuted}{sure}"
         if not math.isfinite(self.certified):
-            return f"nothing is certified; epsilon is at least {self.lower_bound:.4f}{sure}"
+            return f"nothing is certified; epsilon is at least {show_lower(self.lower_bound)}{sure}"
         return (
-            f"holds: epsilon is at least {self.lower_bound:.4f} and certified to be at most "
+            f"holds: epsilon is at least {show_lower(self.lower_bound)} and certified to be at most "
             f"{show_epsilon(self.certified)} at delta {self.delta:g}{sure}"
         )
 
@@ -143,6 +157,7 @@ class Verdict:
             "gap": finite_or_none(self.gap),
             "violated": self.violated,
             "finding": self.finding,
+            "law_refuted": self.law_refuted,
             "trials": self.trials,
             "profile": [
                 {
@@ -162,9 +177,17 @@ class Shares:
 
     at_delta: float
     at_each_point: float
+    of_the_law: float
 
     @classmethod
     def of(cls, confidence: float, points: int) -> "Shares":
-        parameters.fraction("confidence", confidence)
+        if not 0.5 <= confidence < 1.0:
+            raise ParameterError(
+                f"confidence must be at least 0.5 and below 1, got {confidence!r}; 0.999 is usual"
+            )
         error = 1.0 - confidence
-        return cls(at_delta=error / 2.0, at_each_point=error / 2.0 / max(1, points))
+        return cls(
+            at_delta=error / 2.0,
+            at_each_point=error / 4.0 / max(1, points),
+            of_the_law=error / 4.0,
+        )

@@ -9,6 +9,7 @@ import typer
 
 from sottovoce import __version__
 from sottovoce.cli import (
+    audit,
     benchmark,
     data,
     demo,
@@ -53,6 +54,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(mechanism.app, name="mechanism")
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(ledger.app, name="ledger")
+app.add_typer(audit.app, name="audit")
 app.add_typer(deploy.app, name="deploy")
 app.add_typer(benchmark.app, name="benchmark")
 

@@ -83,6 +83,16 @@ def audit_run(
     return found
 
 
+def method_of(name: str | None) -> Method | None:
+    """The method of that name, or an error that names the nearest."""
+    for method in get_args(Method):
+        if name == method:
+            return method  # type: ignore[no-any-return]
+    if name is None:
+        return None
+    raise UnknownNameError.among("audit method", name, get_args(Method))
+
+
 def audit_spec(
     spec: RunSpec,
     *,
@@ -97,8 +107,6 @@ def audit_spec(
     direct = isinstance(spec.channel, DirectSpec)
     if method is None:
         method = "clients" if direct else "one-run"
-    if method not in get_args(Method):
-        raise UnknownNameError.among("--method", method, get_args(Method))
     if method == "clients" and not direct:
         raise ConfigError(
             f"the channel '{spec.channel.kind}' lets nobody see a client's messages, which audit "
