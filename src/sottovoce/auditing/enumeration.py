@@ -1,8 +1,8 @@
 """The exact delta of neighbouring inputs, outcome by outcome.
 
-delta(epsilon) = sum max(0, p - e^eps q) over all outcomes of the laws p and q of two neighbours. For
-a mechanism with an integer table the sum is made of the very integers that run, in fractions; for
-other finite laws, Gaussian noise, and Laplace or staircase noise on one coordinate, of what the
+delta(epsilon) = sum max(0, p - e^eps q) over all outcomes of the laws p and q of two neighbours.
+For a mechanism with an integer table the sum is made of the very integers that run, in fractions;
+for other finite laws, Gaussian noise, and Laplace or staircase noise on one coordinate, of what the
 mechanism declares, in float64 rounded down by 1e-12.
 """
 
@@ -121,9 +121,7 @@ class _Pair:
         return max(0.0, exact * (1.0 - 1e-9) - _ROUNDING)
 
 
-def table_delta(
-    mechanism: TableMechanism, first: Vector, second: Vector, epsilon: float
-) -> float:
+def table_delta(mechanism: TableMechanism, first: Vector, second: Vector, epsilon: float) -> float:
     """The delta of the integers that run, exactly but for the 60th digit of e^epsilon."""
     with localcontext(prec=_DIGITS):
         factor = Fraction(Decimal(epsilon).exp())
@@ -143,7 +141,9 @@ def table_rows(mechanism: TableMechanism, values: Vector) -> list[list[Fraction]
     low, high = interval(mechanism.input_domain)
     positions = np.clip((mechanism.input_domain.check(values) - low) / (high - low), 0.0, 1.0)
     for position in positions:
-        k = int(np.clip(np.searchsorted(table.knots, position, "right") - 1, 0, len(table.knots) - 2))
+        k = int(
+            np.clip(np.searchsorted(table.knots, position, "right") - 1, 0, len(table.knots) - 2)
+        )
         left, right = Fraction(float(table.knots[k])), Fraction(float(table.knots[k + 1]))
         share = (Fraction(float(position)) - left) / (right - left)
         one = table.cumulative[k][-1]

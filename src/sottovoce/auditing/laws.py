@@ -98,3 +98,35 @@ def _tails(noise: Noise, errors: Vector) -> Iterator[Cell]:
             above, below = (column > threshold).sum(), (column < -threshold).sum()
             yield f"noise above {threshold:.4g} on coordinate {i}", tail, int(above)
             yield f"noise below {-threshold:.4g} on coordinate {i}", tail, int(below)
+
+
+def log_ratio(first: Law, second: Law, decoded: Vector) -> Vector | None:
+    """log p/q of each row under two declared laws; None where a law says too little."""
+    match first, second:
+        case FiniteLaw(), FiniteLaw():
+            total = np.zeros(len(decoded))
+            points, place = np.unique(first.points, return_index=True)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                logs = np.log(first.table) - np.log(second.table)
+            for i, column in enumerate(decoded.T):
+                total += np.nan_to_num(logs[i])[place[nearest(points, column)]]
+            return total
+        case JointLaw(), JointLaw():
+            with np.errstate(divide="ignore", invalid="ignore"):
+                logs = np.nan_to_num(np.log(first.pmf) - np.log(second.pmf))
+            return np.asarray(logs[nearest_rows(first.points, decoded)])
+        case GaussianLaw(), GaussianLaw():
+            middle = (first.centre + second.centre) / 2.0
+            return (decoded - middle) @ (first.centre - second.centre) / first.stddev**2
+        case LaplaceLaw(), LaplaceLaw():
+            far, near = np.abs(decoded - second.centre), np.abs(decoded - first.centre)
+            return np.asarray((far - near).sum(axis=1) / first.scale)
+        case StaircaseLaw(), StaircaseLaw():
+            noise = first.noise
+            steps = [
+                np.floor(np.abs(decoded - law.centre) / noise.step + 1.0 - noise.nu).sum(axis=1)
+                for law in (first, second)
+            ]
+            return np.asarray(noise.epsilon * (steps[1] - steps[0]))
+        case _:
+            return None

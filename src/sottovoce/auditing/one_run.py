@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from sottovoce import parameters
 from sottovoce.auditing.verdict import Certificate, Point, Shares, Verdict
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError
@@ -57,9 +56,7 @@ def epsilon_refuted(
     """The largest epsilon whose p-value is at most `error`: a lower bound but for that chance."""
 
     def refuted(epsilon: float) -> bool:
-        p = p_value(
-            canaries=canaries, guesses=guesses, right=right, epsilon=epsilon, delta=delta
-        )
+        p = p_value(canaries=canaries, guesses=guesses, right=right, epsilon=epsilon, delta=delta)
         return p <= error
 
     if not refuted(0.0):

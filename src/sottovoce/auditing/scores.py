@@ -7,14 +7,18 @@ may compete at no cost in confidence.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+from scipy.special import ndtr
 
 from sottovoce.auditing import intervals
 from sottovoce.auditing.intervals import Hits
 from sottovoce.auditing.verdict import Certificate, Point, Shares, Verdict
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError
+
+Expected = Literal["frequencies", "normal"]
 
 _THRESHOLDS = 512  # that are tried
 _FEWEST = 8  # draws of each neighbour to choose by, and to count
@@ -69,25 +73,29 @@ def judge(
     statistics: Sequence[Scores],
     certificate: Certificate,
     *,
+    choosing: int,
     confidence: float,
     method: str,
-    choosing_share: float = 0.1,
+    expected: Expected = "frequencies",
 ) -> Verdict:
-    """What the scores prove; the first `choosing_share` of them only chooses where to look."""
-    most = min(len(statistics[0].first), len(statistics[0].second))
-    chosen = int(choosing_share * most)
-    if min(chosen, most - chosen) < _FEWEST:
+    """What the scores prove; the first `choosing` of each neighbour only say where to look.
+
+    What is `expected` of the others is that they fall as often as these did; or, where these are
+    few and sums of many rounds, that all are normal.
+    """
+    rest_of = min(len(statistics[0].first), len(statistics[0].second)) - choosing
+    if min(choosing, rest_of) < _FEWEST:
         raise ParameterError(
-            f"{most} draws of a neighbour are too few to choose a set by and to count it; give "
-            f"at least {round(_FEWEST / min(choosing_share, 1.0 - choosing_share)) + 1}"
+            f"{choosing} draws of each neighbour to choose a set by and {rest_of} to count are too "
+            f"few; give at least {_FEWEST} for either"
         )
-    parts = [scores.split(chosen) for scores in statistics]
+    parts = [scores.split(choosing) for scores in statistics]
     first, rest = [part[0] for part in parts], [part[1] for part in parts]
     shares = Shares.of(confidence, len(certificate.curve))
     counted = len(rest[0].first), len(rest[0].second)
 
     def best(worth: _Worth, error: float) -> Hits:
-        return _choose(first, worth, error, counted).hits(rest)
+        return _choose(first, worth, error, counted, expected).hits(rest)
 
     def at_delta(p: Vector, q: Vector) -> Vector:
         return np.log(np.maximum(p - certificate.delta, 1e-300) / q)
@@ -113,19 +121,23 @@ def judge(
         certified=certificate.epsilon,
         lower_bound=best(at_delta, shares.at_delta).epsilon(certificate.delta, shares.at_delta),
         points=points,
-        trials=f"{counted[0]} and {counted[1]} draws counted, after {chosen} of each to choose by",
+        trials=f"{counted[0]} and {counted[1]} draws counted, after {choosing} of each to choose by",
     )
 
 
 def _choose(
-    statistics: Sequence[Scores], worth: _Worth, error: float, counted: tuple[int, int]
+    statistics: Sequence[Scores],
+    worth: _Worth,
+    error: float,
+    counted: tuple[int, int],
+    expected: Expected,
 ) -> _Set:
     """The set that would be worth most if the draws to be counted fell as these did."""
     found: list[tuple[float, _Set]] = []
     for number, scores in enumerate(statistics):
-        thresholds = _thresholds(scores)
-        first = 1.0 - np.searchsorted(np.sort(scores.first), thresholds) / len(scores.first)
-        second = 1.0 - np.searchsorted(np.sort(scores.second), thresholds) / len(scores.second)
+        thresholds = _thresholds(scores, expected)
+        above = _share_above if expected == "frequencies" else _normal_share_above
+        first, second = above(scores.first, thresholds), above(scores.second, thresholds)
         for below in (False, True):
             p, q = (1.0 - second, 1.0 - first) if below else (first, second)
             trials = counted[::-1] if below else counted
@@ -138,9 +150,21 @@ def _choose(
     return max(found, key=lambda one: one[0])[1]
 
 
-def _thresholds(scores: Scores) -> Vector:
+def _share_above(scores: Vector, thresholds: Vector) -> Vector:
+    return 1.0 - np.searchsorted(np.sort(scores), thresholds) / len(scores)
+
+
+def _normal_share_above(scores: Vector, thresholds: Vector) -> Vector:
+    spread = max(float(scores.std(ddof=1)), 1e-300)
+    return np.asarray(ndtr((scores.mean() - thresholds) / spread))
+
+
+def _thresholds(scores: Scores, expected: Expected) -> Vector:
     """All scores, or so many quantiles of them; the outer ones closer together."""
     distinct = np.unique(np.concatenate([scores.first, scores.second]))
+    if expected == "normal":
+        margin = 0.25 * float(np.ptp(distinct))
+        return np.linspace(distinct[0] - margin, distinct[-1] + margin, _THRESHOLDS)
     if len(distinct) <= _THRESHOLDS:
         return distinct
     ramp = np.linspace(0.0, 1.0, _THRESHOLDS)

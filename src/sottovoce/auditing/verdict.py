@@ -125,10 +125,11 @@ class Verdict:
     def finding(self) -> str:
         """In a sentence, with the point that shows it."""
         sure = "" if self.confidence >= 1.0 else f", with confidence {self.confidence:.4g}"
+        found = f"epsilon is at least {show_lower(self.lower_bound)}"
         if self.lower_bound > self.certified:
             return (
-                f"violated: epsilon is at least {show_lower(self.lower_bound)} at delta {self.delta:g}, "
-                f"certified {show_epsilon(self.certified)}{sure}"
+                f"violated: {found} at delta {self.delta:g}, certified "
+                f"{show_epsilon(self.certified)}{sure}"
             )
         for point in self.points:
             if point.violated:
@@ -139,10 +140,10 @@ class Verdict:
         if self.law_refuted is not None:
             return f"violated: what is drawn is not what was certified: {self.law_refuted}{sure}"
         if not math.isfinite(self.certified):
-            return f"nothing is certified; epsilon is at least {show_lower(self.lower_bound)}{sure}"
+            return f"nothing is certified; {found}{sure}"
         return (
-            f"holds: epsilon is at least {show_lower(self.lower_bound)} and certified to be at most "
-            f"{show_epsilon(self.certified)} at delta {self.delta:g}{sure}"
+            f"holds: {found} and certified to be at most {show_epsilon(self.certified)} at delta "
+            f"{self.delta:g}{sure}"
         )
 
     def plain(self) -> dict[str, Any]:

@@ -22,7 +22,8 @@ import numpy as np
 
 from sottovoce import files, parameters
 from sottovoce.adjacency import Unit
-from sottovoce.auditing.canaries import SCORES, Canaries, CanaryAlgorithm, blocks_of
+from sottovoce.auditing.canaries import Canaries, blocks_of
+from sottovoce.auditing.canary_rounds import SCORES, CanaryAlgorithm
 from sottovoce.auditing.one_run import judge_one_run
 from sottovoce.auditing.scores import Scores, judge
 from sottovoce.auditing.verdict import CONFIDENCE, Certificate, Verdict
@@ -43,11 +44,11 @@ AUDIT_NAME = "audit.json"
 Method = Literal["clients", "one-run"]
 OnRound = Callable[[int, int], None]  # rounds done, and of how many
 
-_AUDIT_CLIENTS = 1000
+_AUDIT_CLIENTS = 2000
 _REFERENCES = 64
 _REAL_CLIENTS = 20  # that train beside audit clients: these do not look at the model
-_MOST_NUMBERS = 1 << 31  # of canaries' gradients in all rounds, unless more canaries are asked for
-_CHOOSING_SHARE = 0.25
+_MOST_NUMBERS = 1 << 30  # of canaries' gradients in all rounds, unless more canaries are asked for
+_CHOOSING_SHARE = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +126,8 @@ def audit_spec(
             certificate,
             confidence=confidence,
             method="gradient canaries of audit clients",
-            choosing_share=_CHOOSING_SHARE,
+            choosing=round(_CHOOSING_SHARE * min((coins > 0).sum(), (coins < 0).sum())),
+            expected="normal",
         )
     else:
         verdict = judge_one_run(
@@ -206,7 +208,7 @@ def _audit_clients(
     """Audit clients like the smallest client of those that may spend most, half of them in."""
     like = _like(assembly)
     dimension, size = assembly.task.dimension, assembly.clients.sizes[like]
-    rows = size if assembly.algorithm.unit is Unit.SAMPLE else 1
+    rows = size if assembly.algorithm.record_sampling_rate < 1.0 else 1
     affordable = _MOST_NUMBERS // (dimension * rows * assembly.spec.rounds)
     count = canaries or int(np.clip(affordable, 100, _AUDIT_CLIENTS))
     parameters.integer("canaries", count, low=40, high=10**6, remedy="half of them are in")
