@@ -52,8 +52,8 @@ def audit_by_sampling(
                 report(done + count, 2 * draws)
 
         made.append(drawn(mechanism, values, draws, (seed, side), processes, note))
-    choosing = draws // 10
-    statistics = [_by_outcome(made[0], made[1], first - second, choosing)]
+    learning = choosing = draws // 20
+    statistics = [_by_outcome(made[0], made[1], first - second, learning)]
     laws = mechanism.law(first), mechanism.law(second)
     ratios = [log_ratio(*laws, decoded) for decoded in made]
     if ratios[0] is not None and ratios[1] is not None:
@@ -61,6 +61,7 @@ def audit_by_sampling(
     verdict = judge(
         statistics,
         certificate,
+        learning=learning,
         choosing=choosing,
         confidence=confidence,
         method="sampling of encode",
@@ -86,16 +87,16 @@ def telling_pair(
     return max(pairs, key=worth)
 
 
-def _by_outcome(first: Vector, second: Vector, difference: Vector, choosing: int) -> Scores:
-    """The log-ratio of outcomes' frequencies; or the projection, where there are too many.
+def _by_outcome(first: Vector, second: Vector, difference: Vector, learning: int) -> Scores:
+    """The log-ratio of outcomes' frequencies; or the projection, where few are seen twice.
 
-    Both what is counted and the frequencies come from the draws to choose by, and from no other: an
-    outcome that is not among them speaks for neither.
+    Both are decided by the first draws, which no set is chosen by and none counted: an outcome that
+    is not among them speaks for neither.
     """
     outcomes = _numbered(np.concatenate([first, second]))
     sides = outcomes[: len(first)], outcomes[len(first) :]
-    seen = [side[:choosing] for side in sides]
-    if len(np.unique(np.concatenate(seen))) > MAX_OUTCOMES:
+    seen = [side[:learning] for side in sides]
+    if len(np.unique(np.concatenate(seen))) > min(MAX_OUTCOMES, learning // 10):
         return Scores(first=first @ difference, second=second @ difference)
     size = int(outcomes.max()) + 1
     counts = [np.bincount(side, minlength=size) + 0.5 for side in seen]

@@ -21,6 +21,7 @@ from sottovoce.errors import ParameterError
 Expected = Literal["frequencies", "normal"]
 
 _THRESHOLDS = 512  # that are tried
+_DOUBT = 0.01
 _FEWEST = 8  # draws of each neighbour to choose by, and to count
 
 
@@ -31,12 +32,9 @@ class Scores:
     first: Vector
     second: Vector
 
-    def split(self, chosen: int) -> tuple["Scores", "Scores"]:
-        """The first draws of each, and the rest."""
-        return (
-            Scores(first=self.first[:chosen], second=self.second[:chosen]),
-            Scores(first=self.first[chosen:], second=self.second[chosen:]),
-        )
+    def part(self, start: int, stop: int | None) -> "Scores":
+        """Some draws of each, by their place."""
+        return Scores(first=self.first[start:stop], second=self.second[start:stop])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,23 +72,28 @@ def judge(
     certificate: Certificate,
     *,
     choosing: int,
+    learning: int = 0,
     confidence: float,
     method: str,
     expected: Expected = "frequencies",
 ) -> Verdict:
-    """What the scores prove; the first `choosing` of each neighbour only say where to look.
+    """What the scores prove; the first ones of each neighbour only say where to look.
+
+    The first `learning` have made the statistics themselves and say nothing new, so the next
+    `choosing` choose a set, and all others are counted.
 
     What is `expected` of the others is that they fall as often as these did; or, where these are
     few and sums of many rounds, that all are normal.
     """
-    rest_of = min(len(statistics[0].first), len(statistics[0].second)) - choosing
+    start = learning + choosing
+    rest_of = min(len(statistics[0].first), len(statistics[0].second)) - start
     if min(choosing, rest_of) < _FEWEST:
         raise ParameterError(
             f"{choosing} draws of each neighbour to choose a set by and {rest_of} to count are too "
             f"few; give at least {_FEWEST} for either"
         )
-    parts = [scores.split(choosing) for scores in statistics]
-    first, rest = [part[0] for part in parts], [part[1] for part in parts]
+    first = [scores.part(learning, start) for scores in statistics]
+    rest = [scores.part(start, None) for scores in statistics]
     shares = Shares.of(confidence, len(certificate.curve))
     counted = len(rest[0].first), len(rest[0].second)
 
@@ -121,7 +124,7 @@ def judge(
         certified=certificate.epsilon,
         lower_bound=best(at_delta, shares.at_delta).epsilon(certificate.delta, shares.at_delta),
         points=points,
-        trials=f"{counted[0]} and {counted[1]} draws counted, after {choosing} of each to choose by",
+        trials=f"{counted[0]} and {counted[1]} draws counted, after {start} of each to choose by",
     )
 
 
@@ -136,13 +139,14 @@ def _choose(
     found: list[tuple[float, _Set]] = []
     for number, scores in enumerate(statistics):
         thresholds = _thresholds(scores, expected)
-        above = _share_above if expected == "frequencies" else _normal_share_above
+        above = _above if expected == "frequencies" else _normal_above
         first, second = above(scores.first, thresholds), above(scores.second, thresholds)
         for below in (False, True):
-            p, q = (1.0 - second, 1.0 - first) if below else (first, second)
+            # Of one side the least, of the other the most that these draws allow for.
+            p, q = (1.0 - second[1], 1.0 - first[0]) if below else (first[0], second[1])
             trials = counted[::-1] if below else counted
-            low = intervals.lower(np.round(p * trials[0]), trials[0], error / 2.0)
-            high = intervals.upper(np.round(q * trials[1]), trials[1], error / 2.0)
+            low = intervals.lower(np.floor(p * trials[0]), trials[0], error / 2.0)
+            high = intervals.upper(np.ceil(q * trials[1]), trials[1], error / 2.0)
             values = worth(low, high)
             place = int(np.argmax(values))
             chosen = _Set(number=number, threshold=float(thresholds[place]), below=below)
@@ -150,13 +154,23 @@ def _choose(
     return max(found, key=lambda one: one[0])[1]
 
 
-def _share_above(scores: Vector, thresholds: Vector) -> Vector:
-    return 1.0 - np.searchsorted(np.sort(scores), thresholds) / len(scores)
+def _above(scores: Vector, thresholds: Vector) -> tuple[Vector, Vector]:
+    """How likely a score is at least a threshold, from below and from above.
+
+    A set of few scores looks better than it is, for it was chosen: so its frequency is not taken
+    at its word.
+    """
+    hits = len(scores) - np.searchsorted(np.sort(scores), thresholds)
+    return (
+        intervals.lower(hits, len(scores), _DOUBT),
+        intervals.upper(hits, len(scores), _DOUBT),
+    )
 
 
-def _normal_share_above(scores: Vector, thresholds: Vector) -> Vector:
+def _normal_above(scores: Vector, thresholds: Vector) -> tuple[Vector, Vector]:
     spread = max(float(scores.std(ddof=1)), 1e-300)
-    return np.asarray(ndtr((scores.mean() - thresholds) / spread))
+    share = np.asarray(ndtr((scores.mean() - thresholds) / spread))
+    return share, share
 
 
 def _thresholds(scores: Scores, expected: Expected) -> Vector:
