@@ -7,10 +7,11 @@ mechanism declares, in float64 rounded down by 1e-12.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 
@@ -35,6 +36,7 @@ from sottovoce.privacy.divergences import finite_hockey_stick, gaussian_delta
 # All outcomes of all coordinates together are enumerated up to this number.
 MAX_OUTCOMES = 5_000
 _ROUNDING = 1e-12
+_LARGEST_EPSILON = 1e3
 _DIGITS = 60  # of e^epsilon, where it meets fractions
 
 
@@ -53,24 +55,30 @@ def num_outcomes(law: Law) -> float:
 
 def delta_of(first: Law, second: Law, epsilon: float) -> float:
     """The exact delta of two laws, by enumeration of every outcome of a product."""
+    return deltas_of(first, second)(epsilon)
+
+
+def deltas_of(first: Law, second: Law) -> Callable[[float], float]:
+    """The exact delta of two laws as a function of epsilon; outcomes are enumerated once."""
     match first, second:
         case FiniteLaw(), FiniteLaw():
-            return finite_hockey_stick(*_product(first, second), epsilon)
+            return partial(finite_hockey_stick, *_product(first, second))
         case JointLaw(), JointLaw():
-            return finite_hockey_stick(first.pmf, second.pmf, epsilon)
+            return partial(finite_hockey_stick, first.pmf, second.pmf)
+        case _ if _differing(first, second) == 0:
+            return lambda epsilon: 0.0  # noqa: ARG005
         case GaussianLaw(), GaussianLaw():
-            shift = float(np.linalg.norm(first.centre - second.centre)) / first.stddev
-            return gaussian_delta(shift, epsilon) if shift > 0.0 else 0.0
+            return partial(
+                gaussian_delta, float(np.linalg.norm(first.centre - second.centre)) / first.stddev
+            )
         case LaplaceLaw(), LaplaceLaw() if _differing(first, second) == 1:
             shift = float(np.abs(first.centre - second.centre).max()) / first.scale
-            return max(0.0, -math.expm1((epsilon - shift) / 2.0))
+            return lambda epsilon: max(0.0, -math.expm1((epsilon - shift) / 2.0))
         case StaircaseLaw(), StaircaseLaw() if _differing(first, second) == 1:
-            shift = float(np.abs(first.centre - second.centre).max()) / first.noise.step
-            return finite_hockey_stick(*_staircase_masses(first.noise, shift), epsilon)
-        case PointLaw(), PointLaw():
-            return float(_differing(first, second) > 0)
+            steps = float(np.abs(first.centre - second.centre).max()) / first.noise.step
+            return partial(finite_hockey_stick, *_staircase_masses(first.noise, steps))
         case _:
-            return 0.0 if _differing(first, second) == 0 else 1.0
+            return lambda epsilon: 1.0  # noqa: ARG005
 
 
 def _is_known(first: Law, second: Law) -> bool:
@@ -108,17 +116,17 @@ def _staircase_masses(noise: Staircase, shift: float) -> tuple[Vector, Vector]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pair:
-    """Two neighbours, in the order in which they are compared."""
+    """Two neighbours, in the order in which they are compared, and their delta in float64."""
 
     first: Vector
     second: Vector
+    delta: Callable[[float], float]
 
-    def delta(self, mechanism: Mechanism, epsilon: float) -> float:
+    def certain_delta(self, mechanism: Mechanism, epsilon: float) -> float:
         """The exact delta, rounded down."""
         if isinstance(mechanism, TableMechanism):
             return table_delta(mechanism, self.first, self.second, epsilon)
-        exact = delta_of(mechanism.law(self.first), mechanism.law(self.second), epsilon)
-        return max(0.0, exact * (1.0 - 1e-9) - _ROUNDING)
+        return max(0.0, self.delta(epsilon) * (1.0 - 1e-9) - _ROUNDING)
 
 
 def table_delta(mechanism: TableMechanism, first: Vector, second: Vector, epsilon: float) -> float:
@@ -163,15 +171,11 @@ def audit_by_enumeration(
     pairs = list(_known_pairs(mechanism, adjacency))
     if not pairs or not math.isfinite(certificate.epsilon):
         return None
-    epsilons = [epsilon for epsilon, _ in certificate.curve]
-    points = tuple(
-        Point(
-            epsilon=epsilon,
-            certified_delta=certified,
-            measured_delta=_worst(mechanism, pairs, epsilon).delta(mechanism, epsilon),
-        )
-        for epsilon, certified in certificate.curve
-    )
+    points = []
+    for epsilon, certified in certificate.curve:
+        worst = max(pairs, key=lambda pair: pair.delta(epsilon))
+        measured = worst.certain_delta(mechanism, epsilon)
+        points.append(Point(epsilon=epsilon, certified_delta=certified, measured_delta=measured))
     exactly = isinstance(mechanism, TableMechanism)
     return Verdict(
         method="exact enumeration of " + ("the integer table" if exactly else "the declared law"),
@@ -179,45 +183,35 @@ def audit_by_enumeration(
         delta=delta,
         confidence=1.0,
         certified=certificate.epsilon,
-        lower_bound=_epsilon_at(mechanism, pairs, delta),
-        points=points,
-        trials=f"{len(pairs)} ordered pairs of neighbours at {1 + len(epsilons)} points",
+        lower_bound=_epsilon_at(pairs, delta),
+        points=tuple(points),
+        trials=f"{len(pairs)} ordered pairs of neighbours at {1 + len(points)} points",
     )
 
 
 def _known_pairs(mechanism: Mechanism, adjacency: Adjacency) -> Iterator[_Pair]:
     for pair in neighbours(mechanism.input_domain, adjacency, np.random.default_rng(5)):
         for first, second in (pair, pair[::-1]):
-            if _is_known(mechanism.law(first), mechanism.law(second)):
-                yield _Pair(first=first, second=second)
+            laws = mechanism.law(first), mechanism.law(second)
+            if _is_known(*laws):
+                yield _Pair(first=first, second=second, delta=deltas_of(*laws))
 
 
-def _worst(mechanism: Mechanism, pairs: list[_Pair], epsilon: float) -> _Pair:
-    """The pair with the largest delta, as float64 sees it."""
-    return max(
-        pairs,
-        key=lambda pair: delta_of(mechanism.law(pair.first), mechanism.law(pair.second), epsilon),
-    )
-
-
-_LARGEST_EPSILON = 1e3
-
-
-def _epsilon_at(mechanism: Mechanism, pairs: list[_Pair], delta: float) -> float:
+def _epsilon_at(pairs: list[_Pair], delta: float) -> float:
     """An epsilon at which some pair's delta still exceeds `delta`; infinite if it always does."""
-    laws = [(mechanism.law(pair.first), mechanism.law(pair.second)) for pair in pairs]
-
-    def exceeds(epsilon: float) -> bool:
-        return max(delta_of(*two, epsilon) for two in laws) > delta * (1.0 + 1e-9) + _ROUNDING
-
-    if not exceeds(0.0):
-        return 0.0
-    if exceeds(_LARGEST_EPSILON):
-        return math.inf
-    low, high = 0.0, 1.0
-    while exceeds(high):
-        low, high = high, 2.0 * high
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if exceeds(middle) else (low, middle)
-    return low
+    slack = delta * 1e-9 + _ROUNDING
+    largest = 0.0
+    for pair in pairs:
+        if pair.delta(largest) <= delta + slack:
+            continue  # an earlier pair has a larger epsilon
+        low, high = largest, 2.0 * largest + 1.0
+        while pair.delta(high) > delta + slack:
+            low, high = high, 2.0 * high
+            if high > _LARGEST_EPSILON:
+                return math.inf
+        while high - low > 1e-9 * high:
+            middle = (low + high) / 2.0
+            exceeds = pair.delta(middle) > delta + slack
+            low, high = (middle, high) if exceeds else (low, middle)
+        largest = low
+    return largest
