@@ -58,7 +58,6 @@ app.add_typer(privacy.app, name="privacy")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(audit.app, name="audit")
 app.add_typer(deploy.app, name="deploy")
-app.add_typer(attack.app, name="attack")
 app.add_typer(benchmark.app, name="benchmark")
 
 
