@@ -4,7 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from specs import small_table
+from torch import Tensor, nn
 
 from sottovoce.config.loading import parse
 from sottovoce.config.spec import RunSpec
@@ -14,6 +16,7 @@ from sottovoce.experiments.assembly import assemble
 from sottovoce.experiments.stacked_runs import train_many
 from sottovoce.learning import datasets
 from sottovoce.learning.datasets import Dataset
+from sottovoce.learning.task import Task
 from sottovoce.simulation import stacked
 
 MECHANISMS: list[dict[str, Any]] = [
@@ -95,6 +98,26 @@ def test_what_cannot_be_stacked_is_trained_all_the_same(data: Dataset) -> None:
     found = train_many(parse(table), data, runs)
     np.testing.assert_array_equal(found, one_by_one(parse(table), data, runs))
     assert not np.array_equal(found[0], found[1])
+
+
+class Asking(nn.Module):
+    """Looks at numbers while it computes, which torch.func cannot do for many at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.inner(x)
+        return outputs if outputs.sum().item() > 0.0 else 2.0 * outputs
+
+
+def test_modules_that_vmap_refuses_are_not_stacked(data: Dataset) -> None:
+    def task_of(module: nn.Module) -> Task:
+        return Task(module, torch.zeros(2, 64), torch.zeros(2, dtype=torch.int64))
+
+    assert not stacked_runs._vmap_takes(task_of(Asking()), data)
+    assert stacked_runs._vmap_takes(task_of(nn.Linear(64, 10)), data)
 
 
 def test_rows_without_owners_are_refused(data: Dataset) -> None:

@@ -18,7 +18,7 @@ from sottovoce.attacks.confidences import logit_confidences
 from sottovoce.errors import DataError
 
 OWN_THRESHOLD = 0.5
-_MOST_EXAMPLES = 20_000  # of a class: more would only take longer
+_MOST_EXAMPLES = 10_000  # of a class: more would only take longer
 
 Features = NDArray[np.float64]
 

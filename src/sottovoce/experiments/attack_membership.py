@@ -1,5 +1,6 @@
 """Membership inference against a run: shadow models by its own recipe, then every attack."""
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from sottovoce import files, parameters
+from sottovoce import files
 from sottovoce.attacks import membership, roc
 from sottovoce.attacks.candidates import Candidates, check_enough, choose, design
 from sottovoce.attacks.confidences import check_classifies, outputs_of
 from sottovoce.attacks.membership import ATTACKS, Attack, Siege
 from sottovoce.attacks.roc import Estimate, Verdicts
+from sottovoce.errors import DataError
+from sottovoce.experiments.data import task_of
 from sottovoce.experiments.finished_run import FinishedRun
 from sottovoce.experiments.shadow_models import OnStep, Recipe, shadow_models
 from sottovoce.learning.datasets import Dataset
@@ -42,10 +45,7 @@ def attack(run: FinishedRun, plan: Plan, on_step: OnStep) -> tuple[dict[str, Any
     check_classifies(run.ground.task)
     randomness = SeededRandomness(run.spec.seed)
     chosen = _candidates(run.data, plan, randomness)
-    fprs = _rates(plan, len(chosen) // 2)
-    for fpr in fprs:
-        roc.check_fpr(fpr, len(chosen) // 2)
-        check_enough(plan.shadows, len(chosen), fpr)
+    fprs = _rates(plan, len(chosen))
     siege = _besieged(run, plan, chosen, randomness, on_step)
 
     def on_attack(name: Attack) -> None:
@@ -79,11 +79,22 @@ def _candidates(data: Dataset, plan: Plan, randomness: SeededRandomness) -> Cand
     return choose(members, others, wanted, randomness.generator("candidates"))
 
 
-def _rates(plan: Plan, num_non_members: int) -> list[float]:
-    if plan.fprs:
-        return [parameters.inner_fraction("fpr", fpr) for fpr in plan.fprs]
-    first, *others = USUAL_FPRS
-    return [first, *(fpr for fpr in others if fpr * num_non_members >= 1.0 - 1e-9)]
+def _rates(plan: Plan, num_candidates: int) -> list[float]:
+    """The rates asked for; if none are, the first usual one and what further ones can be shown."""
+
+    def check(fpr: float) -> None:
+        roc.check_fpr(fpr, num_candidates // 2)
+        check_enough(plan.shadows, num_candidates, fpr)
+
+    asked = plan.fprs or USUAL_FPRS[:1]
+    for fpr in asked:
+        check(fpr)
+    rates = list(asked)
+    for fpr in () if plan.fprs else USUAL_FPRS[1:]:
+        with contextlib.suppress(DataError):
+            check(fpr)
+            rates.append(fpr)
+    return rates
 
 
 def pool_of(data: Dataset) -> Dataset:
@@ -113,6 +124,8 @@ def _besieged(
     recipe = Recipe(spec=spec, pool=pool, rows=rows)
     shadows = shadow_models(recipe, run.folder / SHADOWS, on_step)
     task = run.ground.task
+    if plan.device is not None:  # where shadows are, the attacks are too
+        task = task_of(spec, run.data, SeededRandomness(spec.seed))
     features = np.array(pool.train_features[chosen.rows], dtype=np.float32)
     return Siege(
         task=task,
@@ -198,7 +211,8 @@ def _notes(plan: Plan, fprs: Sequence[float], chosen: Candidates) -> list[str]:
         )
     missing = [fpr for fpr in USUAL_FPRS if not plan.fprs and fpr not in fprs]
     notes += [
-        f"The false-positive rate {fpr:g} is left out: it takes {round(2 / fpr)} candidates."
+        f"The false-positive rate {fpr:g} is left out: it takes {round(2 / fpr)} candidates, and "
+        "shadow models for it."
         for fpr in missing
     ]
     return notes

@@ -1,9 +1,9 @@
 """One recipe of `udp-mia`: train shadows and targets, attack, measure."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -14,10 +14,11 @@ from sottovoce.attacks.canary import Climb
 from sottovoce.attacks.candidates import Mask, design
 from sottovoce.attacks.confidences import outputs_of
 from sottovoce.attacks.membership import ATTACKS, Attack, Scored, Siege
-from sottovoce.attacks.roc import Verdicts
+from sottovoce.attacks.roc import Estimate, Verdicts
 from sottovoce.experiments.assembly import assemble
 from sottovoce.experiments.attack_membership import roc_chart
 from sottovoce.experiments.experiment import Figure, Row, Settings
+from sottovoce.experiments.intervals import mean_and_half_width
 from sottovoce.experiments.mia_grid import RATES, Cell, Scale, spec_of
 from sottovoce.experiments.shadow_models import Recipe, shadow_models
 from sottovoce.learning import datasets
@@ -30,11 +31,34 @@ _FPRS = {"tpr_at_1_percent": 0.01, "tpr_at_0.1_percent": 0.001}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A mean over targets. Its interval is the wider of two on either side, kept within [0, 1]:
+
+    Student's over the targets, which knows how trainings differ, and is too narrow where a few of
+    them happen to agree; and that of all targets' candidates together, which knows how few they
+    are.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float], together: Estimate) -> "Measured":
+        mean, half = mean_and_half_width(values)
+        return cls(
+            value=mean,
+            low=max(0.0, min(mean - half, together.low)),
+            high=min(1.0, max(mean + half, together.high)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CellResult:
-    """What the attacks found: a value for each target, by attack and measure."""
+    """What the attacks found, by attack and measure."""
 
     cell: Cell
-    measured: Mapping[Attack, Mapping[str, Sequence[float]]]
+    measured: Mapping[Attack, Mapping[str, Measured]]
     pooled: Mapping[Attack, Verdicts]  # of all targets, for pictures
     members_accuracy: float
     others_accuracy: float
@@ -125,18 +149,22 @@ def _accuracies(siege: Siege, held: Mask) -> tuple[float, float]:
     return float(right[held].mean()), float(right[~held].mean())
 
 
-def _measured(one: Scored, held: Mask) -> dict[str, list[float]]:
-    """A value for each target; rates that so few non-members cannot show are left out."""
-    each = [Verdicts.of(scores, mask) for scores, mask in zip(one.scores, held, strict=True)]
+def _measured(one: Scored, held: Mask) -> dict[str, Measured]:
+    """Every measure; rates that so few non-members cannot show are left out."""
     non_members = int((~held[0]).sum())
-    found = {
-        name: [roc.true_positive_rate(verdicts, fpr).value for verdicts in each]
+    measures: dict[str, Callable[[Verdicts], Estimate]] = {
+        name: partial(roc.true_positive_rate, fpr=fpr)
         for name, fpr in _FPRS.items()
         if fpr * non_members >= 1.0 - 1e-9
     }
-    found["balanced_accuracy"] = [roc.balanced_accuracy(v, one.threshold).value for v in each]
-    found["auc"] = [roc.area(verdicts).value for verdicts in each]
-    return found
+    measures["balanced_accuracy"] = partial(roc.balanced_accuracy, threshold=one.threshold)
+    measures["auc"] = roc.area
+    each = [Verdicts.of(scores, mask) for scores, mask in zip(one.scores, held, strict=True)]
+    together = _pooled(one, held)
+    return {
+        name: Measured.of([measure(own).value for own in each], measure(together))
+        for name, measure in measures.items()
+    }
 
 
 def _pooled(one: Scored, held: Mask) -> Verdicts:

@@ -24,7 +24,7 @@ class DenseStack:
     values: Tensor
 
     def squared_norms(self) -> Tensor:
-        return self.values.square().sum(dim=2)
+        return _squares(self.values)
 
     def totals(self, weights: Tensor) -> Tensor:
         return torch.bmm(weights, self.values)
@@ -41,7 +41,7 @@ class OuterStack:
     right: Tensor
 
     def squared_norms(self) -> Tensor:
-        return self.left.square().sum(dim=2) * (1.0 + self.right.square().sum(dim=2))
+        return _squares(self.left) * (1.0 + _squares(self.right))
 
     def totals(self, weights: Tensor) -> Tensor:
         models, clients, samples = weights.shape
@@ -63,7 +63,7 @@ class FilterStack:
     biases: Tensor
 
     def squared_norms(self) -> Tensor:
-        return self.filters.flatten(2).square().sum(dim=2) + self.biases.square().sum(dim=2)
+        return _squares(self.filters.flatten(2)) + _squares(self.biases)
 
     def totals(self, weights: Tensor) -> Tensor:
         models, clients, _ = weights.shape
@@ -76,6 +76,12 @@ class FilterStack:
         keep = finite[:, :, None]
         filters = torch.where(keep[..., None, None, None], self.filters, 0.0)
         return FilterStack(filters, torch.where(keep, self.biases, 0.0))
+
+
+def _squares(values: Tensor) -> Tensor:
+    """(models, samples): sums of squares, without a tensor of squares."""
+    norms: Tensor = torch.linalg.vector_norm(values, dim=2)
+    return norms.square()
 
 
 LayerStack = DenseStack | OuterStack | FilterStack

@@ -112,11 +112,7 @@ class _Stack:
         models = torch.from_numpy(np.stack([one.model for one in self.runs])).to(self.task.device)
         velocity = torch.zeros_like(models)
         for number in range(1, rounds + 1):
-            updates = self._updates(number, models.float())
-            numbers = range(len(self.runs))
-            means = torch.stack(
-                list(self.workers(lambda i, u=updates, n=number: self._mean(i, n, u[i]), numbers))
-            )
+            means = self._means(number, self._updates(number, models.float()))
             velocity = self.algorithm.server_momentum * velocity + means
             models = models + self.algorithm.server_learning_rate * velocity
             if on_round:
@@ -160,8 +156,7 @@ class _Stack:
         owners = np.full((len(batch), longest), -1, dtype=np.int64)  # nobody's: only fills up
         for i, (own_rows, own_owners) in enumerate(batch):
             rows[i, : len(own_rows)], owners[i, : len(own_rows)] = own_rows, own_owners
-        places = torch.from_numpy(rows).to(device, non_blocking=True)
-        whose = torch.from_numpy(owners).to(device, non_blocking=True)
+        places, whose = _sent(rows, device), _sent(owners, device)
         clients = torch.arange(self.num_clients, device=device)[None, :, None]
         for start in range(0, longest, samples):
             part = slice(start, start + samples)
@@ -171,6 +166,12 @@ class _Stack:
             found = self.task.stacked_gradients(models, features, labels)
             total += found.clipped_totals(self.work.limit, shares)
         return total
+
+    def _means(self, number: int, updates: Tensor) -> Tensor:
+        def mean(index: int) -> Tensor:
+            return self._mean(index, number, updates[index])
+
+        return torch.stack(list(self.workers(mean, range(len(self.runs)))))
 
     def _mean(self, index: int, number: int, updates: Tensor) -> Tensor:
         """What the server makes of one run's messages."""
@@ -185,6 +186,14 @@ class _Stack:
             rows = updates if portion.positions is None else updates[portion.positions]
             total += turned_total(portion.law, DenseRows(rows), portion.weights, generator, turn)
         return total / sum(part.weight for part in one.parts)
+
+
+def _sent(rows: Rows, device: torch.device) -> Tensor:
+    """Rows on the device; a GPU is not waited for, which takes memory that stays where it is."""
+    there = torch.from_numpy(rows)
+    if device.type == "cuda":
+        there = there.pin_memory()
+    return there.to(device, non_blocking=True)
 
 
 @contextlib.contextmanager

@@ -2,11 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sottovoce.experiments.experiment import Findings, Row, Settings, experiment
-from sottovoce.experiments.intervals import mean_and_half_width
 from sottovoce.experiments.learning_study import data_in
 
 if TYPE_CHECKING:  # bring torch, which 'experiment list' does not need
@@ -20,20 +18,6 @@ CHANCE = {
     "balanced_accuracy": 0.5,
     "auc": 0.5,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """A mean over targets with Student's 95% interval, kept within [0, 1]."""
-
-    value: float
-    low: float
-    high: float
-
-
-def spread(values: Sequence[float]) -> Spread:
-    mean, half = mean_and_half_width(values)
-    return Spread(value=mean, low=max(0.0, mean - half), high=min(1.0, mean + half))
 
 
 @experiment(
@@ -85,8 +69,7 @@ def _rows(result: "CellResult") -> list[Row]:
             "epsilon": cell.epsilon,
         }
         for name in MEASURES:
-            values = measured.get(name)
-            own = spread(values) if values else None
+            own = measured.get(name)
             row[name] = own.value if own else None
             row[f"{name}_low"] = own.low if own else None
             row[f"{name}_high"] = own.high if own else None
@@ -117,15 +100,15 @@ def _figure(row: Row, name: str) -> str:
 
 def verdict(rows: Sequence[Row]) -> str:
     """Where attacks beat guessing, recipe by recipe, and where their intervals contain chance."""
-    lines = [_of_open(rows)]
+    lines = _of_open(rows)
     private = [row for row in rows if row["epsilon"] is not None]
     figures = [(row, name) for row in private for name in MEASURES if row[name] is not None]
     above = [(row, name) for row, name in figures if _side(row, name) > 0]
     below = [(row, name) for row, name in figures if _side(row, name) < 0]
     contained = len(figures) - len(above) - len(below)
     lines.append(
-        f"With privacy {contained} of {len(figures)} intervals contain chance; at 95% some "
-        f"{0.025 * len(figures):.0f} would lie above it by luck alone, and as many below."
+        f"With privacy {contained} of {len(figures)} intervals contain chance; at 95% up to "
+        f"{0.05 * len(figures):.1f} may miss it by luck alone."
     )
     if above:
         named = "; ".join(
@@ -154,20 +137,23 @@ def _words(name: str) -> str:
     }[name]
 
 
-def _of_open(rows: Sequence[Row]) -> str:
-    sentences = []
+def _of_open(rows: Sequence[Row]) -> list[str]:
+    """TPR at 1% FPR and AUC without privacy, a line for each recipe."""
+    lines: dict[str, list[str]] = {}
     for row in (row for row in rows if row["epsilon"] is None):
         name = "tpr_at_1_percent"
         how = {1: "beats", 0: "cannot be told from", -1: "is below"}[_side(row, name)]
         value = row[name]
         assert isinstance(value, float)
-        sentences.append(
-            f"{row['attack']} on '{row['mechanism']}' {how} chance: TPR at 1% FPR "
-            f"{_figure(row, name)}, {value / CHANCE[name]:.1f} times chance, AUC "
-            f"{_figure(row, 'auc')}; models are right on {row['members_accuracy']:.3f} of members "
-            f"and {row['others_accuracy']:.3f} of others"
+        begin = (
+            f"{str(row['mechanism']).capitalize()} (models right on {row['members_accuracy']:.3f} "
+            f"of members, {row['others_accuracy']:.3f} of others), TPR at 1% FPR: "
         )
-    return "Without privacy: " + "; ".join(sentences) + "."
+        lines.setdefault(begin, []).append(
+            f"{row['attack']} {how} chance with {_figure(row, name)}, {value / CHANCE[name]:.1f} "
+            f"times chance (AUC {_figure(row, 'auc')})"
+        )
+    return [begin + "; ".join(found) + "." for begin, found in lines.items()]
 
 
 def _of_favourite(private: Sequence[Row]) -> str:
@@ -204,9 +190,9 @@ def _method(scale: "Scale", settings: Settings) -> str:
         "for each mechanism, and no attack had a say in them.\n"
         "LiRA asks about an image as it is, mirrored and moved by a pixel; Canary makes "
         f"{scale.canary_queries} queries a candidate in {scale.canary_steps} steps. Figures are "
-        "means over targets with Student's 95% interval; balanced accuracy is at each attack's own "
-        "threshold. Targets share their candidates, so that intervals speak of other trainings, "
-        "not of other images.\n"
+        "means over targets; an interval is the wider, on either side, of Student's over targets "
+        "and of the one for all targets' candidates together (95% each; exact for rates, DeLong's "
+        "for AUC). Balanced accuracy is at each attack's own threshold.\n"
         "The paper's accuracies are taken as balanced ones. Its models are larger, and it does not "
         "say how many records or shadow models it has."
     )
