@@ -10,7 +10,7 @@ from specs import small_spec
 
 from sottovoce.experiments.runner import run
 
-SIDE, CLASSES, ROWS = 12, 3, 60
+SIDE, CLASSES, ROWS = 12, 3, 100
 
 
 def _own_images(path: Path) -> str:
@@ -42,14 +42,14 @@ def _run(tmp_path: Path, **changes: Any) -> Path:
 def test_without_privacy_images_come_back_and_are_drawn(cli: Any, tmp_path: Path) -> None:
     folder, plot = _run(tmp_path), tmp_path / "grid.svg"
     result = cli(
-        *("attack", "reconstruction", folder, "--images", 4, "--iterations", 150),
+        *("attack", "reconstruction", folder, "--images", 8, "--iterations", 150),
         *("--plot", plot, "--json"),
     ).json
     assert result["ssim"]["low"] > 0.6
     assert result["beats_mean_image"] == {"mse": True, "mae": True, "ssim": True}
     assert set(result["baselines"]) == {"grey", "mean image"}
     assert result == json.loads((folder / "attack-reconstruction.json").read_text())
-    assert plot.read_text().count("<image ") == 8
+    assert plot.read_text().count("<image ") == 16
 
 
 def test_one_bit_with_a_budget_gives_no_image(cli: Any, tmp_path: Path) -> None:
@@ -87,6 +87,8 @@ def test_other_ways_to_attack(cli: Any, tmp_path: Path) -> None:
     ).json
     assert result["model_at"] == "final"
     assert result["mse"]["low"] <= result["mse"]["mean"] <= result["mse"]["high"]
+    leaked = result["mse_less_on_own_rows"]  # the control: images that were not trained on
+    assert leaked["low"] < 0.0 < leaked["high"]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_other_ways_to_attack(cli: Any, tmp_path: Path) -> None:
         (("--images", 1), "images must be an integer from 2"),
         (("--images", 4, "--batch", 4), "one update has no interval"),
         (("--images", 202, "--batch", 101), "from 1 to 100, got 101"),
-        (("--images", 100), "exceeds the 48 training rows"),
+        (("--images", 100), "exceeds the 80 training rows"),
         (("--method", "learned", "--images", 4, "--batch", 2), "--batch is for the method"),
         (("--images", 4, "--batch", 2, "--labels", "inferred"), "set --batch 1"),
         (("--iterations", 0), "iterations must be an integer from 1"),

@@ -264,7 +264,7 @@ def test_attributes_stay_with_their_rows_whatever_is_taken() -> None:
 
 
 def test_attributes_that_do_not_fit_the_rows_are_refused() -> None:
-    rows = {
+    rows: dict[str, Any] = {
         "train_features": np.zeros((4, 1), np.float32),
         "train_labels": np.zeros(4, np.int64),
         "test_features": np.zeros((4, 1), np.float32),

@@ -119,7 +119,7 @@ def test_outputs_follow_from_the_embeddings_by_the_last_layer() -> None:
     weight, bias = list(module.parameters())[-2:]
     assert embeddings.shape == (5, 256)
     torch.testing.assert_close(embeddings @ weight.T + bias, task.outputs(flat, x))
-    assert not module[-1]._forward_pre_hooks  # type: ignore[operator, union-attr]
+    assert not any(layer._forward_pre_hooks for layer in module.modules())
 
 
 def test_a_module_that_does_not_end_in_a_linear_layer_has_no_embeddings() -> None:

@@ -91,6 +91,12 @@ def _print(result: dict[str, Any], plot: Path | None) -> None:
         if won
         else "The attack does not beat the mean image, which needs no attack."
     )
+    if leaked := result["mse_less_on_own_rows"]:
+        better = "better" if leaked["low"] > 0.0 else "not told apart from chance"
+        verdict += (
+            f" Training images are guessed with an MSE {_with_interval(leaked)} below that of "
+            f"images the model never saw: {better}."
+        )
     typer.echo(f"{verdict}\n{result['setting']}")
     if plot is not None:
         typer.echo(f"Pictures: {plot}")

@@ -28,7 +28,7 @@ from sottovoce.attacks.learned_reconstruction import LearnedReconstruction, reco
 from sottovoce.attacks.sent_updates import Sender, decoded_updates
 from sottovoce.channels.channel import Direct
 from sottovoce.config.spec import RunSpec
-from sottovoce.domains import Domain
+from sottovoce.domains import Domain, Vector
 from sottovoce.errors import ConfigError, DataError, ParameterError
 from sottovoce.experiments.assembly import channel_of
 from sottovoce.experiments.finished_run import FinishedRun
@@ -38,11 +38,13 @@ from sottovoce.experiments.reconstruction_scores import (
     Images,
     baselines,
     beats,
+    difference,
     gains,
     scores,
     summary,
 )
 from sottovoce.learning.clients import ClientData
+from sottovoce.learning.task import Task
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.randomness import SeededRandomness
@@ -103,10 +105,18 @@ def attack_reconstruction(
     """Attack, measure beside the baselines, and leave the result in the run's folder."""
     _check_images(run)
     originals, labels = _chosen(run, request)
+    mismatch, unseen = None, None
     if request.method == "inversion":
         found, mismatch = _inverted(run, request, originals, labels, on_step)
     else:
-        found, mismatch = _from_outputs(run, request, originals), None
+        found, unseen = guessed_from_outputs(
+            run.ground.task,
+            run.ground.task.initial_model() if request.model_at == "initial" else run.model,
+            originals,
+            run.data.test_features,
+            request.learned,
+            seed=request.seed,
+        )
     measured = scores(originals, found)
     plain = baselines(originals, run.data.test_features)
     gain = gains(measured, plain[MEAN_IMAGE])
@@ -123,6 +133,7 @@ def attack_reconstruction(
         "baselines": {name: summary(one) for name, one in plain.items()},
         "gain_over_mean_image": gain,
         "beats_mean_image": {name: beats(one) for name, one in gain.items()},
+        "mse_less_on_own_rows": None if unseen is None else difference(unseen, measured.mse),
         "setting": _setting(run, request),
     }
     files.write_json(run.folder / RESULT, result, sort_keys=False)
@@ -274,25 +285,37 @@ def _inverted(
     return found.images, found.mismatch
 
 
-def _from_outputs(run: FinishedRun, request: Request, originals: Images) -> Images:
-    model = run.ground.task.initial_model() if request.model_at == "initial" else run.model
-    guesses = reconstruct_from_outputs(
-        run.ground.task,
-        model,
-        originals[:, 0],
-        np.asarray(run.data.test_features, dtype=np.float32),
-        request.learned,
-        seed=request.seed,
-    )
-    return guesses.refined[:, None]
+def guessed_from_outputs(
+    task: Task,
+    model: Vector,
+    originals: Images,
+    others: NDArray[Any],
+    attack: LearnedReconstruction,
+    *,
+    seed: int,
+) -> tuple[Images, Vector]:
+    """Guesses at `originals`, and the squared errors of guesses at rows that were not trained on.
+
+    Outputs on a row say something of the row whether or not it was trained on: only what is better
+    on a model's own rows has leaked in training. The control rows are taken from `others`, and the
+    decoder learns from the rest of them.
+    """
+    count = min(len(originals), len(others) // 2)
+    unseen = np.asarray(others[:count], dtype=np.float32)
+    auxiliary = np.asarray(others[count:], dtype=np.float32)
+    rows = np.concatenate([originals[:, 0], unseen])
+    guesses = reconstruct_from_outputs(task, model, rows, auxiliary, attack, seed=seed).refined
+    control = image_quality.mean_squared_errors(unseen, guesses[len(originals) :])
+    return guesses[: len(originals), None], control
 
 
 def _setting(run: FinishedRun, request: Request) -> str:
     """What was assumed, for whoever reads the figures."""
     if request.method == "learned":
         return (
-            "The attacker has the model, its outputs on training images, and the test images to "
-            "learn a decoder from."
+            "The attacker has the model, its outputs on training images, and test images to learn "
+            "a decoder from. Outputs tell of any image, trained on or not: what training leaks is "
+            "how much better training images are guessed than other test images, the control."
         )
     labels = "knows the labels" if request.known_labels else "infers the label from the update"
     several = "s" if request.batch > 1 else ""

@@ -13,10 +13,10 @@ from sottovoce.algorithms.algorithm import Step
 from sottovoce.algorithms.fedavg import FedAvg, SampleClippedGradient
 from sottovoce.attacks import image_quality
 from sottovoce.attacks.inversion import ClippedMean, Inversion, OnStep, Target, invert
-from sottovoce.attacks.learned_reconstruction import LearnedReconstruction, reconstruct_from_outputs
+from sottovoce.attacks.learned_reconstruction import LearnedReconstruction
 from sottovoce.attacks.sent_updates import Sender, decoded_updates
 from sottovoce.domains import Domain, Vector
-from sottovoce.experiments.attack_reconstruction import pictures
+from sottovoce.experiments.attack_reconstruction import guessed_from_outputs, pictures
 from sottovoce.experiments.reconstruction_scores import Images, Scores, baseline_guesses, scores
 from sottovoce.experiments.target_models import TargetModel, for_one_release
 from sottovoce.experiments.udp_mechanisms import CLIP_NORM, Contender
@@ -123,21 +123,13 @@ def inversion_cells(
 def learned_cell(
     target: TargetModel, found: Victims, attack: LearnedReconstruction
 ) -> dict[str, Any]:
-    """The learned reconstruction of a model's own rows, and as a control of rows it never saw.
-
-    Outputs on a row say something of the row whether or not it was trained on: only what is better
-    on the model's own rows has leaked in training.
-    """
-    others = np.asarray(target.data.test_features, dtype=np.float32)
-    unseen, auxiliary = others[: len(found.images)], others[len(found.images) :]
-    rows = np.concatenate([found.images[:, 0], unseen])
-    guesses = reconstruct_from_outputs(
-        target.task, target.model, rows, auxiliary, attack, seed=1
-    ).refined[:, None]
-    control = scores(unseen[:, None], guesses[len(found.images) :])
+    """The learned reconstruction of a model's own rows, and as a control of rows it never saw."""
+    guesses, unseen = guessed_from_outputs(
+        target.task, target.model, found.images, target.data.test_features, attack, seed=1
+    )
     return {
-        **_cell(found.images, guesses[: len(found.images)]),
-        "unseen_mse": control.mse.tolist(),
+        **_cell(found.images, guesses),
+        "unseen_mse": unseen.tolist(),
         "accuracy": target.accuracy,
         "learning_rate": target.learning_rate,
     }

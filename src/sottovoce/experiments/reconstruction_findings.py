@@ -138,7 +138,10 @@ def _grid(cells: Sequence[Cell], part: str, batch: int, name: str) -> Figure:
         rows=[
             PictureRow(
                 name=cell["mechanism"],
-                pictures=[Picture(source=s, caption=c) for s, c in cell["pictures"]],
+                pictures=[
+                    Picture(source=source, caption="" if cell["mechanism"] == ORIGINAL else caption)
+                    for source, caption in cell["pictures"]
+                ],
             )
             for cell in order
             if cell["mechanism"] != GREY
