@@ -20,6 +20,7 @@ from sottovoce.mechanisms.mechanism import (
     LaplaceLaw,
     Law,
     Mechanism,
+    PointLaw,
     StaircaseLaw,
 )
 from sottovoce.randomness import Keystream, SeededRandomness
@@ -59,7 +60,9 @@ def _checked(values: ArrayLike, block: int, radius: float, order: int) -> Vector
 def _side_by_side(mechanism: Mechanism, values: Vector, count: int) -> Mechanism | None:
     """The mechanism on `count` inputs at once; None unless it declares the same law for each."""
     domain, dimension = mechanism.input_domain, len(values)
-    if not isinstance(mechanism.law(values), FiniteLaw | GaussianLaw | LaplaceLaw | StaircaseLaw):
+    if not isinstance(
+        mechanism.law(values), FiniteLaw | GaussianLaw | LaplaceLaw | PointLaw | StaircaseLaw
+    ):
         return None
     long: Domain
     match domain:
