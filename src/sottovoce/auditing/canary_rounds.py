@@ -200,7 +200,7 @@ class CanaryAlgorithm:
         return self.inner.weight(num_samples)
 
     def initialise(self, model: Vector) -> State:
-        own = {SCORES: np.zeros(len(self.canaries)), ROUNDS: np.zeros(1)}
+        own = {SCORES: np.zeros((2, len(self.canaries))), ROUNDS: np.zeros(1)}
         return {**self.inner.initialise(model), **own}
 
     def client_steps(
