@@ -91,7 +91,8 @@ def test_half_of_the_noise_is_found(
     name: str, owner: type, attribute: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     halve(monkeypatch, owner, attribute)
-    assert audited(spec_of(name))["violated"]
+    # Laplace noise on vectors is certified with more room than the others.
+    assert audited(spec_of(name), canaries=4000 if name == "laplace" else 1200)["violated"]
 
 
 @pytest.mark.parametrize("name", ["gaussian", "one bit"])

@@ -67,7 +67,8 @@ def _side_by_side(mechanism: Mechanism, values: Vector, count: int) -> Mechanism
     long: Domain
     match domain:
         case L1Ball() | L2Ball():
-            blocks = _L1Blocks if isinstance(domain, L1Ball) else _L2Blocks
+            # One coordinate's balls are all the same, and noise there is drawn for each by itself.
+            blocks = _L1Blocks if isinstance(domain, L1Ball) and dimension > 1 else _L2Blocks
             long = blocks(
                 dimension=count * dimension,
                 radius=domain.radius,
