@@ -39,6 +39,29 @@ def test_hits_bound_delta_and_epsilon_by_the_two_bounds_together() -> None:
     assert hits.delta(1e4, 0.01) == 0.0
 
 
+def test_the_total_variation_is_covered_for_every_pair_of_probabilities() -> None:
+    """One bound for draws of two kinds: its coverage is enumerated too."""
+    n, error = 12, 0.05
+    counts = np.arange(n + 1)
+    bounds = np.array(
+        [
+            [
+                Hits(first=a, first_trials=n, second=b, second_trials=n).delta(0.0, error)
+                for b in counts.tolist()
+            ]
+            for a in counts.tolist()
+        ]
+    )
+    tightest = 0.0
+    for p in np.linspace(0.0, 1.0, 41):
+        for q in np.linspace(0.0, p, 21):
+            chance = np.outer(binom.pmf(counts, n, p), binom.pmf(counts, n, q))
+            wrong = float(chance[bounds > p - q + 1e-12].sum())
+            assert wrong <= error
+            tightest = max(tightest, wrong)
+    assert tightest > 0.5 * error
+
+
 def test_counts_that_cannot_be_are_refused() -> None:
     for hits, trials in ((-1, 5), (6, 5), (0, 0)):
         with pytest.raises(ParameterError, match="trial"):

@@ -13,7 +13,7 @@ from sottovoce.auditing.draws import drawn
 from sottovoce.auditing.sampling import audit_by_sampling
 from sottovoce.domains import Box, L1Ball, L2Ball
 from sottovoce.kernels import one_bit, table
-from sottovoce.mechanisms import gauss_hermite, generalized_rr, registry
+from sottovoce.mechanisms import generalized_rr, registry
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.generalized_rr import GeneralisedRandomisedResponse
@@ -217,7 +217,3 @@ def test_one_per_cent_of_epsilon_is_found_by_a_million_draws(
     assert 0.99 * epsilon < verdict().lower_bound <= epsilon
     monkeypatch.setattr(generalized_rr, "_table", lambda e, bits: honest(1.01 * e, bits))
     assert verdict().lower_bound > epsilon
-
-
-def test_the_module_that_is_patched_is_the_one_that_runs() -> None:
-    assert gauss_hermite.sample_bits is one_bit.sample_bits

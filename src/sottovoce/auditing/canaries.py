@@ -14,6 +14,7 @@ federated learning, in one run).
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -71,25 +72,30 @@ class Canaries:
         return row
 
     def scores(self, combined: Combined, round_number: int) -> Vector:
-        """What one round adds to the scores.
+        """What one round adds to both scores: rows by value, and by sign.
 
-        Messages count by their weight, which undoes the division by a client's records.
+        Values are the best there is against Gaussian noise, signs against Laplace's. Messages count
+        by their weight, which undoes the division by a client's records.
         """
-        sign = _sign(round_number)
+        found = np.zeros((2, len(self)))
+        for number, values in self._seen(combined):
+            direction = self._direction(self.blocks[number])
+            found[:, number] = values @ direction, np.sign(values) @ direction
+        return _sign(round_number) * found
+
+    def _seen(self, combined: Combined) -> Iterator[tuple[int, Vector]]:
+        """What there is to see of each canary: its host's message, or else its part of the mean."""
         if combined.each is None:
-            return sign * np.array(
-                [combined.mean[block] @ self._direction(block) for block in self.blocks]
-            )
+            yield from ((number, combined.mean[block]) for number, block in enumerate(self.blocks))
+            return
         each = combined.each
-        place = {name: i for i, name in enumerate(each.clients)}
-        still = [place[name] for name in sorted(self.references & set(place))]
+        places = {name: place for place, name in enumerate(each.clients)}
+        still = [places[name] for name in sorted(self.references) if name in places]
         rest = each.rows[still].mean(axis=0) if still else np.zeros(len(self.signs))
-        found = np.zeros(len(self))
         for number, (host, block) in enumerate(zip(self.hosts, self.blocks, strict=True)):
-            if host in place:
-                seen = each.rows[place[host], block] - rest[block]
-                found[number] = each.weights[place[host]] * (seen @ self._direction(block))
-        return sign * found
+            if host in places:
+                place = places[host]
+                yield number, each.weights[place] * (each.rows[place, block] - rest[block])
 
     def _direction(self, block: slice) -> Vector:
         signs = self.signs[block]

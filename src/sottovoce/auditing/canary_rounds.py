@@ -111,20 +111,25 @@ class CanaryTask(Task):
         found, offset = {}, 0
         for name, size in zip(names, sizes, strict=True):
             for number in self._canaries.hosted.get(name, []):
-                # A step goes against the gradient.
-                row = -self._canaries.contribution(number, self._round)
-                place = offset + self._canaries.places[number]
-                found[place] = torch.from_numpy(row).to(self.device, torch.float32)
+                found[offset + self._canaries.places[number]] = self._gradient(number)
             offset += size
         return found
 
+    def _gradient(self, number: int) -> Tensor:
+        """What a step goes against."""
+        row = -self._canaries.contribution(number, self._round)
+        return torch.from_numpy(row).to(self.device, torch.float32)
+
     def _canaries_alone(self, names: Sequence[str], start: int) -> Iterator[tuple[Tensor, Rows]]:
         """The canaries of silent clients, and no zeros beside them."""
-        hosts = [i for i, name in enumerate(names) if name in self._canaries.hosted]
-        for part in range(0, len(hosts), together := max(1, _ROWS_TOGETHER // self.dimension)):
-            some = hosts[part : part + together]
-            rows = [self._planted([names[i]], [1])[0] for i in some]
-            yield torch.tensor(some, device=self.device) + start, DenseRows(torch.stack(rows))
+        found = [
+            (i, n) for i, name in enumerate(names) for n in self._canaries.hosted.get(name, [])
+        ]
+        together = max(1, _ROWS_TOGETHER // self.dimension)
+        for first in range(0, len(found), together):
+            some = found[first : first + together]
+            owners = torch.tensor([i for i, _ in some], device=self.device) + start
+            yield owners, DenseRows(torch.stack([self._gradient(number) for _, number in some]))
 
     def _silent(
         self,
@@ -195,7 +200,7 @@ class CanaryAlgorithm:
         return self.inner.weight(num_samples)
 
     def initialise(self, model: Vector) -> State:
-        own = {SCORES: np.zeros(len(self.canaries)), ROUNDS: np.zeros(1)}
+        own = {SCORES: np.zeros((2, len(self.canaries))), ROUNDS: np.zeros(1)}
         return {**self.inner.initialise(model), **own}
 
     def client_steps(

@@ -20,6 +20,7 @@ from sottovoce.mechanisms.mechanism import (
     LaplaceLaw,
     Law,
     Mechanism,
+    PointLaw,
     StaircaseLaw,
 )
 from sottovoce.randomness import Keystream, SeededRandomness
@@ -59,12 +60,15 @@ def _checked(values: ArrayLike, block: int, radius: float, order: int) -> Vector
 def _side_by_side(mechanism: Mechanism, values: Vector, count: int) -> Mechanism | None:
     """The mechanism on `count` inputs at once; None unless it declares the same law for each."""
     domain, dimension = mechanism.input_domain, len(values)
-    if not isinstance(mechanism.law(values), FiniteLaw | GaussianLaw | LaplaceLaw | StaircaseLaw):
+    if not isinstance(
+        mechanism.law(values), FiniteLaw | GaussianLaw | LaplaceLaw | PointLaw | StaircaseLaw
+    ):
         return None
     long: Domain
     match domain:
         case L1Ball() | L2Ball():
-            blocks = _L1Blocks if isinstance(domain, L1Ball) else _L2Blocks
+            # One coordinate's balls are all the same, and noise there is drawn for each by itself.
+            blocks = _L1Blocks if isinstance(domain, L1Ball) and dimension > 1 else _L2Blocks
             long = blocks(
                 dimension=count * dimension,
                 radius=domain.radius,

@@ -53,7 +53,16 @@ class Hits:
     second_trials: int
 
     def delta(self, epsilon: float, error: float) -> float:
-        """At or below the true delta at `epsilon`: P(S) - e^eps Q(S)."""
+        """At or below the true delta at `epsilon`: P(S) - e^eps Q(S).
+
+        At epsilon = 0 it is 2 r - 1, r the share of draws that the set tells right: one bound for
+        all of them is closer than two. They are not all right with the same probability, which
+        makes their sum's tail no heavier than the binomial's beyond its mean (Hoeffding 1956).
+        """
+        if epsilon == 0.0 and self.first_trials == self.second_trials:
+            right = self.first + self.second_trials - self.second
+            share = lower(right, self.first_trials + self.second_trials, error)
+            return max(0.0, 2.0 * float(share) - 1.0)
         p, q = self._bounds(error)
         return max(0.0, p - math.exp(min(epsilon + math.log(q), 700.0)))
 

@@ -120,7 +120,7 @@ def audit_spec(
     scores, certificate = _trained(planted, on_round)
     coins = planted.canaries.coins
     if method == "clients":
-        statistics = [Scores(first=scores[coins > 0], second=scores[coins < 0])]
+        statistics = [Scores(first=row[coins > 0], second=row[coins < 0]) for row in scores]
         verdict = judge(
             statistics,
             certificate,
@@ -131,7 +131,7 @@ def audit_spec(
         )
     else:
         verdict = judge_one_run(
-            scores, coins, certificate, confidence=confidence, method="canaries in one run"
+            scores[0], coins, certificate, confidence=confidence, method="canaries in one run"
         )
     return _described(verdict, planted, spec, whole, seed)
 
@@ -307,7 +307,7 @@ def _places(assembly: Assembly, generator: np.random.Generator) -> tuple[list[st
 
 
 def _trained(planted: _Planted, on_round: OnRound | None) -> tuple[Vector, Certificate]:
-    """Every canary's score after the run, and what the books charged for it."""
+    """Every canary's scores after the run, and what the books charged for it."""
     assembly = planted.assembly
     with _books(assembly) as books:
         simulation = simulation_of(assembly, books)
