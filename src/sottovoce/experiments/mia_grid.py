@@ -21,15 +21,16 @@ _MECHANISMS: Mapping[str, dict[str, Any]] = {
     ONE_BIT: {"kind": "gauss_hermite", "levels": 2},
 }
 
-# Chosen among powers of about 3 by the accuracy on training images that were held out, at epsilon
-# 4 and by nothing that an attack says; staircase noise, under which nothing learns, has the least.
+# By the accuracy on 2,000 training images that were held out, at epsilon 4 and one seed, and by
+# nothing that an attack says. Gaussian noise: 30.9, 35.6 and 28.8% at rates 0.3, 1 and 3. Laplace
+# noise and one bit (33.1 and 35.4%) take over its rate. Staircase noise drowns every gradient.
 RATES = {
     NO_PRIVACY: 1.0,
     OVERFITTED: 2.0,
-    GAUSSIAN: 0.3,
-    LAPLACE: 0.3,
+    GAUSSIAN: 1.0,
+    LAPLACE: 1.0,
     STAIRCASE: 0.03,
-    ONE_BIT: 0.3,
+    ONE_BIT: 1.0,
 }
 
 # Table 6 as printed: TPR at 1% FPR, accuracy and AUC; the one-bit mechanism is not there. The two
