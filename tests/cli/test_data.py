@@ -44,6 +44,7 @@ def test_the_list_says_what_is_there_and_what_can_be_fetched(cli: Any, tmp_path:
         "npz:PATH": "as named",
         "pneumonia_mnist": "can be fetched",
         "utkface": "missing",
+        "utkface-race": "missing",
     }
     shown = cli("data", "list", "--data-dir", tmp_path).out
     assert "fashion_mnist" in shown

@@ -1,7 +1,6 @@
 """What every mechanism must keep: checks that a test (or a plug-in's author) can call."""
 
 import contextlib
-import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -12,7 +11,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Box, Domain, L1Ball, L2Ball, Vector
+from sottovoce.auditing.enumeration import MAX_OUTCOMES, delta_of, num_outcomes
+from sottovoce.auditing.neighbours import inputs as inputs
+from sottovoce.auditing.neighbours import neighbours
+from sottovoce.auditing.neighbours import origin as origin
+from sottovoce.domains import Domain, Vector
 from sottovoce.errors import UnsupportedEventError
 from sottovoce.mechanisms.mechanism import (
     FiniteLaw,
@@ -31,9 +34,7 @@ from sottovoce.mechanisms.mechanism import (
 from sottovoce.mechanisms.registry import parameter_hash
 from sottovoce.privacy.accounting import ACCOUNTANTS
 from sottovoce.privacy.divergences import (
-    finite_hockey_stick,
     finite_renyi,
-    gaussian_delta,
     log_sum_exp,
 )
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent
@@ -45,56 +46,6 @@ ORDERS = (1.01, 1.5, 2.0, 3.0, 8.0, 32.0, 256.0)
 EPSILONS = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 # Across all contract tests some thousand comparisons are made: a false alarm once in 1e6 runs.
 SMALLEST_P_VALUE = 1e-9
-# Deltas are enumerated where the coordinates have no more outcomes together than this.
-MAX_OUTCOMES = 5_000
-
-
-def origin(domain: Domain) -> Vector:
-    """What stands in for a record under zero-out: the domain's point nearest to 0."""
-    return domain.project(np.zeros(domain.dimension))
-
-
-def inputs(domain: Domain, generator: np.random.Generator) -> Iterator[Vector]:
-    """The origin, spikes, a flat vector on the boundary, and random ones."""
-    match domain:
-        case L1Ball() | L2Ball():
-            domain = dataclasses.replace(domain, records=1)  # as each record, so the mean too
-            centre, reach = np.zeros(domain.dimension), domain.radius
-        case Box():
-            middle = (domain.lower + domain.upper) / 2.0
-            centre, reach = np.full(domain.dimension, middle), (domain.upper - domain.lower) / 2.0
-        case _:
-            raise AssertionError(f"the contract has no inputs for {type(domain).__name__}")
-    yield origin(domain)
-    for sign in (1.0, -1.0):
-        spike = centre.copy()
-        spike[0] += sign * reach
-        yield domain.check(spike)
-    yield domain.project(centre + 10.0 * reach)
-    for _ in range(3):
-        yield domain.project(centre + generator.normal(size=domain.dimension) * reach)
-
-
-def neighbours(
-    domain: Domain, adjacency: Adjacency, generator: np.random.Generator
-) -> Iterator[tuple[Vector, Vector]]:
-    """Pairs that differ in one record: removed, or replaced by its opposite or another."""
-    records = domain.records if isinstance(domain, L1Ball | L2Ball) else 1
-    for start in inputs(domain, generator) if records > 1 else (origin(domain),):
-        for record in inputs(domain, generator):
-            base = start * (records - 1) / records
-            others = [origin(domain)]
-            if adjacency is Adjacency.REPLACE_ONE:
-                others = [
-                    _opposite(domain, record),
-                    *itertools.islice(inputs(domain, generator), 7),
-                ]
-            for other in others:
-                yield base + record / records, base + other / records
-
-
-def _opposite(domain: Domain, values: Vector) -> Vector:
-    return domain.lower + domain.upper - values if isinstance(domain, Box) else -values
 
 
 def check_samples_follow_the_law(mechanism: Mechanism, values: Vector, num_samples: int) -> None:
@@ -206,7 +157,7 @@ def check_privacy_covers_the_divergence(
             continue
         for order, claimed in divergences.items():
             assert renyi_of(*laws, order) <= claimed * (1.0 + 1e-9) + 1e-12
-        if _num_outcomes(laws[0]) > MAX_OUTCOMES:
+        if num_outcomes(laws[0]) > MAX_OUTCOMES:
             continue
         exact = {epsilon: delta_of(*laws, epsilon) for epsilon in EPSILONS}
         for (name, epsilon), claimed in deltas.items():
@@ -217,30 +168,6 @@ def _claimed_deltas(event: PrivacyEvent) -> Iterator[tuple[str, float, float]]:
     for accountant, epsilon in itertools.product(ACCOUNTANTS, EPSILONS):
         with contextlib.suppress(UnsupportedEventError):
             yield accountant.name, epsilon, accountant.delta(event, epsilon)
-
-
-def _num_outcomes(law: Law) -> float:
-    """Outcomes to enumerate for a delta; 1 where there is a closed form, infinite where none is."""
-    match law:
-        case FiniteLaw():
-            return float(len(law.points)) ** len(law.table)
-        case JointLaw():
-            return float(len(law.pmf))
-        case GaussianLaw():
-            return 1.0
-        case _:
-            return math.inf
-
-
-def _check_deltas(event: PrivacyEvent, first: Law, second: Law) -> None:
-    for epsilon in EPSILONS:
-        exact = delta_of(first, second, epsilon)
-        for accountant in ACCOUNTANTS:
-            try:
-                claimed = accountant.delta(event, epsilon)
-            except UnsupportedEventError:
-                continue
-            assert exact <= claimed * (1.0 + 1e-9) + 1e-12, accountant.name
 
 
 def renyi_of(first: Law, second: Law, order: float) -> float:
@@ -291,23 +218,6 @@ def _laplace_renyi(shift: float, order: float) -> float:
     if (a - 1.0) * shift > 700.0:
         return shift + math.log(weights[0]) / (a - 1.0)
     return math.log1p(excess) / (a - 1.0)
-
-
-def delta_of(first: Law, second: Law, epsilon: float) -> float:
-    """The exact delta of two laws, by enumeration of every outcome of a product."""
-    match first, second:
-        case FiniteLaw(), FiniteLaw():
-            p, q = np.ones(1), np.ones(1)
-            for row_p, row_q in zip(first.table, second.table, strict=True):
-                p, q = np.outer(p, row_p).ravel(), np.outer(q, row_q).ravel()
-            return finite_hockey_stick(p, q, epsilon)
-        case JointLaw(), JointLaw():
-            return finite_hockey_stick(first.pmf, second.pmf, epsilon)
-        case GaussianLaw(), GaussianLaw():
-            shift = float(np.linalg.norm(first.centre - second.centre)) / first.stddev
-            return gaussian_delta(shift, epsilon) if shift > 0.0 else 0.0
-        case _:
-            return 1.0
 
 
 def check_codes_and_wire(mechanism: Mechanism, values: Vector) -> None:

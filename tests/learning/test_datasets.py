@@ -211,6 +211,72 @@ def test_utkface_has_a_random_fifth_held_out(tmp_path: Path) -> None:
     assert "non-commercial" in data.note
 
 
+def test_utkface_by_race_brings_gender_and_age_group_along(tmp_path: Path) -> None:
+    ages = np.array([1, 17, 18, 39, 40, 59, 60, 116, 30, 30] * 5, dtype=np.uint8)
+    x = images(50, 48, 48)
+    save(tmp_path / "utkface.npz", x=x, race=labels(50, 5), gender=labels(50, 2), age=ages)
+    data = load("utkface-race", tmp_path)
+    assert data.num_classes == 5
+    assert set(data.train_attributes) == set(data.test_attributes) == {"gender", "age_group"}
+    groups = {1: 0, 17: 0, 18: 1, 39: 1, 40: 2, 59: 2, 60: 3, 116: 3, 30: 1}
+    scaled = {
+        (image / np.float32(255.0) - np.float32(0.5)).tobytes(): n for n, image in enumerate(x)
+    }
+    for features, attributes in (
+        (data.train_features, data.train_attributes),
+        (data.test_features, data.test_attributes),
+    ):
+        rows = [scaled[row[0].tobytes()] for row in features]
+        assert [groups[int(ages[row])] for row in rows] == attributes["age_group"].tolist()
+
+
+def test_attributes_stay_with_their_rows_whatever_is_taken() -> None:
+    count = 40
+    marks = np.arange(count, dtype=np.int64)
+
+    def part(first: int) -> dict[str, Any]:
+        rows = marks + first
+        return {"features": rows[:, None].astype(np.float32), "attributes": {"mark": rows}}
+
+    train, test = part(0), part(1000)
+    data = Dataset(
+        name="marked",
+        train_features=train["features"],
+        train_labels=marks % 2,
+        test_features=test["features"],
+        test_labels=marks % 2,
+        num_classes=2,
+        train_owners=marks // 4,
+        train_attributes=train["attributes"],
+        test_attributes=test["attributes"],
+    )
+    taken = [
+        datasets.subset(data, 7, 5, RNG(1)),
+        datasets.some_owners(data, 3, RNG(2)),
+        datasets.with_validation(data, 0.2, RNG(3)),
+        datasets.with_training_rows(data, np.array([5, 3])),
+    ]
+    for found in taken:
+        np.testing.assert_array_equal(found.train_features[:, 0], found.train_attributes["mark"])
+        np.testing.assert_array_equal(found.test_features[:, 0], found.test_attributes["mark"])
+    assert len(taken[0].test_attributes["mark"]) == 5
+    assert taken[2].test_attributes["mark"].max() < count  # validation rows were training rows
+
+
+def test_attributes_that_do_not_fit_the_rows_are_refused() -> None:
+    rows: dict[str, Any] = {
+        "train_features": np.zeros((4, 1), np.float32),
+        "train_labels": np.zeros(4, np.int64),
+        "test_features": np.zeros((4, 1), np.float32),
+        "test_labels": np.zeros(4, np.int64),
+    }
+    with pytest.raises(DataError, match="different attributes"):
+        Dataset(name="x", num_classes=2, train_attributes={"a": np.zeros(4, np.int64)}, **rows)
+    wrong = {"a": np.zeros(3, np.int64)}
+    with pytest.raises(DataError, match="training attribute 'a' is int64 of shape"):
+        Dataset(name="x", num_classes=2, train_attributes=wrong, test_attributes=wrong, **rows)
+
+
 def test_subset_keeps_rows_with_their_owners(tmp_path: Path) -> None:
     save_split(tmp_path / "mnist.npz", 10, 28, 28)
     save(tmp_path / "mnist_writers.npz", writer_train=np.arange(20))

@@ -63,6 +63,27 @@ def test_own_arrays_without_a_test_part_are_split_with_their_owners(tmp_path: Pa
     np.testing.assert_allclose(data.train_labels[:, 0], rows / 10.0, rtol=1e-6)
 
 
+def test_own_attributes_come_along(tmp_path: Path) -> None:
+    x = np.arange(20.0)[:, None]
+    split = npz(tmp_path / "a.npz", x=x, y=np.arange(20) % 2, attribute_old=np.arange(20))
+    data = load(split)
+    np.testing.assert_array_equal(data.train_features[:, 0], data.train_attributes["old"])
+    np.testing.assert_array_equal(data.test_features[:, 0], data.test_attributes["old"])
+    parts = {
+        "x_train": x,
+        "y_train": np.arange(20) % 2,
+        "x_test": x[:5],
+        "y_test": np.zeros(5, int),
+    }
+    given = {"attribute_old_train": np.arange(20), "attribute_old_test": np.arange(5)}
+    data = load(npz(tmp_path / "b.npz", **parts, **given))
+    assert data.test_attributes["old"].tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(DataError, match="different attributes"):
+        load(npz(tmp_path / "c.npz", **parts, attribute_old_train=np.arange(20)))
+    with pytest.raises(DataError, match=r"'attribute_old' has shape \(3,\); give one a row \(20\)"):
+        load(npz(tmp_path / "d.npz", x=x, y=np.arange(20) % 2, attribute_old=np.arange(3)))
+
+
 def test_own_images_are_scaled(tmp_path: Path) -> None:
     x = np.full((10, 5, 6, 3), 255, np.uint8)
     data = load(npz(tmp_path / "a.npz", x=x, y=np.arange(10) % 2))

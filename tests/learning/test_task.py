@@ -108,3 +108,28 @@ def test_a_module_with_one_linear_layer_need_not_be_linear() -> None:
     ((_, rows),) = made.sample_gradients(made.initial_model(), [one])
     (values,) = rows.blocks(1)
     torch.testing.assert_close(values[0], plain_gradient(module, one.features, one.labels))
+
+
+def test_outputs_follow_from_the_embeddings_by_the_last_layer() -> None:
+    module = models.create(models.StridedCnn(), (1, 12, 12), 3, np.random.default_rng(0))
+    x = torch.from_numpy(np.random.default_rng(1).normal(size=(5, 1, 12, 12)).astype(np.float32))
+    task = Task(module, x, torch.zeros(5, dtype=torch.int64))
+    flat = task.tensor(task.initial_model())
+    embeddings = task.embeddings(flat, x)
+    weight, bias = list(module.parameters())[-2:]
+    assert embeddings.shape == (5, 256)
+    torch.testing.assert_close(embeddings @ weight.T + bias, task.outputs(flat, x))
+    assert not any(layer._forward_pre_hooks for layer in module.modules())
+
+
+def test_a_module_that_does_not_end_in_a_linear_layer_has_no_embeddings() -> None:
+    module = torch.nn.Sequential(
+        torch.nn.Linear(4, 6),
+        torch.nn.Unflatten(1, (1, 6)),
+        torch.nn.Conv1d(1, 1, 4),
+        torch.nn.Flatten(),
+    )
+    x = torch.zeros(2, 4)
+    task = Task(module, x, torch.zeros(2, dtype=torch.int64))
+    with pytest.raises(ParameterError, match="no penultimate layer that can be found"):
+        task.embeddings(task.tensor(task.initial_model()), x)

@@ -110,3 +110,12 @@ def test_points_without_their_partner_are_refused() -> None:
         Series(name="a", x=[1.0], y=[])
     with pytest.raises(ParameterError, match="intervals for all points or none"):
         Series(name="a", x=[1.0, 2.0], y=[1.0, 2.0], low=[0.0], high=[1.0])
+
+
+def test_without_frontiers_nothing_speaks_of_them() -> None:
+    series = [Series(name="a", x=[1.0, 2.0], y=[0.1, 0.2], low=[0.0, 0.1], high=[0.2, 0.3])]
+    chart = ScatterChart(title="t", x_label="x", y_label="y", series=series, frontiers=False)
+    assert "frontier" not in chart.svg()
+    assert "dashed" not in chart.svg()
+    assert chart.table().columns == ["series", "x", "y", "interval"]
+    assert chart.table().rows[0] == ["a", "1", "0.1", "0 to 0.2"]

@@ -1,94 +1,12 @@
-"""`sottovoce attack`: what a run's model or messages give away."""
-
-from pathlib import Path
-from typing import Annotated, Any, Literal
+"""`sottovoce attack`: what a run's model or messages give away; a file for each attack."""
 
 import typer
 
-from sottovoce.cli.data import DataDir, use
-from sottovoce.cli.output import Json, print_json, print_table, progress_bars
+from sottovoce.cli.attack_attributes import attributes
+from sottovoce.cli.attack_membership import membership
+from sottovoce.cli.attack_reconstruction import reconstruction
 
 app = typer.Typer(help="Attack a finished run: what does it give away?", no_args_is_help=True)
-
-Run = Annotated[Path, typer.Argument(help="A run folder.")]
-Plot = Annotated[Path | None, typer.Option(help="Also draw it, into this SVG file.")]
-Device = Annotated[
-    Literal["auto", "cpu", "cuda"] | None, typer.Option(help="What trains; as the run did if not.")
-]
-MembershipAttack = Literal["all", "shokri", "lira-offline", "lira-online", "canary"]
-
-
-@app.command("membership")
-def membership(
-    run: Run,
-    shadows: Annotated[int, typer.Option(help="Shadow models to train; an even number.")] = 64,
-    candidates: Annotated[
-        int | None,
-        typer.Option(help="Whose membership is guessed, half of them members; 2000 if there are."),
-    ] = None,
-    fpr: Annotated[
-        list[float] | None,
-        typer.Option(help="False-positive rate of a TPR; repeatable [0.01, and 0.001 if it can]."),
-    ] = None,
-    attack: Annotated[MembershipAttack, typer.Option(help="Which attack.")] = "all",
-    device: Device = None,
-    data_dir: DataDir = None,
-    as_json: Json = False,
-    plot: Plot = None,
-) -> None:
-    """Who was in the training data? Shokri's attack, LiRA and canaries, with intervals.
-
-    Shadow models are trained by the run's own recipe and kept in RUN/attack: after an interruption
-    the same command goes on.
-    """
-    use(data_dir)
-    with progress_bars() as bars:
-        from sottovoce.attacks.membership import ATTACKS
-        from sottovoce.experiments.attack_membership import Plan
-        from sottovoce.experiments.attack_membership import attack as attacked
-        from sottovoce.experiments.finished_run import open_run
-
-        plan = Plan(
-            shadows=shadows,
-            candidates=candidates,
-            fprs=fpr,
-            attacks=ATTACKS if attack == "all" else (attack,),
-            device=device,
-        )
-        result, chart = attacked(open_run(run), plan, bars.update)
-    if plot is not None:
-        _draw(chart, plot)
-    if as_json:
-        print_json(result)
-    else:
-        _print_membership(result)
-
-
-def _draw(chart: Any, path: Path) -> None:
-    from sottovoce import files
-    from sottovoce.reporting.style import standalone
-
-    files.write_atomic(path, standalone(chart.svg()).encode())
-
-
-def _print_membership(result: dict[str, Any]) -> None:
-    attacks = result["attacks"]
-    fprs = [one["fpr"] for one in next(iter(attacks.values()))["tpr_at_fpr"]]
-    rows = [["chance", *(f"{fpr:g}" for fpr in fprs), "0.5", "0.5"]]
-    for name, found in attacks.items():
-        figures = [*found["tpr_at_fpr"], found["balanced_accuracy"], found["auc"]]
-        rows.append([name, *map(_with_interval, figures)])
-    rates = [f"TPR at {100 * fpr:g}% FPR" for fpr in fprs]
-    print_table(["attack", *rates, "balanced accuracy", "AUC"], rows)
-    inside, outside = result["accuracy_on_members"], result["accuracy_on_non_members"]
-    typer.echo(
-        f"{result['verdict']}\n\nThe model is right on {_with_interval(inside)} of members and on "
-        f"{_with_interval(outside)} of others; {result['shadows']} shadow models, "
-        f"{result['candidates']} candidates."
-    )
-    for note in result["notes"]:
-        typer.echo(note)
-
-
-def _with_interval(one: dict[str, Any]) -> str:
-    return f"{one['value']:.3f} [{one['low']:.3f}, {one['high']:.3f}]"
+app.command("membership")(membership)
+app.command("reconstruction")(reconstruction)
+app.command("attributes")(attributes)

@@ -131,6 +131,7 @@ def show(
         "lowest_feature": float(data.train_features.min()),
         "highest_feature": float(data.train_features.max()),
         "owners": None if owners is None else len(np.unique(owners)),
+        "attributes": sorted(data.train_attributes) or None,
         "note": data.note,
     }
     if as_json:

@@ -10,6 +10,7 @@ import typer
 from sottovoce import __version__
 from sottovoce.cli import (
     attack,
+    audit,
     benchmark,
     data,
     demo,
@@ -50,12 +51,13 @@ app.command("run")(run.run)
 app.command("plan")(plan.plan)
 app.command("export")(export.export)
 app.add_typer(experiment.app, name="experiment")
+app.add_typer(attack.app, name="attack")
 app.add_typer(data.app, name="data")
 app.add_typer(mechanism.app, name="mechanism")
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(ledger.app, name="ledger")
+app.add_typer(audit.app, name="audit")
 app.add_typer(deploy.app, name="deploy")
-app.add_typer(attack.app, name="attack")
 app.add_typer(benchmark.app, name="benchmark")
 
 

@@ -1,15 +1,12 @@
 """Training samples that a spec declares public, and that no client has."""
 
-import dataclasses
-
 import numpy as np
 import torch
 
 from sottovoce.aggregation.mode_connectivity import ProxySet
 from sottovoce.config.spec import FedAvgSpec, ModeConnectivitySpec, RunSpec
 from sottovoce.errors import ConfigError
-from sottovoce.learning.datasets import Dataset
-from sottovoce.learning.datasets.selected import chosen_rows
+from sottovoce.learning.datasets import Dataset, with_training_rows
 
 
 def held_out_proxy(
@@ -36,11 +33,4 @@ def held_out_proxy(
         features=torch.from_numpy(features),
         labels=torch.from_numpy(data.train_labels[public]),
     )
-    owners = data.train_owners
-    rest = dataclasses.replace(
-        data,
-        train_features=chosen_rows(data.train_features, private),
-        train_labels=data.train_labels[private],
-        train_owners=None if owners is None else owners[private],
-    )
-    return rest, proxy
+    return with_training_rows(data, private), proxy

@@ -70,6 +70,12 @@ class Clients(Sequence[ClientData]):
         labels = self._labels_there if isinstance(self._features, Tensor) else self._labels
         return Clients(self._features, labels, shares, names)
 
+    def joined_by(self, names: Sequence[str], *, like: int) -> "Clients":
+        """These clients and some more, each with the rows of the client at `like`."""
+        more = self.take([*range(len(self)), *[like] * len(names)])
+        more._names[len(self) :] = names
+        return more
+
     def name(self, index: int) -> str:
         return self._names[index]
 

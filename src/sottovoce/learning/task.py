@@ -106,6 +106,32 @@ class Task:
         """The mean loss of a flat model on some samples, to be differentiated."""
         return self._losses(self._outputs(self._unflatten(flat), features), labels).mean()
 
+    def outputs(self, flat: Tensor, features: Tensor) -> Tensor:
+        """What a flat model puts out for some samples: of a classification, the logits."""
+        return self._outputs(self._unflatten(flat), features)
+
+    def embeddings(self, flat: Tensor, features: Tensor) -> Tensor:
+        """What goes into the last linear layer, a row a sample: the penultimate representation."""
+        calls: list[tuple[nn.Linear, Tensor]] = []
+
+        def keep(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            assert isinstance(layer, nn.Linear)
+            calls.append((layer, inputs[0]))
+
+        linear = [layer for layer in self._module.modules() if isinstance(layer, nn.Linear)]
+        hooks = [layer.register_forward_pre_hook(keep) for layer in linear]
+        try:
+            outputs = self.outputs(flat, features)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if not calls or calls[-1][0].out_features != outputs.shape[-1]:
+            raise ParameterError(
+                "the model has no penultimate layer that can be found: its last linear layer must "
+                f"make its {outputs.shape[-1]} outputs; end the module in torch.nn.Linear"
+            )
+        return calls[-1][1].flatten(start_dim=1)
+
     def tensor(self, model: Vector) -> Tensor:
         return torch.as_tensor(model, dtype=torch.float32, device=self.device)
 

@@ -66,6 +66,13 @@ class Tally:
         count = int(self.rounds[number])
         return self._spending(int(self._kind_of[number]), count, delta) if count else None
 
+    def history(self, client: str) -> list[tuple[PrivacyEvent, int]]:
+        """Every event charged to a client, with its count."""
+        number = self._names[client]
+        event, _ = self._kinds[int(self._kind_of[number])]
+        count = int(self.rounds[number]) * self._uplinks
+        return [(event, count)] if count else []
+
     def rounds_charged(self, run: str) -> dict[str, int]:  # noqa: ARG002
         """In how many rounds each client was charged; there is one run here."""
         return {name: int(self.rounds[number]) for name, number in self._names.items()}

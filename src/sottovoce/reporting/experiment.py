@@ -6,13 +6,14 @@ from typing import Any
 
 from sottovoce.reporting.figures import LineChart
 from sottovoce.reporting.heatmap import HeatMap
+from sottovoce.reporting.image_grid import ImageGrid
 from sottovoce.reporting.scatter import ScatterChart
 from sottovoce.reporting.style import PAGE
 
 _TEMPLATE = Path(__file__).with_name("experiment.html")
 
 
-Chart = LineChart | HeatMap | ScatterChart
+Chart = LineChart | HeatMap | ScatterChart | ImageGrid
 
 
 def render_page(result: Mapping[str, Any], charts: Sequence[Chart]) -> str:

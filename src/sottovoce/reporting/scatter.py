@@ -57,7 +57,10 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScatterChart:
-    """Points with intervals over one axis, with a dashed frontier for each series."""
+    """Points with intervals over one axis, with a dashed frontier for each series.
+
+    `frontiers` = False leaves those out, where more is not better.
+    """
 
     title: str
     x_label: str
@@ -65,6 +68,7 @@ class ScatterChart:
     series: Sequence[Series]
     levels: Sequence[Level] = ()
     x_log: bool = False
+    frontiers: bool = True
 
     def svg(self) -> str:
         """The chart, with an accessible name, a description, named points and a legend."""
@@ -84,7 +88,10 @@ class ScatterChart:
         end = max(xs)
         for number, one in enumerate(self.series):
             apart = _APART_PIXELS * (number - (len(self.series) - 1) / 2.0)
-            parts += _drawn(one, number, _Place(x_axis.scale, y_axis.scale, apart), end)
+            place = _Place(x_axis.scale, y_axis.scale, apart)
+            if self.frontiers and one.x:
+                parts.append(_steps(one, f"c{number % NUM_COLOURS}", place, end))
+            parts += _drawn(one, number, place)
         return "\n".join([*parts, *self._legend(places), "</svg>"])
 
     def table(self) -> Table:
@@ -100,16 +107,18 @@ class ScatterChart:
                 rows.append([f"{one.name}, printed", f"{x:.6g}", f"{y:.4g}", "", ""])
         rows += [[level.name, "", f"{level.y:.4g}", "", ""] for level in self.levels]
         columns = ["series", self.x_label, self.y_label, "interval", "on the frontier"]
-        return Table(columns=columns, rows=rows)
+        shown = len(columns) if self.frontiers else -1
+        return Table(columns=columns[:shown], rows=[row[:shown] for row in rows])
 
     def _has_paper(self) -> bool:
         return any(one.paper_x for one in self.series)
 
     def _description(self) -> str:
         names = ", ".join(one.name for one in self.series)
+        steps = f"dashed steps show the best {self.y_label} at this {self.x_label} or less; "
         return (
-            f"{self.y_label} by {self.x_label} for {names}. Bars are intervals; dashed steps show "
-            f"the best {self.y_label} at this {self.x_label} or less; series stand a few pixels "
+            f"{self.y_label} by {self.x_label} for {names}. Bars are intervals; "
+            f"{steps if self.frontiers else ''}series stand a few pixels "
             "apart. The table holds every number."
         )
 
@@ -124,7 +133,8 @@ class ScatterChart:
             if number < len(self.series):
                 colour = f"c{number % NUM_COLOURS}"
                 steps = f'class="frontier {colour}" x1="{x}" x2="{x + 34}" y1="{y}" y2="{y}"'
-                parts += [f"<line {steps}/>", mark(number, f"dot {colour}", x + 17, y)]
+                parts += [f"<line {steps}/>"] if self.frontiers else []
+                parts.append(mark(number, f"dot {colour}", x + 17, y))
             elif number < len(self.series) + len(self.levels):
                 parts.append(_level(x, x + 34, y))
             else:
@@ -162,10 +172,10 @@ def _level(start: float, end: float, y: float, name: str = "") -> str:
     return f'<line class="level" x1="{start}" x2="{end}" y1="{y}" y2="{y}">{title}</line>'
 
 
-def _drawn(one: Series, number: int, place: _Place, end: float) -> list[str]:
-    """Frontier, intervals, the paper's values, and the points on top."""
+def _drawn(one: Series, number: int, place: _Place) -> list[str]:
+    """Intervals, the paper's values, and the points on top."""
     colour = f"c{number % NUM_COLOURS}"
-    parts = [_steps(one, colour, place, end)] if one.x else []
+    parts = []
     for x, low, high in zip(one.x, one.low, one.high, strict=False):
         (at, bottom), (_, top) = place(x, low), place(x, high)
         for a, b, y1, y2 in ((0, 0, bottom, top), (-3, 3, bottom, bottom), (-3, 3, top, top)):

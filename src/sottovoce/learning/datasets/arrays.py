@@ -12,7 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.errors import DataError
-from sottovoce.learning.datasets.dataset import Dataset, Features, Labels, Owners
+from sottovoce.learning.datasets.dataset import (
+    Attributes,
+    Dataset,
+    Features,
+    Labels,
+    Owners,
+    chosen_attributes,
+)
 
 TEST_FRACTION = 0.2
 # Whatever a damaged archive or header makes the readers raise.
@@ -173,6 +180,7 @@ def with_random_test_part(
     *,
     num_classes: int | None,
     owners: Owners | None = None,
+    attributes: Attributes | None = None,
     test_fraction: float = TEST_FRACTION,
     note: str = "",
 ) -> Dataset:
@@ -188,5 +196,7 @@ def with_random_test_part(
         test_labels=labels[test],
         num_classes=num_classes,
         train_owners=None if owners is None else owners[train],
+        train_attributes=chosen_attributes(attributes or {}, train),
+        test_attributes=chosen_attributes(attributes or {}, test),
         note=note,
     )

@@ -1,7 +1,8 @@
 """A dataset as plain arrays, scaled by public constants, never by private statistics."""
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from sottovoce.learning.datasets.selected import chosen_rows
 Features = NDArray[Any]
 Labels = NDArray[np.int64] | NDArray[np.float32]
 Owners = NDArray[np.int64]
+Attributes = Mapping[str, NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +25,9 @@ class Dataset:
     Features are float32, or float16 on disk, (rows, *input_shape): an image is (channels, height,
     width), in [-1/2, 1/2]. Labels are int64 classes, or float32 numbers (rows, outputs) where
     `num_classes` is None. `train_owners` says whose each training row is, if the data has natural
-    clients. The `note` holds licence, citation and known bias, for reports.
+    clients. Attributes are what else is known of each row, as small numbers: no model is trained on
+    them, an attack may try to infer them. The `note` holds licence, citation and known bias, for
+    reports.
     """
 
     name: str
@@ -33,6 +37,8 @@ class Dataset:
     test_labels: Labels
     num_classes: int | None
     train_owners: Owners | None = None
+    train_attributes: Attributes = field(default_factory=dict)
+    test_attributes: Attributes = field(default_factory=dict)
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -50,6 +56,10 @@ class Dataset:
             _refuse(
                 self, f"{len(self.train_labels)} training rows, {len(self.train_owners)} owners"
             )
+        if set(self.train_attributes) != set(self.test_attributes):
+            _refuse(self, "training and test rows have different attributes")
+        _check_attributes(self, "training", self.train_attributes, len(self.train_labels))
+        _check_attributes(self, "test", self.test_attributes, len(self.test_labels))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -88,6 +98,16 @@ def _check_part(dataset: Dataset, part: str, features: Features, labels: Labels)
         )
 
 
+def _check_attributes(dataset: Dataset, part: str, attributes: Attributes, rows: int) -> None:
+    for name, values in attributes.items():
+        if values.dtype != np.int64 or values.shape != (rows,):
+            _refuse(
+                dataset,
+                f"the {part} attribute '{name}' is {values.dtype} of shape {values.shape}, for "
+                f"{rows} rows",
+            )
+
+
 def subset(
     dataset: Dataset,
     num_train: int | None,
@@ -102,6 +122,7 @@ def subset(
         **_training(dataset, train),
         test_features=chosen_rows(dataset.test_features, test),
         test_labels=dataset.test_labels[test],
+        test_attributes=chosen_attributes(dataset.test_attributes, test),
     )
 
 
@@ -149,6 +170,7 @@ def with_validation(dataset: Dataset, fraction: float, generator: np.random.Gene
         **_training(dataset, np.flatnonzero(~chosen)),
         test_features=chosen_rows(dataset.train_features, chosen),
         test_labels=dataset.train_labels[chosen],
+        test_attributes=chosen_attributes(dataset.train_attributes, chosen),
     )
 
 
@@ -163,4 +185,10 @@ def _training(dataset: Dataset, rows: Owners | slice) -> dict[str, Any]:
         "train_features": chosen_rows(dataset.train_features, rows),
         "train_labels": dataset.train_labels[rows],
         "train_owners": None if owners is None else owners[rows],
+        "train_attributes": chosen_attributes(dataset.train_attributes, rows),
     }
+
+
+def chosen_attributes(attributes: Attributes, rows: Any) -> Attributes:
+    """The attributes of some rows."""
+    return {name: values[rows] for name, values in attributes.items()}

@@ -23,6 +23,8 @@ from sottovoce.learning.datasets.dataset import Dataset, Features, Labels, Owner
 from sottovoce.learning.datasets.register import Request, register
 from sottovoce.learning.datasets.tables import CsvOptions, Table, as_number, features_of, read_table
 
+_ATTRIBUTE = "attribute_"
+MAX_ATTRIBUTE_VALUES = 2**16
 _INFERRED = "The number of classes was read from the data."
 
 
@@ -49,6 +51,8 @@ def own_npz(request: Request) -> Dataset:
 
     Features of bytes are images, or flat if they have two dimensions, and are scaled by 255; floats
     are taken as they are. Integer labels are classes 0, 1, ...; floats are numbers to predict.
+    Arrays `attribute_NAME` (`attribute_NAME_train` and `attribute_NAME_test`) hold what else is
+    known of each row, as integers from 0.
     """
     path = existing_file(request.argument)
     if "x_train" in names_in_npz(path, remedy=WRITE_AGAIN):
@@ -63,6 +67,7 @@ def own_npz(request: Request) -> Dataset:
         request.generator,
         num_classes=num_classes,
         owners=_owners(path, data.get("owner")),
+        attributes=_attributes(path, "", len(labels)),
         note=_INFERRED if num_classes else "",
     )
 
@@ -83,6 +88,8 @@ def _already_split(request: Request, path: Path) -> Dataset:
         test_labels=labels[num_train:],
         num_classes=num_classes,
         train_owners=_owners(path, data.get("owner_train")),
+        train_attributes=_attributes(path, "_train", num_train),
+        test_attributes=_attributes(path, "_test", len(tests)),
         note=_INFERRED if num_classes else "",
     )
 
@@ -129,6 +136,22 @@ def _owners(path: Path, owners: Array | None) -> Owners | None:
     if owners.ndim != 1:
         raise _damaged(path, f"owners have shape {owners.shape}; give one a row")
     return np.unique(owners, return_inverse=True)[1].astype(np.int64)
+
+
+def _attributes(path: Path, ending: str, rows: int) -> dict[str, NDArray[np.int64]]:
+    """Arrays attribute_NAME of a file, those with the `ending` of a part if it has parts."""
+    names = [
+        name
+        for name in names_in_npz(path, remedy=WRITE_AGAIN)
+        if name.startswith(_ATTRIBUTE) and name.endswith(ending) and name != _ATTRIBUTE + ending
+    ]
+    found = {}
+    for name, values in read_npz(path, dict.fromkeys(names), remedy=WRITE_AGAIN).items():
+        if values.shape != (rows,):
+            raise _damaged(path, f"'{name}' has shape {values.shape}; give one a row ({rows})")
+        called = name.removeprefix(_ATTRIBUTE).removesuffix(ending)
+        found[called] = classes(path, name, values, MAX_ATTRIBUTE_VALUES, remedy=WRITE_AGAIN)
+    return found
 
 
 def _table_owners(table: Table, column: str) -> Owners | None:

@@ -1,0 +1,165 @@
+"""Attribute inference: what a model's inner representation says of people beside its own task.
+
+The attacker has the model and some other people whose attribute is known. A network of two layers
+learns attribute from embedding on them, and is asked about the people who trained the model.
+
+References: Melis, Song, De Cristofaro and Shmatikov 2019; Mahloujifar, Ghosh and Chase 2022.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from sottovoce import parameters
+from sottovoce.domains import Vector
+from sottovoce.errors import DataError, UnknownNameError
+from sottovoce.learning.datasets import Dataset
+from sottovoce.learning.task import Task
+
+_TOGETHER = 1024
+_BATCH = 128
+_RESAMPLES = 1000
+
+Labels = NDArray[np.int64]
+Embeddings = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttributeClassifier:
+    """How the attacker's network of two layers is trained."""
+
+    hidden_units: int = 64
+    epochs: int = 40
+    learning_rate: float = 3e-3
+    weight_decay: float = 1e-3
+
+    def __post_init__(self) -> None:
+        parameters.integer("hidden_units", self.hidden_units, low=1, high=10**5)
+        parameters.integer("epochs", self.epochs, low=1, high=10**5)
+        parameters.positive("learning_rate", self.learning_rate)
+        parameters.positive("weight_decay", self.weight_decay)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """An estimate between its bounds."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def attribute_of(data: Dataset, name: str) -> tuple[Labels, Labels]:
+    """The attribute of training and test rows; an error unless the test rows can teach it."""
+    if name not in data.train_attributes:
+        known = sorted(data.train_attributes)
+        if not known:
+            raise DataError(
+                f"dataset '{data.name}' has no attributes to infer; use 'utkface-race', or an npz "
+                f"of your own with an array attribute_{name}"
+            )
+        raise UnknownNameError.among(f"attribute of '{data.name}'", name, known)
+    own, others = data.train_attributes[name], data.test_attributes[name]
+    values = np.unique(own)
+    if len(np.unique(np.concatenate([own, others]))) < 2:
+        raise DataError(
+            f"attribute '{name}' has the value {values[0]} in every row: there is nothing to "
+            "infer; choose another"
+        )
+    missing = np.setdiff1d(values, others)
+    if len(missing):
+        raise DataError(
+            f"no test row has the value {missing[0]} of attribute '{name}', so the attacker cannot "
+            "learn it; hold more data out"
+        )
+    return own, others
+
+
+def embeddings_of(task: Task, model: Vector, features: NDArray[np.float32]) -> Embeddings:
+    """What goes into the last linear layer for each row."""
+    flat = task.tensor(model)
+    parts = []
+    with torch.no_grad():
+        for start in range(0, len(features), _TOGETHER):
+            rows = np.array(features[start : start + _TOGETHER], dtype=np.float32)
+            parts.append(task.embeddings(flat, torch.from_numpy(rows).to(task.device)).cpu())
+    return torch.cat(parts).numpy()
+
+
+def infer(
+    known: Embeddings,
+    attribute: Labels,
+    asked: Embeddings,
+    attack: AttributeClassifier,
+    *,
+    seed: int,
+    device: str = "cpu",
+) -> Labels:
+    """The attribute of those who are `asked`, learned from those whose attribute is known."""
+    values, targets = np.unique(attribute, return_inverse=True)
+    centre, spread = known.mean(axis=0), known.std(axis=0) + 1e-6
+    x = torch.from_numpy((known - centre) / spread).to(device)
+    y = torch.from_numpy(targets.astype(np.int64)).to(device)
+    # Weights and order come from torch's global generator, which is left as it was found.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        classifier = nn.Sequential(
+            nn.Linear(x.shape[1], attack.hidden_units),
+            nn.ReLU(),
+            nn.Linear(attack.hidden_units, len(values)),
+        ).to(device)
+        optimizer = torch.optim.AdamW(
+            classifier.parameters(), lr=attack.learning_rate, weight_decay=attack.weight_decay
+        )
+        for _ in range(attack.epochs):
+            for part in torch.split(torch.randperm(len(x)).to(device), _BATCH):
+                optimizer.zero_grad()
+                cross_entropy(classifier(x[part]), y[part]).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+    with torch.no_grad():
+        scores = classifier(torch.from_numpy((asked - centre) / spread).to(device))
+    return np.asarray(values[scores.argmax(dim=1).cpu().numpy()], dtype=np.int64)
+
+
+def majority(attribute: Labels, count: int) -> Labels:
+    """The commonest value for everybody: what needs no model at all."""
+    values, counts = np.unique(attribute, return_counts=True)
+    return np.full(count, values[counts.argmax()], dtype=np.int64)
+
+
+def accuracy(truth: Labels, guesses: Labels, *, confidence: float = 0.95) -> Interval:
+    """The share of right guesses, with the interval of Clopper and Pearson 1934."""
+    from scipy.special import betaincinv
+
+    total, right = len(truth), int((truth == guesses).sum())
+    tail = (1.0 - confidence) / 2.0
+    low = float(betaincinv(right, total - right + 1, tail)) if right else 0.0
+    high = float(betaincinv(right + 1, total - right, 1.0 - tail)) if right < total else 1.0
+    return Interval(mean=right / total, low=low, high=high)
+
+
+def macro_f1(truth: Labels, guesses: Labels) -> float:
+    """The mean over values of 2 hits / (2 hits + misses + false alarms)."""
+    scores = []
+    for value in np.unique(truth):
+        hits = float(((truth == value) & (guesses == value)).sum())
+        wrong = float(((truth == value) != (guesses == value)).sum())
+        scores.append(2.0 * hits / (2.0 * hits + wrong))
+    return float(np.mean(scores))
+
+
+def f1(
+    truth: Labels, guesses: Labels, generator: np.random.Generator, *, confidence: float = 0.95
+) -> Interval:
+    """The macro F1 score, with the percentile interval of resampled people (Efron 1979)."""
+    resampled = []
+    for _ in range(_RESAMPLES):
+        people = generator.integers(0, len(truth), size=len(truth))
+        resampled.append(macro_f1(truth[people], guesses[people]))
+    tail = (1.0 - confidence) / 2.0
+    low, high = np.quantile(resampled, [tail, 1.0 - tail])
+    return Interval(mean=macro_f1(truth, guesses), low=float(low), high=float(high))

@@ -1,0 +1,132 @@
+"""Do draws follow the law that was declared? The certificate is of that law and of no other.
+
+Cells are fixed before anything is drawn: every outcome of every coordinate, or both tails of the
+noise beyond some quantiles. In each the hits are binomial, so Clopper and Pearson's bounds hold,
+and the error is divided among all of them.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.auditing import intervals
+from sottovoce.domains import Vector
+from sottovoce.mechanisms.mechanism import (
+    FiniteLaw,
+    GaussianLaw,
+    JointLaw,
+    LaplaceLaw,
+    Law,
+    MomentLaw,
+    PointLaw,
+    StaircaseLaw,
+)
+from sottovoce.noises.gaussian import Gaussian
+from sottovoce.noises.laplace import Laplace
+from sottovoce.noises.noise import Noise
+
+_TAILS = (0.5, 0.3, 0.1, 0.03, 0.01, 0.001)
+_ROUNDING = 1e-6  # of float32 values and float64 probabilities, far below what draws can show
+
+Cell = tuple[str, float, int]  # what it is, its declared probability, hits
+
+
+def refutation(law: Law, decoded: Vector, error: float) -> str | None:
+    """What speaks against the declared law, in words; wrong with chance `error` at most.
+
+    None where nothing does, or the law says too little.
+    """
+    cells = list(_cells(law, decoded))
+    if not cells:
+        return None
+    hits = np.array([cell[2] for cell in cells])
+    low, high = (
+        bound(hits, len(decoded), error / 2.0 / len(cells))
+        for bound in (intervals.lower, intervals.upper)
+    )
+    declared = np.array([cell[1] for cell in cells])
+    distance = np.maximum(low - declared, declared - high)
+    worst = int(distance.argmax())
+    if distance[worst] <= _ROUNDING:
+        return None
+    return (
+        f"{cells[worst][0]} has probability {low[worst]:.6f} to {high[worst]:.6f}, declared "
+        f"{declared[worst]:.6f}"
+    )
+
+
+def _cells(law: Law, decoded: Vector) -> Iterator[Cell]:
+    match law:
+        case FiniteLaw():
+            points, outcome_of = np.unique(law.points, return_inverse=True)
+            for i, column in enumerate(decoded.T):
+                pmf = np.zeros(len(points))
+                np.add.at(pmf, outcome_of, law.table[i])
+                counts = np.bincount(nearest(points, column), minlength=len(points))
+                for j, count in enumerate(counts.tolist()):
+                    yield f"value {points[j]:.4g} of coordinate {i}", float(pmf[j]), count
+        case JointLaw():
+            counts = np.bincount(nearest_rows(law.points, decoded), minlength=len(law.pmf))
+            for k, count in enumerate(counts.tolist()):
+                yield f"outcome {k}", float(law.pmf[k]), count
+        case GaussianLaw():
+            yield from _tails(Gaussian(stddev=law.stddev), decoded - law.centre)
+        case LaplaceLaw():
+            yield from _tails(Laplace(scale=law.scale), decoded - law.centre)
+        case StaircaseLaw():
+            yield from _tails(law.noise, decoded - law.centre)
+        case MomentLaw() | PointLaw():
+            return
+
+
+def nearest(points: Vector, values: Vector) -> NDArray[np.intp]:
+    """Which of the sorted points each value is."""
+    return np.searchsorted((points[1:] + points[:-1]) / 2.0, values)
+
+
+def nearest_rows(points: Vector, rows: Vector) -> NDArray[np.intp]:
+    """Which of the points each row is."""
+    distinct, outcome = np.unique(rows, axis=0, return_inverse=True)
+    which = [int(np.abs(points - row).sum(axis=1).argmin()) for row in distinct]
+    return np.array(which)[outcome.ravel()]
+
+
+def _tails(noise: Noise, errors: Vector) -> Iterator[Cell]:
+    for tail, threshold in zip(_TAILS, noise.quantile(np.array(_TAILS)), strict=True):
+        for i, column in enumerate(errors.T):
+            above, below = (column > threshold).sum(), (column < -threshold).sum()
+            yield f"noise above {threshold:.4g} on coordinate {i}", tail, int(above)
+            yield f"noise below {-threshold:.4g} on coordinate {i}", tail, int(below)
+
+
+def log_ratio(first: Law, second: Law, decoded: Vector) -> Vector | None:
+    """log p/q of each row under two declared laws; None where a law says too little."""
+    match first, second:
+        case FiniteLaw(), FiniteLaw():
+            total = np.zeros(len(decoded))
+            points, place = np.unique(first.points, return_index=True)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                logs = np.log(first.table) - np.log(second.table)
+            for i, column in enumerate(decoded.T):
+                total += np.nan_to_num(logs[i])[place[nearest(points, column)]]
+            return total
+        case JointLaw(), JointLaw():
+            with np.errstate(divide="ignore", invalid="ignore"):
+                logs = np.nan_to_num(np.log(first.pmf) - np.log(second.pmf))
+            return np.asarray(logs[nearest_rows(first.points, decoded)])
+        case GaussianLaw(), GaussianLaw():
+            middle = (first.centre + second.centre) / 2.0
+            return (decoded - middle) @ (first.centre - second.centre) / first.stddev**2
+        case LaplaceLaw(), LaplaceLaw():
+            far, near = np.abs(decoded - second.centre), np.abs(decoded - first.centre)
+            return np.asarray((far - near).sum(axis=1) / first.scale)
+        case StaircaseLaw(), StaircaseLaw():
+            noise = first.noise
+            steps = [
+                np.floor(np.abs(decoded - law.centre) / noise.step + 1.0 - noise.nu).sum(axis=1)
+                for law in (first, second)
+            ]
+            return np.asarray(noise.epsilon * (steps[1] - steps[0]))
+        case _:
+            return None

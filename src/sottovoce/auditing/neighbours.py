@@ -1,0 +1,62 @@
+"""Pairs of inputs to compare: the extreme ones of a domain, and some at random."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from sottovoce.adjacency import Adjacency
+from sottovoce.domains import Box, Domain, L1Ball, L2Ball, Vector
+from sottovoce.errors import ParameterError
+
+
+def origin(domain: Domain) -> Vector:
+    """What stands in for a record under zero-out: the domain's point nearest to 0."""
+    return domain.project(np.zeros(domain.dimension))
+
+
+def inputs(domain: Domain, generator: np.random.Generator) -> Iterator[Vector]:
+    """The origin, spikes, a flat vector on the boundary, and random ones."""
+    match domain:
+        case L1Ball() | L2Ball():
+            domain = dataclasses.replace(domain, records=1)  # as each record, so the mean too
+            centre, reach = np.zeros(domain.dimension), domain.radius
+        case Box():
+            middle = (domain.lower + domain.upper) / 2.0
+            centre, reach = np.full(domain.dimension, middle), (domain.upper - domain.lower) / 2.0
+        case _:
+            raise ParameterError(
+                f"no extreme inputs are known for {type(domain).__name__}; audit a Box, an L1Ball "
+                "or an L2Ball"
+            )
+    yield origin(domain)
+    for sign in (1.0, -1.0):
+        spike = centre.copy()
+        spike[0] += sign * reach
+        yield domain.check(spike)
+    yield domain.project(centre + 10.0 * reach)
+    for _ in range(3):
+        yield domain.project(centre + generator.normal(size=domain.dimension) * reach)
+
+
+def neighbours(
+    domain: Domain, adjacency: Adjacency, generator: np.random.Generator
+) -> Iterator[tuple[Vector, Vector]]:
+    """Pairs that differ in one record: removed, or replaced by its opposite or another."""
+    records = domain.records if isinstance(domain, L1Ball | L2Ball) else 1
+    for start in inputs(domain, generator) if records > 1 else (origin(domain),):
+        for record in inputs(domain, generator):
+            base = start * (records - 1) / records
+            others = [origin(domain)]
+            if adjacency is Adjacency.REPLACE_ONE:
+                others = [
+                    _opposite(domain, record),
+                    *itertools.islice(inputs(domain, generator), 7),
+                ]
+            for other in others:
+                yield base + record / records, base + other / records
+
+
+def _opposite(domain: Domain, values: Vector) -> Vector:
+    return domain.lower + domain.upper - values if isinstance(domain, Box) else -values

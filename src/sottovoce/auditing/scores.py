@@ -1,0 +1,186 @@
+"""From scores of draws of two neighbours to a lower bound on what they give away.
+
+A set of scores is chosen on the first draws and counted on the others, which played no part in the
+choice. So the count is binomial whatever was tried before, and several statistics of the same draws
+may compete at no cost in confidence.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.special import ndtr
+
+from sottovoce.auditing import intervals
+from sottovoce.auditing.intervals import Hits
+from sottovoce.auditing.verdict import Certificate, Point, Shares, Verdict
+from sottovoce.domains import Vector
+from sottovoce.errors import ParameterError
+
+Expected = Literal["frequencies", "normal"]
+
+_THRESHOLDS = 512  # that are tried
+_DOUBT = 0.01
+_FEWEST = 8  # draws of each neighbour to choose by, and to count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """One statistic of every draw: larger speaks for the first neighbour."""
+
+    first: Vector
+    second: Vector
+
+    def part(self, start: int, stop: int | None) -> "Scores":
+        """Some draws of each, by their place."""
+        return Scores(first=self.first[start:stop], second=self.second[start:stop])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Set:
+    """Scores of statistic `number` that are at least `threshold`; or those below it.
+
+    Below speaks for the second neighbour: there it is the one whose hits are many.
+    """
+
+    number: int
+    threshold: float
+    below: bool
+
+    def hits(self, statistics: Sequence[Scores]) -> Hits:
+        scores = statistics[self.number]
+        first = int(np.count_nonzero(scores.first >= self.threshold))
+        second = int(np.count_nonzero(scores.second >= self.threshold))
+        trials = len(scores.first), len(scores.second)
+        if self.below:
+            return Hits(
+                first=trials[1] - second,
+                first_trials=trials[1],
+                second=trials[0] - first,
+                second_trials=trials[0],
+            )
+        return Hits(first=first, first_trials=trials[0], second=second, second_trials=trials[1])
+
+
+# What a set is worth, from the bounds on its probabilities under the two neighbours.
+_Worth = Callable[[Vector, Vector], Vector]
+
+
+def judge(
+    statistics: Sequence[Scores],
+    certificate: Certificate,
+    *,
+    choosing: int,
+    learning: int = 0,
+    confidence: float,
+    method: str,
+    expected: Expected = "frequencies",
+) -> Verdict:
+    """What the scores prove; the first ones of each neighbour only say where to look.
+
+    The first `learning` have made the statistics themselves and say nothing new, so the next
+    `choosing` choose a set, and all others are counted.
+
+    What is `expected` of the others is that they fall as often as these did; or, where these are
+    few and sums of many rounds, that all are normal.
+    """
+    start = learning + choosing
+    rest_of = min(len(statistics[0].first), len(statistics[0].second)) - start
+    if min(choosing, rest_of) < _FEWEST:
+        raise ParameterError(
+            f"{choosing} draws of each neighbour to choose a set by and {rest_of} to count are too "
+            f"few; give at least {_FEWEST} for either"
+        )
+    first = [scores.part(learning, start) for scores in statistics]
+    rest = [scores.part(start, None) for scores in statistics]
+    shares = Shares.of(confidence, len(certificate.curve))
+    counted = len(rest[0].first), len(rest[0].second)
+
+    def best(worth: _Worth, error: float) -> Hits:
+        return _choose(first, worth, error, counted, expected).hits(rest)
+
+    def at_delta(p: Vector, q: Vector) -> Vector:
+        return np.log(np.maximum(p - certificate.delta, 1e-300) / q)
+
+    def at_epsilon(epsilon: float) -> _Worth:
+        return lambda p, q: p - np.exp(min(epsilon, 700.0)) * q
+
+    points = tuple(
+        Point(
+            epsilon=epsilon,
+            certified_delta=certified,
+            measured_delta=best(at_epsilon(epsilon), shares.at_each_point).delta(
+                epsilon, shares.at_each_point
+            ),
+        )
+        for epsilon, certified in certificate.curve
+    )
+    return Verdict(
+        method=method,
+        adjacency=certificate.adjacency,
+        delta=certificate.delta,
+        confidence=confidence,
+        certified=certificate.epsilon,
+        lower_bound=best(at_delta, shares.at_delta).epsilon(certificate.delta, shares.at_delta),
+        points=points,
+        trials=f"{counted[0]} and {counted[1]} draws counted, after {start} of each to choose by",
+    )
+
+
+def _choose(
+    statistics: Sequence[Scores],
+    worth: _Worth,
+    error: float,
+    counted: tuple[int, int],
+    expected: Expected,
+) -> _Set:
+    """The set that would be worth most if the draws to be counted fell as these did."""
+    found: list[tuple[float, _Set]] = []
+    for number, scores in enumerate(statistics):
+        thresholds = _thresholds(scores, expected)
+        above = _above if expected == "frequencies" else _normal_above
+        first, second = above(scores.first, thresholds), above(scores.second, thresholds)
+        for below in (False, True):
+            # Of one side the least, of the other the most that these draws allow for.
+            p, q = (1.0 - second[1], 1.0 - first[0]) if below else (first[0], second[1])
+            trials = counted[::-1] if below else counted
+            low = intervals.lower(np.floor(p * trials[0]), trials[0], error / 2.0)
+            high = intervals.upper(np.ceil(q * trials[1]), trials[1], error / 2.0)
+            values = worth(low, high)
+            place = int(np.argmax(values))
+            chosen = _Set(number=number, threshold=float(thresholds[place]), below=below)
+            found.append((float(values[place]), chosen))
+    return max(found, key=lambda one: one[0])[1]
+
+
+def _above(scores: Vector, thresholds: Vector) -> tuple[Vector, Vector]:
+    """How likely a score is at least a threshold, from below and from above.
+
+    A set of few scores looks better than it is, for it was chosen: so its frequency is not taken
+    at its word.
+    """
+    hits = len(scores) - np.searchsorted(np.sort(scores), thresholds)
+    return (
+        intervals.lower(hits, len(scores), _DOUBT),
+        intervals.upper(hits, len(scores), _DOUBT),
+    )
+
+
+def _normal_above(scores: Vector, thresholds: Vector) -> tuple[Vector, Vector]:
+    spread = max(float(scores.std(ddof=1)), 1e-300)
+    share = np.asarray(ndtr((scores.mean() - thresholds) / spread))
+    return share, share
+
+
+def _thresholds(scores: Scores, expected: Expected) -> Vector:
+    """All scores, or so many quantiles of them; the outer ones closer together."""
+    distinct = np.unique(np.concatenate([scores.first, scores.second]))
+    if expected == "normal":
+        margin = 0.25 * float(np.ptp(distinct))
+        return np.linspace(distinct[0] - margin, distinct[-1] + margin, _THRESHOLDS)
+    if len(distinct) <= _THRESHOLDS:
+        return distinct
+    ramp = np.linspace(0.0, 1.0, _THRESHOLDS)
+    places = (ramp**2 * (3.0 - 2.0 * ramp)) * (len(distinct) - 1)  # denser at both ends
+    return distinct[np.unique(places.astype(np.intp))]

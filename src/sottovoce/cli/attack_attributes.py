@@ -1,0 +1,65 @@
+"""`sottovoce attack attributes`: what a model says of people beside its own task."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sottovoce.cli.output import Json, print_json, print_table, progress_bars
+
+
+def attributes(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    attribute: Annotated[str, typer.Option(help="Which; 'data show' names those of a data set.")],
+    hidden_units: Annotated[int, typer.Option(help="Of the attacker's network.")] = 64,
+    epochs: Annotated[int, typer.Option(help="Epochs that the attacker learns for.")] = 40,
+    seed: Annotated[int, typer.Option(help="Of the attacker's network.")] = 1,
+    plot: Annotated[Path | None, typer.Option(help="An SVG of the accuracies.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Infer an attribute of the training people from the model's inner representation.
+
+    The result is also written to RUN/attack-attributes.json.
+    """
+    with progress_bars():
+        from sottovoce.attacks.attributes import AttributeClassifier
+        from sottovoce.experiments.attack_attributes import attack_attributes
+        from sottovoce.experiments.finished_run import open_run
+
+        attack = AttributeClassifier(hidden_units=hidden_units, epochs=epochs)
+        result = attack_attributes(open_run(run), attribute, attack, seed=seed)
+    if plot is not None:
+        from sottovoce.experiments.attack_attributes import chart
+        from sottovoce.files import write_atomic
+        from sottovoce.reporting.style import standalone
+
+        write_atomic(plot, standalone(chart(result).svg()).encode())
+    if as_json:
+        print_json(result)
+    else:
+        _print(result, plot)
+
+
+def _print(result: dict[str, Any], plot: Path | None) -> None:
+    rows = [["the model's embeddings", *_shown(result), ""]]
+    for name, one in result["baselines"].items():
+        rows.append([name, *_shown(one), _with_interval(one["gain_of_the_model"])])
+    print_table(["guess", "accuracy (95%)", "F1 (95%)", "gain of the model (95%)"], rows)
+    beaten = [name for name, better in result["beats"].items() if better]
+    rest = [name for name, better in result["beats"].items() if not better]
+    sentences = []
+    if beaten:
+        sentences.append(f"The model's embeddings tell more than: {', '.join(beaten)}.")
+    if rest:
+        sentences.append(f"They do not tell more than: {', '.join(rest)}.")
+    typer.echo(" ".join(sentences) + f"\n{result['setting']}")
+    if plot is not None:
+        typer.echo(f"Chart: {plot}")
+
+
+def _shown(one: dict[str, Any]) -> list[str]:
+    return [_with_interval(one["accuracy"]), _with_interval(one["f1"])]
+
+
+def _with_interval(value: dict[str, float]) -> str:
+    return f"{value['mean']:.4f} ({value['low']:.4f} to {value['high']:.4f})"

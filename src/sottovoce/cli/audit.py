@@ -1,0 +1,212 @@
+"""`sottovoce audit`: does a certificate hold? Exit 1 where one does not."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sottovoce.cli.data import DataDir, use
+from sottovoce.cli.output import Json, print_fields, print_json, print_table, progress_bars, show
+from sottovoce.cli.setting import AdjacencyName, ClipGeometry, check_plot
+
+if TYPE_CHECKING:
+    from sottovoce.mechanisms.mechanism import Mechanism
+
+app = typer.Typer(
+    help="Measure what leaks, and hold it against the certificate.", no_args_is_help=True
+)
+
+Confidence = Annotated[float, typer.Option(help="With which a violation is one.")]
+Seed = Annotated[int | None, typer.Option(help="Repeat an audit [a fresh one].")]
+Plot = Annotated[
+    Path | None, typer.Option(help="Draw certified and measured delta against epsilon (SVG).")
+]
+
+
+@app.command("mechanism")
+def mechanism_(
+    kind: Annotated[str, typer.Argument(help="A name from 'sottovoce mechanism list'.")],
+    param: Annotated[
+        list[str] | None,
+        typer.Option(help="A parameter as name=value; repeatable [the registered example's]."),
+    ] = None,
+    dimension: Annotated[int, typer.Option(help="Coordinates of the input.")] = 1,
+    clip_geometry: ClipGeometry = None,
+    adjacency: AdjacencyName = "zero-out",
+    delta: Annotated[float, typer.Option(help="At which epsilon is compared.")] = 1e-5,
+    draws: Annotated[int, typer.Option(help="Of each of two neighbours.")] = 1_000_000,
+    confidence: Confidence = 0.999,
+    seed: Seed = None,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """One release: its law enumerated exactly, and a million real draws of two neighbours."""
+    import os
+    import secrets
+
+    from sottovoce.adjacency import Adjacency
+    from sottovoce.auditing.mechanism_audit import audit_mechanism
+    from sottovoce.mechanisms.registry import parameters_of
+
+    check_plot(plot)
+    built = _built(kind, param, dimension, clip_geometry)
+    seed = secrets.randbits(64) if seed is None else seed
+    with progress_bars() as bars:
+
+        def progress(done: int, total: int) -> None:
+            bars.update("drawing", done, total, "")
+
+        audit = audit_mechanism(
+            built,
+            Adjacency.parse(adjacency),
+            delta=delta,
+            draws=draws,
+            confidence=confidence,
+            seed=seed,
+            processes=os.cpu_count() or 1,
+            progress=progress,
+        )
+    result = {
+        "mechanism": kind,
+        "parameters": parameters_of(built),
+        "dimension": dimension,
+        "draws": draws,
+        "seed": seed,
+        **audit.plain(),
+    }
+    _report(result, f"{kind}, {adjacency}", plot, as_json=as_json)
+
+
+@app.command("run")
+def run_(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="clients: audit clients join (channel 'direct'); one-run: canaries among the "
+            "run's own records or clients (any channel) [clients where it can be]."
+        ),
+    ] = None,
+    canaries: Annotated[int | None, typer.Option(help="How many [by what they cost].")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Only so many rounds [all].")] = None,
+    confidence: Confidence = 0.999,
+    seed: Seed = None,
+    plot: Plot = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Train a run once more with canaries; what is found is kept in its folder, as audit.json."""
+    check_plot(plot)
+    use(data_dir)
+    from sottovoce.experiments.audit_run import audit_run, method_of  # torch takes a while to load
+    from sottovoce.experiments.finished_run import open_run
+
+    chosen = method_of(method)
+    finished = open_run(run)
+    with progress_bars() as bars:
+
+        def on_round(done: int, total: int) -> None:
+            bars.update("training", done, total, "with canaries")
+
+        result = audit_run(
+            finished,
+            method=chosen,
+            canaries=canaries,
+            rounds=rounds,
+            confidence=confidence,
+            seed=seed,
+            on_round=on_round,
+        )
+    _report({"run": str(run), **result}, finished.spec.name, plot, as_json=as_json)
+
+
+def _built(
+    kind: str, param: list[str] | None, dimension: int, clip_geometry: str | None
+) -> "Mechanism":
+    """The mechanism with the parameters given, or its registered example; on a small domain."""
+    import dataclasses
+
+    from sottovoce.config.loading import parse_assignments
+    from sottovoce.domains import clipped
+    from sottovoce.mechanisms import registry
+
+    registration = registry.find(kind)
+    domain: Any = dataclasses.replace(
+        registration.example_domain,  # type: ignore[type-var]
+        dimension=dimension,
+    )
+    if clip_geometry is not None:
+        domain = clipped(clip_geometry, dimension, 1.0)
+    given = parse_assignments(param or [], "--param") or registration.examples[0]
+    return registration.build(domain, given)
+
+
+def _report(result: dict[str, Any], title: str, plot: Path | None, *, as_json: bool) -> None:
+    if plot is not None:
+        _draw(plot, title, result)
+        result["plot"] = str(plot)
+    if as_json:
+        print_json(result)
+    else:
+        _print(result)
+    if result["violated"]:
+        raise typer.Exit(1)
+
+
+def _print(result: dict[str, Any]) -> None:
+    from sottovoce.auditing.verdict import show_lower
+
+    hidden = ("profile", "audits", "notes", "finding")
+    fields = {name: value for name, value in result.items() if name not in hidden}
+    for name in ("certified", "gap"):
+        fields[name] = "none" if fields[name] is None else show(fields[name], "epsilon")
+    fields["lower_bound"] = show_lower(fields["lower_bound"])
+    print_fields(fields)
+    rows = [
+        (audit["method"], point)
+        for audit in result.get("audits", [result])
+        for point in audit["profile"]
+    ]
+    if rows:
+        print_table(
+            ["epsilon", "certified delta", "measured delta", "holds", "by"],
+            [
+                [
+                    f"{point['epsilon']:.4f}",
+                    f"{point['certified_delta']:.6g}",
+                    f"{point['measured_delta']:.6g}",
+                    "no" if point["violated"] else "yes",
+                    method,
+                ]
+                for method, point in rows
+            ],
+        )
+    for note in result.get("notes", []):
+        typer.echo(f"note: {note}")
+    typer.echo(result["finding"])
+
+
+def _draw(path: Path, title: str, result: dict[str, Any]) -> None:
+    from sottovoce.errors import ParameterError
+    from sottovoce.files import write_atomic
+    from sottovoce.reporting.figures import Line, LineChart
+    from sottovoce.reporting.style import standalone
+
+    audits = result.get("audits", [result])
+    if not audits[0]["profile"]:
+        raise ParameterError("nothing is certified, so there is no curve to draw; drop --plot")
+    epsilons = [point["epsilon"] for point in audits[0]["profile"]]
+
+    def line(name: str, key: str, audit: dict[str, Any]) -> Line:
+        return Line(name=name, x=epsilons, y=[point[key] for point in audit["profile"]])
+
+    chart = LineChart(
+        title=f"Audit of {title}: certified delta, and what is surely there",
+        x_label="epsilon",
+        y_label="delta",
+        lines=[
+            line("certified", "certified_delta", audits[0]),
+            *(line(f"at least, by {a['method']}", "measured_delta", a) for a in audits),
+        ],
+    )
+    write_atomic(path, standalone(chart.svg()).encode())

@@ -1,0 +1,60 @@
+"""Cells of a study, each kept as JSON when it is finished, so that an interrupted study goes on.
+
+FOLDER/cells/<digest of the key>.json holds the key, the version and what was found.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sottovoce import __version__, files
+from sottovoce.errors import OutputError
+
+CELLS = "cells"
+
+Key = Mapping[str, Any]
+
+
+class KeptCells:
+    """What has been found so far; without a folder, nothing is kept.
+
+    `version` is to be raised when the same key gives other numbers.
+    """
+
+    def __init__(self, folder: Path | None, *, version: int) -> None:
+        self._folder = None if folder is None else folder / CELLS
+        self._version = f"{__version__}/{version}"
+
+    def find(self, key: Key) -> Any | None:
+        """What was kept under this key, if it is whole and of this version."""
+        path = self._path(key)
+        if path is None or not path.is_file():
+            return None
+        try:
+            kept = files.read_json(path)
+        except OutputError:  # damaged: found anew
+            return None
+        if not isinstance(kept, dict) or kept.get("key") != self._key(key):
+            return None
+        return kept.get("found")
+
+    def keep(self, key: Key, found: Any) -> Any:
+        """Keep what was found, and give it back as the next run would read it."""
+        plain = json.loads(json.dumps(found))
+        path = self._path(key)
+        if path is not None:
+            with files.explained("create", path.parent):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            files.write_json(path, {"key": self._key(key), "found": plain})
+        return plain
+
+    def _key(self, key: Key) -> dict[str, Any]:
+        return {"version": self._version, **json.loads(json.dumps(dict(key)))}
+
+    def _path(self, key: Key) -> Path | None:
+        if self._folder is None:
+            return None
+        text = json.dumps(self._key(key), sort_keys=True)
+        return self._folder / f"{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}.json"

@@ -1,0 +1,44 @@
+"""The mechanisms that UDP-FL compares under attack, with one bit beside them, and their budgets."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+DELTA = 1e-5
+EPSILONS = (2.0, 4.0, 6.0, 8.0)
+CLIP_NORM = 1.0
+NO_PRIVACY, GAUSSIAN, LAPLACE, STAIRCASE, ONE_BIT = (
+    "no privacy",
+    "Gaussian (DP-SGD)",
+    "Laplace",
+    "staircase",
+    "one bit",
+)
+MECHANISMS: Mapping[str, dict[str, Any]] = {
+    NO_PRIVACY: {"kind": "no_privacy"},
+    GAUSSIAN: {"kind": "gaussian"},
+    LAPLACE: {"kind": "laplace"},
+    STAIRCASE: {"kind": "staircase", "nu": "auto", "step_multiplier": 1.0},
+    ONE_BIT: {"kind": "gauss_hermite", "levels": 2},
+}
+PRIVATE = (GAUSSIAN, LAPLACE, STAIRCASE, ONE_BIT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A mechanism of the comparison at a budget; no epsilon where there is no privacy."""
+
+    mechanism: str
+    epsilon: float | None
+
+    @property
+    def key(self) -> dict[str, Any]:
+        return {"mechanism": self.mechanism, "epsilon": self.epsilon}
+
+
+def contenders(epsilons: Sequence[float]) -> list[Contender]:
+    """No privacy, and each mechanism at each budget."""
+    return [
+        Contender(mechanism=NO_PRIVACY, epsilon=None),
+        *(Contender(mechanism=name, epsilon=e) for name in PRIVATE for e in epsilons),
+    ]

@@ -1,0 +1,219 @@
+"""Real draws: every registered example passes, and planted bugs do not."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sottovoce.adjacency import Adjacency
+from sottovoce.auditing import draws
+from sottovoce.auditing.draws import drawn
+from sottovoce.auditing.sampling import audit_by_sampling
+from sottovoce.domains import Box, L1Ball, L2Ball
+from sottovoce.kernels import one_bit, table
+from sottovoce.mechanisms import generalized_rr, registry
+from sottovoce.mechanisms.gauss_hermite import GaussHermite
+from sottovoce.mechanisms.gaussian import Gaussian
+from sottovoce.mechanisms.generalized_rr import GeneralisedRandomisedResponse
+from sottovoce.mechanisms.laplace import Laplace
+from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.mvu import Mvu
+from sottovoce.randomness import Keystream
+
+BALL = L2Ball(dimension=2, radius=1.0)
+INTERVAL = Box(dimension=1, lower=-1.0, upper=1.0)
+CASES = [
+    pytest.param(
+        registration, example, domain, id=f"{registration.kind}-{n}-{type(domain).__name__}"
+    )
+    for registration in registry.registrations()
+    for n, example in enumerate(registration.examples)
+    for domain in registration.example_domains
+]
+MECHANISMS: dict[str, Mechanism] = {
+    "gaussian": Gaussian(input_domain=BALL, noise_multiplier=2.0),
+    "one bit": GaussHermite(
+        input_domain=L2Ball(dimension=8, radius=1.0), levels=2, noise_multiplier=2.0
+    ),
+    "sixteen levels": GaussHermite(input_domain=BALL, levels=16, noise_multiplier=2.0),
+    "laplace": Laplace(input_domain=L1Ball(dimension=2, radius=1.0), noise_multiplier=2.0),
+    "mvu": Mvu(input_domain=INTERVAL, epsilon=1.0, input_bits=3, output_bits=3),
+    "randomised response": GeneralisedRandomisedResponse(
+        input_domain=INTERVAL, epsilon=1.0, bits=1
+    ),
+}
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+@pytest.mark.parametrize(("registration", "example", "domain"), CASES)
+def test_every_registered_example_passes_a_short_audit(
+    registration: registry.Registration,
+    example: registry.Parameters,
+    domain: Box,
+    adjacency: Adjacency,
+) -> None:
+    mechanism = registration.build(dataclasses.replace(domain, dimension=2), example)
+    slow = registration.kind in ("cldp", "staircase", "no_privacy")
+    verdict = audit_by_sampling(
+        mechanism, adjacency, delta=1e-5, draws=2_000 if slow else 20_000, confidence=0.999999
+    )
+    assert not verdict.violated, verdict.finding
+    assert verdict.adjacency is adjacency
+    assert verdict.lower_bound <= verdict.certified
+
+
+@pytest.mark.parametrize("name", [*MECHANISMS])
+def test_draws_side_by_side_follow_the_law_of_one_call(name: str) -> None:
+    mechanism = MECHANISMS[name]
+    values = mechanism.input_domain.project(np.full(mechanism.input_domain.dimension, 9.0))
+    many = draws._side_by_side(mechanism, values, 1000)
+    assert many is not None
+    together = drawn(mechanism, values, 5000, (0, "a"))
+    assert together.shape == (5000, mechanism.input_domain.dimension)
+    law = mechanism.law(values)
+    errors = (together.mean(axis=0) - law.mean()) / np.sqrt(law.variance() / 5000)
+    assert np.abs(errors).max() < 6.0
+
+
+def test_what_is_drawn_jointly_is_drawn_call_by_call() -> None:
+    registration = registry.find("cldp")
+    mechanism = registration.build(L1Ball(dimension=2, radius=1.0), {"epsilon": 1.0})
+    assert draws._side_by_side(mechanism, np.zeros(2), 10) is None
+    here = drawn(mechanism, np.array([1.0, 0.0]), 300, (3, "a"))
+    assert len(np.unique(here, axis=0)) > 1
+    np.testing.assert_array_equal(drawn(mechanism, np.array([1.0, 0.0]), 300, (3, "a")), here)
+
+
+def test_progress_reaches_all_draws() -> None:
+    seen: list[tuple[int, int]] = []
+    audit_by_sampling(
+        MECHANISMS["gaussian"],
+        Adjacency.ZERO_OUT,
+        delta=1e-5,
+        draws=6000,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert seen[-1] == (12000, 12000)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+# Planted bugs, each at its place in the code. They are found by what leaks, or by what is drawn.
+
+
+def _verdict(name: str, adjacency: Adjacency = Adjacency.REPLACE_ONE, draws: int = 100_000) -> Any:
+    return audit_by_sampling(MECHANISMS[name], adjacency, delta=1e-5, draws=draws, seed=11)
+
+
+def _half_stddev(mechanism: Any) -> Any:
+    return property(lambda self: 0.5 * self.noise_multiplier * self.input_domain.radius)
+
+
+def _twice_epsilon(mechanism: Any) -> Any:
+    honest = mechanism.table
+    return property(lambda self: honest.fget(dataclasses.replace(self, epsilon=2 * self.epsilon)))
+
+
+HALVED: dict[str, tuple[type, str, Callable[[Any], Any]]] = {
+    "gaussian": (Gaussian, "noise_stddev", _half_stddev),
+    "one bit": (GaussHermite, "noise_stddev", _half_stddev),
+    "sixteen levels": (GaussHermite, "noise_stddev", _half_stddev),
+    "laplace": (Laplace, "noise_scale", _half_stddev),
+    "mvu": (Mvu, "table", _twice_epsilon),
+    "randomised response": (GeneralisedRandomisedResponse, "table", _twice_epsilon),
+}
+
+
+@pytest.mark.parametrize("name", [*HALVED])
+def test_half_of_the_noise_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = _verdict(name)
+    assert not honest.violated, honest.finding
+    owner, attribute, half = HALVED[name]
+    monkeypatch.setattr(owner, attribute, half(owner))
+    found = _verdict(name)
+    assert found.violated
+    # Whatever is declared, more leaks than is certified.
+    assert found.law_refuted is None
+    assert any(point.violated for point in found.points) or found.lower_bound > found.certified
+
+
+@pytest.mark.parametrize("name", ["gaussian", "one bit", "sixteen levels", "laplace"])
+def test_replace_one_charged_as_zero_out_is_found(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ball in (L1Ball, L2Ball):
+        radius = lambda self, adjacency: self.radius / self.records  # noqa: E731
+        monkeypatch.setattr(ball, "sensitivity", radius)
+    assert _verdict(name, Adjacency.ZERO_OUT).violated is False
+    assert _verdict(name, Adjacency.REPLACE_ONE).violated
+
+
+@pytest.mark.parametrize("name", ["mvu", "randomised response"])
+def test_a_threshold_of_the_table_that_is_off_by_one_in_256_is_found(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = table._float_codes
+
+    def off_by_one(positions: Any, knots: Any, thresholds: Any, words: Any) -> Any:
+        return honest(positions, knots, thresholds - 1.0 / 256.0, words)
+
+    monkeypatch.setattr(table, "_float_codes", off_by_one)
+    found = _verdict(name, draws=1_000_000)
+    assert found.violated
+    assert "declared" in found.finding or "delta" in found.finding
+
+
+def test_a_threshold_of_one_bit_that_is_off_by_a_hundredth_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    honest = one_bit._compare
+
+    def off(exact: Any, noise_stddev: float, words: Any) -> Any:
+        surely, perhaps = honest(exact, noise_stddev, words)
+        forced = words >= np.uint16(0.99 * 2**15)  # where the threshold of a fair bit is 1% lower
+        return surely | (forced & (words < 2**15)), perhaps | forced
+
+    monkeypatch.setattr(one_bit, "_compare", off)
+    found = _verdict("one bit", draws=200_000)
+    assert found.violated
+    assert found.law_refuted is not None
+
+
+def test_a_sigmoid_whose_series_is_cut_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    mechanism = GaussHermite(
+        input_domain=L2Ball(dimension=1, radius=1.0), levels=2, noise_multiplier=1.0
+    )
+
+    def verdict() -> Any:
+        return audit_by_sampling(mechanism, Adjacency.ZERO_OUT, delta=1e-5, draws=100_000)
+
+    assert not verdict().violated
+    monkeypatch.setattr(one_bit, "_SERIES_REACH", 100.0)  # float32's cubic, far beyond its reach
+    assert verdict().violated
+
+
+def test_a_keystream_that_serves_every_input_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words are always the same, so the code is a function of the input."""
+    fixed = Keystream(bytes(32)).words(1 << 16)
+    monkeypatch.setattr(Keystream, "words", lambda self, count: fixed[:count])
+    found = _verdict("gaussian")
+    assert found.violated
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [2.0, 3.0])
+def test_one_per_cent_of_epsilon_is_found_by_a_million_draws(
+    epsilon: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mechanism = GeneralisedRandomisedResponse(input_domain=INTERVAL, epsilon=epsilon, bits=1)
+    honest = generalized_rr._table
+
+    def verdict() -> Any:
+        return audit_by_sampling(
+            mechanism, Adjacency.REPLACE_ONE, delta=1e-5, draws=1_000_000, seed=2
+        )
+
+    assert 0.99 * epsilon < verdict().lower_bound <= epsilon
+    monkeypatch.setattr(generalized_rr, "_table", lambda e, bits: honest(1.01 * e, bits))
+    assert verdict().lower_bound > epsilon
