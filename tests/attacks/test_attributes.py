@@ -21,7 +21,7 @@ from sottovoce.learning import models
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.task import Task
 
-ATTACK = AttributeClassifier(hidden_units=16, epochs=30)
+ATTACK = AttributeClassifier(hidden_units=16, epochs=100)
 
 
 def _people(count: int, seed: int, signal: float) -> tuple[Any, Any]:

@@ -34,7 +34,7 @@ class AttributeClassifier:
 
     hidden_units: int = 64
     epochs: int = 40
-    learning_rate: float = 3e-3
+    learning_rate: float = 1e-3
     weight_decay: float = 1e-3
 
     def __post_init__(self) -> None:

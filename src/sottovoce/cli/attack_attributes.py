@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sottovoce.cli.data import DataDir, use
 from sottovoce.cli.output import Json, print_json, print_table, progress_bars
 
 
@@ -15,12 +16,14 @@ def attributes(
     epochs: Annotated[int, typer.Option(help="Epochs that the attacker learns for.")] = 40,
     seed: Annotated[int, typer.Option(help="Of the attacker's network.")] = 1,
     plot: Annotated[Path | None, typer.Option(help="An SVG of the accuracies.")] = None,
+    data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Infer an attribute of the training people from the model's inner representation.
 
     The result is also written to RUN/attack-attributes.json.
     """
+    use(data_dir)
     with progress_bars():
         from sottovoce.attacks.attributes import AttributeClassifier
         from sottovoce.experiments.attack_attributes import attack_attributes

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from sottovoce.cli.data import DataDir, use
 from sottovoce.cli.output import Json, print_json, print_table, progress_bars
 
 
@@ -30,12 +31,14 @@ def reconstruction(
     epochs: Annotated[int, typer.Option(help="Epochs that the decoder is learned for.")] = 30,
     seed: Annotated[int, typer.Option(help="Which images, which starts.")] = 1,
     plot: Annotated[Path | None, typer.Option(help="An SVG of originals beside guesses.")] = None,
+    data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Reconstruct training images of a run, and compare with guesses that need no attack.
 
     The result is also written to RUN/attack-reconstruction.json.
     """
+    use(data_dir)
     with progress_bars() as bars:
         from sottovoce.attacks.inversion import Inversion
         from sottovoce.attacks.learned_reconstruction import LearnedReconstruction

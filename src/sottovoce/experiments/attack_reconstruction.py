@@ -319,6 +319,8 @@ def _setting(run: FinishedRun, request: Request) -> str:
         )
     labels = "knows the labels" if request.known_labels else "infers the label from the update"
     several = "s" if request.batch > 1 else ""
+    groups = run.ground.groups
+    whose = "the run's mechanism" if len(groups) == 1 else f"the mechanism of '{groups[0].where}'"
     rest = (
         " Where noise is added, an attacker who knows all of a client's other records is in the "
         "same place."
@@ -327,7 +329,7 @@ def _setting(run: FinishedRun, request: Request) -> str:
     )
     return (
         f"A client that has {request.batch} image{several} and nothing else sends one update "
-        f"under the run's mechanism, with one round's noise; the attacker reads what the server "
+        f"under {whose}, with one round's noise; the attacker reads what the server "
         f"decodes, {labels}, and knows the model and the algorithm.{rest} Baselines: a grey "
         "image, and the mean of the "
         f"{len(run.data.test_labels)} test images."
