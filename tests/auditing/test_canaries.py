@@ -140,11 +140,11 @@ def test_local_models_are_moved_by_the_canary_and_nothing_else() -> None:
     canaries = _wide(task.dimension)
     planted = CanaryTask(task, canaries, 1, model, sampled=False)
     assert planted.first_steps(model, clients) is None
-    given = {"steps": 2, "learning_rate": 0.1}
     found = torch.zeros(5, task.dimension, dtype=torch.float64)
-    for start, rows in planted.local_models(model, clients, **given):
+    for start, rows in planted.local_models(model, clients, steps=2, learning_rate=0.1):
         found[start : start + len(rows)] = rows.double()
-    real = torch.cat([rows for _, rows in task.local_models(model, clients, **given)])
+    trained = task.local_models(model, clients, steps=2, learning_rate=0.1)
+    real = torch.cat([rows for _, rows in trained])
     torch.testing.assert_close(found[[0, 4]], real[[0, 4]].double(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found[1].numpy() - model, canaries.contribution(0, 1))
     np.testing.assert_array_equal(found[3].numpy(), model)

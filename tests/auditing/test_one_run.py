@@ -60,11 +60,14 @@ def test_many_canaries_come_near_the_truth() -> None:
 
 
 def test_the_refuted_delta_has_the_error_as_its_p_value() -> None:
-    given = {"canaries": 1000, "guesses": 300, "right": 290, "epsilon": 1.0}
-    delta = delta_refuted(**given, error=0.01)
+    def refuted(right: int) -> float:
+        return delta_refuted(canaries=1000, guesses=300, right=right, epsilon=1.0, error=0.01)
+
+    delta = refuted(290)
     assert 0.0 < delta < 1.0
-    assert p_value(**given, delta=delta) == pytest.approx(0.01)
-    assert delta_refuted(**{**given, "right": 200}, error=0.01) == 0.0
+    found = p_value(canaries=1000, guesses=300, right=290, epsilon=1.0, delta=delta)
+    assert found == pytest.approx(0.01)
+    assert refuted(200) == 0.0
 
 
 def test_guesses_are_the_outer_scores() -> None:
