@@ -9,13 +9,8 @@ from sottovoce.experiments import mia_grid, mia_trial
 from sottovoce.experiments.experiment import Row, find
 from sottovoce.experiments.mia_grid import (
     FULL,
-    GAUSSIAN,
-    LAPLACE,
-    NO_PRIVACY,
-    ONE_BIT,
     OVERFITTED,
     PRINTED,
-    STAIRCASE,
     Cell,
     Scale,
     cells,
@@ -23,6 +18,7 @@ from sottovoce.experiments.mia_grid import (
 )
 from sottovoce.experiments.mia_trial import Measured
 from sottovoce.experiments.studies.udp_mia import MEASURES, udp_mia, verdict
+from sottovoce.experiments.udp_mechanisms import GAUSSIAN, LAPLACE, NO_PRIVACY, ONE_BIT, STAIRCASE
 from sottovoce.learning.datasets import Dataset
 
 TINY = Scale(

@@ -7,6 +7,7 @@ from typing import Any
 DELTA = 1e-5
 EPSILONS = (2.0, 4.0, 6.0, 8.0)
 CLIP_NORM = 1.0
+RECORD_SAMPLING_RATE = 0.05  # of target models, as in table 4
 NO_PRIVACY, GAUSSIAN, LAPLACE, STAIRCASE, ONE_BIT = (
     "no privacy",
     "Gaussian (DP-SGD)",

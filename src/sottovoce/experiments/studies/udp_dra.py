@@ -11,6 +11,7 @@ from sottovoce.experiments.udp_mechanisms import (
     GAUSSIAN,
     LAPLACE,
     NO_PRIVACY,
+    RECORD_SAMPLING_RATE,
     STAIRCASE,
     Contender,
     contenders,
@@ -97,13 +98,13 @@ class Plan:
             updates={
                 1: settings.seeds,
                 10: max(2, settings.seeds // 4),
-                100: max(2, settings.seeds // 8),
+                100: max(2, settings.seeds // 16),
             },
-            iterations=2000,
+            iterations=600,
             weights=(1e-3, 1.0),
             rows=10_000,
-            rounds=100,
-            rates=(0.01, 0.03, 0.1, 0.3, 1.0),
+            rounds=150,
+            rates=(0.03, 0.3, 1.0),
             epochs=30,
             victims=500,
         )
@@ -123,7 +124,12 @@ def base_spec(plan: Plan, settings: Settings) -> dict[str, Any]:
         },
         "model": {"kind": "strided_cnn"},
         "algorithm": {"kind": "fedavg"},
-        "privacy": {"level": "sample", "clip_norm": 1.0, "delta": 1e-5},
+        "privacy": {
+            "level": "sample",
+            "clip_norm": 1.0,
+            "delta": 1e-5,
+            "record_sampling_rate": RECORD_SAMPLING_RATE,
+        },
         "runtime": {"messages": "none", "device": settings.device or "auto"},
     }
 
@@ -283,10 +289,10 @@ def _method(plan: Plan) -> str:
         f"labels; of the weights {weights} of total variation the one with the smaller mean "
         "squared error counts, a choice in the attacker's favour. All mechanisms are attacked on "
         "the same images. 'Inversion, trained model' starts from the model without privacy.\n"
-        f"Learned: strided_cnn trained on {plan.rows} images for {plan.rounds} rounds with 10 "
-        "clients at the whole budget; a decoder from outputs to images is learned on test images, "
-        "refined, and measured on training images and, as a control, on test images that neither "
-        "the model nor the decoder saw. 'Untrained' is the model that training starts from. "
+        f"Learned: strided_cnn trained on {plan.rows} images for {plan.rounds} rounds of a 5% "
+        "sample with 10 clients at the whole budget; a decoder from outputs to images is learned "
+        "on test images, refined, and measured on training images and, as a control, on test "
+        "images that neither the model nor the decoder saw. 'Untrained' is the model that training starts from. "
         f"{_rates(plan)}\n"
         "Pixels lie in [-1/2, 1/2] (range 1); intervals are Student's 95% over updates. The "
         "paper's MSE and MAE are in other units, of normalised pixels: at a range of 1, its PSNR "

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from sottovoce.experiments.experiment import Findings, Row, Settings, experiment
 from sottovoce.experiments.learning_study import data_in
 from sottovoce.experiments.mean_estimation import number
+from sottovoce.experiments.udp_mechanisms import DELTA
 
 if TYPE_CHECKING:  # bring torch, which 'experiment list' does not need
     from sottovoce.experiments.mia_grid import Scale
@@ -176,8 +177,6 @@ def _of_favourite(private: Sequence[Row]) -> str:
 
 
 def _method(scale: "Scale", settings: Settings) -> str:
-    from sottovoce.experiments.mia_grid import DELTA
-
     return (
         f"For each recipe {scale.shadows} shadow models and {settings.seeds} targets of "
         f"'strided_cnn' (33,834 parameters), trained by the same recipe from seeds of their own. "
