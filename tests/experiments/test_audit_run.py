@@ -18,6 +18,7 @@ from sottovoce.experiments.runner import run
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.laplace import Laplace
+from sottovoce.rounds import client
 from sottovoce.simulation.packed import PackedMessages
 
 ROUNDS = 4
@@ -101,7 +102,7 @@ def test_a_clip_of_twice_the_norm_or_none_at_all_is_found(
     name: str, times: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        SampleClippedGradient, "_limit", property(lambda self: times * self.clip_norm)
+        SampleClippedGradient, "limit", property(lambda self: times * self.clip_norm)
     )
     assert audited(spec_of(name))["violated"]
 
@@ -128,14 +129,33 @@ def test_a_client_that_is_clipped_to_twice_the_norm_is_found(
 def test_a_keystream_that_serves_twice_is_found(
     name: str, shared: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In the code that every client runs, wherever it is."""
+
+    def opened(randomness: Any, prepared: Any, attempt: int) -> Any:
+        release = prepared.release
+        label = (release.client, 0) if shared == "rounds" else ("everyone", release.round)
+        return randomness.stream("encode", release.run, *label, release.uplink, attempt), None
+
+    monkeypatch.setattr(client, "_open_stream", opened)
+    result = audited(spec_of(name, rotation="off"))
+    assert result["violated"]
+    assert result["lower_bound"] > 2.0
+
+
+@pytest.mark.parametrize("name", ["gaussian", "one bit"])
+@pytest.mark.parametrize("shared", ["rounds", "clients"])
+def test_a_keystream_that_serves_twice_in_a_simulation_is_found(
+    name: str, shared: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that store no messages have their own place for it, and are audited as they ran."""
+
     def stream(self: Any, part: Any, number: int, uplink: int) -> Any:
         label = (part.client, 0) if shared == "rounds" else ("everyone", number)
         return self.randomness.stream("encode", self.run, *label, uplink, 0)
 
     monkeypatch.setattr(PackedMessages, "_keystream", stream)
-    result = audited(spec_of(name, rotation="off"))
+    result = audited(spec_of(name, rotation="off", runtime={"messages": "packed"}))
     assert result["violated"]
-    assert result["lower_bound"] > 2.0
 
 
 def test_more_records_taking_part_than_are_charged_is_found(
@@ -177,7 +197,7 @@ def test_canaries_within_the_run_give_a_bound(
     assert not honest["violated"], honest["finding"]
     assert 0.3 < honest["lower_bound"] < honest["certified"]
     assert not within(30.0, **channel)["violated"]
-    monkeypatch.setattr(SampleClippedGradient, "_limit", property(lambda self: 1e9))
+    monkeypatch.setattr(SampleClippedGradient, "limit", property(lambda self: 1e9))
     assert within(30.0, **channel)["violated"]
 
 

@@ -48,6 +48,7 @@ _AUDIT_CLIENTS = 2000
 _REFERENCES = 64
 _REAL_CLIENTS = 20  # that train beside audit clients: these do not look at the model
 _MOST_NUMBERS = 1 << 30  # of canaries' gradients in all rounds, unless more canaries are asked for
+_MOST_MESSAGES = 200_000  # likewise
 _CHOOSING_SHARE = 0.15
 
 
@@ -178,8 +179,6 @@ def _once_more(spec: RunSpec, rounds: int | None, seed: int) -> tuple[Assembly, 
     """
     central = isinstance(spec.channel, CentralSpec)
     runtime = {"backend": "fast", "deterministic": False}
-    if isinstance(spec.channel, DirectSpec) and spec.runtime.messages == "stored":
-        runtime["messages"] = "packed"  # the same codes, without their envelopes
     update: dict[str, Any] = {
         "randomness": "seeded",
         "runtime": spec.runtime.model_copy(update=runtime),
@@ -209,7 +208,8 @@ def _audit_clients(
     like = _like(assembly)
     dimension, size = assembly.task.dimension, assembly.clients.sizes[like]
     rows = size if assembly.algorithm.record_sampling_rate < 1.0 else 1
-    affordable = _MOST_NUMBERS // (dimension * rows * assembly.spec.rounds)
+    rounds = assembly.spec.rounds
+    affordable = min(_MOST_NUMBERS // (dimension * rows * rounds), _MOST_MESSAGES // rounds)
     count = canaries or int(np.clip(affordable, 100, _AUDIT_CLIENTS))
     parameters.integer("canaries", count, low=40, high=10**6, remedy="half of them are in")
     names = [f"audit-{number:06d}" for number in range(count + _REFERENCES)]
@@ -329,7 +329,9 @@ def _trained(planted: _Planted, on_round: OnRound | None) -> tuple[Vector, Certi
 
 @contextlib.contextmanager
 def _books(assembly: Assembly) -> Iterator[Books]:
-    """A tally, or a ledger that is thrown away where a channel needs stored messages."""
+    """A tally; or a ledger that is thrown away, for a run that stores messages: what is audited is
+    the code that it ran, and that a site runs.
+    """
     if assembly.spec.runtime.messages != "stored":
         yield tally_of(assembly)
         return
