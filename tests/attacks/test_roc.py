@@ -73,11 +73,6 @@ def test_separated_scores_prove_no_certainty() -> None:
     assert rate.low == 0.0  # of ten non-members, none may lie above the true threshold
 
 
-def test_clopper_and_pearson_as_tabulated() -> None:
-    assert roc.clopper_pearson(0, 10, 0.025) == pytest.approx((0.0, 0.3085), abs=1e-4)
-    assert roc.clopper_pearson(3, 10, 0.025) == pytest.approx((0.0667, 0.6525), abs=1e-4)
-
-
 def test_bad_input_is_refused() -> None:
     few = Verdicts(members=np.zeros(5), non_members=np.zeros(99))
     with pytest.raises(DataError, match=r"too few non-members .* 0.01: there are 99.* take 100"):

@@ -70,6 +70,8 @@ def test_what_is_learned_by_heart_is_found_and_models_are_kept(
     assert online["auc_low"] > 0.6
     assert isinstance(online["members_accuracy"], float)
     assert online["members_accuracy"] > 0.95
+    assert isinstance(online["members_accuracy_low"], float)
+    assert online["members_accuracy_low"] < online["members_accuracy"]
     assert online["printed_tpr"] == 0.126
     assert online["tpr_at_0.1_percent"] is None  # a hundred non-members cannot show it
     assert len(list((tmp_path / "shadows").iterdir())) == 3 * 2
@@ -112,8 +114,8 @@ def row_of(attack: str, epsilon: float | None, tpr: tuple[float, float, float]) 
         "attack": attack,
         "mechanism": "Laplace" if epsilon else NO_PRIVACY,
         "epsilon": epsilon,
-        "members_accuracy": 0.9,
-        "others_accuracy": 0.4,
+        **{f"members_accuracy{end}": 0.9 for end in ("", "_low", "_high")},
+        **{f"others_accuracy{end}": 0.4 for end in ("", "_low", "_high")},
     }
     for name in MEASURES:
         value, low, high = tpr if name == "tpr_at_1_percent" else (0.5, 0.4, 0.6)

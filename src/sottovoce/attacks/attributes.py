@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from sottovoce import parameters
+from sottovoce import parameters, proportions
 from sottovoce.domains import Vector
 from sottovoce.errors import DataError, UnknownNameError
 from sottovoce.learning.datasets import Dataset
@@ -53,16 +53,22 @@ class Interval:
     high: float
 
 
+def named_attribute(data: Dataset, wanted: str | None) -> str:
+    """The attribute of that name, or the first one; an error that names those there are."""
+    known = list(data.train_attributes)
+    if not known:
+        raise DataError(
+            f"dataset '{data.name}' has no attributes to infer; use 'digits', 'utkface-race', or "
+            f"an npz of your own with an array attribute_{wanted or 'NAME'}"
+        )
+    if wanted is not None and wanted not in known:
+        raise UnknownNameError.among(f"attribute of '{data.name}'", wanted, known)
+    return wanted or known[0]
+
+
 def attribute_of(data: Dataset, name: str) -> tuple[Labels, Labels]:
     """The attribute of training and test rows; an error unless the test rows can teach it."""
-    if name not in data.train_attributes:
-        known = sorted(data.train_attributes)
-        if not known:
-            raise DataError(
-                f"dataset '{data.name}' has no attributes to infer; use 'utkface-race', or an npz "
-                f"of your own with an array attribute_{name}"
-            )
-        raise UnknownNameError.among(f"attribute of '{data.name}'", name, known)
+    named_attribute(data, name)
     own, others = data.train_attributes[name], data.test_attributes[name]
     values = np.unique(own)
     if len(np.unique(np.concatenate([own, others]))) < 2:
@@ -133,12 +139,8 @@ def majority(attribute: Labels, count: int) -> Labels:
 
 def accuracy(truth: Labels, guesses: Labels, *, confidence: float = 0.95) -> Interval:
     """The share of right guesses, with the interval of Clopper and Pearson 1934."""
-    from scipy.special import betaincinv
-
     total, right = len(truth), int((truth == guesses).sum())
-    tail = (1.0 - confidence) / 2.0
-    low = float(betaincinv(right, total - right + 1, tail)) if right else 0.0
-    high = float(betaincinv(right + 1, total - right, 1.0 - tail)) if right < total else 1.0
+    low, high = proportions.between(right, total, confidence)
     return Interval(mean=right / total, low=low, high=high)
 
 

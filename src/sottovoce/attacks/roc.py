@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betaincinv, ndtri
+from scipy.special import ndtri
 from scipy.stats import binom
 
-from sottovoce import parameters
+from sottovoce import parameters, proportions
 from sottovoce.errors import DataError, ParameterError
 
 CONFIDENCE = 0.95
@@ -91,8 +91,8 @@ def true_positive_rate(verdicts: Verdicts, fpr: float) -> Estimate:
     lenient = int(np.sum(members > _threshold(others, most)))
     return Estimate(
         value=value,
-        low=clopper_pearson(strict, len(members), error)[0],
-        high=clopper_pearson(lenient, len(members), error)[1],
+        low=float(proportions.lower(strict, len(members), error)),
+        high=float(proportions.upper(lenient, len(members), error)),
         chance=fpr,
     )
 
@@ -109,12 +109,11 @@ def balanced_accuracy(verdicts: Verdicts, threshold: float) -> Estimate:
 
     Clopper and Pearson's limits of both rates, joined by square-and-add (Newcombe 1998, method 10).
     """
-    error = (1.0 - CONFIDENCE) / 2.0
     hits = int(np.sum(verdicts.members > threshold))
     rejections = int(np.sum(verdicts.non_members <= threshold))
     below, above, value = 0.0, 0.0, 0.0
     for count, total in ((hits, len(verdicts.members)), (rejections, len(verdicts.non_members))):
-        low, high = clopper_pearson(count, total, error)
+        low, high = proportions.between(count, total, CONFIDENCE)
         below, above = below + (count / total - low) ** 2, above + (high - count / total) ** 2
         value += 0.5 * count / total
     return Estimate(
@@ -180,16 +179,6 @@ def _bisected(far: Callable[[float], bool], outside: float, inside: float) -> fl
         middle = 0.5 * (outside + inside)
         outside, inside = (middle, inside) if far(middle) else (outside, middle)
     return outside
-
-
-def clopper_pearson(count: int, total: int, error: float) -> tuple[float, float]:
-    """Limits of a probability from `count` of `total`; each fails with probability `error` at most.
-
-    Reference: Clopper and Pearson 1934.
-    """
-    low = float(betaincinv(count, total - count + 1, error)) if count else 0.0
-    high = float(betaincinv(count + 1, total - count, 1.0 - error)) if count < total else 1.0
-    return low, high
 
 
 def curve(verdicts: Verdicts) -> tuple[list[float], list[float]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.auditing import intervals
+from sottovoce import proportions
 from sottovoce.domains import Vector
 from sottovoce.mechanisms.mechanism import (
     FiniteLaw,
@@ -43,7 +43,7 @@ def refutation(law: Law, decoded: Vector, error: float) -> str | None:
     hits = np.array([cell[2] for cell in cells])
     low, high = (
         bound(hits, len(decoded), error / 2.0 / len(cells))
-        for bound in (intervals.lower, intervals.upper)
+        for bound in (proportions.lower, proportions.upper)
     )
     declared = np.array([cell[1] for cell in cells])
     distance = np.maximum(low - declared, declared - high)

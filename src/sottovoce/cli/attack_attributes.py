@@ -11,7 +11,9 @@ from sottovoce.cli.output import Json, print_json, print_table, progress_bars
 
 def attributes(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    attribute: Annotated[str, typer.Option(help="Which; 'data show' names those of a data set.")],
+    attribute: Annotated[
+        str | None, typer.Option(help="Which [the first that the data set has].")
+    ] = None,
     hidden_units: Annotated[int, typer.Option(help="Of the attacker's network.")] = 64,
     epochs: Annotated[int, typer.Option(help="Epochs that the attacker learns for.")] = 40,
     seed: Annotated[int, typer.Option(help="Of the attacker's network.")] = 1,
@@ -23,6 +25,7 @@ def attributes(
 
     The result is also written to RUN/attack-attributes.json.
     """
+    use(data_dir)
     use(data_dir)
     with progress_bars():
         from sottovoce.attacks.attributes import AttributeClassifier

@@ -39,6 +39,7 @@ def reconstruction(
     The result is also written to RUN/attack-reconstruction.json.
     """
     use(data_dir)
+    use(data_dir)
     with progress_bars() as bars:
         from sottovoce.attacks.inversion import Inversion
         from sottovoce.attacks.learned_reconstruction import LearnedReconstruction

@@ -3,7 +3,7 @@
 from typing import Any
 
 from sottovoce import files
-from sottovoce.attacks.attributes import AttributeClassifier, attribute_of
+from sottovoce.attacks.attributes import AttributeClassifier, attribute_of, named_attribute
 from sottovoce.experiments.attribute_scores import MAJORITY, MODEL, attribute_scores
 from sottovoce.experiments.finished_run import FinishedRun
 from sottovoce.reporting.scatter import ScatterChart, Series
@@ -12,9 +12,10 @@ RESULT = "attack-attributes.json"
 
 
 def attack_attributes(
-    run: FinishedRun, attribute: str, attack: AttributeClassifier, *, seed: int
+    run: FinishedRun, wanted: str | None, attack: AttributeClassifier, *, seed: int
 ) -> dict[str, Any]:
     """Attack, compare, and leave the result in the run's folder."""
+    attribute = named_attribute(run.data, wanted)
     truth, known = attribute_of(run.data, attribute)
     scores = attribute_scores(run.ground.task, run.model, run.data, attribute, attack, seed=seed)
     ours = scores.pop(MODEL)

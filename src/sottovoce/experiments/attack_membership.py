@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sottovoce import files
+from sottovoce import files, proportions
 from sottovoce.attacks import membership, roc
 from sottovoce.attacks.candidates import Candidates, check_enough, choose, design
 from sottovoce.attacks.confidences import check_classifies, outputs_of
@@ -141,11 +141,10 @@ def _accuracies(siege: Siege, chosen: Candidates) -> dict[str, Any]:
     """How much better the target is on members: what is there to be found."""
     outputs = outputs_of(siege.task, siege.targets, siege.features)[0]
     right = (outputs.argmax(dim=1) == siege.labels).cpu().numpy()
-    error = (1.0 - roc.CONFIDENCE) / 2.0
     found = {}
     for name, who in (("members", chosen.is_member), ("non_members", ~chosen.is_member)):
         count, total = int(right[who].sum()), int(who.sum())
-        low, high = roc.clopper_pearson(count, total, error)
+        low, high = proportions.between(count, total, roc.CONFIDENCE)
         found[f"accuracy_on_{name}"] = {"value": count / total, "low": low, "high": high}
     return found
 

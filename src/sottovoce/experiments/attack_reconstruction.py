@@ -1,6 +1,7 @@
 """Reconstruct training images of a finished run: from what a client sends, or from the outputs."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -149,7 +150,12 @@ def picture_grid(outcome: Outcome) -> ImageGrid:
         title=f"{outcome.result['attack']}; mechanism {outcome.result['mechanism']}",
         columns=[str(number + 1) for number in range(len(originals))],
         rows=[
-            PictureRow(name="original", pictures=[Picture(source=data_uri(x)) for x in originals]),
+            PictureRow(
+                name="original",
+                pictures=[
+                    Picture(source=data_uri(x.reshape(_drawn_shape(shape)))) for x in originals
+                ],
+            ),
             PictureRow(name="reconstruction", pictures=pictures(originals, found)),
         ],
     )
@@ -161,8 +167,9 @@ def pictures(originals: Images, found: Images) -> list[Picture]:
         name, values = "SSIM", image_quality.structural_similarities(originals, found)
     else:
         name, values = "MSE", image_quality.mean_squared_errors(originals, found)
+    shape = _drawn_shape(originals.shape[1:])
     return [
-        Picture(source=data_uri(image), caption=f"{name} {value:.2f}")
+        Picture(source=data_uri(image.reshape(shape)), caption=f"{name} {value:.2f}")
         for image, value in zip(found, values, strict=True)
     ]
 
@@ -338,8 +345,15 @@ def _setting(run: FinishedRun, request: Request) -> str:
 
 def has_pictures(spec: RunSpec, shape: tuple[int, ...]) -> None:
     """Refuse a picture of rows that are none, before anything is computed."""
+    shape = _drawn_shape(shape)
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise ParameterError(
             f"--plot draws images of 1 or 3 channels, and rows of '{spec.data.dataset}' have shape "
             f"{shape}; leave it out"
         )
+
+
+def _drawn_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """As it is; a flat row that fills a square is drawn as one, in grey: digits come flat."""
+    side = math.isqrt(shape[0])
+    return (1, side, side) if len(shape) == 1 and side * side == shape[0] else shape

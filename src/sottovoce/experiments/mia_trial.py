@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sottovoce import proportions
 from sottovoce.attacks import membership, roc
 from sottovoce.attacks.canary import Climb
 from sottovoce.attacks.candidates import Mask, design
@@ -60,8 +61,8 @@ class CellResult:
     cell: Cell
     measured: Mapping[Attack, Mapping[str, Measured]]
     pooled: Mapping[Attack, Verdicts]  # of all targets, for pictures
-    members_accuracy: float
-    others_accuracy: float
+    members_accuracy: Estimate
+    others_accuracy: Estimate
     targets: int
     trials: Sequence[Row]
 
@@ -104,8 +105,8 @@ def attacked(cell: Cell, scale: Scale, settings: Settings) -> CellResult:
                 "epsilon": cell.epsilon,
                 "models": len(models),
                 "learning_rate": RATES[cell.mechanism],
-                "members_accuracy": inside,
-                "others_accuracy": outside,
+                "members_accuracy": inside.value,
+                "others_accuracy": outside.value,
                 "seconds": round(time.perf_counter() - start, 3),
                 "spec_hash": first.spec.hash,
             }
@@ -142,11 +143,17 @@ def _siege(
     )
 
 
-def _accuracies(siege: Siege, held: Mask) -> tuple[float, float]:
+def _accuracies(siege: Siege, held: Mask) -> tuple[Estimate, Estimate]:
     """Of all targets together, on the candidates that they have and on those they have not."""
     outputs = outputs_of(siege.task, siege.targets, siege.features)
     right = (outputs.argmax(dim=2) == siege.labels).cpu().numpy()
-    return float(right[held].mean()), float(right[~held].mean())
+    return _share(right[held], outputs.shape[2]), _share(right[~held], outputs.shape[2])
+
+
+def _share(right: Mask, num_classes: int) -> Estimate:
+    count, total = int(right.sum()), right.size
+    low, high = proportions.between(count, total, roc.CONFIDENCE)
+    return Estimate(value=count / total, low=low, high=high, chance=1.0 / num_classes)
 
 
 def _measured(one: Scored, held: Mask) -> dict[str, Measured]:

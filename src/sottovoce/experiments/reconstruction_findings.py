@@ -17,11 +17,12 @@ from sottovoce.experiments.reconstruction_scores import (
     interval,
     summary,
 )
-from sottovoce.experiments.udp_mechanisms import GAUSSIAN, NO_PRIVACY, STAIRCASE
+from sottovoce.experiments.udp_mechanisms import GAUSSIAN, NO_PRIVACY, STAIRCASE, in_words
 from sottovoce.reporting.figures import Line, LineChart
 from sottovoce.reporting.image_grid import ImageGrid, Picture, PictureRow
 
 Cell = Mapping[str, Any]
+Name = tuple[str, float | None]
 Printed = Mapping[tuple[str, float | None], Mapping[str, float]]
 
 _NO_ATTACK = (ORIGINAL, GREY, MEAN_IMAGE)
@@ -177,7 +178,7 @@ def _of_training(cells: Sequence[Cell]) -> str:
     """What of the learned guesses is due to training on the rows."""
     leaks = {_name(cell): _leaked(cell) for cell in cells if "unseen_mse" in cell}
     worse = [name for name, value in leaks.items() if beats(value)]
-    told = f"with {', '.join(worse)}" if worse else "nowhere"
+    told = f"with {in_words(worse)}" if worse else "nowhere"
     return (
         "outputs tell of any row, trained on or not; rows of the training set are guessed better "
         f"than rows that the model never saw (MSE, 95%) {told}."
@@ -188,17 +189,13 @@ def _of_part(cells: Sequence[Cell], own: Sequence[Cell]) -> str:
     reference = _reference(cells, own[0])
     assert reference.ssim is not None
     base = interval(reference.ssim)
-    won: list[str] = []
-    lost: list[str] = []
+    told: dict[str, list[Name]] = {}
     for cell in own:
-        if cell["mechanism"] in _NO_ATTACK:
-            continue
-        gain = gains(scores_of(cell), reference)
-        better = [name.upper() for name in ("mse", "ssim") if beats(gain[name])]
-        if better:
-            won.append(f"{_name(cell)} in {' and '.join(better)}")
-        else:
-            lost.append(_name(cell))
+        if cell["mechanism"] not in _NO_ATTACK:
+            gain = gains(scores_of(cell), reference)
+            better = " and ".join(name.upper() for name in ("mse", "ssim") if beats(gain[name]))
+            told.setdefault(better, []).append(_name(cell))
+    lost = told.pop("", [])
     plain = [cell for cell in own if cell["mechanism"] == NO_PRIVACY]
     first = ""
     if plain:
@@ -208,14 +205,14 @@ def _of_part(cells: Sequence[Cell], own: Sequence[Cell]) -> str:
             f"{value['high']:.3f}); the mean image, which needs no attack, has {base['mean']:.3f} "
             f"({base['low']:.3f} to {base['high']:.3f}). "
         )
-    beaten = f"The mean image is beaten with {', '.join(won)}." if won else "Nothing beats it."
-    rest = f" It is not beaten with {', '.join(lost)}." if lost else ""
+    won = "; ".join(f"in {better} with {in_words(names)}" for better, names in told.items())
+    beaten = f"The mean image is beaten {won}." if won else "Nothing beats it."
+    rest = f" It is not beaten with {in_words(lost)}." if lost else ""
     return f"{first}{beaten}{rest}"
 
 
-def _name(cell: Cell) -> str:
-    budget = "" if cell["epsilon"] is None else f" at epsilon {cell['epsilon']:g}"
-    return f"{cell['mechanism']}{budget}"
+def _name(cell: Cell) -> Name:
+    return cell["mechanism"], cell["epsilon"]
 
 
 def _staircase(cells: Sequence[Cell]) -> str:

@@ -43,3 +43,14 @@ def contenders(epsilons: Sequence[float]) -> list[Contender]:
         Contender(mechanism=NO_PRIVACY, epsilon=None),
         *(Contender(mechanism=name, epsilon=e) for name in PRIVATE for e in epsilons),
     ]
+
+
+def in_words(names: Sequence[tuple[str, float | None]]) -> str:
+    """Mechanisms with the budgets that they have here, each mechanism once."""
+    budgets: dict[str, list[str]] = {}
+    for mechanism, epsilon in names:
+        budgets.setdefault(mechanism, []).extend([] if epsilon is None else [f"{epsilon:g}"])
+    return ", ".join(
+        f"{mechanism} at epsilon {'/'.join(own)}" if own else mechanism
+        for mechanism, own in budgets.items()
+    )

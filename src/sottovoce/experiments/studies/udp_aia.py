@@ -16,6 +16,7 @@ from sottovoce.experiments.udp_mechanisms import (
     STAIRCASE,
     Contender,
     contenders,
+    in_words,
 )
 from sottovoce.reporting.scatter import ScatterChart, Series
 
@@ -210,19 +211,15 @@ def verdict(cells: Sequence[Cell]) -> str:
     }
     lines = []
     for guess in (MAJORITY, UNTRAINED, PIXELS):
-        told: dict[str, list[str]] = {"above": [], "below": [], "not told apart from": []}
+        told: dict[str, list[tuple[str, float | None]]] = {}
         for name, own in by_name.items():
             mean, half = _gains(own, guess)
             side = "above" if mean > half else "below" if mean < -half else "not told apart from"
-            told[side].append(_words(name))
-        parts = [f"{side} it: {', '.join(names)}" for side, names in told.items() if names]
+            told.setdefault(side, []).append(name)
+        parts = [f"{side} it: {in_words(names)}" for side, names in told.items()]
         lines.append(f"Accuracy against '{guess}' (in pairs by seed, 95%): {'; '.join(parts)}.")
     lines.append(_staircase(by_name))
     return "\n".join(lines)
-
-
-def _words(name: tuple[str, float | None]) -> str:
-    return name[0] if name[1] is None else f"{name[0]} at epsilon {name[1]:g}"
 
 
 def _staircase(by_name: Mapping[tuple[str, float | None], Sequence[Cell]]) -> str:

@@ -79,10 +79,13 @@ def _rows(result: "CellResult") -> list[Row]:
             "printed_tpr": tpr,
             "printed_accuracy": accuracy,
             "printed_auc": auc,
-            "members_accuracy": result.members_accuracy,
-            "others_accuracy": result.others_accuracy,
             "targets": result.targets,
         }
+        for name, share in (
+            ("members_accuracy", result.members_accuracy),
+            ("others_accuracy", result.others_accuracy),
+        ):
+            row |= {name: share.value, f"{name}_low": share.low, f"{name}_high": share.high}
         rows.append(row)
     return rows
 
@@ -147,8 +150,9 @@ def _of_open(rows: Sequence[Row]) -> list[str]:
         value = row[name]
         assert isinstance(value, float)
         begin = (
-            f"{str(row['mechanism']).capitalize()} (models right on {row['members_accuracy']:.3f} "
-            f"of members, {row['others_accuracy']:.3f} of others), TPR at 1% FPR: "
+            f"{str(row['mechanism']).capitalize()} (models right on "
+            f"{_figure(row, 'members_accuracy')} of members, {_figure(row, 'others_accuracy')} of "
+            "others), TPR at 1% FPR: "
         )
         lines.setdefault(begin, []).append(
             f"{row['attack']} {how} chance with {_figure(row, name)}, {value / CHANCE[name]:.1f} "
@@ -168,7 +172,7 @@ def _of_favourite(private: Sequence[Row]) -> str:
         ordered = sorted(own, key=lambda row: number(row, name))
         shown.append(
             f"{mechanism} {_figure(ordered[0], name)} to {_figure(ordered[-1], name)}, models "
-            f"right on {ordered[0]['others_accuracy']:.3f} of others"
+            f"right on {_figure(own[-1], 'others_accuracy')} of others at the largest epsilon"
         )
     return (
         f"Least and largest TPR at 1% FPR: {'; '.join(shown)}. A model that has learned nothing "

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from sottovoce.auditing import intervals
-from sottovoce.auditing.intervals import Hits
+from sottovoce import proportions
+from sottovoce.auditing.hits import Hits
 from sottovoce.errors import ParameterError
 
 
@@ -15,7 +15,7 @@ from sottovoce.errors import ParameterError
 @pytest.mark.parametrize("error", [0.2, 0.001])
 def test_each_bound_is_wrong_with_no_more_than_its_error(trials: int, error: float) -> None:
     hits = np.arange(trials + 1)
-    low, high = intervals.lower(hits, trials, error), intervals.upper(hits, trials, error)
+    low, high = proportions.lower(hits, trials, error), proportions.upper(hits, trials, error)
     for p in (*np.linspace(0.0, 1.0, 101), *low, *high):
         pmf = binom.pmf(hits, trials, p)
         assert pmf[low > p * (1.0 + 1e-9)].sum() <= error * (1.0 + 1e-9)
@@ -23,16 +23,16 @@ def test_each_bound_is_wrong_with_no_more_than_its_error(trials: int, error: flo
 
 
 def test_the_bounds_are_where_the_tail_is_the_error() -> None:
-    assert binom.sf(29, 100, intervals.lower(30, 100, 0.001)) == pytest.approx(0.001)
-    assert binom.cdf(30, 100, intervals.upper(30, 100, 0.001)) == pytest.approx(0.001)
-    assert float(intervals.lower(0, 9, 0.01)) == 0.0
-    assert float(intervals.upper(9, 9, 0.01)) == 1.0
-    assert intervals.upper(0, 9, 0.01) == pytest.approx(1.0 - 0.01 ** (1 / 9))
+    assert binom.sf(29, 100, proportions.lower(30, 100, 0.001)) == pytest.approx(0.001)
+    assert binom.cdf(30, 100, proportions.upper(30, 100, 0.001)) == pytest.approx(0.001)
+    assert float(proportions.lower(0, 9, 0.01)) == 0.0
+    assert float(proportions.upper(9, 9, 0.01)) == 1.0
+    assert proportions.upper(0, 9, 0.01) == pytest.approx(1.0 - 0.01 ** (1 / 9))
 
 
 def test_hits_bound_delta_and_epsilon_by_the_two_bounds_together() -> None:
     hits = Hits(first=900, first_trials=1000, second=100, second_trials=1000)
-    p, q = intervals.lower(900, 1000, 0.005), intervals.upper(100, 1000, 0.005)
+    p, q = proportions.lower(900, 1000, 0.005), proportions.upper(100, 1000, 0.005)
     assert hits.delta(0.5, 0.01) == pytest.approx(p - math.exp(0.5) * q)
     assert hits.epsilon(0.01, 0.01) == pytest.approx(math.log((p - 0.01) / q))
     none = Hits(first=1, first_trials=1000, second=900, second_trials=1000)
@@ -66,6 +66,6 @@ def test_the_total_variation_is_covered_for_every_pair_of_probabilities() -> Non
 def test_counts_that_cannot_be_are_refused() -> None:
     for hits, trials in ((-1, 5), (6, 5), (0, 0)):
         with pytest.raises(ParameterError, match="trial"):
-            intervals.lower(hits, trials, 0.1)
+            proportions.lower(hits, trials, 0.1)
     with pytest.raises(ParameterError, match="error"):
-        intervals.upper(1, 5, 0.0)
+        proportions.upper(1, 5, 0.0)
