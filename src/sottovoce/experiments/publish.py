@@ -54,7 +54,8 @@ def page(result: Mapping[str, Any], tables: Sequence[str], columns: Sequence[str
 
     `columns` are the table's in their order, which data.json does not keep.
     """
-    reduced = f"**Reduced:** {result['reduced'] or 'a fast version.'}" if result["fast"] else ""
+    reduced = result["reduced"] or ("a fast version." if result["fast"] else "")
+    reduced = f"**Reduced:** {reduced}" if reduced else ""
     parts = [
         f"# {result['title']}",
         reduced,
@@ -102,9 +103,10 @@ def _facts(result: Mapping[str, Any], tables: Sequence[str]) -> str:
 
 
 def _hashes(trials: Sequence[Mapping[str, Any]]) -> str:
-    final = list(dict.fromkeys(t["spec_hash"] for t in trials if t["stage"] == "final"))
+    stages = {trial["spec_hash"]: trial.get("stage", "final") for trial in trials}
+    final = [spec_hash for spec_hash, stage in stages.items() if stage == "final"]
     if not final:
         return ""
-    tuned = any(trial["stage"] == "tuning" for trial in trials)
+    tuned = "tuning" in stages.values()
     more = "; those of the tuning stage stand in trials.csv" if tuned else ""
     return f"Spec hashes{more}: " + " ".join(f"`{spec_hash}`" for spec_hash in final)
