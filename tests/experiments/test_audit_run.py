@@ -12,12 +12,14 @@ from sottovoce.config.loading import parse
 from sottovoce.config.spec import RunSpec
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ConfigError, ParameterError, UnknownNameError
+from sottovoce.experiments.assembly import assemble
 from sottovoce.experiments.audit_run import AUDIT_NAME, audit_run, audit_spec, method_of
 from sottovoce.experiments.finished_run import open_run
 from sottovoce.experiments.runner import run
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.laplace import Laplace
+from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.simulation.packed import PackedMessages
 
 ROUNDS = 4
@@ -101,7 +103,7 @@ def test_a_clip_of_twice_the_norm_or_none_at_all_is_found(
     name: str, times: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        SampleClippedGradient, "_limit", property(lambda self: times * self.clip_norm)
+        SampleClippedGradient, "limit", property(lambda self: times * self.clip_norm)
     )
     assert audited(spec_of(name))["violated"]
 
@@ -177,7 +179,7 @@ def test_canaries_within_the_run_give_a_bound(
     assert not honest["violated"], honest["finding"]
     assert 0.3 < honest["lower_bound"] < honest["certified"]
     assert not within(30.0, **channel)["violated"]
-    monkeypatch.setattr(SampleClippedGradient, "_limit", property(lambda self: 1e9))
+    monkeypatch.setattr(SampleClippedGradient, "limit", property(lambda self: 1e9))
     assert within(30.0, **channel)["violated"]
 
 
@@ -265,3 +267,34 @@ def test_what_was_found_is_kept_with_the_run(tmp_path: Path) -> None:
     assert method_of(None) is None
     with pytest.raises(UnknownNameError, match="one-run"):
         method_of("onerun")
+
+
+def test_the_certificate_of_one_run_is_that_of_its_dearest_client() -> None:
+    """A table hides each coordinate's interval, so few records behind a mean cost more each."""
+    spec = small_spec(
+        rounds=1,
+        data={
+            "dataset": "blobs:500x31x2",
+            "clients": 6,
+            "partition": {"kind": "dirichlet", "alpha": 1.0},
+        },
+        privacy=SAMPLE,
+        mechanism={
+            "kind": "metric_mvu",
+            "metric": "l1",
+            "input_bits": 3,
+            "output_bits": 2,
+            "epsilon": 1.0,
+        },
+    )
+    clients = assemble(spec)
+    alone = [
+        privacy_spent(part.mechanism.privacy(spec.privacy.adjacency), 1e-5).epsilon
+        for part in clients.parts
+    ]
+    dearest = max(alone)
+    assert dearest > 2.0 * min(alone)
+    for seed in range(3):
+        result = audit_spec(spec, method="one-run", canaries=40, seed=seed)
+        assert result["certified"] == pytest.approx(dearest, rel=1e-9)
+        assert result["account"] == clients.clients.names[alone.index(dearest)]

@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -53,10 +53,18 @@ _CHOOSING_SHARE = 0.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Planted:
-    """A run with canaries in it, and the client whose account is the certificate."""
+    """A run with canaries in it."""
 
     assembly: Assembly
     canaries: Canaries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Audited:
+    """Every canary's scores, and the certificate: what the client `account` was charged."""
+
+    scores: Vector
+    certificate: Certificate
     account: str
 
 
@@ -117,8 +125,8 @@ def audit_spec(
     assembly, whole = _once_more(spec, rounds, seed)
     plant = _audit_clients if method == "clients" else _canaries_within
     planted = plant(assembly, canaries, SeededRandomness(seed).generator("canaries"))
-    scores, certificate = _trained(planted, on_round)
-    coins = planted.canaries.coins
+    audited = _trained(planted, on_round)
+    scores, certificate, coins = audited.scores, audited.certificate, planted.canaries.coins
     if method == "clients":
         statistics = [Scores(first=row[coins > 0], second=row[coins < 0]) for row in scores]
         verdict = judge(
@@ -133,12 +141,11 @@ def audit_spec(
         verdict = judge_one_run(
             scores[0], coins, certificate, confidence=confidence, method="canaries in one run"
         )
-    return _described(verdict, planted, spec, whole, seed)
+    found = _described(verdict, planted, spec, whole)
+    return {**found, "account": audited.account, "seed": seed}
 
 
-def _described(
-    verdict: Verdict, planted: _Planted, spec: RunSpec, whole: int, seed: int
-) -> dict[str, Any]:
+def _described(verdict: Verdict, planted: _Planted, spec: RunSpec, whole: int) -> dict[str, Any]:
     assembly = planted.assembly
     rounds = assembly.spec.rounds
     return {
@@ -149,8 +156,6 @@ def _described(
         "level": spec.privacy.level,
         "mechanism": spec.mechanism.kind,
         "channel": assembly.channel.describe(),
-        "account": planted.account,
-        "seed": seed,
         "notes": _notes(rounds, whole, assembly, spec),
     }
 
@@ -238,7 +243,6 @@ def _audit_clients(
             algorithm=CanaryAlgorithm(inner=assembly.algorithm, canaries=planted, gathers=True),
         ),
         canaries=planted,
-        account=names[0],
     )
 
 
@@ -280,11 +284,7 @@ def _canaries_within(
     )
     seen = isinstance(assembly.channel, Direct)
     algorithm = CanaryAlgorithm(inner=assembly.algorithm, canaries=planted, gathers=seen)
-    return _Planted(
-        assembly=dataclasses.replace(assembly, algorithm=algorithm),
-        canaries=planted,
-        account=hosts[0],
-    )
+    return _Planted(assembly=dataclasses.replace(assembly, algorithm=algorithm), canaries=planted)
 
 
 def _places(assembly: Assembly, generator: np.random.Generator) -> tuple[list[str], list[int]]:
@@ -306,7 +306,7 @@ def _places(assembly: Assembly, generator: np.random.Generator) -> tuple[list[st
 # -- training -------------------------------------------------------------------------------------
 
 
-def _trained(planted: _Planted, on_round: OnRound | None) -> tuple[Vector, Certificate]:
+def _trained(planted: _Planted, on_round: OnRound | None) -> _Audited:
     """Every canary's scores after the run, and what the books charged for it."""
     assembly = planted.assembly
     with _books(assembly) as books:
@@ -319,12 +319,24 @@ def _trained(planted: _Planted, on_round: OnRound | None) -> tuple[Vector, Certi
             progress, _ = outcome
             if on_round:
                 on_round(progress.rounds_done, assembly.spec.rounds)
-        budget = assembly.budgets.get(planted.account)
-        certificate = Certificate(
-            event=multiset(books.history(planted.account)),
-            delta=budget.delta if budget else assembly.spec.privacy.delta,
-        )
-    return np.asarray(progress.algorithm_state[SCORES]), certificate
+        certificate, account = _dearest(assembly, planted.canaries.hosted, books)
+    scores = np.asarray(progress.algorithm_state[SCORES])
+    return _Audited(scores=scores, certificate=certificate, account=account)
+
+
+def _dearest(assembly: Assembly, hosts: Iterable[str], books: Books) -> tuple[Certificate, str]:
+    """The largest of the hosts' certificates, and whose it is.
+
+    Every canary is within it. Mechanisms whose noise does not follow the number of records (a
+    table, integers on a grid) leave clients of other sizes with other accounts.
+    """
+    owners = {multiset(books.history(host)): host for host in sorted(hosts, reverse=True)}
+    found = []
+    for event, host in owners.items():
+        budget = assembly.budgets.get(host)
+        delta = budget.delta if budget else assembly.spec.privacy.delta
+        found.append((Certificate(event=event, delta=delta), host))
+    return max(found, key=lambda one: one[0].epsilon)
 
 
 @contextlib.contextmanager
