@@ -9,13 +9,10 @@ one-run   on any channel: canaries in orthogonal directions among the records of
 The certificate is what the run's own books charge for it.
 """
 
-import contextlib
 import dataclasses
 import secrets
-import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -26,15 +23,14 @@ from sottovoce.auditing.canaries import Canaries, blocks_of
 from sottovoce.auditing.canary_rounds import SCORES, CanaryAlgorithm
 from sottovoce.auditing.one_run import judge_one_run
 from sottovoce.auditing.scores import Scores, judge
-from sottovoce.auditing.verdict import CONFIDENCE, Certificate, Verdict
+from sottovoce.auditing.verdict import CONFIDENCE, Certificate, Shares, Verdict
 from sottovoce.channels.channel import Central, Direct
 from sottovoce.config.spec import CentralSpec, DirectSpec, EveryoneSpec, RunSpec
 from sottovoce.domains import Vector
 from sottovoce.errors import ConfigError, UnknownNameError
 from sottovoce.experiments.assembly import Assembly, assemble
-from sottovoce.experiments.books import Books, simulation_of, tally_of
+from sottovoce.experiments.books import Books, passing_books, simulation_of
 from sottovoce.experiments.finished_run import FinishedRun
-from sottovoce.ledger.ledger import Ledger
 from sottovoce.privacy.events import multiset
 from sottovoce.randomness import SeededRandomness
 from sottovoce.simulation.cohorts import most_participations
@@ -44,7 +40,7 @@ AUDIT_NAME = "audit.json"
 Method = Literal["clients", "one-run"]
 OnRound = Callable[[int, int], None]  # rounds done, and of how many
 
-_AUDIT_CLIENTS = 2000
+_AUDIT_CLIENTS, _FEWEST_CLIENTS = 2000, 100
 _REFERENCES = 64
 _REAL_CLIENTS = 20  # that train beside audit clients: these do not look at the model
 _MOST_NUMBERS = 1 << 30  # of canaries' gradients in all rounds, unless more canaries are asked for
@@ -121,6 +117,7 @@ def audit_spec(
             f"the channel '{spec.channel.kind}' lets nobody see a client's messages, which audit "
             "clients are judged by; use --method one-run"
         )
+    Shares.of(confidence, 1)  # refused here, before anything is trained
     seed = secrets.randbits(64) if seed is None else seed
     assembly, whole = _once_more(spec, rounds, seed)
     plant = _audit_clients if method == "clients" else _canaries_within
@@ -215,8 +212,15 @@ def _audit_clients(
     dimension, size = assembly.task.dimension, assembly.clients.sizes[like]
     rows = size if assembly.algorithm.record_sampling_rate < 1.0 else 1
     affordable = _MOST_NUMBERS // (dimension * rows * assembly.spec.rounds)
-    count = canaries or int(np.clip(affordable, 100, _AUDIT_CLIENTS))
-    parameters.integer("canaries", count, low=40, high=10**6, remedy="half of them are in")
+    usual = int(np.clip(affordable, _FEWEST_CLIENTS, _AUDIT_CLIENTS))
+    count = usual if canaries is None else canaries
+    parameters.integer(
+        "canaries",
+        count,
+        low=_FEWEST_CLIENTS,
+        high=10**6,
+        remedy="half of them are in, and some of each half only say where to look",
+    )
     names = [f"audit-{number:06d}" for number in range(count + _REFERENCES)]
     part = assembly.parts[like]
     kept = sorted({*range(min(_REAL_CLIENTS, len(assembly.clients))), like})
@@ -309,7 +313,7 @@ def _places(assembly: Assembly, generator: np.random.Generator) -> tuple[list[st
 def _trained(planted: _Planted, on_round: OnRound | None) -> _Audited:
     """Every canary's scores after the run, and what the books charged for it."""
     assembly = planted.assembly
-    with _books(assembly) as books:
+    with passing_books(assembly) as books:
         simulation = simulation_of(assembly, books)
         progress = simulation.start()
         while progress.rounds_done < assembly.spec.rounds:
@@ -337,16 +341,3 @@ def _dearest(assembly: Assembly, hosts: Iterable[str], books: Books) -> tuple[Ce
         delta = budget.delta if budget else assembly.spec.privacy.delta
         found.append((Certificate(event=event, delta=delta), host))
     return max(found, key=lambda one: one[0].epsilon)
-
-
-@contextlib.contextmanager
-def _books(assembly: Assembly) -> Iterator[Books]:
-    """A tally, or a ledger that is thrown away where a channel needs stored messages."""
-    if assembly.spec.runtime.messages != "stored":
-        yield tally_of(assembly)
-        return
-    with (
-        tempfile.TemporaryDirectory(prefix="sottovoce-audit-") as folder,
-        Ledger(Path(folder) / "ledger.sqlite") as ledger,
-    ):
-        yield ledger
