@@ -12,6 +12,7 @@ from sottovoce.config.loading import parse
 from sottovoce.config.spec import RunSpec
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ConfigError, ParameterError, UnknownNameError
+from sottovoce.experiments import audit_run as audit_run_module
 from sottovoce.experiments.assembly import assemble
 from sottovoce.experiments.audit_run import AUDIT_NAME, audit_run, audit_spec, method_of
 from sottovoce.experiments.finished_run import open_run
@@ -298,3 +299,17 @@ def test_the_certificate_of_one_run_is_that_of_its_dearest_client() -> None:
         result = audit_spec(spec, method="one-run", canaries=40, seed=seed)
         assert result["certified"] == pytest.approx(dearest, rel=1e-9)
         assert result["account"] == clients.clients.names[alone.index(dearest)]
+
+
+@pytest.mark.parametrize("given", [{"canaries": 0}, {"canaries": 99}, {"confidence": 1.5}])
+def test_what_no_verdict_could_follow_from_is_refused_before_training(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("trained")
+
+    monkeypatch.setattr(audit_run_module, "_trained", never)
+    with pytest.raises(ParameterError, match=r"(canaries|confidence) must be"):
+        audit_spec(spec_of("gaussian"), seed=1, **given)
+    with pytest.raises(AssertionError, match="trained"):
+        audit_spec(spec_of("gaussian"), seed=1, canaries=100)
