@@ -172,3 +172,21 @@ def _violated(
     verdict = audit_by_enumeration(mechanism, adjacency, delta=1e-5)
     assert verdict is not None
     return verdict.violated
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+@pytest.mark.parametrize("noise_multiplier", [1e-3, 1e-5])
+@pytest.mark.parametrize("kind", ["gaussian", "laplace"])
+def test_hardly_any_noise_is_not_mistaken_for_none(
+    kind: str, noise_multiplier: float, adjacency: Adjacency
+) -> None:
+    """Certificates of thousands: the search for epsilon must not end before them."""
+    registration = registry.find(kind)
+    mechanism = registration.build(
+        registration.example_domain, {"noise_multiplier": noise_multiplier}
+    )
+    verdict = audit_by_enumeration(mechanism, adjacency, delta=1e-5)
+    assert verdict is not None
+    assert verdict.certified > 999.0
+    assert not verdict.violated
+    assert verdict.lower_bound == pytest.approx(verdict.certified, rel=1e-3)

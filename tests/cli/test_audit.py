@@ -61,6 +61,7 @@ def test_without_privacy_nothing_is_certified(cli: Any, tmp_path: Path) -> None:
     [
         ("mechanism gausian", "did you mean 'gaussian'"),
         ("mechanism gaussian --draws 5", "draws"),
+        ("mechanism gaussian --draws 150", "draws must be"),
         ("mechanism gaussian --delta 2", "delta"),
         ("mechanism gaussian --confidence 1", "confidence"),
         ("mechanism gaussian --adjacency add-one", "adjacency"),
@@ -76,6 +77,22 @@ def test_mistakes_are_one_line_and_exit_2(cli: Any, words: str, reason: str) -> 
     assert refused.code == 2
     assert reason in refused.err
     assert refused.err.count("\n") == 1
+
+
+def test_the_confidence_is_printed_as_it_is(cli: Any) -> None:
+    """Rounded, .99999 would be certainty."""
+    told = cli("audit", "mechanism", "no_privacy", "--draws", 20000, "--confidence", 0.99999).out
+    assert "with confidence 0.99999" in told
+
+
+@pytest.mark.parametrize("kind", ["membership", "reconstruction", "attributes --attribute age"])
+@pytest.mark.parametrize("plot", ["curve.png", "nowhere/curve.svg"])
+def test_a_picture_that_cannot_be_drawn_is_refused_before_the_attack(
+    cli: Any, kind: str, plot: str
+) -> None:
+    refused = cli("attack", *kind.split(), "no-run", "--plot", plot)
+    assert refused.code == 2
+    assert "--plot" in refused.err
 
 
 def test_a_run_is_audited_and_the_result_is_kept(cli: Any, tmp_path: Path) -> None:

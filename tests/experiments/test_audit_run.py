@@ -12,12 +12,15 @@ from sottovoce.config.loading import parse
 from sottovoce.config.spec import RunSpec
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ConfigError, ParameterError, UnknownNameError
+from sottovoce.experiments import audit_run as audit_run_module
+from sottovoce.experiments.assembly import assemble
 from sottovoce.experiments.audit_run import AUDIT_NAME, audit_run, audit_spec, method_of
 from sottovoce.experiments.finished_run import open_run
 from sottovoce.experiments.runner import run
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.laplace import Laplace
+from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.rounds import client
 from sottovoce.simulation.packed import PackedMessages
 
@@ -285,3 +288,48 @@ def test_what_was_found_is_kept_with_the_run(tmp_path: Path) -> None:
     assert method_of(None) is None
     with pytest.raises(UnknownNameError, match="one-run"):
         method_of("onerun")
+
+
+def test_the_certificate_of_one_run_is_that_of_its_dearest_client() -> None:
+    """A table hides each coordinate's interval, so few records behind a mean cost more each."""
+    spec = small_spec(
+        rounds=1,
+        data={
+            "dataset": "blobs:500x31x2",
+            "clients": 6,
+            "partition": {"kind": "dirichlet", "alpha": 1.0},
+        },
+        privacy=SAMPLE,
+        mechanism={
+            "kind": "metric_mvu",
+            "metric": "l1",
+            "input_bits": 3,
+            "output_bits": 2,
+            "epsilon": 1.0,
+        },
+    )
+    clients = assemble(spec)
+    alone = [
+        privacy_spent(part.mechanism.privacy(spec.privacy.adjacency), 1e-5).epsilon
+        for part in clients.parts
+    ]
+    dearest = max(alone)
+    assert dearest > 2.0 * min(alone)
+    for seed in range(3):
+        result = audit_spec(spec, method="one-run", canaries=40, seed=seed)
+        assert result["certified"] == pytest.approx(dearest, rel=1e-9)
+        assert result["account"] == clients.clients.names[alone.index(dearest)]
+
+
+@pytest.mark.parametrize("given", [{"canaries": 0}, {"canaries": 99}, {"confidence": 1.5}])
+def test_what_no_verdict_could_follow_from_is_refused_before_training(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("trained")
+
+    monkeypatch.setattr(audit_run_module, "_trained", never)
+    with pytest.raises(ParameterError, match=r"(canaries|confidence) must be"):
+        audit_spec(spec_of("gaussian"), seed=1, **given)
+    with pytest.raises(AssertionError, match="trained"):
+        audit_spec(spec_of("gaussian"), seed=1, canaries=100)

@@ -131,3 +131,50 @@ def parse_partition(kind: str) -> Any:
     return parse(
         small_table(data={"dataset": "digits", "partition": {"kind": kind}})
     ).data.partition
+
+
+@pytest.mark.parametrize("kind", ["secure_sum", "shuffler"])
+def test_channels_of_stored_messages_have_shadows_too(kind: str, data: Dataset) -> None:
+    spec = spec_of(
+        {"kind": "clamped_sign", "logit_bound": 1.0},
+        rounds=2,
+        data={"dataset": "digits", "clients": 60},
+        privacy={
+            "level": "client",
+            "clip_norm": 1.0,
+            "epsilon": 8.0,
+            "delta": 1e-5,
+            "adjacency": "replace-one",
+        },
+        channel={"kind": kind, "minimum_clients": 30},
+        algorithm={
+            "kind": "fedavg",
+            "server_learning_rate": 1.0,
+            "local_steps": 1,
+            "local_learning_rate": 0.1,
+        },
+    )
+    models = train_many(spec, data, runs_of(2))
+    assert np.abs(models[0] - models[1]).max() > 0.0
+    assert np.array_equal(models, train_many(spec, data, runs_of(2)))
+
+
+def test_public_samples_would_be_held_out_of_candidates(data: Dataset) -> None:
+    spec = spec_of(
+        {"kind": "gaussian"},
+        privacy={"level": "client", "clip_norm": 1.0, "epsilon": 50.0, "delta": 1e-5},
+        algorithm={
+            "kind": "fedavg",
+            "server_learning_rate": 1.0,
+            "local_steps": 2,
+            "local_learning_rate": 0.1,
+            "aggregation": {
+                "kind": "mode_connectivity",
+                "proxy_samples": 40,
+                "steps": 5,
+                "learning_rate": 0.1,
+            },
+        },
+    )
+    with pytest.raises(ConfigError, match="mode_connectivity"):
+        train_many(spec, data, runs_of(2))

@@ -36,7 +36,7 @@ from sottovoce.privacy.divergences import finite_hockey_stick, gaussian_delta
 # All outcomes of all coordinates together are enumerated up to this number.
 MAX_OUTCOMES = 5_000
 _ROUNDING = 1e-12
-_LARGEST_EPSILON = 1e3
+_LARGEST_EPSILON = 1e12  # beyond it none is searched for
 _DIGITS = 60  # of e^epsilon, where it meets fractions
 
 
@@ -73,7 +73,7 @@ def deltas_of(first: Law, second: Law) -> Callable[[float], float]:
             )
         case LaplaceLaw(), LaplaceLaw() if _differing(first, second) == 1:
             shift = float(np.abs(first.centre - second.centre).max()) / first.scale
-            return lambda epsilon: max(0.0, -math.expm1((epsilon - shift) / 2.0))
+            return lambda epsilon: -math.expm1(min(0.0, (epsilon - shift) / 2.0))
         case StaircaseLaw(), StaircaseLaw() if _differing(first, second) == 1:
             steps = float(np.abs(first.centre - second.centre).max()) / first.noise.step
             return partial(finite_hockey_stick, *_staircase_masses(first.noise, steps))
@@ -198,17 +198,15 @@ def _known_pairs(mechanism: Mechanism, adjacency: Adjacency) -> Iterator[_Pair]:
 
 
 def _epsilon_at(pairs: list[_Pair], delta: float) -> float:
-    """An epsilon at which some pair's delta still exceeds `delta`; infinite if it always does."""
+    """An epsilon at which some pair's delta still exceeds `delta`."""
     slack = delta * 1e-9 + _ROUNDING
     largest = 0.0
     for pair in pairs:
         if pair.delta(largest) <= delta + slack:
             continue  # an earlier pair has a larger epsilon
         low, high = largest, 2.0 * largest + 1.0
-        while pair.delta(high) > delta + slack:
+        while high < _LARGEST_EPSILON and pair.delta(high) > delta + slack:
             low, high = high, 2.0 * high
-            if high > _LARGEST_EPSILON:
-                return math.inf
         while high - low > 1e-9 * high:
             middle = (low + high) / 2.0
             exceeds = pair.delta(middle) > delta + slack

@@ -39,7 +39,8 @@ def audit_by_sampling(
     progress: Progress | None = None,
 ) -> Verdict:
     """What `draws` of each of two neighbours prove about the mechanism as it runs."""
-    parameters.integer("draws", draws, low=100, high=10**9)
+    parameters.integer("draws", draws, low=200, high=10**9)
+    share = Shares.of(confidence, 1).of_the_law / 2.0
     certificate = Certificate(event=mechanism.privacy(adjacency), delta=delta)
     first, second = telling_pair(mechanism, adjacency, certificate)
     made: list[Vector] = []
@@ -66,7 +67,6 @@ def audit_by_sampling(
         confidence=confidence,
         method="sampling of encode",
     )
-    share = Shares.of(confidence, 1).of_the_law / 2.0
     found = [refutation(law, decoded, share) for law, decoded in zip(laws, made, strict=True)]
     return dataclasses.replace(verdict, law_refuted=next(filter(None, found), None))
 

@@ -124,7 +124,7 @@ class Verdict:
     @property
     def finding(self) -> str:
         """In a sentence, with the point that shows it."""
-        sure = "" if self.confidence >= 1.0 else f", with confidence {self.confidence:.4g}"
+        sure = "" if self.confidence >= 1.0 else f", with confidence {self.confidence}"
         found = f"epsilon is at least {show_lower(self.lower_bound)}"
         if self.lower_bound > self.certified:
             return (
@@ -182,6 +182,7 @@ class Shares:
 
     @classmethod
     def of(cls, confidence: float, points: int) -> "Shares":
+        """An error, too, if `confidence` is none: whoever draws for long asks first."""
         if not 0.5 <= confidence < 1.0:
             raise ParameterError(
                 f"confidence must be at least 0.5 and below 1, got {confidence!r}; 0.999 is usual"

@@ -7,6 +7,7 @@ import typer
 
 from sottovoce.cli.data import DataDir, use
 from sottovoce.cli.output import Json, print_json, print_table, progress_bars
+from sottovoce.cli.setting import check_plot
 
 
 def attributes(
@@ -25,6 +26,7 @@ def attributes(
 
     The result is also written to RUN/attack-attributes.json.
     """
+    check_plot(plot)
     use(data_dir)
     use(data_dir)
     with progress_bars():

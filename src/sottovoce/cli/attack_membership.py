@@ -7,6 +7,7 @@ import typer
 
 from sottovoce.cli.data import DataDir, use
 from sottovoce.cli.output import Json, print_json, print_table, progress_bars
+from sottovoce.cli.setting import check_plot
 
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
 Plot = Annotated[Path | None, typer.Option(help="Also draw it, into this SVG file.")]
@@ -38,6 +39,7 @@ def membership(
     Shadow models are trained by the run's own recipe and kept in RUN/attack: after an interruption
     the same command goes on.
     """
+    check_plot(plot)
     use(data_dir)
     with progress_bars() as bars:
         from sottovoce.attacks.membership import ATTACKS

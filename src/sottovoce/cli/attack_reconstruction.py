@@ -7,6 +7,7 @@ import typer
 
 from sottovoce.cli.data import DataDir, use
 from sottovoce.cli.output import Json, print_json, print_table, progress_bars
+from sottovoce.cli.setting import check_plot
 
 
 def reconstruction(
@@ -38,6 +39,7 @@ def reconstruction(
 
     The result is also written to RUN/attack-reconstruction.json.
     """
+    check_plot(plot)
     use(data_dir)
     use(data_dir)
     with progress_bars() as bars:

@@ -9,13 +9,10 @@ one-run   on any channel: canaries in orthogonal directions among the records of
 The certificate is what the run's own books charge for it.
 """
 
-import contextlib
 import dataclasses
 import secrets
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -26,15 +23,14 @@ from sottovoce.auditing.canaries import Canaries, blocks_of
 from sottovoce.auditing.canary_rounds import SCORES, CanaryAlgorithm
 from sottovoce.auditing.one_run import judge_one_run
 from sottovoce.auditing.scores import Scores, judge
-from sottovoce.auditing.verdict import CONFIDENCE, Certificate, Verdict
+from sottovoce.auditing.verdict import CONFIDENCE, Certificate, Shares, Verdict
 from sottovoce.channels.channel import Central, Direct
 from sottovoce.config.spec import CentralSpec, DirectSpec, EveryoneSpec, RunSpec
 from sottovoce.domains import Vector
 from sottovoce.errors import ConfigError, UnknownNameError
 from sottovoce.experiments.assembly import Assembly, assemble
-from sottovoce.experiments.books import Books, simulation_of, tally_of
+from sottovoce.experiments.books import Books, passing_books, simulation_of
 from sottovoce.experiments.finished_run import FinishedRun
-from sottovoce.ledger.ledger import Ledger
 from sottovoce.privacy.events import multiset
 from sottovoce.randomness import SeededRandomness
 from sottovoce.simulation.cohorts import most_participations
@@ -44,7 +40,7 @@ AUDIT_NAME = "audit.json"
 Method = Literal["clients", "one-run"]
 OnRound = Callable[[int, int], None]  # rounds done, and of how many
 
-_AUDIT_CLIENTS = 2000
+_AUDIT_CLIENTS, _FEWEST_CLIENTS = 2000, 100
 _REFERENCES = 64
 _REAL_CLIENTS = 20  # that train beside audit clients: these do not look at the model
 _MOST_NUMBERS = 1 << 30  # of canaries' gradients in all rounds, unless more canaries are asked for
@@ -54,10 +50,18 @@ _CHOOSING_SHARE = 0.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Planted:
-    """A run with canaries in it, and the client whose account is the certificate."""
+    """A run with canaries in it."""
 
     assembly: Assembly
     canaries: Canaries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Audited:
+    """Every canary's scores, and the certificate: what the client `account` was charged."""
+
+    scores: Vector
+    certificate: Certificate
     account: str
 
 
@@ -114,12 +118,13 @@ def audit_spec(
             f"the channel '{spec.channel.kind}' lets nobody see a client's messages, which audit "
             "clients are judged by; use --method one-run"
         )
+    Shares.of(confidence, 1)  # refused here, before anything is trained
     seed = secrets.randbits(64) if seed is None else seed
     assembly, whole = _once_more(spec, rounds, seed)
     plant = _audit_clients if method == "clients" else _canaries_within
     planted = plant(assembly, canaries, SeededRandomness(seed).generator("canaries"))
-    scores, certificate = _trained(planted, on_round)
-    coins = planted.canaries.coins
+    audited = _trained(planted, on_round)
+    scores, certificate, coins = audited.scores, audited.certificate, planted.canaries.coins
     if method == "clients":
         statistics = [Scores(first=row[coins > 0], second=row[coins < 0]) for row in scores]
         verdict = judge(
@@ -134,12 +139,11 @@ def audit_spec(
         verdict = judge_one_run(
             scores[0], coins, certificate, confidence=confidence, method="canaries in one run"
         )
-    return _described(verdict, planted, spec, whole, seed)
+    found = _described(verdict, planted, spec, whole)
+    return {**found, "account": audited.account, "seed": seed}
 
 
-def _described(
-    verdict: Verdict, planted: _Planted, spec: RunSpec, whole: int, seed: int
-) -> dict[str, Any]:
+def _described(verdict: Verdict, planted: _Planted, spec: RunSpec, whole: int) -> dict[str, Any]:
     assembly = planted.assembly
     rounds = assembly.spec.rounds
     return {
@@ -150,8 +154,6 @@ def _described(
         "level": spec.privacy.level,
         "mechanism": spec.mechanism.kind,
         "channel": assembly.channel.describe(),
-        "account": planted.account,
-        "seed": seed,
         "notes": _notes(rounds, whole, assembly, spec),
     }
 
@@ -210,8 +212,15 @@ def _audit_clients(
     rows = size if assembly.algorithm.record_sampling_rate < 1.0 else 1
     rounds = assembly.spec.rounds
     affordable = min(_MOST_NUMBERS // (dimension * rows * rounds), _MOST_MESSAGES // rounds)
-    count = canaries or int(np.clip(affordable, 100, _AUDIT_CLIENTS))
-    parameters.integer("canaries", count, low=40, high=10**6, remedy="half of them are in")
+    usual = int(np.clip(affordable, _FEWEST_CLIENTS, _AUDIT_CLIENTS))
+    count = usual if canaries is None else canaries
+    parameters.integer(
+        "canaries",
+        count,
+        low=_FEWEST_CLIENTS,
+        high=10**6,
+        remedy="half of them are in, and some of each half only say where to look",
+    )
     names = [f"audit-{number:06d}" for number in range(count + _REFERENCES)]
     part = assembly.parts[like]
     kept = sorted({*range(min(_REAL_CLIENTS, len(assembly.clients))), like})
@@ -238,7 +247,6 @@ def _audit_clients(
             algorithm=CanaryAlgorithm(inner=assembly.algorithm, canaries=planted, gathers=True),
         ),
         canaries=planted,
-        account=names[0],
     )
 
 
@@ -280,11 +288,7 @@ def _canaries_within(
     )
     seen = isinstance(assembly.channel, Direct)
     algorithm = CanaryAlgorithm(inner=assembly.algorithm, canaries=planted, gathers=seen)
-    return _Planted(
-        assembly=dataclasses.replace(assembly, algorithm=algorithm),
-        canaries=planted,
-        account=hosts[0],
-    )
+    return _Planted(assembly=dataclasses.replace(assembly, algorithm=algorithm), canaries=planted)
 
 
 def _places(assembly: Assembly, generator: np.random.Generator) -> tuple[list[str], list[int]]:
@@ -306,10 +310,10 @@ def _places(assembly: Assembly, generator: np.random.Generator) -> tuple[list[st
 # -- training -------------------------------------------------------------------------------------
 
 
-def _trained(planted: _Planted, on_round: OnRound | None) -> tuple[Vector, Certificate]:
+def _trained(planted: _Planted, on_round: OnRound | None) -> _Audited:
     """Every canary's scores after the run, and what the books charged for it."""
     assembly = planted.assembly
-    with _books(assembly) as books:
+    with passing_books(assembly) as books:
         simulation = simulation_of(assembly, books)
         progress = simulation.start()
         while progress.rounds_done < assembly.spec.rounds:
@@ -319,24 +323,21 @@ def _trained(planted: _Planted, on_round: OnRound | None) -> tuple[Vector, Certi
             progress, _ = outcome
             if on_round:
                 on_round(progress.rounds_done, assembly.spec.rounds)
-        budget = assembly.budgets.get(planted.account)
-        certificate = Certificate(
-            event=multiset(books.history(planted.account)),
-            delta=budget.delta if budget else assembly.spec.privacy.delta,
-        )
-    return np.asarray(progress.algorithm_state[SCORES]), certificate
+        certificate, account = _dearest(assembly, planted.canaries.hosted, books)
+    scores = np.asarray(progress.algorithm_state[SCORES])
+    return _Audited(scores=scores, certificate=certificate, account=account)
 
 
-@contextlib.contextmanager
-def _books(assembly: Assembly) -> Iterator[Books]:
-    """A tally; or a ledger that is thrown away, for a run that stores messages: what is audited is
-    the code that it ran, and that a site runs.
+def _dearest(assembly: Assembly, hosts: Iterable[str], books: Books) -> tuple[Certificate, str]:
+    """The largest of the hosts' certificates, and whose it is.
+
+    Every canary is within it. Mechanisms whose noise does not follow the number of records (a
+    table, integers on a grid) leave clients of other sizes with other accounts.
     """
-    if assembly.spec.runtime.messages != "stored":
-        yield tally_of(assembly)
-        return
-    with (
-        tempfile.TemporaryDirectory(prefix="sottovoce-audit-") as folder,
-        Ledger(Path(folder) / "ledger.sqlite") as ledger,
-    ):
-        yield ledger
+    owners = {multiset(books.history(host)): host for host in sorted(hosts, reverse=True)}
+    found = []
+    for event, host in owners.items():
+        budget = assembly.budgets.get(host)
+        delta = budget.delta if budget else assembly.spec.privacy.delta
+        found.append((Certificate(event=event, delta=delta), host))
+    return max(found, key=lambda one: one[0].epsilon)

@@ -1,7 +1,10 @@
 """Where a run's charges are kept, and the simulation that keeps them there."""
 
-from collections.abc import Callable
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 from sottovoce.channels.channel import Central
 from sottovoce.experiments.assembly import Assembly
@@ -40,6 +43,19 @@ def tally_of(assembly: Assembly) -> Tally:
     names = [part.client for part in assembly.parts]
     budgets = [assembly.budgets.get(name) for name in names]
     return Tally(names, charged, budgets, uplinks=assembly.algorithm.uplinks)
+
+
+@contextlib.contextmanager
+def passing_books(assembly: Assembly) -> Iterator[Books]:
+    """A tally, or a ledger that is thrown away where messages are stored."""
+    if assembly.spec.runtime.messages != "stored":
+        yield tally_of(assembly)
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="sottovoce-") as folder,
+        Ledger(Path(folder) / "ledger.sqlite") as ledger,
+    ):
+        yield ledger
 
 
 def simulation_of(

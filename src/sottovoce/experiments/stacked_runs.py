@@ -13,11 +13,18 @@ from numpy.typing import NDArray
 
 from sottovoce.algorithms.fedavg import FedAvg
 from sottovoce.channels.channel import Direct
-from sottovoce.config.spec import NbAflSpec, RunSpec
+from sottovoce.config.spec import (
+    FedAvgSpec,
+    ModeConnectivitySpec,
+    NbAflSpec,
+    RunSpec,
+    SecureSumSpec,
+    ShufflerSpec,
+)
 from sottovoce.domains import Vector
 from sottovoce.errors import ConfigError
 from sottovoce.experiments.assembly import Assembly, assemble
-from sottovoce.experiments.books import simulation_of, tally_of
+from sottovoce.experiments.books import passing_books, simulation_of
 from sottovoce.learning.datasets import Dataset, with_training_rows
 from sottovoce.learning.task import Task
 from sottovoce.randomness import SeededRandomness
@@ -36,7 +43,9 @@ def simulated(spec: RunSpec, seed: int) -> RunSpec:
     might pay a little more for the same, and stop before the others. NbAFL has no budget, but makes
     noise of its epsilon.
     """
-    runtime = spec.runtime.model_copy(update={"messages": "none", "backend": "fast"})
+    sums = isinstance(spec.channel, SecureSumSpec | ShufflerSpec)  # of stored messages alone
+    messages = spec.runtime.messages if sums else "none"
+    runtime = spec.runtime.model_copy(update={"messages": messages, "backend": "fast"})
     changes: dict[str, Any] = {"seed": seed, "randomness": "seeded", "runtime": runtime}
     if not isinstance(spec.algorithm, NbAflSpec):
         groups = tuple(g.model_copy(update={"epsilon": None}) for g in spec.privacy.groups)
@@ -61,6 +70,13 @@ def _check_rows_alone(spec: RunSpec) -> None:
         raise ConfigError(
             "data.partition 'by_owner' gives rows to their owners, and shadow models train on rows "
             "whose owners are not known; attack a run with another partition"
+        )
+    if isinstance(spec.algorithm, FedAvgSpec) and isinstance(
+        spec.algorithm.aggregation, ModeConnectivitySpec
+    ):
+        raise ConfigError(
+            "the aggregation 'mode_connectivity' holds public samples out, and shadow models would "
+            "hold out others, candidates among them; attack a run with another aggregation"
         )
 
 
@@ -144,13 +160,14 @@ def _stacked(assembly: Assembly, rows: Rows) -> StackedRun:
 
 def _alone(spec: RunSpec, data: Dataset, seed: int, rows: Rows, on_round: OnRound | None) -> Vector:
     assembly = _assembled(spec, data, seed, rows)
-    simulation = simulation_of(assembly, tally_of(assembly))
-    progress = simulation.start()
-    while progress.rounds_done < spec.rounds:
-        outcome = simulation.step(progress)
-        if isinstance(outcome, Halted):
-            break
-        progress = outcome[0]
-        if on_round:
-            on_round(1, progress.rounds_done)
+    with passing_books(assembly) as books:
+        simulation = simulation_of(assembly, books)
+        progress = simulation.start()
+        while progress.rounds_done < spec.rounds:
+            outcome = simulation.step(progress)
+            if isinstance(outcome, Halted):
+                break
+            progress = outcome[0]
+            if on_round:
+                on_round(1, progress.rounds_done)
     return progress.model
