@@ -3,6 +3,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from specs import small_table
 from typer.testing import CliRunner
@@ -111,3 +112,29 @@ def test_the_command_line_prints_a_table_and_draws(finished: FinishedRun, tmp_pa
     assert plot.read_text().startswith("<svg")
     as_json = CliRunner().invoke(app, [*words, "--attack", "lira-online", "--json"])
     assert json.loads(as_json.output)["shadows"] == 10
+
+
+def test_test_rows_of_another_law_are_told_of(tmp_path: Path) -> None:
+    """Attacks then find members of a model from which nothing leaks: the reader must see why."""
+    generator = np.random.default_rng(1)
+    labels = generator.integers(0, 2, 1500)
+    features = generator.normal(0.0, 0.15, (1500, 8))
+    features[:, 0] += np.where(labels == 1, 0.25, -0.25)
+    features = features.clip(-0.5, 0.5).astype(np.float32)
+    controls = []
+    for name, wrong in (("same", 0.0), ("other", 0.4)):
+        told = np.where(generator.random(500) < wrong, 1 - labels[1000:], labels[1000:])
+        path = tmp_path / f"{name}.npz"
+        np.savez(
+            path,
+            x_train=features[:1000],
+            y_train=labels[:1000],
+            x_test=features[1000:],
+            y_test=told,
+        )
+        finished = make(tmp_path / name, data={"dataset": f"npz:{path}", "clients": 2}, rounds=10)
+        result, _ = attack(finished, Plan(shadows=8, attacks=("lira-offline",)), ignore)
+        controls.append(result["control"])
+        assert f"AUC {controls[-1]['value']:.3f} [" in result["notes"][-1]
+    assert abs(controls[0]["value"] - 0.5) < 0.1
+    assert controls[1]["low"] > 0.55

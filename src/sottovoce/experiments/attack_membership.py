@@ -12,7 +12,7 @@ import torch
 from sottovoce import files, proportions
 from sottovoce.attacks import membership, roc
 from sottovoce.attacks.candidates import Candidates, check_enough, choose, design
-from sottovoce.attacks.confidences import check_classifies, outputs_of
+from sottovoce.attacks.confidences import check_classifies, confidences, outputs_of
 from sottovoce.attacks.membership import ATTACKS, Attack, Siege
 from sottovoce.attacks.roc import Estimate, Verdicts
 from sottovoce.errors import DataError
@@ -54,6 +54,7 @@ def attack(run: FinishedRun, plan: Plan, on_step: OnStep) -> tuple[dict[str, Any
     found = membership.scored(siege, plan.attacks, randomness.generator("attack"), on_attack)
     on_step("attacks", len(plan.attacks), len(plan.attacks), "done")
     verdicts = {name: Verdicts.of(one.scores[0], chosen.is_member) for name, one in found.items()}
+    control = plain(_control(siege, chosen))
     result = {
         "run": str(run.folder),
         "shadows": plan.shadows,
@@ -64,7 +65,8 @@ def attack(run: FinishedRun, plan: Plan, on_step: OnStep) -> tuple[dict[str, Any
         "attacks": {
             name: measured(verdicts[name], one.threshold, fprs) for name, one in found.items()
         },
-        "notes": _notes(plan, fprs, chosen),
+        "control": control,
+        "notes": [*_notes(plan, fprs, chosen), _control_note(control)],
     }
     result["verdict"] = verdict(result["attacks"])
     files.write_json(run.folder / RESULT, files.finite(result), sort_keys=False)
@@ -215,6 +217,28 @@ def _notes(plan: Plan, fprs: Sequence[float], chosen: Candidates) -> list[str]:
         for fpr in missing
     ]
     return notes
+
+
+def _control(siege: Siege, chosen: Candidates) -> Estimate:
+    """How well training rows are told from test rows by models that saw neither.
+
+    Away from chance, the two follow different laws, and what tells members from others need not be
+    membership: the target was trained on rows of one law alone, and its shadows on both.
+    """
+    answers = confidences(
+        siege.task, siege.shadows, siege.features, siege.labels, [lambda records: records]
+    )[:, :, 0]
+    unseen = ~siege.trained_on
+    means = (answers * unseen).sum(axis=0) / unseen.sum(axis=0)
+    return roc.area(Verdicts.of(means, chosen.is_member))
+
+
+def _control_note(control: dict[str, Any]) -> str:
+    return (
+        "Control: shadow models that saw neither are surer of a training row than of a test row "
+        f"with AUC {_shown(control)}. Away from chance the two follow different laws, and attacks "
+        "may tell members from others with nothing leaked."
+    )
 
 
 def roc_chart(verdicts: dict[Attack, Verdicts], title: str = "Membership inference") -> LineChart:
