@@ -48,6 +48,13 @@ def write_atomic(path: Path, content: bytes, *, mode: int = 0o644) -> None:
             raise
 
 
+def check_writable(path: Path) -> None:
+    """Refuse what `write_atomic` could not write, and leave everything as it is."""
+    if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+        why = "it is a folder" if path.is_dir() else f"{path.parent} cannot be written to"
+        raise OutputError(f"cannot write {path}: {why}; mend that first, nothing was begun")
+
+
 def _sync_folder(folder: Path) -> None:
     """Make a rename durable; Windows has no way to, and needs none."""
     if os.name == "nt":

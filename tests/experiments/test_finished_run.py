@@ -52,6 +52,14 @@ def test_data_that_the_model_never_saw_are_refused(tmp_path: Path) -> None:
         open_run(tmp_path / "run")
 
 
+def test_a_result_that_could_not_be_kept_is_refused_before_the_work(folder: Path) -> None:
+    found = open_run(folder)
+    assert found.place_of("audit.json") == folder / "audit.json"
+    (folder / "audit.json").mkdir()
+    with pytest.raises(OutputError, match=r"it is a folder; .* nothing was begun"):
+        found.place_of("audit.json")
+
+
 def test_the_digest_is_the_owners_alone(folder: Path) -> None:
     assert stat.S_IMODE((folder / "data.digest").stat().st_mode) == 0o600
 

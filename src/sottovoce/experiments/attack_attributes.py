@@ -16,6 +16,7 @@ def attack_attributes(
 ) -> dict[str, Any]:
     """Attack, compare, and leave the result in the run's folder."""
     attribute = named_attribute(run.data, wanted)
+    place = run.place_of(RESULT)
     truth, known = attribute_of(run.data, attribute)
     scores = attribute_scores(run.ground.task, run.model, run.data, attribute, attack, seed=seed)
     ours = scores.pop(MODEL)
@@ -34,7 +35,7 @@ def attack_attributes(
         "about the training people. F1 is the mean over values. Gains are differences in accuracy "
         "on the same people.",
     }
-    files.write_json(run.folder / RESULT, result, sort_keys=False)
+    files.write_json(place, result, sort_keys=False)
     return result
 
 

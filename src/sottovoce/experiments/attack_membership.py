@@ -43,6 +43,7 @@ class Plan:
 def attack(run: FinishedRun, plan: Plan, on_step: OnStep) -> tuple[dict[str, Any], LineChart]:
     """What the attacks find, also written into the run's folder, and the ROC curves."""
     check_classifies(run.ground.task)
+    place = run.place_of(RESULT)
     randomness = SeededRandomness(run.spec.seed)
     chosen = _candidates(run.data, plan, randomness)
     fprs = _rates(plan, len(chosen))
@@ -69,7 +70,7 @@ def attack(run: FinishedRun, plan: Plan, on_step: OnStep) -> tuple[dict[str, Any
         "notes": [*_notes(plan, fprs, chosen), _control_note(control)],
     }
     result["verdict"] = verdict(result["attacks"])
-    files.write_json(run.folder / RESULT, files.finite(result), sort_keys=False)
+    files.write_json(place, files.finite(result), sort_keys=False)
     return result, roc_chart(verdicts)
 
 
@@ -105,6 +106,8 @@ def pool_of(data: Dataset) -> Dataset:
         data,
         train_features=np.concatenate([data.train_features, data.test_features]),
         train_labels=np.concatenate([data.train_labels, data.test_labels]),
+        train_attributes={},
+        test_attributes={},
         train_owners=None,
     )
 
@@ -184,7 +187,21 @@ def verdict(attacks: dict[Attack, dict[str, Any]]) -> str:
             sentences.append(f"{name} is worse than guessing: {', '.join(worse)}.")
         if not better and not worse:
             sentences.append(f"{name}: every interval contains chance.")
-    return " ".join(sentences)
+    return " ".join([*sentences, _by_luck(attacks)])
+
+
+def _by_luck(attacks: dict[Attack, dict[str, Any]]) -> str:
+    """How many of all figures miss chance: several looks see something sooner or later."""
+    figures = [
+        one
+        for found in attacks.values()
+        for one in (*found["tpr_at_fpr"], found["balanced_accuracy"], found["auc"])
+    ]
+    missed = sum(_above(one) or _below(one) for one in figures)
+    return (
+        f"{missed} of {len(figures)} intervals miss chance; where nothing leaks, one in twenty "
+        "does so by luck."
+    )
 
 
 def _shown(one: dict[str, Any]) -> str:

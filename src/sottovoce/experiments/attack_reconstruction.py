@@ -105,6 +105,7 @@ def attack_reconstruction(
 ) -> Outcome:
     """Attack, measure beside the baselines, and leave the result in the run's folder."""
     _check_images(run)
+    place = run.place_of(RESULT)
     originals, labels = _chosen(run, request)
     mismatch, unseen = None, None
     if request.method == "inversion":
@@ -137,7 +138,7 @@ def attack_reconstruction(
         "mse_less_on_own_rows": None if unseen is None else difference(unseen, measured.mse),
         "setting": _setting(run, request),
     }
-    files.write_json(run.folder / RESULT, result, sort_keys=False)
+    files.write_json(place, result, sort_keys=False)
     return Outcome(result=result, originals=originals, found=found)
 
 

@@ -76,6 +76,7 @@ def audit_run(
     on_round: OnRound | None = None,
 ) -> dict[str, Any]:
     """Audit a run's spec, and keep what was found in its folder."""
+    place = finished.place_of(AUDIT_NAME)
     found = audit_spec(
         finished.spec,
         method=method,
@@ -85,7 +86,7 @@ def audit_run(
         seed=seed,
         on_round=on_round,
     )
-    files.write_json(finished.folder / AUDIT_NAME, found, sort_keys=False)
+    files.write_json(place, found, sort_keys=False)
     return found
 
 

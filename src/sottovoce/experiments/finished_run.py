@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce import files
 from sottovoce.config.loading import parse
 from sottovoce.config.spec import RunSpec
 from sottovoce.domains import Vector
@@ -35,6 +36,12 @@ class FinishedRun:
     model: Vector
     ground: Ground
     data: Dataset
+
+    def place_of(self, name: str) -> Path:
+        """Where a result is to be kept: refused now if it cannot be, not after hours of work."""
+        path = self.folder / name
+        files.check_writable(path)
+        return path
 
 
 def open_run(folder: Path) -> FinishedRun:
