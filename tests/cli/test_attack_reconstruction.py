@@ -1,6 +1,7 @@
 """`attack reconstruction` and `attack attributes`, driven as a user drives them."""
 
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -112,15 +113,20 @@ def test_what_cannot_be_attacked_is_one_line(
     assert result.err.count("\n") == 1
 
 
-def test_rows_that_are_no_images_have_no_similarity_and_no_picture(
-    cli: Any, tmp_path: Path
-) -> None:
+def test_flat_squares_are_drawn_and_other_rows_are_not(cli: Any, tmp_path: Path) -> None:
     run(small_spec(), tmp_path / "digits")
-    asked = ("attack", "reconstruction", tmp_path / "digits", "--images", 2, "--iterations", 5)
-    assert cli(*asked, "--json").json["ssim"] is None
-    refused = cli(*asked, "--plot", tmp_path / "x.svg")
+    options = ("--images", 2, "--iterations", 5)
+    asked = ("attack", "reconstruction", tmp_path / "digits", *options)
+    assert cli(*asked, "--json").json["ssim"] is None  # 8x8 is too small for its window
+    assert cli(*asked, "--plot", tmp_path / "digits.svg").code == 0
+    assert (tmp_path / "digits.svg").read_text().count("<image") == 4
+    assert stat.S_IMODE((tmp_path / "digits.svg").stat().st_mode) == 0o600
+    run(small_spec(data={"dataset": "blobs:100x7x2", "clients": 2}), tmp_path / "blobs")
+    refused = cli(
+        "attack", "reconstruction", tmp_path / "blobs", *options, "--plot", tmp_path / "x.svg"
+    )
     assert refused.code == 2
-    assert "rows of 'digits' have shape (64,)" in refused.err
+    assert "rows of 'blobs:100x7x2' have shape (7,)" in refused.err
     assert not (tmp_path / "x.svg").exists()
 
 

@@ -1,5 +1,6 @@
 import stat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,4 +73,19 @@ def test_features_alone_tell_data_apart(tmp_path: Path) -> None:
     run(small_spec(data=data), tmp_path / "run")
     np.savez(tmp_path / "own.npz", x=rows[::-1], y=labels)
     with pytest.raises(DataError, match="restore it"):
+        open_run(tmp_path / "run")
+
+
+def test_other_test_rows_are_refused_too(tmp_path: Path) -> None:
+    rows = np.linspace(-0.5, 0.5, 120, dtype=np.float32).reshape(40, 3)
+    parts: dict[str, Any] = {
+        "x_train": rows[:30],
+        "y_train": np.arange(30) % 2,
+        "y_test": np.arange(10) % 2,
+    }
+    data = {"dataset": f"npz:{tmp_path / 'own.npz'}", "clients": 2}
+    np.savez(tmp_path / "own.npz", x_test=rows[30:], **parts)
+    run(small_spec(data=data), tmp_path / "run")
+    np.savez(tmp_path / "own.npz", x_test=rows[30:] / 2, **parts)
+    with pytest.raises(DataError, match="never saw these data"):
         open_run(tmp_path / "run")

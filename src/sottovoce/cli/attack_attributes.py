@@ -59,7 +59,8 @@ def _print(result: dict[str, Any], plot: Path | None) -> None:
     if beaten:
         sentences.append(f"The model's embeddings tell more than: {', '.join(beaten)}.")
     if rest:
-        sentences.append(f"They do not tell more than: {', '.join(rest)}.")
+        sentences.append(f"The model's embeddings do not tell more than: {', '.join(rest)}.")
+    sentences.insert(0, f"Attribute '{result['attribute']}'.")
     typer.echo(" ".join(sentences) + f"\n{result['setting']}")
     if plot is not None:
         typer.echo(f"Chart: {plot}")

@@ -78,7 +78,7 @@ def reconstruction(
         from sottovoce.files import write_atomic
         from sottovoce.reporting.style import standalone
 
-        write_atomic(plot, standalone(picture_grid(outcome).svg()).encode())
+        write_atomic(plot, standalone(picture_grid(outcome).svg()).encode(), mode=0o600)
     if as_json:
         print_json(outcome.result)
     else:

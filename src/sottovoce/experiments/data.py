@@ -59,9 +59,13 @@ def clients_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Clie
     return Clients(values, data.train_labels, shares, names=_names(spec, len(shares)))
 
 
-def digest_of(spec: RunSpec, clients: Clients) -> str:
-    """What tells whether clients have the same data; see `Clients.digest`."""
-    return clients.digest(features=not spec.features)
+def digest_of(spec: RunSpec, clients: Clients, task: Task) -> str:
+    """What tells whether clients have the same data, and the test is the same.
+
+    Attacks take test rows for what no model saw: others in their place could hide a leak.
+    """
+    raw = not spec.features  # what is computed may differ in its last bits
+    return f"{clients.digest(features=raw)} {task.test_digest(features=raw)}"
 
 
 def _names(spec: RunSpec, num_clients: int) -> list[str]:

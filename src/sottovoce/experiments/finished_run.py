@@ -86,7 +86,7 @@ def open_run(folder: Path) -> FinishedRun:
 def _check_same_data(run_folder: RunFolder, ground: Ground) -> None:
     """An attack on records that the model never saw would find nothing, and reassure wrongly."""
     expected = run_folder.data_digest()
-    if expected is not None and expected != digest_of(ground.spec, ground.clients):
+    if expected is not None and expected != digest_of(ground.spec, ground.clients, ground.task):
         raise DataError(
             f"the model of {run_folder.path} never saw these data: '{ground.spec.data.dataset}' is "
             "not what it was when the run was made; restore it, or run the spec again on it"

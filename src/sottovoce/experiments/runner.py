@@ -67,7 +67,7 @@ def _run(
         assembly = _named(assembly)
         run_folder.create(header(assembly))
         if not assembly.spec.data.sites:
-            run_folder.save_data_digest(digest_of(assembly.spec, assembly.clients))
+            run_folder.save_data_digest(digest_of(assembly.spec, assembly.clients, assembly.task))
     checkpoint_every = assembly.spec.checkpoint_every
     if assembly.spec.runtime.backend != "fast":
         checkpoint_every = 1  # a round there takes seconds, and sites keep one round's messages

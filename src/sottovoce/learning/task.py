@@ -4,6 +4,7 @@ Models travel as flat float64 vectors; inside, torch works in the module's own p
 task's device.
 """
 
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from sottovoce.learning.stacked_layers import (
 MAX_GRADIENT_ELEMENTS = 1 << 25
 _TIMES_ON_GPU = 16  # there small kernels cost more than memory does
 _EVALUATED_TOGETHER = 1024
+_DIGESTED_ROWS = 1000
 _KEPT_BYTES = 1 << 28
 
 Objective = Literal["classification", "regression"]
@@ -84,6 +86,15 @@ class Task:
     def layout(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of every tensor, in the order of the flat vector."""
         return {name: tuple(shape) for name, shape in self._shapes.items()}
+
+    def test_digest(self, *, features: bool) -> str:
+        """Tells test data apart as `Clients.digest` does training data."""
+        labels = self._test_labels.cpu().numpy()
+        hashed = hashlib.blake2b(labels.tobytes(), digest_size=8)
+        if features:
+            some = self._test_features[:: 1 + len(labels) // _DIGESTED_ROWS]
+            hashed.update(self._features(some).cpu().numpy().tobytes())
+        return hashed.hexdigest()
 
     # -- what the model does ---------------------------------------------------------------
 
