@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from tls import made_in_the_past, serving
 
+import sottovoce
+
 pytest.importorskip("flwr")
 
 
@@ -140,6 +142,9 @@ def test_without_flower_the_command_says_what_to_install(
     for name in list(sys.modules):
         if name.split(".")[0] in absent or name.startswith("sottovoce.deployment"):
             monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(
+        sottovoce, "deployment", getattr(sottovoce, "deployment", None), raising=False
+    )
     for name in absent:
         monkeypatch.setitem(sys.modules, name, None)  # an import of it fails
     result = cli("deploy", "link", fed)
