@@ -31,6 +31,11 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "sixteen levels": {"kind": "gauss_hermite", "levels": 16, "noise_multiplier": 2.0},
     "laplace": {"kind": "laplace", "noise_multiplier": 1.5},
 }
+# Two of them in every test run, the others in the full one.
+EACH = [
+    name if name in ("gaussian", "one bit") else pytest.param(name, marks=pytest.mark.slow)
+    for name in MECHANISMS
+]
 SAMPLE = {"level": "sample", "clip_norm": 1.0, "delta": 1e-5}
 CLIENT = {"level": "client", "clip_norm": 1.0, "delta": 1e-5}
 LOCAL = {
@@ -52,7 +57,7 @@ def audited(spec: RunSpec, **given: Any) -> dict[str, Any]:
     return audit_spec(spec, **{"canaries": 1200, "seed": 8, **given})
 
 
-@pytest.mark.parametrize("name", [*MECHANISMS])
+@pytest.mark.parametrize("name", EACH)
 def test_an_honest_run_holds_and_its_canaries_are_seen(name: str) -> None:
     result = audited(spec_of(name))
     assert not result["violated"], result["finding"]
@@ -87,8 +92,8 @@ def halve(monkeypatch: pytest.MonkeyPatch, owner: type, attribute: str) -> None:
     [
         ("gaussian", Gaussian, "noise_stddev"),
         ("one bit", GaussHermite, "noise_stddev"),
-        ("sixteen levels", GaussHermite, "noise_stddev"),
-        ("laplace", Laplace, "noise_scale"),
+        pytest.param("sixteen levels", GaussHermite, "noise_stddev", marks=pytest.mark.slow),
+        pytest.param("laplace", Laplace, "noise_scale", marks=pytest.mark.slow),
     ],
 )
 def test_half_of_the_noise_is_found(
@@ -127,7 +132,7 @@ def test_a_client_that_is_clipped_to_twice_the_norm_is_found(
     assert audited(spec_of("gaussian", CLIENT, algorithm=LOCAL))["violated"]
 
 
-@pytest.mark.parametrize("name", ["gaussian", "one bit", "sixteen levels", "laplace"])
+@pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("shared", ["rounds", "clients"])
 def test_a_keystream_that_serves_twice_is_found(
     name: str, shared: str, monkeypatch: pytest.MonkeyPatch
