@@ -1,0 +1,25 @@
+"""The optional C extension; everything else about the package is in pyproject.toml.
+
+Without a working compiler the package installs all the same, and numpy gives the same bits.
+"""
+
+from setuptools import Extension, setup
+
+setup(
+    ext_modules=[
+        Extension(
+            "sottovoce._native",
+            sources=[
+                f"src/native/{name}.c"
+                for name in ("module", "sampling", "server", "portable", "avx2", "avx512")
+            ],
+            depends=["src/native/*.h"],
+            # Contracted multiply-adds would round differently on machines that have them.
+            extra_compile_args=["-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno"],
+            define_macros=[("Py_LIMITED_API", "0x030B0000")],
+            py_limited_api=True,
+            optional=True,
+        )
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+)

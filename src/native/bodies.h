@@ -1,0 +1,5 @@
+/* All kernels, for the level of the file that includes this. */
+#include "level.h"
+
+#include "sampling_body.h"
+#include "server_body.h"

@@ -1,0 +1,59 @@
+/* The module: which levels of instructions this processor has, and which one is in use.
+
+Functions take buffers that the Python side has checked (types, contiguity, sizes are checked again
+here, where a mistake would read beyond an end), let go of the interpreter while they work, and keep
+no state. They may be called from several threads. */
+#include "native.h"
+
+int sv_best_level(void)
+{
+#if defined(__x86_64__) && defined(__GNUC__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("bmi2"))
+        return SV_LEVEL_AVX512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2"))
+        return SV_LEVEL_AVX2;
+#endif
+    return SV_LEVEL_PORTABLE;
+}
+
+static PyObject *best_level(PyObject *self, PyObject *none)
+{
+    (void)self, (void)none;
+    return PyLong_FromLong(sv_best_level());
+}
+
+/* The level that a caller asked for, if this processor has it; -1 and an exception if not. */
+int sv_checked_level(int level)
+{
+    if (level < 0 || level > sv_best_level()) {
+        PyErr_Format(PyExc_ValueError, "this processor has no kernels of level %d", level);
+        return -1;
+    }
+    return level;
+}
+
+static PyMethodDef methods[] = {
+    {"best_level", best_level, METH_NOARGS, "0 portable, 1 AVX2, 2 AVX-512"},
+    {NULL, NULL, 0, NULL},
+};
+
+static int fill(PyObject *module)
+{
+    if (PyModule_AddFunctions(module, sv_sampling_methods) < 0)
+        return -1;
+    return PyModule_AddFunctions(module, sv_server_methods);
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)fill}, {0, NULL}};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "sottovoce._native", "Kernels in C.", 0, methods, slots, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    return PyModuleDef_Init(&definition);
+}

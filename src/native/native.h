@@ -1,0 +1,29 @@
+/* What the binding files share. */
+#ifndef SV_NATIVE_H
+#define SV_NATIVE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels.h"
+
+enum { SV_LEVEL_PORTABLE, SV_LEVEL_AVX2, SV_LEVEL_AVX512 };
+
+int sv_best_level(void);
+int sv_checked_level(int level);
+
+extern PyMethodDef sv_sampling_methods[]; /* sampling.c */
+extern PyMethodDef sv_server_methods[];   /* server.c */
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define SV_PICK(name, level)                                                                       \
+    ((level) == SV_LEVEL_AVX512 ? &name##_avx512                                                   \
+     : (level) == SV_LEVEL_AVX2 ? &name##_avx2                                                     \
+                                : &name##_portable)
+#else
+#define SV_PICK(name, level) ((void)(level), &name##_portable)
+#endif
+
+#endif

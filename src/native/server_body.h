@@ -1,0 +1,17 @@
+/* Transforms, packing and sums, for one level. */
+#include "kernels.h"
+
+static void hadamard(double *block, size_t size)
+{
+    for (size_t half = 1; half < size; half *= 2)
+        for (size_t start = 0; start < size; start += 2 * half)
+            for (size_t i = start; i < start + half; i++) {
+                const double below = block[i], above = block[i + half];
+                block[i] = below + above;
+                block[i + half] = below - above;
+            }
+}
+
+const struct sv_server SV_NAMED(sv_server) = {
+    .hadamard = hadamard,
+};
