@@ -114,6 +114,6 @@ def _keystream_seconds(dimension: int) -> float:
     source, taken = SeededRandomness(0), []
     for number in range(20):
         start = time.perf_counter()
-        source.stream("limit", number).halfwords(dimension)
+        source.stream("limit", number).draws(16, dimension)
         taken.append(time.perf_counter() - start)
     return float(np.median(taken))
