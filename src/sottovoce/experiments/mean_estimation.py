@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sottovoce.design import hermite
 from sottovoce.domains import Vector
 from sottovoce.experiments.experiment import Row, Settings
 from sottovoce.kernels.table import sample_table

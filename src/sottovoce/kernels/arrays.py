@@ -1,4 +1,4 @@
-"""What goes into the C kernels: contiguous float32 or float64 vectors, and room for what is left."""
+"""What goes into the C kernels: contiguous float32 or float64 vectors, and room for the rest."""
 
 import os
 from collections.abc import Callable
@@ -26,8 +26,9 @@ def vector(values: NDArray[Any]) -> Floats:
         raise DomainError(f"expected a vector, got shape {array.shape}; flatten it first")
     if array.dtype.kind not in "fiu":
         raise DomainError(f"expected numbers, got {array.dtype}")
-    narrow = array.dtype.kind == "f" and array.dtype.itemsize <= 4
-    return np.ascontiguousarray(array, dtype=np.float32 if narrow else np.float64)
+    if array.dtype.kind == "f" and array.dtype.itemsize <= 4:
+        return np.ascontiguousarray(array, dtype=np.float32)
+    return np.ascontiguousarray(array, dtype=np.float64)
 
 
 def in_parts(count: int, work: Callable[[int, int, NDArray[np.int64]], int]) -> list[int]:
@@ -44,7 +45,7 @@ def in_parts(count: int, work: Callable[[int, int, NDArray[np.int64]], int]) -> 
             left = np.empty(room, dtype=np.int64)
             room = work(start, min(start + size, count), left)
             if room <= len(left):
-                return left[:room].tolist()
+                return [int(i) for i in left[:room]]
 
     starts = range(0, count, size)
     if threads == 1:

@@ -58,7 +58,9 @@ def sample_rounded(values: Vector, noise: Noise, step: float, keystream: Keystre
     heads, further = (words >> 1).astype(np.float64), keystream.extensions(left) * 2.0**-64
     tails = np.maximum((heads + further) * _UNIT, _LEAST_SPELLED)
     slips = 2.0**-52 + np.where(heads > 0.0, 0.0, 2.0**-64 / np.maximum(further, 2.0**-64))
-    codes[left], undecided = _float_codes(values[left], noise, step, words & 1, tails, slips)
+    codes[left], undecided = _float_codes(
+        values[left], noise, step, (words & 1).astype(np.bool_), tails, slips
+    )
     for i, word in zip(left[undecided].tolist(), words[undecided].tolist(), strict=True):
         codes[i] = exact_code(float(values[i]), noise, step, word, i, keystream)
     return codes
@@ -76,7 +78,7 @@ def _codes_by_draws(
         tails = words[part] >> np.uint32(1)
         safe = np.maximum(tails, LEAST_TAIL).astype(np.float64)
         codes[part], undecided = _float_codes(
-            values[part], noise, step, words[part] & 1, safe * _UNIT, 1.0 / safe
+            values[part], noise, step, (words[part] & 1).astype(np.bool_), safe * _UNIT, 1.0 / safe
         )
         undecided |= tails < LEAST_TAIL
         left.append(start + np.flatnonzero(undecided))
@@ -96,7 +98,7 @@ def _float_codes(
     values: Vector,
     noise: Noise,
     step: float,
-    negative: NDArray[np.uint32],
+    negative: NDArray[np.bool_],
     tails: Vector,
     slips: Vector,
 ) -> tuple[Vector, NDArray[np.bool_]]:
@@ -104,7 +106,7 @@ def _float_codes(
     places = noise.quantile(tails)
     slope = noise.quantile_slope
     margin = ((slope + places) * 2.0**-39 + np.abs(values) * 2.0**-50 + slope * slips) / step
-    np.negative(places, out=places, where=negative.astype(np.bool_))
+    np.negative(places, out=places, where=negative)
     places += values
     places *= 1.0 / step
     codes = np.rint(places)
