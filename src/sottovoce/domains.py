@@ -138,7 +138,7 @@ class _Ball:
 class L2Ball(_Ball):
     """The Euclidean ball; projection scales, so the direction is kept."""
 
-    def norm(self, values: Vector) -> float:
+    def norm(self, values: Vector | NDArray[np.float32]) -> float:
         total = square_sum(values)
         if _LEAST_SQUARES <= total <= _MOST_SQUARES:
             return math.sqrt(total)
@@ -146,19 +146,30 @@ class L2Ball(_Ball):
         largest = float(np.max(np.abs(values)))
         if largest == 0.0 or not math.isfinite(largest):
             return largest
-        return largest * math.sqrt(square_sum(values / largest))
+        return largest * math.sqrt(square_sum(values.astype(np.float64) / largest))
 
     def project(self, values: ArrayLike) -> Vector:
         vector = _vector(values, self.dimension)
-        norm = self.norm(vector)
-        limit = self.radius * (1.0 - ROUNDING_HEADROOM)
-        if norm <= limit:
-            return vector
-        if norm <= _MOST_NORM:
-            return vector * (limit / norm)
+        scale = self.clip_scale(vector)
+        if scale is not None:
+            return vector if scale == 1.0 else vector * scale
         _check_finite(vector)
         unit = vector / float(np.max(np.abs(vector)))
-        return unit * (limit / math.sqrt(square_sum(unit)))
+        return unit * (self._limit / math.sqrt(square_sum(unit)))
+
+    def clip_scale(self, values: Vector | NDArray[np.float32]) -> float | None:
+        """What `project` multiplies a vector with; None if it is too long for that, or not finite.
+
+        So that kernels may clip as they go.
+        """
+        norm = self.norm(values)
+        if norm <= self._limit:
+            return 1.0
+        return self._limit / norm if norm <= _MOST_NORM else None
+
+    @property
+    def _limit(self) -> float:
+        return self.radius * (1.0 - ROUNDING_HEADROOM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
