@@ -66,6 +66,11 @@ class Keystream:
         if sys.byteorder == "big":
             target.byteswap(inplace=True)
 
+    def spend(self) -> bytes:
+        """The key, for a kernel that draws by itself, in place of `words`: once."""
+        self._spend()
+        return self._key
+
     def _spend(self) -> None:
         if self._spent:
             raise RandomnessError(
