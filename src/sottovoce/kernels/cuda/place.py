@@ -12,7 +12,7 @@ _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 def checked(tensor: torch.Tensor, *, dimensions: int) -> None:
     """Refuses what the kernels cannot read."""
-    _placed(tensor)
+    placed(tensor)
     if tensor.dtype not in _TYPES:
         raise ParameterError(
             f"values must be float32, float64, float16 or bfloat16, not {tensor.dtype}: convert "
@@ -24,7 +24,8 @@ def checked(tensor: torch.Tensor, *, dimensions: int) -> None:
         raise ParameterError("values must lie next to each other in memory: use .contiguous()")
 
 
-def _placed(tensor: torch.Tensor) -> None:
+def placed(tensor: torch.Tensor) -> None:
+    """Refuses a tensor that is not on a CUDA device (Triton's interpreter takes any)."""
     if not tensor.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
         raise ParameterError(
             f"the Triton kernels run on CUDA devices, and this tensor is on {tensor.device}: move "
