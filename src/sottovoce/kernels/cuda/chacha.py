@@ -1,12 +1,9 @@
 """ChaCha20 (RFC 8439) for Triton: one block a lane, sixteen 32-bit words in registers.
 
-Integer instructions bound the kernels that draw from it, so there are ways to spread them over the
-pipes of a multiprocessor, chosen by the constexprs `adds` and `turns`. All give the same words.
-
-adds = 1   additions as multiply-adds by a number the compiler does not know to be one: they then
-           run beside the logic instructions and not before or after them.
-turns = 1  the rotation by 7 as the two halves of a product with 2^7, also beside them; with 2 also
-           the rotation by 12.
+Integer instructions bound the kernels that draw from it: the compiler spreads them over two pipes,
+additions as multiply-adds and all else as logic. `turns` moves more to the first: with 1 the
+rotation by 7 is the sum of the two halves of a product with 2^7 (`unit` is 1, and the compiler must
+not know), with 2 also the rotation by 12. The words are the same.
 
 Of the stream with nonce 0 only the counter varies: the first quarter rounds of columns 1 to 3 are
 the same in every block and come prepared (`prepare`).
@@ -51,64 +48,55 @@ def _rolled(words: NDArray[np.uint32], by: int) -> NDArray[np.uint32]:
 
 
 @triton.jit
-def _plus(a, b, one, adds: tl.constexpr):
-    if adds:
+def _turned(x, by: tl.constexpr, unit, product: tl.constexpr):
+    if product:
         found = tl.inline_asm_elementwise(
-            "mad.lo.u32 $0, $1, $2, $3;",
-            "=r,r,r,r",
-            [a, one, b],
+            "{ .reg .u32 low; mul.lo.u32 low, $1, $2; mad.hi.u32 $0, $1, $2, low; }",
+            "=r,r,r",
+            [x, unit << by],
             dtype=tl.uint32,
             is_pure=True,
             pack=1,
         )
-    else:
-        found = a + b
-    return found
-
-
-@triton.jit
-def _turned(x, by: tl.constexpr, product: tl.constexpr):
-    if product:
-        found = x * (1 << by) + tl.umulhi(x, tl.full(x.shape, 1 << by, tl.uint32))
     else:
         found = (x << by) | (x >> (32 - by))
     return found
 
 
 @triton.jit
-def _quarter(a, b, c, d, one, adds: tl.constexpr, turns: tl.constexpr):
-    a = _plus(a, b, one, adds)
-    d = _turned(d ^ a, 16, False)
-    c = _plus(c, d, one, adds)
-    b = _turned(b ^ c, 12, turns >= 2)
-    a = _plus(a, b, one, adds)
-    d = _turned(d ^ a, 8, False)
-    c = _plus(c, d, one, adds)
-    b = _turned(b ^ c, 7, turns >= 1)
+def _quarter(a, b, c, d, unit, turns: tl.constexpr):
+    a = a + b
+    d = _turned(d ^ a, 16, unit, False)
+    c = c + d
+    b = _turned(b ^ c, 12, unit, turns >= 2)
+    a = a + b
+    d = _turned(d ^ a, 8, unit, False)
+    c = c + d
+    b = _turned(b ^ c, 7, unit, turns >= 1)
     return a, b, c, d
 
 
 @triton.jit
 def _columns(
     s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15,
-    one, adds: tl.constexpr, turns: tl.constexpr,
+    unit, turns: tl.constexpr,
 ):  # fmt: skip
-    s0, s4, s8, s12 = _quarter(s0, s4, s8, s12, one, adds, turns)
-    s1, s5, s9, s13 = _quarter(s1, s5, s9, s13, one, adds, turns)
-    s2, s6, s10, s14 = _quarter(s2, s6, s10, s14, one, adds, turns)
-    s3, s7, s11, s15 = _quarter(s3, s7, s11, s15, one, adds, turns)
+    s0, s4, s8, s12 = _quarter(s0, s4, s8, s12, unit, turns)
+    s1, s5, s9, s13 = _quarter(s1, s5, s9, s13, unit, turns)
+    s2, s6, s10, s14 = _quarter(s2, s6, s10, s14, unit, turns)
+    s3, s7, s11, s15 = _quarter(s3, s7, s11, s15, unit, turns)
     return s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15
 
 
 @triton.jit
 def _diagonals(
     s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15,
-    one, adds: tl.constexpr, turns: tl.constexpr,
+    unit, turns: tl.constexpr,
 ):  # fmt: skip
-    s0, s5, s10, s15 = _quarter(s0, s5, s10, s15, one, adds, turns)
-    s1, s6, s11, s12 = _quarter(s1, s6, s11, s12, one, adds, turns)
-    s2, s7, s8, s13 = _quarter(s2, s7, s8, s13, one, adds, turns)
-    s3, s4, s9, s14 = _quarter(s3, s4, s9, s14, one, adds, turns)
+    s0, s5, s10, s15 = _quarter(s0, s5, s10, s15, unit, turns)
+    s1, s6, s11, s12 = _quarter(s1, s6, s11, s12, unit, turns)
+    s2, s7, s8, s13 = _quarter(s2, s7, s8, s13, unit, turns)
+    s3, s4, s9, s14 = _quarter(s3, s4, s9, s14, unit, turns)
     return s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15
 
 
@@ -119,34 +107,37 @@ def _word(key, j: tl.constexpr, like):
 
 
 @triton.jit
-def main_block(key, counter, one, adds: tl.constexpr, turns: tl.constexpr):
-    """The sixteen words of block `counter` (uint32) of the stream with nonce 0.
+def prepared_words(key, like):
+    """What `prepare` made for this key, a tensor each in the shape of `like`."""
+    k0, k1, k2, k3 = _prepared(key, 0, like)
+    k4, k5, k6, k7 = _prepared(key, 4, like)
+    a1, b1, c1, d1 = _prepared(key, 8, like)
+    a2, b2, c2, d2 = _prepared(key, 12, like)
+    a3, b3, c3, d3 = _prepared(key, 16, like)
+    return k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3
 
-    `key` points at a prepared key.
-    """
-    s0, s4, s8, s12 = _quarter(
-        tl.full(counter.shape, 0x61707865, tl.uint32),
-        _word(key, 0, counter), _word(key, 4, counter), counter, one, adds, turns,
-    )  # fmt: skip
-    s1, s5, s9, s13 = _prepared(key, 8, counter)
-    s2, s6, s10, s14 = _prepared(key, 12, counter)
-    s3, s7, s11, s15 = _prepared(key, 16, counter)
+
+@triton.jit
+def main_block(
+    counter, k0, k1, k2, k3, k4, k5, k6, k7, s1, s5, s9, s13, s2, s6, s10, s14, s3, s7, s11, s15,
+    unit, turns: tl.constexpr,
+):  # fmt: skip
+    """The sixteen words of block `counter` (uint32) of the stream with nonce 0."""
+    zero = tl.zeros_like(counter)
+    s0, s4, s8, s12 = _quarter(zero + 0x61707865, k0, k4, counter, unit, turns)
     s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15 = _diagonals(
-        s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15, one, adds, turns
+        s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15, unit, turns
     )
     for _ in tl.static_range(9):
         s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15 = _columns(
-            s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15, one, adds, turns
+            s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15, unit, turns
         )
         s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15 = _diagonals(
-            s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15, one, adds, turns
+            s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15, unit, turns
         )
     return (
         s0 + 0x61707865, s1 + 0x3320646E, s2 + 0x79622D32, s3 + 0x6B206574,
-        s4 + _word(key, 0, counter), s5 + _word(key, 1, counter),
-        s6 + _word(key, 2, counter), s7 + _word(key, 3, counter),
-        s8 + _word(key, 4, counter), s9 + _word(key, 5, counter),
-        s10 + _word(key, 6, counter), s11 + _word(key, 7, counter),
+        s4 + k0, s5 + k1, s6 + k2, s7 + k3, s8 + k4, s9 + k5, s10 + k6, s11 + k7,
         s12 + counter, s13, s14, s15,
     )  # fmt: skip
 
@@ -173,10 +164,10 @@ def extension(key, coordinate):
     s12, s13, s14, s15 = zero, low, high, zero
     for _ in range(10):
         s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15 = _columns(
-            s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15, zero, 0, 0
+            s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15, zero, 0
         )
         s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15 = _diagonals(
-            s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15, zero, 0, 0
+            s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15, zero, 0
         )
     first, second = s0 + 0x61707865, s1 + 0x3320646E
     return (_bytes_reversed(first).to(tl.uint64) << 32) | _bytes_reversed(second).to(tl.uint64)

@@ -26,13 +26,14 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
 
 from sottovoce import parameters
 from sottovoce.errors import ParameterError
-from sottovoce.kernels.cuda.chacha import PREPARED, extension, main_block, prepare
+from sottovoce.kernels.cuda.chacha import PREPARED, extension, main_block, prepare, prepared_words
 from sottovoce.kernels.cuda.place import checked, on_device
 from sottovoce.kernels.one_bit import exact_bit
 from sottovoce.randomness import Keystream
@@ -41,7 +42,7 @@ TILE = 1024
 _SLOPES = 2.0**-100, 2.0**100  # of t/64 in x: far inside float32
 _SCALES = 2.0**-200, 2.0**200  # so that no product leaves float64
 _SECOND_MARGIN = 2.0**-49
-_MOST = 2**37  # coordinates: a stream has 2^32 blocks of 32 draws
+_MOST = 2**35  # coordinates
 _MOST_ROWS = 65535
 _SETTLERS, _WIDTH = 264, 128  # programs that settle, and their lanes
 
@@ -50,8 +51,9 @@ class Options(NamedTuple):
     """Ways to run the first kernel; all give the same bits."""
 
     warps: int = 4
-    adds: int = 0
-    turns: int = 0
+    repeat: int = 4  # tiles of a warp, one after the other
+    floats: bool = True  # gathers bits by float additions, not by shifts
+    turns: int = 0  # rotations as products (`chacha`)
 
 
 @triton.jit
@@ -102,6 +104,23 @@ def _margins(w, f, asm: tl.constexpr):
 
 
 @triton.jit
+def _positive(x, asm: tl.constexpr):
+    """1 where a multiple of 2^-78 is positive, else 0."""
+    if asm:
+        found = tl.inline_asm_elementwise(
+            "mul.rn.sat.f32 $0, $1, 0f66800000;",
+            "=r,r",
+            [x],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=1,
+        )
+    else:
+        found = tl.where(x > 0.0, 1.0, 0.0)
+    return found
+
+
+@triton.jit
 def _exponent(x, slope, scale, stddev, wide: tl.constexpr, asm: tl.constexpr):
     """2 log2(e) z, held to [-32, 32], in float32."""
     if wide:
@@ -113,37 +132,64 @@ def _exponent(x, slope, scale, stddev, wide: tl.constexpr, asm: tl.constexpr):
 
 
 @triton.jit
-def _judge(refused, excluded, x, draw, slope, scale, stddev, wide: tl.constexpr, asm: tl.constexpr):
-    """Shifts one bit into each: whether the draw is not surely a 1, and whether surely a 0.
+def _judge(x, draw, slope, scale, stddev, wide: tl.constexpr, asm: tl.constexpr):
+    """Not negative: the draw is surely a 1; negative: surely a 0.
 
     The bits of a draw w are those of the float w 2^-149: no conversion. So all is in units of
     2^-55, with 1 + E in units of 2^94.
     """
     e = _power(_exponent(x, slope, scale, stddev, wide, asm), asm)
     f = tl.fma(e, 1.9807040628566084e28, 1.9807040628566084e28)
-    w = draw.to(tl.float32, bitcast=True)
-    above, below = _margins(w, f, asm)
-    refused = (refused << 1) | (above.to(tl.uint32, bitcast=True) >> 31)
-    excluded = (excluded << 1) | (below.to(tl.uint32, bitcast=True) >> 31)
-    return refused, excluded
+    return _margins(draw.to(tl.float32, bitcast=True), f, asm)
 
 
 @triton.jit
 def _both(
-    refused, excluded, word, j: tl.constexpr, values, left, slope, scale, stddev,
-    tail: tl.constexpr, wide: tl.constexpr, asm: tl.constexpr,
+    surely, perhaps, word, j: tl.constexpr, values, left, slope, scale, stddev,
+    tail: tl.constexpr, wide: tl.constexpr, asm: tl.constexpr, floats: tl.constexpr,
 ):  # fmt: skip
-    """The two draws of word j, the later one first: the last bit shifted in is the lowest."""
+    """Takes in the two draws of word j."""
     if tail:
         late = tl.load(values + 32 * (2 * j + 1), mask=left > 32 * (2 * j + 1), other=0.0)
         early = tl.load(values + 32 * (2 * j), mask=left > 32 * (2 * j), other=0.0)
     else:
         late = tl.load(values + 32 * (2 * j + 1))
         early = tl.load(values + 32 * (2 * j))
-    refused, excluded = _judge(
-        refused, excluded, late, word >> 16, slope, scale, stddev, wide, asm
-    )
-    return _judge(refused, excluded, early, word & 0xFFFF, slope, scale, stddev, wide, asm)
+    above1, below1 = _judge(late, word >> 16, slope, scale, stddev, wide, asm)
+    above0, below0 = _judge(early, word & 0xFFFF, slope, scale, stddev, wide, asm)
+    if floats:
+        surely = tl.fma(_positive(above1, asm), 2.0 * 4.0 ** (j % 8), surely)
+        perhaps = tl.fma(_positive(below1, asm), 2.0 * 4.0 ** (j % 8), perhaps)
+        surely = tl.fma(_positive(above0, asm), 4.0 ** (j % 8), surely)
+        perhaps = tl.fma(_positive(below0, asm), 4.0 ** (j % 8), perhaps)
+    else:  # the last bit shifted in is the lowest; signs are the opposite of what is asked
+        surely = (surely << 1) | (above1.to(tl.uint32, bitcast=True) >> 31)
+        perhaps = (perhaps << 1) | (below1.to(tl.uint32, bitcast=True) >> 31)
+        surely = (surely << 1) | (above0.to(tl.uint32, bitcast=True) >> 31)
+        perhaps = (perhaps << 1) | (below0.to(tl.uint32, bitcast=True) >> 31)
+    return surely, perhaps
+
+
+@triton.jit
+def _eight_words(
+    w0, w1, w2, w3, w4, w5, w6, w7, j: tl.constexpr, a, b, values, left, slope, scale, stddev,
+    tail: tl.constexpr, wide: tl.constexpr, asm: tl.constexpr, floats: tl.constexpr,
+):  # fmt: skip
+    """Sixteen draws, from the highest."""
+    a, b = _both(a, b, w7, j + 7, values, left, slope, scale, stddev, tail, wide, asm, floats)
+    a, b = _both(a, b, w6, j + 6, values, left, slope, scale, stddev, tail, wide, asm, floats)
+    a, b = _both(a, b, w5, j + 5, values, left, slope, scale, stddev, tail, wide, asm, floats)
+    a, b = _both(a, b, w4, j + 4, values, left, slope, scale, stddev, tail, wide, asm, floats)
+    a, b = _both(a, b, w3, j + 3, values, left, slope, scale, stddev, tail, wide, asm, floats)
+    a, b = _both(a, b, w2, j + 2, values, left, slope, scale, stddev, tail, wide, asm, floats)
+    a, b = _both(a, b, w1, j + 1, values, left, slope, scale, stddev, tail, wide, asm, floats)
+    return _both(a, b, w0, j, values, left, slope, scale, stddev, tail, wide, asm, floats)
+
+
+@triton.jit
+def _joined(high, low):
+    """The lower 16 bits of two floats from 2^23 on, in one word."""
+    return (high.to(tl.uint32, bitcast=True) << 16) | (low.to(tl.uint32, bitcast=True) & 0xFFFF)
 
 
 @triton.jit
@@ -179,67 +225,80 @@ def _transposed(x, lane, warps: tl.constexpr, asm: tl.constexpr):
     return x
 
 
-@triton.jit(do_not_specialize=["dimension", "tiles", "tile_from", "capacity", "one"])
+_COUNTS = ["dimension", "tiles", "tile_from", "tile_to", "capacity", "one", "row_stride"]
+
+
+@triton.jit(do_not_specialize=_COUNTS)
 def _first(
     values, keys, scales, words, count, blocks, undecided,
-    dimension, tiles, tile_from, capacity, slope, one,
-    row_stride, prepared: tl.constexpr, warps: tl.constexpr,
-    tail: tl.constexpr, wide: tl.constexpr, adds: tl.constexpr, turns: tl.constexpr,
-    asm: tl.constexpr,
+    dimension, tiles, tile_from, tile_to, capacity, slope, one, row_stride,
+    prepared: tl.constexpr, warps: tl.constexpr, repeat: tl.constexpr, tail: tl.constexpr,
+    wide: tl.constexpr, asm: tl.constexpr, floats: tl.constexpr, turns: tl.constexpr,
 ):  # fmt: skip
-    """First decisions. Program (p, r) takes tiles tile_from + warps p, ... of row r.
+    """First decisions. Program (p, r) takes `repeat` times `warps` tiles of row r.
 
-    Beyond the last tile that is whole, a warp does that one again, and lists nothing.
+    Beyond the last tile, a warp does that one again, and lists nothing.
     """
     row = tl.program_id(1).to(tl.int64)
     index = tl.arange(0, 32 * warps)
     lane = index % 32
-    wanted = tile_from + tl.program_id(0) * warps + index // 32
-    last = tiles - 1 if tail else dimension // 1024 - 1
-    tile = tl.minimum(wanted, last).to(tl.int64)
-    key = keys + row * prepared
-    first = tile * 1024 + lane
-    here = values + row * row_stride + first
-    left = dimension - first  # draw k counts where 32 k < left
-    scale, stddev = tl.load(scales), tl.load(scales + 1)
-    counter = (tile * 32 + lane).to(tl.uint32)
-    unit = tl.zeros_like(counter) + one.to(tl.uint32)
-    w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = main_block(
-        key, counter, unit, adds, turns
+    unit = tl.zeros((32 * warps,), tl.uint32) + one.to(tl.uint32)
+    k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3 = (
+        prepared_words(keys + row * prepared, unit)
     )
-    a = tl.zeros_like(counter)
-    b = tl.zeros_like(counter)
-    a, b = _both(a, b, w15, 15, here, left, slope, scale, stddev, tail, wide, asm)
-    a, b = _both(a, b, w14, 14, here, left, slope, scale, stddev, tail, wide, asm)
-    a, b = _both(a, b, w13, 13, here, left, slope, scale, stddev, tail, wide, asm)
-    a, b = _both(a, b, w12, 12, here, left, slope, scale, stddev, tail, wide, asm)
-    a, b = _both(a, b, w11, 11, here, left, slope, scale, stddev, tail, wide, asm)
-    a, b = _both(a, b, w10, 10, here, left, slope, scale, stddev, tail, wide, asm)
-    a, b = _both(a, b, w9, 9, here, left, slope, scale, stddev, tail, wide, asm)
-    a, b = _both(a, b, w8, 8, here, left, slope, scale, stddev, tail, wide, asm)
-    a, b = _both(a, b, w7, 7, here, left, slope, scale, stddev, tail, wide, asm)
-    a, b = _both(a, b, w6, 6, here, left, slope, scale, stddev, tail, wide, asm)
-    a, b = _both(a, b, w5, 5, here, left, slope, scale, stddev, tail, wide, asm)
-    a, b = _both(a, b, w4, 4, here, left, slope, scale, stddev, tail, wide, asm)
-    a, b = _both(a, b, w3, 3, here, left, slope, scale, stddev, tail, wide, asm)
-    a, b = _both(a, b, w2, 2, here, left, slope, scale, stddev, tail, wide, asm)
-    a, b = _both(a, b, w1, 1, here, left, slope, scale, stddev, tail, wide, asm)
-    a, b = _both(a, b, w0, 0, here, left, slope, scale, stddev, tail, wide, asm)
-    surely, open_ = ~a, a & ~b
-    if tail:
-        draws = tl.minimum(tl.maximum((left + 31) // 32, 0), 32)
-        real = ((tl.full(draws.shape, 1, tl.int64) << draws) - 1).to(tl.uint32)
-        surely, open_ = surely & real, open_ & real
-    listed = (open_ != 0) & (wanted <= last)
-    slot = tl.atomic_add(count + lane * 0, 1, mask=listed, sem="relaxed")
-    listed = listed & (slot < capacity)
-    tl.store(blocks + slot, row * tiles * 32 + tile * 32 + lane, mask=listed)
-    tl.store(undecided + slot, open_.to(tl.int32, bitcast=True), mask=listed)
-    packed = _transposed(surely, lane, warps, asm)
-    tl.store(words + (row * tiles + tile) * 32 + lane, packed.to(tl.int32, bitcast=True))
+    scale, stddev = tl.load(scales), tl.load(scales + 1)
+    for again in range(repeat):
+        wanted = tile_from + (tl.program_id(0) * repeat + again) * warps + index // 32
+        tile = tl.minimum(wanted, tile_to - 1).to(tl.int64)
+        first = tile * 1024 + lane
+        here = values + row * row_stride + first
+        left = dimension - first  # draw k counts where 32 k < left
+        w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = main_block(
+            (tile * 32 + lane).to(tl.uint32),
+            k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3,
+            unit, turns,
+        )  # fmt: skip
+        if floats:
+            a = tl.full((32 * warps,), 8388608.0, tl.float32)
+            b = tl.full((32 * warps,), 8388608.0, tl.float32)
+            high, high_b = _eight_words(
+                w8, w9, w10, w11, w12, w13, w14, w15, 8, a, b, here, left, slope, scale, stddev,
+                tail, wide, asm, floats,
+            )  # fmt: skip
+            low, low_b = _eight_words(
+                w0, w1, w2, w3, w4, w5, w6, w7, 0, a, b, here, left, slope, scale, stddev,
+                tail, wide, asm, floats,
+            )  # fmt: skip
+            surely = _joined(high, low)
+            open_ = _joined(high_b, low_b) & ~surely
+        else:
+            a = tl.zeros((32 * warps,), tl.uint32)
+            b = tl.zeros((32 * warps,), tl.uint32)
+            a, b = _eight_words(
+                w8, w9, w10, w11, w12, w13, w14, w15, 8, a, b, here, left, slope, scale, stddev,
+                tail, wide, asm, floats,
+            )  # fmt: skip
+            a, b = _eight_words(
+                w0, w1, w2, w3, w4, w5, w6, w7, 0, a, b, here, left, slope, scale, stddev,
+                tail, wide, asm, floats,
+            )  # fmt: skip
+            surely = ~a
+            open_ = a & ~b
+        if tail:
+            draws = tl.minimum(tl.maximum((left + 31) // 32, 0), 32)
+            real = ((tl.full(draws.shape, 1, tl.int64) << draws) - 1).to(tl.uint32)
+            surely = surely & real
+            open_ = open_ & real
+        listed = (open_ != 0) & (wanted < tile_to)
+        slot = tl.atomic_add(count + lane * 0, 1, mask=listed, sem="relaxed")
+        listed = listed & (slot < capacity)
+        tl.store(blocks + slot, (row * tiles + tile) * 32 + lane, mask=listed)
+        tl.store(undecided + slot, open_.to(tl.int32, bitcast=True), mask=listed)
+        packed = _transposed(surely, lane, warps, asm)
+        tl.store(words + (row * tiles + tile) * 32 + lane, packed.to(tl.int32, bitcast=True))
 
 
-@triton.jit(do_not_specialize=["tiles", "capacity"])
+@triton.jit(do_not_specialize=["tiles", "capacity", "row_stride"])
 def _second(
     values, keys, scales, words, count, blocks, undecided, hard,
     tiles, capacity, row_stride,
@@ -256,9 +315,13 @@ def _second(
         row, block = place // (tiles * 32), place % (tiles * 32)
         key = keys + row * prepared
         counter = block.to(tl.uint32)
-        w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = main_block(
-            key, counter, counter, 0, 0
+        k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3 = (
+            prepared_words(key, counter)
         )
+        w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = main_block(
+            counter, k0, k1, k2, k3, k4, k5, k6, k7,
+            a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3, counter, 0,
+        )  # fmt: skip
         while tl.max((bits != 0).to(tl.int32), axis=0) > 0:
             lowest = bits & (~bits + 1)
             draw = _place(lowest)
@@ -334,89 +397,96 @@ def sample_rows(
             f"{clients} rows and {len(keystreams)} keystreams: give one keystream for each row"
         )
     if clients > _MOST_ROWS or dimension > _MOST:
-        raise ParameterError(f"at most {_MOST_ROWS} rows of 2^37 coordinates at once")
+        raise ParameterError(f"at most {_MOST_ROWS} rows of 2^35 coordinates at once")
     parameters.positive("noise_stddev", noise_stddev)
     parameters.positive("scale", scale)
     keys = [one.spend() for one in keystreams]
+    if not rows.numel():
+        return torch.empty((clients, 0), dtype=torch.uint8, device=rows.device)
     with on_device(rows):
-        tiles = -(-dimension // TILE)
-        words = torch.zeros((clients, 32 * tiles), dtype=torch.int32, device=rows.device)
-        if words.numel():
-            _fill(words, rows, keys, keystreams, (scale, noise_stddev), options or Options())
-        return words.view(torch.uint8)[:, : -(-dimension // 8)]
+        drawing = Drawing(rows, keys, scale, noise_stddev, options or Options())
+        drawing.start()
+        while not drawing.complete():
+            drawing.make_room()
+            drawing.start()
+        words = drawing.words
+        for row, coordinate, draw in drawing.left():
+            tilt = float(rows[row, coordinate]) * scale / noise_stddev
+            if not math.isfinite(tilt):
+                raise ParameterError(
+                    f"coordinate {coordinate} of row {row} is not a finite number: clean the rows "
+                    "first"
+                )
+            if exact_bit(tilt, draw, coordinate, keystreams[row]):
+                place = coordinate % 32
+                words[row, coordinate // 32] |= (1 << place) if place < 31 else -(1 << 31)
+    return words.view(torch.uint8)[:, : -(-dimension // 8)]
 
 
-def _fill(
-    words: torch.Tensor,
-    rows: torch.Tensor,
-    keys: list[bytes],
-    keystreams: Sequence[Keystream],
-    scaling: tuple[float, float],
-    options: Options,
-) -> None:
-    """Sets the bits of `words`, where all are 0."""
-    scale, stddev = scaling
-    prepared = torch.from_numpy(prepare(keys)).to(rows.device)
-    scales = torch.tensor([scale, stddev, _SECOND_MARGIN], dtype=torch.float64, device=rows.device)
-    capacity = 1024 + words.numel() // 64
-    while True:
-        found = _decide(words, rows, prepared, scales, scaling, capacity, options)
-        if found is not None:
-            break
-        # More were undecided than is likely: again, with room for all of them.
-        words.zero_()
-        capacity = 32 * words.numel()
-    for row, coordinate, word in found:
-        tilt = float(rows[row, coordinate]) * scale / stddev
-        if not math.isfinite(tilt):
-            raise ParameterError(
-                f"coordinate {coordinate} of row {row} is not a finite number: clean the rows first"
-            )
-        if exact_bit(tilt, word, coordinate, keystreams[row]):
-            bit = coordinate % 32
-            words[row, coordinate // 32] |= (1 << bit) if bit < 31 else -(1 << 31)
+class Drawing:
+    """The two kernels on one tensor, and what they write to."""
 
+    def __init__(
+        self, rows: torch.Tensor, keys: list[bytes], scale: float, stddev: float, options: Options
+    ) -> None:
+        (clients, dimension), device = rows.shape, rows.device
+        self._rows, self._options = rows, options
+        self._tiles = -(-dimension // TILE)
+        self.words = torch.empty((clients, 32 * self._tiles), dtype=torch.int32, device=device)
+        # One copy to the device: three numbers in float64, two counters, the keys.
+        head = np.array([scale, stddev, _SECOND_MARGIN, 0.0]).view(np.int32)
+        given = torch.from_numpy(np.concatenate([head, prepare(keys).reshape(-1)])).to(device)
+        self._scales, self._count, self._keys = given[:6].view(torch.float64), given[6:8], given[8:]
+        slope = 2.0 * math.log2(math.e) / 64.0 * (scale / stddev)
+        self._wide = (
+            rows.dtype == torch.float64
+            or not _SLOPES[0] <= slope <= _SLOPES[1]
+            or not all(_SCALES[0] <= one <= _SCALES[1] for one in (scale, stddev))
+        )
+        self._slope = 0.0 if self._wide else slope
+        self._make_lists(1024 + self.words.numel() // 64)
 
-def _decide(
-    words: torch.Tensor,
-    rows: torch.Tensor,
-    prepared: torch.Tensor,
-    scales: torch.Tensor,
-    scaling: tuple[float, float],
-    capacity: int,
-    options: Options,
-) -> list[list[int]] | None:
-    """Both kernels. What they leave: row, coordinate, draw; None where the lists were too short."""
-    (clients, dimension), device = rows.shape, rows.device
-    tiles = words.shape[1] // 32
-    count = torch.zeros(2, dtype=torch.int32, device=device)
-    blocks = torch.empty(capacity, dtype=torch.int64, device=device)
-    undecided = torch.empty(capacity, dtype=torch.int32, device=device)
-    hard = torch.empty((capacity, 3), dtype=torch.int64, device=device)
-    slope = 2.0 * math.log2(math.e) / 64.0 * (scaling[0] / scaling[1])
-    wide = (
-        rows.dtype == torch.float64
-        or not _SLOPES[0] <= slope <= _SLOPES[1]
-        or not all(_SCALES[0] <= one <= _SCALES[1] for one in scaling)
-    )
-    full = dimension // TILE
-    for tail, start, stop in ((False, 0, full), (True, full, tiles)):
-        warps = 1 if tail else options.warps
-        if start < stop:
-            _first[(-(-(stop - start) // warps), clients)](
-                rows, prepared, scales, words, count, blocks, undecided,
-                dimension, tiles, start, capacity, 0.0 if wide else slope, 1, rows.stride(0),
-                prepared=PREPARED, warps=warps, tail=tail, wide=wide,
-                adds=options.adds, turns=options.turns, asm=rows.is_cuda,
-                num_warps=warps, enable_fp_fusion=False,
-            )  # fmt: skip
-    _second[(_SETTLERS if rows.is_cuda else 1,)](
-        rows, prepared, scales, words, count, blocks, undecided, hard,
-        tiles, capacity, rows.stride(0),
-        prepared=PREPARED, programs=_SETTLERS if rows.is_cuda else 1, width=_WIDTH,
-        num_warps=_WIDTH // 32, enable_fp_fusion=False,
-    )  # fmt: skip
-    listed, left = count.tolist()
-    if max(listed, left) > capacity:
-        return None
-    return [list(map(int, entry)) for entry in hard[:left].tolist()]
+    def _make_lists(self, capacity: int) -> None:
+        device = self._rows.device
+        self._capacity = capacity
+        self._blocks = torch.empty(capacity, dtype=torch.int64, device=device)
+        self._undecided = torch.empty(capacity, dtype=torch.int32, device=device)
+        self._hard = torch.empty((capacity, 3), dtype=torch.int64, device=device)
+
+    def start(self) -> None:
+        """Launches both kernels and waits for neither."""
+        rows, options = self._rows, self._options
+        clients, dimension = rows.shape
+        self._count.zero_()
+        full = dimension // TILE
+        for tail, start, stop in ((False, 0, full), (True, full, self._tiles)):
+            warps, repeat = (1, 1) if tail else (options.warps, options.repeat)
+            if start < stop:
+                _first[(-(-(stop - start) // (warps * repeat)), clients)](
+                    rows, self._keys, self._scales, self.words, self._count,
+                    self._blocks, self._undecided, dimension, self._tiles, start, stop,
+                    self._capacity, self._slope, 1, rows.stride(0),
+                    prepared=PREPARED, warps=warps, repeat=repeat, tail=tail, wide=self._wide,
+                    asm=rows.is_cuda, floats=options.floats, turns=options.turns,
+                    num_warps=warps, enable_fp_fusion=False,
+                )  # fmt: skip
+        settlers = _SETTLERS if rows.is_cuda else 1
+        _second[(settlers,)](
+            rows, self._keys, self._scales, self.words, self._count,
+            self._blocks, self._undecided, self._hard, self._tiles, self._capacity, rows.stride(0),
+            prepared=PREPARED, programs=settlers, width=_WIDTH,
+            num_warps=_WIDTH // 32, enable_fp_fusion=False,
+        )  # fmt: skip
+
+    def complete(self) -> bool:
+        """Whether the lists were long enough; waits for the kernels."""
+        self._listed, self._left = self._count.tolist()
+        return max(self._listed, self._left) <= self._capacity
+
+    def make_room(self) -> None:
+        """For more undecided coordinates than are likely: lists that hold all of them."""
+        self._make_lists(32 * self.words.numel())
+
+    def left(self) -> list[tuple[int, int, int]]:
+        """Row, coordinate and draw of what the second kernel left undecided."""
+        return [(row, i, draw) for row, i, draw in self._hard[: self._left].tolist()]
