@@ -243,8 +243,8 @@ def _first(
     index = tl.arange(0, 32 * warps)
     lane = index % 32
     unit = tl.zeros((32 * warps,), tl.uint32) + one.to(tl.uint32)
-    k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3 = (
-        prepared_words(keys + row * prepared, unit)
+    k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3 = prepared_words(
+        keys + row * prepared, unit
     )
     scale, stddev = tl.load(scales), tl.load(scales + 1)
     for again in range(repeat):
