@@ -1,0 +1,178 @@
+"""ChaCha20 (RFC 8439) for Triton: one block a lane, sixteen 32-bit words in registers.
+
+Integer instructions bound the kernels that draw from it: the compiler spreads them over two pipes,
+additions as multiply-adds and all else as logic. `turns` moves more to the first: with 1 the
+rotation by 7 is the sum of the two halves of a product with 2^7 (`unit` is 1, and the compiler must
+not know), with 2 also the rotation by 12. The words are the same.
+
+Of the stream with nonce 0 only the counter varies: the first quarter rounds of columns 1 to 3 are
+the same in every block and come prepared (`prepare`).
+"""
+
+import numpy as np
+import triton
+import triton.language as tl
+from numpy.typing import NDArray
+
+PREPARED = 20  # words for each key: the key itself, and columns 1 to 3 after their first rounds
+
+_CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)
+
+
+def prepare(keys: list[bytes]) -> NDArray[np.int32]:
+    """What a kernel reads of each key: its 8 words, then a, b, c, d of columns 1, 2 and 3."""
+    words = np.frombuffer(b"".join(keys), dtype="<u4").reshape(len(keys), 8).astype(np.uint32)
+    prepared = np.empty((len(keys), PREPARED), dtype=np.uint32)
+    prepared[:, :8] = words
+    for column in (1, 2, 3):
+        constant = np.full(len(keys), _CONSTANTS[column], dtype=np.uint32)
+        nonce = np.zeros(len(keys), dtype=np.uint32)
+        mixed = _mix(constant, words[:, column], words[:, 4 + column], nonce)
+        prepared[:, 4 + 4 * column : 8 + 4 * column] = np.stack(mixed, axis=1)
+    return prepared.view(np.int32)
+
+
+def _mix(
+    a: NDArray[np.uint32], b: NDArray[np.uint32], c: NDArray[np.uint32], d: NDArray[np.uint32]
+) -> tuple[NDArray[np.uint32], ...]:
+    for first, second in ((16, 12), (8, 7)):
+        a = a + b
+        d = _rolled(d ^ a, first)
+        c = c + d
+        b = _rolled(b ^ c, second)
+    return a, b, c, d
+
+
+def _rolled(words: NDArray[np.uint32], by: int) -> NDArray[np.uint32]:
+    return (words << np.uint32(by)) | (words >> np.uint32(32 - by))
+
+
+@triton.jit
+def _turned(x, by: tl.constexpr, unit, product: tl.constexpr):
+    if product:
+        found = tl.inline_asm_elementwise(
+            "{ .reg .u32 low; mul.lo.u32 low, $1, $2; mad.hi.u32 $0, $1, $2, low; }",
+            "=r,r,r",
+            [x, unit << by],
+            dtype=tl.uint32,
+            is_pure=True,
+            pack=1,
+        )
+    else:
+        found = (x << by) | (x >> (32 - by))
+    return found
+
+
+@triton.jit
+def _quarter(a, b, c, d, unit, turns: tl.constexpr):
+    a = a + b
+    d = _turned(d ^ a, 16, unit, False)
+    c = c + d
+    b = _turned(b ^ c, 12, unit, turns >= 2)
+    a = a + b
+    d = _turned(d ^ a, 8, unit, False)
+    c = c + d
+    b = _turned(b ^ c, 7, unit, turns >= 1)
+    return a, b, c, d
+
+
+@triton.jit
+def _columns(
+    s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15,
+    unit, turns: tl.constexpr,
+):  # fmt: skip
+    s0, s4, s8, s12 = _quarter(s0, s4, s8, s12, unit, turns)
+    s1, s5, s9, s13 = _quarter(s1, s5, s9, s13, unit, turns)
+    s2, s6, s10, s14 = _quarter(s2, s6, s10, s14, unit, turns)
+    s3, s7, s11, s15 = _quarter(s3, s7, s11, s15, unit, turns)
+    return s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15
+
+
+@triton.jit
+def _diagonals(
+    s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15,
+    unit, turns: tl.constexpr,
+):  # fmt: skip
+    s0, s5, s10, s15 = _quarter(s0, s5, s10, s15, unit, turns)
+    s1, s6, s11, s12 = _quarter(s1, s6, s11, s12, unit, turns)
+    s2, s7, s8, s13 = _quarter(s2, s7, s8, s13, unit, turns)
+    s3, s4, s9, s14 = _quarter(s3, s4, s9, s14, unit, turns)
+    return s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15
+
+
+@triton.jit
+def _word(key, j: tl.constexpr, like):
+    """Word j at `key` (a pointer, or one for each lane), in the shape of `like`."""
+    return tl.load(key + j).to(tl.uint32, bitcast=True) + tl.zeros_like(like)
+
+
+@triton.jit
+def prepared_words(key, like):
+    """What `prepare` made for this key, a tensor each in the shape of `like`."""
+    k0, k1, k2, k3 = _prepared(key, 0, like)
+    k4, k5, k6, k7 = _prepared(key, 4, like)
+    a1, b1, c1, d1 = _prepared(key, 8, like)
+    a2, b2, c2, d2 = _prepared(key, 12, like)
+    a3, b3, c3, d3 = _prepared(key, 16, like)
+    return k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3
+
+
+@triton.jit
+def main_block(
+    counter, k0, k1, k2, k3, k4, k5, k6, k7, s1, s5, s9, s13, s2, s6, s10, s14, s3, s7, s11, s15,
+    unit, turns: tl.constexpr,
+):  # fmt: skip
+    """The sixteen words of block `counter` (uint32) of the stream with nonce 0."""
+    zero = tl.zeros_like(counter)
+    s0, s4, s8, s12 = _quarter(zero + 0x61707865, k0, k4, counter, unit, turns)
+    s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15 = _diagonals(
+        s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15, unit, turns
+    )
+    for _ in tl.static_range(9):
+        s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15 = _columns(
+            s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15, unit, turns
+        )
+        s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15 = _diagonals(
+            s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15, unit, turns
+        )
+    return (
+        s0 + 0x61707865, s1 + 0x3320646E, s2 + 0x79622D32, s3 + 0x6B206574,
+        s4 + k0, s5 + k1, s6 + k2, s7 + k3, s8 + k4, s9 + k5, s10 + k6, s11 + k7,
+        s12 + counter, s13, s14, s15,
+    )  # fmt: skip
+
+
+@triton.jit
+def _prepared(key, j: tl.constexpr, like):
+    return (
+        _word(key, j, like), _word(key, j + 1, like),
+        _word(key, j + 2, like), _word(key, j + 3, like),
+    )  # fmt: skip
+
+
+@triton.jit
+def extension(key, coordinate):
+    """The first 64 bits, most significant byte first, of the stream with nonce coordinate + 1."""
+    nonce = coordinate.to(tl.uint64) + 1
+    low = nonce.to(tl.uint32)
+    high = (nonce >> 32).to(tl.uint32)
+    zero = tl.zeros_like(low)
+    k0, k1, k2, k3 = _prepared(key, 0, low)
+    k4, k5, k6, k7 = _prepared(key, 4, low)
+    s0, s1, s2, s3 = zero + 0x61707865, zero + 0x3320646E, zero + 0x79622D32, zero + 0x6B206574
+    s4, s5, s6, s7, s8, s9, s10, s11 = k0, k1, k2, k3, k4, k5, k6, k7
+    s12, s13, s14, s15 = zero, low, high, zero
+    for _ in range(10):
+        s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15 = _columns(
+            s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15, zero, 0
+        )
+        s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15 = _diagonals(
+            s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15, zero, 0
+        )
+    first, second = s0 + 0x61707865, s1 + 0x3320646E
+    return (_bytes_reversed(first).to(tl.uint64) << 32) | _bytes_reversed(second).to(tl.uint64)
+
+
+@triton.jit
+def _bytes_reversed(x):
+    return (x << 24) | ((x & 0xFF00) << 8) | ((x >> 8) & 0xFF00) | (x >> 24)
