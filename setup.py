@@ -11,7 +11,17 @@ setup(
             "sottovoce._native",
             sources=[
                 f"src/native/{name}.c"
-                for name in ("module", "sampling", "server", "portable", "avx2", "avx512")
+                for name in (
+                    "module",
+                    "buffers",
+                    "sampling",
+                    "server",
+                    "packing",
+                    "sums",
+                    "portable",
+                    "avx2",
+                    "avx512",
+                )
             ],
             depends=["src/native/*.h"],
             # Contracted multiply-adds would round differently on machines that have them.
