@@ -1,7 +1,7 @@
 """One piece of work on several threads: each does a range of it.
 
-For kernels that let go of the interpreter. `SOTTOVOCE_THREADS` says how many threads at most; without
-it as many as there are cores, up to 8.
+For kernels that let go of the interpreter. `SOTTOVOCE_THREADS` says how many threads at most;
+without it as many as there are cores, up to 8.
 """
 
 import os

@@ -90,7 +90,7 @@ class PackedCodes:
         self.levels = parameters.integer("levels", levels, low=2, high=2**MAX_BITS)
         self.count = count
         self.bits = (levels - 1).bit_length()
-        view = memoryview(payload)
+        view = _view(payload)
         fixed = isinstance(view.obj, bytes) and view.contiguous
         self.payload = _checked(view if fixed else view.tobytes(), count, self.bits)
         if count and levels < 1 << self.bits and (largest := self._largest()) >= levels:
@@ -107,9 +107,14 @@ class PackedCodes:
         return found
 
 
+def _view(payload: Octets) -> memoryview:
+    # An array's `data` is the buffer that older type stubs do not see in it.
+    return payload.data if isinstance(payload, np.ndarray) else memoryview(payload)
+
+
 def _checked(payload: Octets, count: int, bits: int) -> memoryview:
     """The bytes of a payload that has as many as it should, and zeros after the last code."""
-    view = memoryview(payload)
+    view = _view(payload)
     plain = view.contiguous and view.ndim == 1 and view.format == "B"
     octets = view if plain else memoryview(view.tobytes())
     if len(octets) != packed_size(count, bits):
