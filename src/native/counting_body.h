@@ -85,6 +85,17 @@ static void read_counts(const uint8_t *const *planes, int used, size_t begin, si
     }
 }
 
+/* counts + 1 where a code is the wanted one. */
+INLINE vb one_more(vb counts, vb codes, vb wanted)
+{
+#if defined(SV_AVX512)
+    const __mmask64 equal = _mm512_cmpeq_epi8_mask((__m512i)codes, (__m512i)wanted);
+    return (vb)_mm512_mask_add_epi8((__m512i)counts, equal, (__m512i)counts, _mm512_set1_epi8(1));
+#else
+    return counts - (vb)(codes == wanted); /* equal is -1 */
+#endif
+}
+
 /* Which of `levels` codes: one counter of a byte for each code but 0. Those of 2 and 4 bits stay
    where they are in their bytes (`per` codes a byte: counter s of byte i is for code per i + s). */
 INLINE void count_codes(uint8_t *counters, size_t stride, int levels, int per,
@@ -101,7 +112,7 @@ INLINE void count_codes(uint8_t *counters, size_t stride, int levels, int per,
             const vb wanted = (vb){0} + (uint8_t)code;
             vb total = *(const vb_any *)place;
             for (int k = 0; k < count; k++)
-                total -= (vb)(codes[k] == wanted); /* -1 where equal */
+                total = one_more(total, codes[k], wanted);
             *(vb_any *)place = total;
         }
     }
@@ -124,7 +135,7 @@ INLINE void count_in_bytes(uint8_t *counters, size_t stride, int levels, int per
     }
 }
 
-static void count_threes(uint8_t *counters, size_t stride, int levels,
+INLINE void count_threes(uint8_t *counters, size_t stride, int levels,
                          const uint8_t *const *payloads, int count, size_t begin, size_t end)
 {
     uint8_t opened[SV_BATCH][OPENED];
@@ -143,7 +154,9 @@ static void count_threes(uint8_t *counters, size_t stride, int levels,
 static void count_levels(uint8_t *counters, size_t stride, int levels, int bits,
                          const uint8_t *const *payloads, int count, size_t begin, size_t end)
 {
-    if (bits == 3)
+    if (bits == 3 && count == SV_BATCH)
+        count_threes(counters, stride, levels, payloads, SV_BATCH, begin, end);
+    else if (bits == 3)
         count_threes(counters, stride, levels, payloads, count, begin, end);
     else if (bits == 2 && count == SV_BATCH)
         count_in_bytes(counters, stride, levels, 4, payloads, SV_BATCH, begin, end);
@@ -151,6 +164,27 @@ static void count_levels(uint8_t *counters, size_t stride, int levels, int bits,
         count_in_bytes(counters, stride, levels, 2, payloads, SV_BATCH, begin, end);
     else
         count_in_bytes(counters, stride, levels, 8 / bits, payloads, count, begin, end);
+}
+
+INLINE void widen_row(const uint8_t *counters, size_t stride, size_t per, size_t dimension,
+                      uint32_t *out)
+{
+    const size_t whole = dimension / per;
+    for (size_t i = 0; i < whole; i++)
+        for (size_t s = 0; s < per; s++)
+            out[per * i + s] += counters[s * stride + i];
+    for (size_t s = 0; whole * per + s < dimension; s++)
+        out[whole * per + s] += counters[s * stride + whole];
+}
+
+static void widen(const uint8_t *counters, size_t stride, int per, size_t dimension, uint32_t *out)
+{
+    if (per == 4)
+        widen_row(counters, stride, 4, dimension, out);
+    else if (per == 2)
+        widen_row(counters, stride, 2, dimension, out);
+    else
+        widen_row(counters, stride, 1, dimension, out);
 }
 
 /* sum[i] += table[code i] for one payload after the other: what is added is rounded as a whole
@@ -161,7 +195,7 @@ static void add_points(double *sum, size_t begin, size_t end, const uint8_t *con
     uint8_t codes[OPENED];
     for (size_t first = begin; first < end; first += OPENED) {
         const size_t some = end - first < OPENED ? end - first : OPENED;
-        double *part = sum + first;
+        double *restrict part = sum + first;
         for (int k = 0; k < count; k++) {
             const double *table = tables + 256 * k;
             const size_t size = (dimension * bits[k] + 7) / 8;

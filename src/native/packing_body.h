@@ -2,13 +2,21 @@
 
 Eight codes of b <= 8 bits take b bytes: they are read and written as one word of eight bytes. */
 
-typedef uint8_t vb __attribute__((vector_size(4 * LANES)));
-typedef uint64_t vq __attribute__((vector_size(4 * LANES)));
-/* The same at any address. */
-typedef uint8_t vb_any __attribute__((vector_size(4 * LANES), aligned(1), may_alias));
-typedef uint64_t vq_any __attribute__((vector_size(4 * LANES), aligned(1), may_alias));
+#if defined(SV_AVX512)
+#define REGISTER 64
+#elif defined(SV_AVX2)
+#define REGISTER 32
+#else
+#define REGISTER 16 /* compilers compare the bytes of anything wider one by one */
+#endif
 
-#define WIDE ((size_t)(4 * LANES)) /* bytes of a register */
+typedef uint8_t vb __attribute__((vector_size(REGISTER)));
+typedef uint64_t vq __attribute__((vector_size(REGISTER)));
+/* The same at any address. */
+typedef uint8_t vb_any __attribute__((vector_size(REGISTER), aligned(1), may_alias));
+typedef uint64_t vq_any __attribute__((vector_size(REGISTER), aligned(1), may_alias));
+
+#define WIDE ((size_t)REGISTER) /* bytes */
 #define EACH_BYTE 0x0101010101010101u
 
 /* Up to eight bytes as a little-endian number; what is missing is zero. */
@@ -31,7 +39,17 @@ INLINE uint64_t word_at(const uint8_t *bytes)
 #endif
 }
 
-INLINE void put_word(uint8_t *bytes, uint64_t word, size_t count)
+INLINE void put_word(uint8_t *bytes, uint64_t word)
+{
+#if defined(SV_AVX2) || defined(SV_AVX512)
+    memcpy(bytes, &word, sizeof word);
+#else
+    for (int i = 0; i < 8; i++)
+        bytes[i] = (uint8_t)(word >> (8 * i));
+#endif
+}
+
+INLINE void put_some(uint8_t *bytes, uint64_t word, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         bytes[i] = (uint8_t)(word >> (8 * i));
@@ -73,7 +91,7 @@ INLINE void open_codes(const uint8_t *payload, size_t size, int bits, size_t fir
     for (size_t i = 0; i < count; i += 8, at += (size_t)bits) {
         const uint64_t packed =
             at + 8 <= size ? word_at(payload + at) : word_of(payload + at, size - at);
-        put_word(out + i, spread(packed, bits), 8);
+        put_word(out + i, spread(packed, bits));
     }
 }
 
@@ -100,12 +118,12 @@ static uint32_t pack8(const uint8_t *codes, size_t count, int bits, uint8_t *out
     for (; i + 8 <= count && at + 8 <= size; i += 8, at += (size_t)bits) {
         const uint64_t word = word_at(codes + i);
         seen |= word;
-        put_word(out + at, gathered(word, bits), 8);
+        put_word(out + at, gathered(word, bits));
     }
     for (; i < count; i += 8, at += (size_t)bits) {
         const uint64_t word = word_of(codes + i, count - i < 8 ? count - i : 8);
         seen |= word;
-        put_word(out + at, gathered(word, bits), size - at < (size_t)bits ? size - at : (size_t)bits);
+        put_some(out + at, gathered(word, bits), size - at < (size_t)bits ? size - at : (size_t)bits);
     }
     for (int by = 32; by >= 8; by /= 2)
         seen |= seen >> by;

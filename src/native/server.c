@@ -10,6 +10,7 @@ static PyObject *hadamard(PyObject *self, PyObject *args)
         return NULL;
     const size_t size = (size_t)block.len / sizeof(double);
     if (sv_checked_level(level) < 0 || block.len % (Py_ssize_t)sizeof(double) ||
+        (uintptr_t)block.buf % sizeof(double) ||
         (size & (size - 1)) || !size) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_ValueError, "a block of 2^k numbers is transformed");

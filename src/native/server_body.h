@@ -28,5 +28,6 @@ const struct sv_server SV_NAMED(sv_server) = {
     .count_bits = count_bits,
     .read_counts = read_counts,
     .count_levels = count_levels,
+    .widen = widen,
     .add_points = add_points,
 };

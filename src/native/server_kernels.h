@@ -34,6 +34,8 @@ struct sv_server {
        counter has a byte, and who calls sees to it that none overflows. */
     void (*count_levels)(uint8_t *counters, size_t stride, int levels, int bits,
                          const uint8_t *const *payloads, int count, size_t begin, size_t end);
+    /* out[per i + s] += counters[s * stride + i], for one code; `per` is 1, 2 or 4. */
+    void (*widen)(const uint8_t *counters, size_t stride, int per, size_t dimension, uint32_t *out);
     /* sum[i] += tables[k][code i of payload k], k = 0 ... count - 1, in this order. */
     void (*add_points)(double *sum, size_t begin, size_t end, const uint8_t *const *payloads,
                        const uint8_t *bits, const double *tables, int count, size_t dimension);

@@ -74,7 +74,7 @@ static PyObject *read_counts(PyObject *self, PyObject *args)
         return NULL;
     }
     const Py_ssize_t dimension = out.len / 4, size = size_of(dimension, 1);
-    fine = sv_require(out.len % 4 == 0 && size >= 0 && have_size(&planes, padded(size)) &&
+    fine = sv_require(out.len % 4 == 0 && (uintptr_t)out.buf % 4 == 0 && size >= 0 && have_size(&planes, padded(size)) &&
                           is_range(begin, end, size, 64),
                       "a count of four bytes for every position of the planes, and a range");
     if (fine) {
@@ -130,6 +130,32 @@ static PyObject *count_levels(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+static PyObject *widen(PyObject *self, PyObject *args)
+{
+    (void)self;
+    int level, per;
+    Py_buffer counters, out;
+    if (!PyArg_ParseTuple(args, "iy*iw*", &level, &counters, &per, &out))
+        return NULL;
+    const Py_ssize_t dimension = out.len / 4;
+    int fine = sv_checked_level(level) >= 0 && (per == 1 || per == 2 || per == 4);
+    fine = sv_require(fine && out.len % 4 == 0 && (uintptr_t)out.buf % 4 == 0 &&
+                          counters.len % per == 0 &&
+                          counters.len / per >= dimension / per + (dimension % per > 0),
+                      "1, 2 or 4 rows of counters, and a wider one for each");
+    if (fine) {
+        Py_BEGIN_ALLOW_THREADS
+        SV_PICK(sv_server, level)
+            ->widen(counters.buf, (size_t)(counters.len / per), per, (size_t)dimension, out.buf);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&counters);
+    PyBuffer_Release(&out);
+    if (!fine)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 /* Whether payload k holds `dimension` codes of bits[k] bits, for all of them. */
 static int hold_codes(const struct sv_buffers *payloads, const Py_buffer *bits,
                       Py_ssize_t dimension)
@@ -158,7 +184,8 @@ static PyObject *add_points(PyObject *self, PyObject *args)
     payloads.count = 0;
     const Py_ssize_t dimension = sum.len / 8;
     fine = sv_checked_level(level) >= 0 && sv_hold(&payloads, of_payloads, SV_BATCH, PyBUF_SIMPLE) == 0;
-    fine = sv_require(fine && sum.len % 8 == 0 && hold_codes(&payloads, &bits, dimension) &&
+    fine = sv_require(fine && sum.len % 8 == 0 && (uintptr_t)sum.buf % 8 == 0 &&
+                          (uintptr_t)tables.buf % 8 == 0 && hold_codes(&payloads, &bits, dimension) &&
                           tables.len == payloads.count * (Py_ssize_t)(256 * sizeof(double)) &&
                           is_range(begin, end, dimension, 8),
                       "payloads with a code of 1 to 8 bits for every number, 256 points for each");
@@ -184,6 +211,7 @@ PyMethodDef sv_sums_methods[] = {
     {"read_counts", read_counts, METH_VARARGS, "read_counts(level, planes, out, begin, end)"},
     {"count_levels", count_levels, METH_VARARGS,
      "count_levels(level, counters, levels, bits, payloads, begin, end)"},
+    {"widen", widen, METH_VARARGS, "widen(level, counters, per, out): adds them to wider ones"},
     {"add_points", add_points, METH_VARARGS,
      "add_points(level, sum, payloads, bits, tables, begin, end)"},
     {NULL, NULL, 0, NULL},

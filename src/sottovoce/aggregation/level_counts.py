@@ -161,12 +161,17 @@ class _ByteCounters:
         over_ranges(work, self._size, unit=3 * _LINE, least=_LEAST_BYTES, threads=self._threads)
 
     def counts(self) -> Counts:
-        found = np.empty((self._levels - 1, self._dimension), dtype=np.uint32)
+        if self._wide is None:
+            found = np.zeros((self._levels - 1, self._dimension), dtype=np.uint32)
+        else:
+            found = self._wide.copy()
         for row, counters in zip(found, self._counters, strict=True):
-            for s, own in enumerate(counters):
-                places = row[s :: self._per]
-                places[:] = own[: len(places)]
-        return found if self._wide is None else found + self._wide
+            if self._kernels is None:
+                row += counters[0, : self._dimension]
+            else:
+                library, level = self._kernels
+                library.widen(level, counters, self._per, row)
+        return found
 
 
 def _padded(size: int) -> int:
