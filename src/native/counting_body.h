@@ -68,20 +68,44 @@ static void count_bits(uint8_t *const *planes, int used, const uint8_t *const *p
         count_column(planes, used, payloads, count, at, end - at);
 }
 
-static void read_counts(const uint8_t *const *planes, int used, size_t begin, size_t end,
-                        size_t dimension, uint32_t *out)
+static void read_counts(const uint8_t *const *planes, int used, size_t first, size_t count,
+                        uint32_t *out)
 {
     static const uint32_t numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     vu lanes;
     memcpy(&lanes, numbers, sizeof lanes);
-    for (size_t at = begin; at < end; at += LANES / 8) {
+    for (size_t i = 0; i < count; i += LANES) {
+        const size_t at = (first + i) / 8;
         vu counts = {0};
         for (int k = 0; k < used; k++) {
             const uint32_t bits = (uint32_t)word_of(planes[k] + at, LANES / 8);
             counts |= (((vu){0} + bits) >> lanes & 1) << (uint32_t)k;
         }
-        const size_t room = dimension - 8 * at;
-        memcpy(out + 8 * at, &counts, 4 * (room < LANES ? room : LANES));
+        if (count - i >= LANES)
+            memcpy(out + i, &counts, sizeof counts);
+        else
+            memcpy(out + i, &counts, 4 * (count - i));
+    }
+}
+
+/* points[0] n_0 + points[1] n_1 + ..., in this order. */
+static void combine(const uint32_t *counts, size_t count, int levels, uint32_t received,
+                    const double *points, double *out)
+{
+    uint32_t rest[OPENED];
+    for (size_t first = 0; first < count; first += OPENED) {
+        const size_t some = count - first < OPENED ? count - first : OPENED;
+        double *restrict part = out + first;
+        for (size_t i = 0; i < some; i++)
+            rest[i] = received;
+        for (int code = 1; code < levels; code++)
+            for (size_t i = 0; i < some; i++)
+                rest[i] -= counts[(size_t)(code - 1) * count + first + i];
+        for (size_t i = 0; i < some; i++)
+            part[i] = points[0] * (double)rest[i];
+        for (int code = 1; code < levels; code++)
+            for (size_t i = 0; i < some; i++)
+                part[i] += points[code] * (double)counts[(size_t)(code - 1) * count + first + i];
     }
 }
 

@@ -29,5 +29,6 @@ const struct sv_server SV_NAMED(sv_server) = {
     .read_counts = read_counts,
     .count_levels = count_levels,
     .widen = widen,
+    .combine = combine,
     .add_points = add_points,
 };

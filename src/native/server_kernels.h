@@ -27,15 +27,19 @@ struct sv_server {
        to a multiple of 64 bytes. */
     void (*count_bits)(uint8_t *const *planes, int used, const uint8_t *const *payloads, int count,
                        size_t begin, size_t end);
-    /* Those numbers, for the coordinates of the bytes begin ... end - 1. */
-    void (*read_counts)(const uint8_t *const *planes, int used, size_t begin, size_t end,
-                        size_t dimension, uint32_t *out);
+    /* `count` of those numbers; `first` is a multiple of 64. */
+    void (*read_counts)(const uint8_t *const *planes, int used, size_t first, size_t count,
+                        uint32_t *out);
     /* Counts each code but 0, of 2 to 4 bits, in the bytes begin ... end - 1 of the payloads; a
        counter has a byte, and who calls sees to it that none overflows. */
     void (*count_levels)(uint8_t *counters, size_t stride, int levels, int bits,
                          const uint8_t *const *payloads, int count, size_t begin, size_t end);
     /* out[per i + s] += counters[s * stride + i], for one code; `per` is 1, 2 or 4. */
-    void (*widen)(const uint8_t *counters, size_t stride, int per, size_t dimension, uint32_t *out);
+    void (*widen)(const uint8_t *counters, size_t stride, int per, size_t count, uint32_t *out);
+    /* out[i] = points[0] n_0 + points[1] n_1 + ...: n_j is counts[j - 1][i], and n_0 what is left of
+       `received`. */
+    void (*combine)(const uint32_t *counts, size_t count, int levels, uint32_t received,
+                    const double *points, double *out);
     /* sum[i] += tables[k][code i of payload k], k = 0 ... count - 1, in this order. */
     void (*add_points)(double *sum, size_t begin, size_t end, const uint8_t *const *payloads,
                        const uint8_t *bits, const double *tables, int count, size_t dimension);

@@ -64,24 +64,25 @@ static PyObject *read_counts(PyObject *self, PyObject *args)
     (void)self;
     int level, fine;
     PyObject *of_planes;
-    Py_ssize_t begin, end;
+    Py_ssize_t first;
     struct sv_buffers planes;
     Py_buffer out;
-    if (!PyArg_ParseTuple(args, "iOw*nn", &level, &of_planes, &out, &begin, &end))
+    if (!PyArg_ParseTuple(args, "iOnw*", &level, &of_planes, &first, &out))
         return NULL;
     if (sv_checked_level(level) < 0 || sv_hold(&planes, of_planes, 32, PyBUF_SIMPLE) < 0) {
         PyBuffer_Release(&out);
         return NULL;
     }
-    const Py_ssize_t dimension = out.len / 4, size = size_of(dimension, 1);
-    fine = sv_require(out.len % 4 == 0 && (uintptr_t)out.buf % 4 == 0 && size >= 0 && have_size(&planes, padded(size)) &&
-                          is_range(begin, end, size, 64),
-                      "a count of four bytes for every position of the planes, and a range");
+    const Py_ssize_t count = out.len / 4, size = planes.held[0].len;
+    fine = sv_require(out.len % 4 == 0 && (uintptr_t)out.buf % 4 == 0 && size % 64 == 0 &&
+                          have_size(&planes, size) && size <= PY_SSIZE_T_MAX / 8 && first >= 0 &&
+                          first % 64 == 0 && first <= 8 * size && count <= 8 * size - first,
+                      "planes of one size, and counts of four bytes within them");
     if (fine) {
         Py_BEGIN_ALLOW_THREADS
         SV_PICK(sv_server, level)
-            ->read_counts((const uint8_t *const *)planes.start, planes.count, (size_t)begin,
-                          (size_t)end, (size_t)dimension, out.buf);
+            ->read_counts((const uint8_t *const *)planes.start, planes.count, (size_t)first,
+                          (size_t)count, out.buf);
         Py_END_ALLOW_THREADS
     }
     sv_let_go(&planes);
@@ -134,22 +135,53 @@ static PyObject *widen(PyObject *self, PyObject *args)
 {
     (void)self;
     int level, per;
+    Py_ssize_t first;
     Py_buffer counters, out;
-    if (!PyArg_ParseTuple(args, "iy*iw*", &level, &counters, &per, &out))
+    if (!PyArg_ParseTuple(args, "iy*inw*", &level, &counters, &per, &first, &out))
         return NULL;
-    const Py_ssize_t dimension = out.len / 4;
+    const Py_ssize_t count = out.len / 4;
     int fine = sv_checked_level(level) >= 0 && (per == 1 || per == 2 || per == 4);
     fine = sv_require(fine && out.len % 4 == 0 && (uintptr_t)out.buf % 4 == 0 &&
-                          counters.len % per == 0 &&
-                          counters.len / per >= dimension / per + (dimension % per > 0),
+                          counters.len % per == 0 && first >= 0 && first % per == 0 &&
+                          first <= counters.len && count <= counters.len - first,
                       "1, 2 or 4 rows of counters, and a wider one for each");
     if (fine) {
         Py_BEGIN_ALLOW_THREADS
         SV_PICK(sv_server, level)
-            ->widen(counters.buf, (size_t)(counters.len / per), per, (size_t)dimension, out.buf);
+            ->widen((const uint8_t *)counters.buf + first / per, (size_t)(counters.len / per), per,
+                    (size_t)count, out.buf);
         Py_END_ALLOW_THREADS
     }
     PyBuffer_Release(&counters);
+    PyBuffer_Release(&out);
+    if (!fine)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *combine(PyObject *self, PyObject *args)
+{
+    (void)self;
+    int level;
+    unsigned int received;
+    Py_buffer counts, points, out;
+    if (!PyArg_ParseTuple(args, "iy*Iy*w*", &level, &counts, &received, &points, &out))
+        return NULL;
+    const Py_ssize_t count = out.len / 8, levels = points.len / 8;
+    const int fine = sv_require(
+        sv_checked_level(level) >= 0 && out.len % 8 == 0 && points.len % 8 == 0 && levels >= 2 &&
+            levels <= 16 && counts.len / 4 / (levels - 1) == count &&
+            counts.len == 4 * (levels - 1) * count && (uintptr_t)counts.buf % 4 == 0 &&
+            (uintptr_t)points.buf % 8 == 0 && (uintptr_t)out.buf % 8 == 0,
+        "a count of every code but 0 for each number, and 2 to 16 points");
+    if (fine) {
+        Py_BEGIN_ALLOW_THREADS
+        SV_PICK(sv_server, level)
+            ->combine(counts.buf, (size_t)count, (int)levels, received, points.buf, out.buf);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&counts);
+    PyBuffer_Release(&points);
     PyBuffer_Release(&out);
     if (!fine)
         return NULL;
@@ -208,10 +240,11 @@ static PyObject *add_points(PyObject *self, PyObject *args)
 
 PyMethodDef sv_sums_methods[] = {
     {"count_bits", count_bits, METH_VARARGS, "count_bits(level, planes, payloads, begin, end)"},
-    {"read_counts", read_counts, METH_VARARGS, "read_counts(level, planes, out, begin, end)"},
+    {"read_counts", read_counts, METH_VARARGS, "read_counts(level, planes, first, out)"},
     {"count_levels", count_levels, METH_VARARGS,
      "count_levels(level, counters, levels, bits, payloads, begin, end)"},
-    {"widen", widen, METH_VARARGS, "widen(level, counters, per, out): adds them to wider ones"},
+    {"widen", widen, METH_VARARGS, "widen(level, counters, per, first, out): adds to wider ones"},
+    {"combine", combine, METH_VARARGS, "combine(level, counts, received, points, out)"},
     {"add_points", add_points, METH_VARARGS,
      "add_points(level, sum, payloads, bits, tables, begin, end)"},
     {NULL, NULL, 0, NULL},

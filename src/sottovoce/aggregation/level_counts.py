@@ -24,7 +24,7 @@ BATCH: Final = 16  # payloads added up at once
 _LEAST_BYTES = 1 << 16  # of each payload, for a thread of its own
 _LINE = 64
 _BYTE = 255
-_COLUMNS = 1 << 14  # that a sum is made of at once
+_COLUMNS = 1 << 14  # that counts are read for at once
 
 Counts = NDArray[np.uint32]
 
@@ -37,6 +37,7 @@ class LevelCounts:
         self._levels = parameters.integer(
             "levels", levels, low=2, high=MAX_LEVELS, remedy="add more levels up in a StreamingMean"
         )
+        self._threads = threads
         self.received = 0
         self._waiting: list[memoryview] = []
         kernels = native()
@@ -63,20 +64,29 @@ class LevelCounts:
     def counts(self) -> Counts:
         """How often code j + 1 was sent for coordinate i, at [j, i]."""
         self._flush()
-        return self._tally.counts()
+        found = np.empty((self._levels - 1, self._dimension), dtype=np.uint32)
+        for start in range(0, self._dimension, _COLUMNS):
+            end = min(self._dimension, start + _COLUMNS)
+            found[:, start:end] = self._tally.read(start, end)
+        return found
 
     def total(self, points: Vector) -> Vector:
         """The sum of points[code] over clients: points[0] n_0 + points[1] n_1 + ..., so rounded."""
         if points.shape != (self._levels,):
             raise ParameterError(f"{self._levels} levels have as many points, got {points.shape}")
-        counts = self.counts()
+        self._flush()
+        values = np.ascontiguousarray(points, dtype=np.float64)
         total = np.empty(self._dimension)
-        for start in range(0, self._dimension, _COLUMNS):
-            part = counts[:, start : start + _COLUMNS]
-            found = points[0] * (self.received - part.sum(axis=0, dtype=np.float64))
-            for point, count in zip(points[1:], part, strict=True):
-                found += point * count
-            total[start : start + _COLUMNS] = found
+
+        def work(begin: int, end: int) -> None:
+            for start in range(begin, end, _COLUMNS):
+                stop = min(end, start + _COLUMNS)
+                counts = self._tally.read(start, stop)
+                _combine(counts, self.received, values, total[start:stop], self._tally.kernels)
+
+        over_ranges(
+            work, self._dimension, unit=_COLUMNS, least=8 * _LEAST_BYTES, threads=self._threads
+        )
         return total
 
     def _flush(self) -> None:
@@ -89,7 +99,7 @@ class _BitPlanes:
     """Counts of one bit: coordinate i's count has its bit k at bit i of plane k."""
 
     def __init__(self, dimension: int, kernels: Native, threads: int | None) -> None:
-        self._dimension, self._kernels, self._threads = dimension, kernels, threads
+        self.kernels, self._threads = kernels, threads
         self._size = packed_size(dimension, 1)
         self._planes: list[NDArray[np.uint8]] = []
         self._most = 0  # that a count can be
@@ -98,23 +108,19 @@ class _BitPlanes:
         self._most += len(payloads)
         while len(self._planes) < max(5, self._most.bit_length()):  # 16 payloads fill five
             self._planes.append(np.zeros(_padded(self._size), dtype=np.uint8))
-        library, level = self._kernels
+        library, level = self.kernels
 
         def work(begin: int, end: int) -> None:
             library.count_bits(level, self._planes, payloads, begin, end)
 
         over_ranges(work, self._size, unit=_LINE, least=_LEAST_BYTES, threads=self._threads)
 
-    def counts(self) -> Counts:
-        if not self._planes:
-            return np.zeros((1, self._dimension), dtype=np.uint32)
-        found = np.empty(self._dimension, dtype=np.uint32)
-        library, level = self._kernels
-
-        def work(begin: int, end: int) -> None:
-            library.read_counts(level, self._planes, found, begin, end)
-
-        over_ranges(work, self._size, unit=_LINE, least=_LEAST_BYTES, threads=self._threads)
+    def read(self, start: int, end: int) -> Counts:
+        """The counts of some coordinates; `start` is a multiple of 64."""
+        found = np.zeros(end - start, dtype=np.uint32)
+        if self._planes:
+            library, level = self.kernels
+            library.read_counts(level, self._planes, start, found)
         return found[None]
 
 
@@ -129,7 +135,7 @@ class _ByteCounters:
         self, dimension: int, levels: int, kernels: Native | None, threads: int | None
     ) -> None:
         self._dimension, self._levels, self._bits = dimension, levels, (levels - 1).bit_length()
-        self._kernels, self._threads = kernels, threads
+        self.kernels, self._threads = kernels, threads
         self._size = packed_size(dimension, self._bits)
         in_place = kernels is not None and self._bits != 3
         self._per = 8 // self._bits if in_place else 1
@@ -140,17 +146,19 @@ class _ByteCounters:
 
     def add(self, payloads: list[memoryview]) -> None:
         if self._most + len(payloads) > _BYTE:
-            self._wide = self.counts()
+            if self._wide is None:
+                self._wide = np.zeros((self._levels - 1, self._dimension), dtype=np.uint32)
+            self._widen(0, self._wide)
             self._counters[:] = 0
             self._most = 0
         self._most += len(payloads)
-        if self._kernels is None:
+        if self.kernels is None:
             for payload in payloads:
                 codes = unpack(payload, self._dimension, self._bits)
                 for code in range(1, self._levels):
                     self._counters[code - 1, 0, : self._dimension] += codes == code
             return
-        library, level = self._kernels
+        library, level = self.kernels
 
         def work(begin: int, end: int) -> None:
             library.count_levels(
@@ -160,18 +168,34 @@ class _ByteCounters:
         # 512 codes of three bits are three lines.
         over_ranges(work, self._size, unit=3 * _LINE, least=_LEAST_BYTES, threads=self._threads)
 
-    def counts(self) -> Counts:
+    def read(self, start: int, end: int) -> Counts:
+        """The counts of some coordinates; `start` is a multiple of 64."""
         if self._wide is None:
-            found = np.zeros((self._levels - 1, self._dimension), dtype=np.uint32)
+            found = np.zeros((self._levels - 1, end - start), dtype=np.uint32)
         else:
-            found = self._wide.copy()
-        for row, counters in zip(found, self._counters, strict=True):
-            if self._kernels is None:
-                row += counters[0, : self._dimension]
-            else:
-                library, level = self._kernels
-                library.widen(level, counters, self._per, row)
+            found = self._wide[:, start:end].copy()
+        self._widen(start, found)
         return found
+
+    def _widen(self, start: int, wide: Counts) -> None:
+        for row, counters in zip(wide, self._counters, strict=True):
+            if self.kernels is None:
+                row += counters[0, start : start + len(row)]
+            else:
+                library, level = self.kernels
+                library.widen(level, counters, self._per, start, row)
+
+
+def _combine(
+    counts: Counts, received: int, points: Vector, out: Vector, kernels: Native | None
+) -> None:
+    """points[0] n_0 + points[1] n_1 + ..., added in this order."""
+    if kernels is not None:
+        kernels.library.combine(kernels.level, counts, received, points, out)
+        return
+    np.multiply(points[0], received - counts.sum(axis=0, dtype=np.float64), out=out)
+    for point, count in zip(points[1:], counts, strict=True):
+        out += point * count
 
 
 def _padded(size: int) -> int:
