@@ -4,20 +4,11 @@
 #include "packing_body.h"
 
 #include "counting_body.h"
-
-static void hadamard(double *block, size_t size)
-{
-    for (size_t half = 1; half < size; half *= 2)
-        for (size_t start = 0; start < size; start += 2 * half)
-            for (size_t i = start; i < start + half; i++) {
-                const double below = block[i], above = block[i + half];
-                block[i] = below + above;
-                block[i + half] = below - above;
-            }
-}
+#include "hadamard_body.h"
 
 const struct sv_server SV_NAMED(sv_server) = {
     .hadamard = hadamard,
+    .hadamard_end = hadamard_end,
     .unpack8 = unpack8,
     .unpack16 = unpack16,
     .unpack32 = unpack32,

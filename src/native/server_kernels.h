@@ -8,8 +8,13 @@
 #define SV_BATCH 16 /* payloads that are added up at once */
 
 struct sv_server {
-    /* H v in place, not scaled, for 2^k numbers. */
-    void (*hadamard)(double *block, size_t size);
+    /* H D v in place, not scaled, for 2^k >= 64 numbers; D negates where a packed sign is 1, and is
+       left out where `signs` is NULL. */
+    void (*hadamard)(double *block, size_t size, const uint8_t *signs);
+    /* The last three levels of such a transform, whose eighths are done: for the columns begin ...
+       end - 1 of them, multiples of 8. Then the scale, then the signs. */
+    void (*hadamard_end)(double *block, size_t size, size_t begin, size_t end, double scale,
+                         const uint8_t *signs);
 
     /* Codes of 1 to 8, 9 to 16 and 17 to 32 bits, and their packed payload. Packing gives the OR of
        all codes. */
