@@ -6,6 +6,7 @@ logic on whole registers, and n clients take log2 n bits a coordinate. Codes of 
 counter of one byte for each code but 0, emptied into wider ones before any can overflow.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -16,7 +17,7 @@ from sottovoce.domains import MAX_DIMENSION, Vector
 from sottovoce.errors import ParameterError
 from sottovoce.native import Native, native
 from sottovoce.threads import over_ranges
-from sottovoce.wire.packing import PackedCodes, packed_size, unpack
+from sottovoce.wire.packing import Octets, PackedCodes, check_rows, packed_size, unpack
 
 MAX_LEVELS: Final = 16
 MAX_CLIENTS: Final = 2**32 - 1
@@ -39,7 +40,7 @@ class LevelCounts:
         )
         self._threads = threads
         self.received = 0
-        self._waiting: list[memoryview] = []
+        self._waiting: list[Octets] = []
         kernels = native()
         self._tally: _BitPlanes | _ByteCounters
         if kernels is not None and levels == 2:
@@ -54,12 +55,20 @@ class LevelCounts:
                 f"{packed.count} codes of {packed.levels} levels do not belong to counts of "
                 f"{self._dimension} codes of {self._levels} levels"
             )
-        if self.received == MAX_CLIENTS:
-            raise ParameterError(f"counts hold {MAX_CLIENTS} clients at most; begin another sum")
+        self._expect(1)
         self._waiting.append(packed.payload)
         self.received += 1
         if len(self._waiting) == BATCH:
             self._flush()
+
+    def add_rows(self, payloads: NDArray[np.uint8]) -> None:
+        """Count in the clients whose payloads are the rows of a matrix, none of which is kept."""
+        check_rows(payloads, count=self._dimension, levels=self._levels)
+        self._expect(len(payloads))
+        rows = list(np.ascontiguousarray(payloads))
+        for start in range(0, len(rows), BATCH):
+            self._tally.add(rows[start : start + BATCH])
+        self.received += len(rows)
 
     def counts(self) -> Counts:
         """How often code j + 1 was sent for coordinate i, at [j, i]."""
@@ -89,6 +98,10 @@ class LevelCounts:
         )
         return total
 
+    def _expect(self, clients: int) -> None:
+        if self.received + clients > MAX_CLIENTS:
+            raise ParameterError(f"counts hold {MAX_CLIENTS} clients at most; begin another sum")
+
     def _flush(self) -> None:
         if self._waiting:
             self._tally.add(self._waiting)
@@ -104,7 +117,7 @@ class _BitPlanes:
         self._planes: list[NDArray[np.uint8]] = []
         self._most = 0  # that a count can be
 
-    def add(self, payloads: list[memoryview]) -> None:
+    def add(self, payloads: Sequence[Octets]) -> None:
         self._most += len(payloads)
         while len(self._planes) < max(5, self._most.bit_length()):  # 16 payloads fill five
             self._planes.append(np.zeros(_padded(self._size), dtype=np.uint8))
@@ -144,7 +157,7 @@ class _ByteCounters:
         self._most = 0  # that a byte can be
         self._wide: Counts | None = None
 
-    def add(self, payloads: list[memoryview]) -> None:
+    def add(self, payloads: Sequence[Octets]) -> None:
         if self._most + len(payloads) > _BYTE:
             if self._wide is None:
                 self._wide = np.zeros((self._levels - 1, self._dimension), dtype=np.uint32)

@@ -55,6 +55,11 @@ class StreamingMean:
         self._flush()
         return self._sum / self._weight if self._weight > 0.0 else None
 
+    def total(self) -> Vector:
+        """The sum of weight_k x_k."""
+        self._flush()
+        return self._sum.copy()
+
     def _flush(self) -> None:
         if not self._waiting or self._kernels is None:
             return

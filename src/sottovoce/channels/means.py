@@ -60,6 +60,10 @@ class DecodedMean:
     def result(self) -> Vector | None:
         return self._mean.result()
 
+    def total(self) -> Vector:
+        """What the mean is before it is divided by the weights."""
+        return self._mean.total()
+
     def _points_of(self, mechanism: Mechanism) -> Vector | None:
         if self._points is None or self._points[0] is not mechanism:
             self._points = mechanism, points_of(mechanism, most=1 << MAX_PACKED_BITS)

@@ -86,6 +86,12 @@ def open_sealed(message: bytes, envelope: Envelope) -> Codes:
     return codes_of(open_packed(message, envelope))
 
 
+def opened_as_sent(codes: Codes, code_format: CodeFormat) -> Opened:
+    """What `open_packed` would give for a message of these codes, without making one."""
+    payload = _to_payload(codes, code_format)
+    return _from_payload(memoryview(payload), code_format, len(codes))
+
+
 def codes_of(opened: Opened) -> Codes:
     return opened.codes() if isinstance(opened, PackedCodes) else opened
 
@@ -109,7 +115,7 @@ def open_packed(message: bytes, envelope: Envelope) -> Opened:
     _expect("bits per code", bits, envelope.code_format.bits)
     _expect("hash of the public parameters", digest.hex(), envelope.parameter_hash.hex())
     _expect("payload length", len(payload), envelope.payload_bytes)
-    return _from_payload(payload, envelope)
+    return _from_payload(payload, envelope.code_format, envelope.num_codes)
 
 
 def _expect(what: str, found: int | str, expected: int | str) -> None:
@@ -151,14 +157,14 @@ def _to_payload(codes: Codes, code_format: CodeFormat) -> bytes:
             assert_never(code_format)
 
 
-def _from_payload(payload: memoryview, envelope: Envelope) -> Opened:
-    match envelope.code_format:
+def _from_payload(payload: memoryview, code_format: CodeFormat, count: int) -> Opened:
+    match code_format:
         case LevelCodes(levels=levels):
-            return PackedCodes(payload, count=envelope.num_codes, levels=levels)
+            return PackedCodes(payload, count=count, levels=levels)
         case Float32Codes():
             values = np.frombuffer(payload, dtype="<f4").astype(np.float32, copy=False)
             if not np.isfinite(values).all():
                 raise WireError("payload holds a NaN or infinite value")
             return values
         case _:
-            assert_never(envelope.code_format)
+            assert_never(code_format)

@@ -107,6 +107,23 @@ class PackedCodes:
         return found
 
 
+def check_rows(payloads: NDArray[np.uint8], *, count: int, levels: int) -> None:
+    """Refuses a matrix unless each of its rows is a payload that `PackedCodes` takes."""
+    bits = (levels - 1).bit_length()
+    size = packed_size(count, bits)
+    if payloads.dtype != np.uint8 or payloads.ndim != 2 or payloads.shape[1] != size:
+        raise WireError(
+            f"payloads are {payloads.dtype} of shape {payloads.shape}, but rows of {count} codes "
+            f"of {bits} bits are uint8 of shape (clients, {size})"
+        )
+    if levels < 1 << bits:
+        for row in payloads:
+            PackedCodes(row, count=count, levels=levels)
+    used = 8 - (8 * size - count * bits)
+    if used < 8 and (payloads[:, -1] >> used).any():
+        raise WireError("the padding bits after the last code are not zero")
+
+
 def _view(payload: Octets) -> memoryview:
     # An array's `data` is the buffer that older type stubs do not see in it.
     return payload.data if isinstance(payload, np.ndarray) else memoryview(payload)
