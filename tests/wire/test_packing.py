@@ -223,7 +223,7 @@ def test_rows_of_payloads_are_checked_like_single_ones() -> None:
     check_rows(rows, count=13, levels=2)
     for wrong in (rows[0], rows[:, :1], rows.astype(np.uint16)):
         with pytest.raises(WireError, match="rows of 13 codes of 1 bits"):
-            check_rows(wrong, count=13, levels=2)
+            check_rows(wrong, count=13, levels=2)  # type: ignore[arg-type]
     rows[1, 1] = 1 << 5
     with pytest.raises(WireError, match="padding"):
         check_rows(rows, count=13, levels=2)
