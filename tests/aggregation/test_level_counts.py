@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sottovoce import native
 from sottovoce.aggregation.level_counts import BATCH, LevelCounts
 from sottovoce.domains import Vector
-from sottovoce.errors import ParameterError
+from sottovoce.errors import ParameterError, WireError
 from sottovoce.wire.packing import PackedCodes, pack
 
 LEVELS = [2, 3, 4, 5, 8, 11, 16]
@@ -108,6 +108,28 @@ def test_a_payload_that_its_sender_changes_afterwards_counts_as_it_came(kernels:
             payload[0] = 0
         expected = 2 * np.unpackbits(np.array([15, 240], dtype=np.uint8), bitorder="little")
         assert counts.counts()[0].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("kernels", native.levels())
+@pytest.mark.parametrize("levels", [2, 3, 8, 16])
+def test_rows_of_a_matrix_count_like_single_payloads(kernels: str, levels: int) -> None:
+    rows = some_codes(300, 77, levels)
+    payloads = np.stack(
+        [np.frombuffer(packed(codes, levels).payload, dtype=np.uint8) for codes in rows]
+    )
+    with native.using(kernels):
+        counts = LevelCounts(77, levels)
+        counts.add(packed(rows[0], levels))
+        counts.add_rows(payloads[1:20])
+        counts.add_rows(np.repeat(payloads[20:], 2, axis=0)[::2])  # not contiguous
+        counts.add_rows(payloads[:0])
+        assert counts.received == 300
+        np.testing.assert_array_equal(counts.counts(), naive(rows, levels))
+        payloads[7, -1] |= 0x80
+        with pytest.raises(WireError, match="padding"):
+            counts.add_rows(payloads)
+        assert counts.received == 300
+        np.testing.assert_array_equal(counts.counts(), naive(rows, levels))
 
 
 def test_what_does_not_belong_is_refused_and_changes_nothing() -> None:

@@ -6,7 +6,6 @@ logic on whole registers, and n clients take log2 n bits a coordinate. Codes of 
 counter of one byte for each code but 0, emptied into wider ones before any can overflow.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -65,7 +64,7 @@ class LevelCounts:
         """Count in the clients whose payloads are the rows of a matrix, none of which is kept."""
         check_rows(payloads, count=self._dimension, levels=self._levels)
         self._expect(len(payloads))
-        rows = list(np.ascontiguousarray(payloads))
+        rows: list[Octets] = list(np.ascontiguousarray(payloads))
         for start in range(0, len(rows), BATCH):
             self._tally.add(rows[start : start + BATCH])
         self.received += len(rows)
@@ -117,7 +116,7 @@ class _BitPlanes:
         self._planes: list[NDArray[np.uint8]] = []
         self._most = 0  # that a count can be
 
-    def add(self, payloads: Sequence[Octets]) -> None:
+    def add(self, payloads: list[Octets]) -> None:
         self._most += len(payloads)
         while len(self._planes) < max(5, self._most.bit_length()):  # 16 payloads fill five
             self._planes.append(np.zeros(_padded(self._size), dtype=np.uint8))
@@ -157,7 +156,7 @@ class _ByteCounters:
         self._most = 0  # that a byte can be
         self._wide: Counts | None = None
 
-    def add(self, payloads: Sequence[Octets]) -> None:
+    def add(self, payloads: list[Octets]) -> None:
         if self._most + len(payloads) > _BYTE:
             if self._wide is None:
                 self._wide = np.zeros((self._levels - 1, self._dimension), dtype=np.uint32)
