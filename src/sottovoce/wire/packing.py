@@ -71,6 +71,8 @@ def unpack(payload: Octets, count: int, bits: int) -> Codes:
 
 def _unpack(payload: memoryview, count: int, bits: int, dtype: np.dtype[Any]) -> Codes:
     flat = np.unpackbits(np.frombuffer(payload, dtype=np.uint8), bitorder="little")
+    if bits == 1:
+        return flat[:count]
     planes = flat[: count * bits].reshape(count, bits)
     octets = np.zeros((count, dtype.itemsize), dtype=np.uint8)
     packed = np.packbits(planes, axis=1, bitorder="little")
