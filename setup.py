@@ -15,9 +15,12 @@ setup(
                 f"src/native/{name}.c"
                 for name in (
                     "module",
+                    "buffers",
                     "sampling",
                     "extension",
                     "server",
+                    "packing",
+                    "sums",
                     "portable",
                     "avx2",
                     "avx512",
