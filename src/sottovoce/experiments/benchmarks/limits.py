@@ -1,5 +1,7 @@
 """What the machine can do at best, measured in the same run: reading memory, drawing keystreams."""
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
@@ -23,6 +25,24 @@ def read_rate(num_bytes: int, threads: int, seconds: float) -> float:
     arrays = [np.ones(words, dtype=np.uint64) for _ in range(threads)]
     run = side_by_side([array.max for array in arrays])
     return rates({"read": Contender(run, 8.0 * words * threads)}, seconds)["read"]
+
+
+def read_rate_of(payloads: Sequence[bytes], threads: int, seconds: float) -> float:
+    """Bytes a second that are read from these payloads, each once, shared out among the threads."""
+
+    def reading(part: Sequence[bytes]) -> Callable[[], object]:
+        arrays = [np.frombuffer(payload, dtype=np.uint8) for payload in part]
+
+        def run() -> None:
+            for array in arrays:
+                array.max()
+
+        return run
+
+    parts = [payloads[start::threads] for start in range(min(threads, len(payloads)))]
+    run = side_by_side([reading(part) for part in parts])
+    amount = float(sum(map(len, payloads)))
+    return rates({"read": Contender(run, amount)}, seconds)["read"]
 
 
 def keystream_rate(threads: int, seconds: float) -> float:
