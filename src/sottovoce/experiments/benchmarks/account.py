@@ -12,6 +12,7 @@ from sottovoce.errors import UnknownNameError
 from sottovoce.experiments.benchmarks.measurement import (
     Contender,
     rates,
+    ratio,
     require,
     result,
     version,
@@ -107,7 +108,7 @@ def measure(
             "limit": "no floor of the machine is known for an epsilon",
             "dp_accounting": _about_the_peer(mechanism, rounds),
         },
-        ratio_to_dp_accounting=speeds["ours"] / speeds["peer"] if "peer" in speeds else None,
+        ratio_to_dp_accounting=ratio(speeds["ours"], speeds.get("peer")),
         calibrations_per_second=speeds.get("calibration"),
         mechanism=mechanism,
         rho=rho,

@@ -41,20 +41,19 @@ def rates(contenders: Mapping[str, Contender], seconds: float) -> dict[str, floa
     """The best rate of each contender, in units of work a second.
 
     They take turns, whoever has had the least time next, so that a busy machine slows all alike;
-    the best of all turns is what the machine can do. Every contender has one call beforehand, which
-    fills caches, and then at least three.
+    the best of all turns is what the machine can do. Everybody has three turns at least, unless
+    one alone outlasts `seconds`.
     """
     parameters.positive("seconds", seconds)
-    for one in contenders.values():
-        one.run()
     spent = dict.fromkeys(contenders, 0.0)
     runs = dict.fromkeys(contenders, 0)
     best = dict.fromkeys(contenders, float("inf"))
     share = seconds / max(1, len(contenders))
-    while True:
-        waiting = [n for n in contenders if runs[n] < _LEAST_RUNS or spent[n] < share]
-        if not waiting:
-            return {name: contenders[name].amount / best[name] for name in contenders}
+    while waiting := [
+        name
+        for name in contenders
+        if spent[name] < share or (runs[name] < _LEAST_RUNS and spent[name] < seconds)
+    ]:
         name = min(waiting, key=spent.__getitem__)
         start = time.perf_counter()
         contenders[name].run()
@@ -62,6 +61,7 @@ def rates(contenders: Mapping[str, Contender], seconds: float) -> dict[str, floa
         spent[name] += taken
         runs[name] += 1
         best[name] = min(best[name], taken)
+    return {name: one.amount / best[name] for name, one in contenders.items()}
 
 
 def side_by_side(actions: Sequence[Callable[[], object]]) -> Callable[[], object]:
