@@ -9,6 +9,10 @@
 
 #include "kernels.h"
 
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "keys, codes and payloads are read and written as little-endian words; numpy does the rest"
+#endif
+
 enum { SV_LEVEL_PORTABLE, SV_LEVEL_AVX2, SV_LEVEL_AVX512 };
 
 int sv_best_level(void);

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import DomainError, ParameterError, UnknownNameError
+from sottovoce.norms import square_sum
 
 Vector = NDArray[np.float64]
 
@@ -22,6 +23,8 @@ MAX_END = 1e11  # of a box
 # Projection stops this fraction short of the boundary, which pays for every rounding that happens
 # between the projection and the sampler (division by sigma, sums over records in float64).
 ROUNDING_HEADROOM = 2.0**-20
+# Sums of squares, and norms to divide by, within which nothing overflows or vanishes.
+_LEAST_SQUARES, _MOST_SQUARES, _MOST_NORM = 1e-200, 1e200, 1e100
 
 
 class Domain(Protocol):
@@ -45,6 +48,12 @@ class Domain(Protocol):
 
 def finite_vector(values: ArrayLike, dimension: int) -> Vector:
     """`values` as a float64 vector of the given dimension without NaN or infinity."""
+    vector = _vector(values, dimension)
+    _check_finite(vector)
+    return vector
+
+
+def _vector(values: ArrayLike, dimension: int) -> Vector:
     try:
         vector = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -54,13 +63,16 @@ def finite_vector(values: ArrayLike, dimension: int) -> Vector:
         raise DomainError(
             f"expected a vector of dimension {dimension}, got shape {vector.shape}; {remedy}"
         )
+    return vector
+
+
+def _check_finite(vector: Vector) -> None:
     if not np.isfinite(vector).all():
         where = int(np.flatnonzero(~np.isfinite(vector))[0])
         raise DomainError(
             f"coordinate {where} is {vector[where]}; every coordinate must be finite "
             "(a diverged model? lower the learning rate; a missing value? leave it out)"
         )
-    return vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +106,10 @@ class _Ball:
         raise NotImplementedError
 
     def check(self, values: ArrayLike) -> Vector:
-        vector = finite_vector(values, self.dimension)
+        vector = _vector(values, self.dimension)
         norm = self.norm(vector)
-        if norm > self.radius:
+        if not norm <= self.radius:  # NaN and infinity end here, too
+            _check_finite(vector)
             raise DomainError(
                 f"norm {norm:.6g} exceeds the radius {self.radius:.6g}; call project() first"
             )
@@ -126,21 +139,26 @@ class L2Ball(_Ball):
     """The Euclidean ball; projection scales, so the direction is kept."""
 
     def norm(self, values: Vector) -> float:
+        total = square_sum(values)
+        if _LEAST_SQUARES <= total <= _MOST_SQUARES:
+            return math.sqrt(total)
         # Scaled first so that squares neither overflow nor vanish.
         largest = float(np.max(np.abs(values)))
         if largest == 0.0 or not math.isfinite(largest):
             return largest
-        return largest * float(np.linalg.norm(values / largest))
+        return largest * math.sqrt(square_sum(values / largest))
 
     def project(self, values: ArrayLike) -> Vector:
-        vector = finite_vector(values, self.dimension)
+        vector = _vector(values, self.dimension)
         norm = self.norm(vector)
         limit = self.radius * (1.0 - ROUNDING_HEADROOM)
         if norm <= limit:
             return vector
-        largest = float(np.max(np.abs(vector)))
-        unit = vector / largest
-        return unit * (limit / float(np.linalg.norm(unit)))
+        if norm <= _MOST_NORM:
+            return vector * (limit / norm)
+        _check_finite(vector)
+        unit = vector / float(np.max(np.abs(vector)))
+        return unit * (limit / math.sqrt(square_sum(unit)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,9 +218,10 @@ class Box:
         parameters.clip_norm("upper - lower", self.upper - self.lower)
 
     def check(self, values: ArrayLike) -> Vector:
-        vector = finite_vector(values, self.dimension)
-        outside = np.flatnonzero((vector < self.lower) | (vector > self.upper))
-        if outside.size:
+        vector = _vector(values, self.dimension)
+        if not (self.lower <= vector.min() and vector.max() <= self.upper):  # NaN ends here, too
+            _check_finite(vector)
+            outside = np.flatnonzero((vector < self.lower) | (vector > self.upper))
             raise DomainError(
                 f"coordinate {int(outside[0])} is {vector[outside[0]]:.6g}, outside "
                 f"[{self.lower:g}, {self.upper:g}]; call project() first"

@@ -11,7 +11,7 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.design import hermite
 from sottovoce.design.fisher import tilted_law
 from sottovoce.domains import L2Ball, Vector, require_l2_ball
-from sottovoce.kernels.reference import sample_exponential_family
+from sottovoce.kernels.one_bit import sample_bits
 from sottovoce.mechanisms.mechanism import (
     Codes,
     FiniteLaw,
@@ -74,9 +74,7 @@ class ClampedSign:
         return LevelCodes(levels=2)
 
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
-        design = hermite.gauss_hermite(2)
-        tilts = self._tilts(values)
-        return sample_exponential_family(tilts, design.points, design.weights, keystream)
+        return sample_bits(self._tilts(values), 1.0, keystream)
 
     def decode(self, codes: Codes) -> Vector:
         points = hermite.gauss_hermite(2).points

@@ -14,6 +14,7 @@ from sottovoce.design.channel import IntegerTable
 from sottovoce.design.store import Design, DesignSpec, table_epsilon
 from sottovoce.domains import Box, Domain, L1Ball, L2Ball, Vector
 from sottovoce.errors import ParameterError
+from sottovoce.kernels.ladder import Affine
 from sottovoce.kernels.table import sample_table
 from sottovoce.mechanisms.coordinate_laws import InterpolatedTable
 from sottovoce.mechanisms.mechanism import (
@@ -72,10 +73,9 @@ class TableMechanism:
         return LevelCodes(levels=self.levels)
 
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
-        table = self.table
-        return sample_table(
-            self._positions(values), table.knots, table.thresholds, table.cumulative, keystream
-        )
+        low, high = interval(self.input_domain)
+        place = Affine(shift=low, divisor=high - low)
+        return sample_table(self.input_domain.check(values), self.table, keystream, place)
 
     def decode(self, codes: Codes) -> Vector:
         return self.points[level_indices(codes, self.levels)]

@@ -13,8 +13,9 @@ from sottovoce.design import hermite
 from sottovoce.design.fisher import tilted_law
 from sottovoce.domains import Domain, L2Ball, Vector, require_l2_ball
 from sottovoce.errors import ParameterError
+from sottovoce.kernels.family import sample_exponential_family
+from sottovoce.kernels.ladder import Affine
 from sottovoce.kernels.one_bit import sample_bits
-from sottovoce.kernels.reference import sample_exponential_family
 from sottovoce.mechanisms.coordinate_laws import TiltedFamily
 from sottovoce.mechanisms.mechanism import (
     Codes,
@@ -107,11 +108,22 @@ class GaussHermite:
         return LevelCodes(levels=self.levels)
 
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
-        tilts = self.input_domain.check(values) / self.noise_stddev
+        return self.sample(self.input_domain.check(values), keystream)
+
+    def sample(self, vector: Vector, keystream: Keystream) -> NDArray[np.uint8]:
+        """Codes for coordinates within the radius: those of one input, or of many at once."""
         if self.levels == 2:  # nodes -1, 1 and weights 1/2, exactly
-            return sample_bits(tilts, keystream)
+            return sample_bits(vector, self.noise_stddev, keystream)
         design = hermite.gauss_hermite(self.levels)
-        return sample_exponential_family(tilts, design.points, design.weights, keystream)
+        return sample_exponential_family(
+            vector,
+            Affine(divisor=self.noise_stddev),
+            design.points,
+            design.weights,
+            keystream,
+            reach=self.input_domain.radius / self.noise_stddev,
+            fisher_bound=design.fisher_bound,
+        )
 
     def decode(self, codes: Codes) -> Vector:
         points = hermite.gauss_hermite(self.levels).points

@@ -14,7 +14,8 @@ from sottovoce.design import store
 from sottovoce.design.fisher import ExponentialFamily, exponential_family, tilted_law
 from sottovoce.domains import L2Ball, Vector, require_l2_ball
 from sottovoce.errors import ParameterError
-from sottovoce.kernels.reference import sample_exponential_family
+from sottovoce.kernels.family import sample_exponential_family
+from sottovoce.kernels.ladder import Affine
 from sottovoce.mechanisms.coordinate_laws import TiltedFamily
 from sottovoce.mechanisms.mechanism import (
     Codes,
@@ -152,7 +153,13 @@ class InterpolatedMvu:
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
         family = self.interpolated.family
         return sample_exponential_family(
-            self._tilts(values), family.points, family.weights, keystream
+            self.input_domain.check(values),
+            Affine(scale=self.tilt_per_unit),
+            family.points,
+            family.weights,
+            keystream,
+            reach=self.tilt_per_unit * self.input_domain.radius,
+            fisher_bound=family.fisher_bound,
         )
 
     def decode(self, codes: Codes) -> Vector:

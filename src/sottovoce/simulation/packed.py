@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from sottovoce.domains import Vector
-from sottovoce.kernels.one_bit import sample_rows
+from sottovoce.kernels.one_bit import sample_payload
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import LevelCodes
 from sottovoce.randomness import Keystream
@@ -67,7 +67,12 @@ class PackedMessages(CountedClients):
             streams = [self._keystream(one, number, uplink) for one in portion.clients[part]]
             (block,) = portion.rows.select(part).blocks(rows)
             values = block.cpu().numpy()  # a mean of records stays in float64
-            payloads = sample_rows(values, mechanism.noise_stddev, streams)
+            payloads = np.stack(
+                [
+                    sample_payload(row, mechanism.noise_stddev, stream)
+                    for row, stream in zip(values, streams, strict=True)
+                ]
+            )
             opened = np.unpackbits(payloads, axis=1, count=values.shape[1], bitorder="little")
             return np.asarray(opened.sum(axis=0, dtype=np.uint8), dtype=np.int64)
 

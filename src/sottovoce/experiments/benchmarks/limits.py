@@ -67,4 +67,4 @@ def _theirs() -> None:
 
 def _ours() -> None:
     for _ in range(_CALLS):
-        Keystream(_KEY).halfwords(_CACHED_BYTES // 2)
+        Keystream(_KEY).draws(16, _CACHED_BYTES // 2)

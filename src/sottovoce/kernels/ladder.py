@@ -1,0 +1,124 @@
+"""Ladders: thresholds that are nearly linear over cells of x, and by how much they are not.
+
+A ladder is a filter for the C kernel: it gives a code only where every threshold that its margin
+allows gives the same one. Units are those of a draw, 2^-16. docs/kernels.md proves the margins.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.domains import Vector
+from sottovoce.kernels import arrays
+from sottovoce.native import Native
+from sottovoce.randomness import Keystream
+
+Singles = NDArray[np.float32]
+
+DRAW = 2.0**16
+_PADDING = 16  # thresholds are compared in whole vectors
+# float32: an edge's value, the rise, its product, their sum, the gap and w + gap, each at most 2^-8
+# wrong as long as nothing exceeds 2^17.
+_ROUNDING = 6.0 * 2.0**-8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ladder:
+    """rows[c, 0] are the thresholds at the edge where cell c begins, rows[c, 1] rise over it.
+
+    Thresholds are raised by the cell's margin, and gaps[c] is twice that margin, plus 1 for the
+    width of a draw: draw w has surely passed the thresholds up to w, and none beyond w + gap.
+    x lies x cells_per_unit + origin cells from the first edge. What lies beyond the last edge, or
+    before the first, is in a cell of its own, with an infinite gap.
+    """
+
+    levels: int
+    cells_per_unit: float
+    origin: float
+    rows: Singles
+    gaps: Singles
+
+    @classmethod
+    def between(
+        cls, low: float, high: float, thresholds: Vector, errors: Vector, slope: float
+    ) -> "Ladder":
+        """Over equal cells between `low` and `high`, given the thresholds at all their edges.
+
+        `errors` says for each cell by how much a threshold may lie off its chord, and `slope` bounds
+        how fast any of them moves with x; both as probabilities.
+        """
+        cells, levels = len(thresholds) - 1, thresholds.shape[1] + 1
+        width = -(-(levels - 1) // _PADDING) * _PADDING
+        rows = np.zeros((cells + 1, 2, width), dtype=np.float32)
+        rows[:cells, 0] = np.inf
+        rises = DRAW * np.diff(thresholds, axis=0)
+        # Numbers so small that float32 barely holds them would slow the processor down.
+        rows[:cells, 1, : levels - 1] = np.where(np.abs(rises) < 2.0**-40, 0.0, rises)
+        # x, cells_per_unit, their product, origin and the sum: 5 roundings of at most `cells`.
+        misplaced = 5.0 * 2.0**-24 * (high - low)
+        margins = DRAW * (errors + slope * misplaced) + _ROUNDING
+        rows[:cells, 0, : levels - 1] = DRAW * thresholds[:-1] + margins[:, None]
+        gaps = np.full(cells + 1, np.inf, dtype=np.float32)
+        gaps[:cells] = 1.0 + 2.0 * margins
+        per_unit = cells / (high - low)
+        return cls(
+            levels=levels,
+            cells_per_unit=per_unit,
+            origin=-low * per_unit,
+            rows=rows,
+            gaps=gaps,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Affine:
+    """u = (x - shift) scale/divisor, rounded to float64 after each step."""
+
+    shift: float = 0.0
+    scale: float = 1.0
+    divisor: float = 1.0
+
+    def __call__(self, x: Vector) -> Vector:
+        return np.asarray((x - self.shift) * self.scale / self.divisor)
+
+    def at(self, x: float) -> float:
+        return (x - self.shift) * self.scale / self.divisor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Law:
+    """What decides where a ladder does not: points and weights, or knots and thresholds."""
+
+    is_table: bool
+    first: Vector
+    second: Vector
+
+
+def sample(
+    values: arrays.Floats,
+    affine: Affine,
+    ladder: Ladder,
+    law: Law,
+    keystream: Keystream,
+    kernels: Native,
+) -> tuple[NDArray[np.uint8], list[int]]:
+    """Codes of values x by the law at u, and the coordinates that arbitrary precision decides."""
+    if affine.shift != 0.0:  # what is left of float32 numbers far from 0 is too little
+        values = values.astype(np.float64, copy=False)
+    key = keystream.spend()
+    codes = np.empty(len(values), dtype=np.uint8)
+    wide = values.dtype == np.float64
+    per_x = ladder.cells_per_unit * (affine.scale / affine.divisor)
+
+    def work(start: int, stop: int, left: NDArray[np.int64]) -> int:
+        return int(
+            kernels.library.ladder(
+                kernels.level, key, start, affine.shift, affine.scale, affine.divisor, per_x,
+                ladder.origin, ladder.levels, ladder.rows.shape[2], ladder.rows, ladder.gaps,
+                law.is_table, law.first, law.second, values[start:stop], wide, codes[start:stop],
+                left,
+            )
+        )  # fmt: skip
+
+    return codes, arrays.in_parts(len(values), work)
