@@ -14,7 +14,16 @@ setup(
             sources=[
                 f"src/native/{name}.c"
                 for name in (
-                    "module", "sampling", "extension", "server", "portable", "avx2", "avx512"
+                    "module",
+                    "buffers",
+                    "sampling",
+                    "extension",
+                    "server",
+                    "packing",
+                    "sums",
+                    "portable",
+                    "avx2",
+                    "avx512",
                 )
             ],
             depends=sorted(glob("src/native/*.h")),

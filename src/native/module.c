@@ -43,9 +43,12 @@ static PyMethodDef methods[] = {
 
 static int fill(PyObject *module)
 {
-    if (PyModule_AddFunctions(module, sv_sampling_methods) < 0)
-        return -1;
-    return PyModule_AddFunctions(module, sv_server_methods);
+    PyMethodDef *const parts[] = {sv_sampling_methods, sv_server_methods, sv_packing_methods,
+                                  sv_sums_methods};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (PyModule_AddFunctions(module, parts[i]) < 0)
+            return -1;
+    return 0;
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)fill}, {0, NULL}};

@@ -20,6 +20,8 @@ int sv_checked_level(int level);
 
 extern PyMethodDef sv_sampling_methods[]; /* sampling.c */
 extern PyMethodDef sv_server_methods[];   /* server.c */
+extern PyMethodDef sv_packing_methods[];  /* packing.c */
+extern PyMethodDef sv_sums_methods[];     /* sums.c */
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define SV_PICK(name, level)                                                                       \

@@ -76,14 +76,16 @@ class ClampedSign:
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
         return sample_bits(self._tilts(values), 1.0, keystream)
 
+    @property
+    def points(self) -> Vector:
+        return np.asarray(self.noise_stddev * hermite.gauss_hermite(2).points)
+
     def decode(self, codes: Codes) -> Vector:
-        points = hermite.gauss_hermite(2).points
-        return np.asarray(self.noise_stddev * points[level_indices(codes, 2)])
+        return self.points[level_indices(codes, 2)]
 
     def law(self, values: ArrayLike) -> FiniteLaw:
-        design = hermite.gauss_hermite(2)
-        table = tilted_law(design, self._tilts(values))
-        return FiniteLaw(points=self.noise_stddev * design.points, table=table)
+        table = tilted_law(hermite.gauss_hermite(2), self._tilts(values))
+        return FiniteLaw(points=self.points, table=table)
 
     def privacy(self, adjacency: Adjacency) -> OneBit:
         shift = 2.0 * self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier

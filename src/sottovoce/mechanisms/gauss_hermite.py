@@ -125,21 +125,24 @@ class GaussHermite:
             fisher_bound=design.fisher_bound,
         )
 
+    @property
+    def points(self) -> Vector:
+        return np.asarray(self.noise_stddev * hermite.gauss_hermite(self.levels).points)
+
     def decode(self, codes: Codes) -> Vector:
-        points = hermite.gauss_hermite(self.levels).points
-        return np.asarray(self.noise_stddev * points[level_indices(codes, self.levels)])
+        return self.points[level_indices(codes, self.levels)]
 
     def law(self, values: ArrayLike) -> FiniteLaw:
         tilts = self.input_domain.check(values) / self.noise_stddev
         design = hermite.gauss_hermite(self.levels)
-        return FiniteLaw(points=self.noise_stddev * design.points, table=tilted_law(design, tilts))
+        return FiniteLaw(points=self.points, table=tilted_law(design, tilts))
 
     def coordinate_law(self) -> TiltedFamily:
         design = hermite.gauss_hermite(self.levels)
         return TiltedFamily(
             points=design.points,
             weights=design.weights,
-            letters=self.noise_stddev * design.points,
+            letters=self.points,
             tilt_per_unit=1.0 / self.noise_stddev,
         )
 

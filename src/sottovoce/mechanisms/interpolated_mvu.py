@@ -162,19 +162,24 @@ class InterpolatedMvu:
             fisher_bound=family.fisher_bound,
         )
 
+    @property
+    def points(self) -> Vector:
+        """What the letters stand for, in the input's units."""
+        return np.asarray(self.interpolated.centred_letters / self.tilt_per_unit)
+
     def decode(self, codes: Codes) -> Vector:
-        return self._decoded()[level_indices(codes, 1 << self.output_bits)]
+        return self.points[level_indices(codes, 1 << self.output_bits)]
 
     def law(self, values: ArrayLike) -> FiniteLaw:
         table = tilted_law(self.interpolated.family, self._tilts(values))
-        return FiniteLaw(points=self._decoded(), table=table)
+        return FiniteLaw(points=self.points, table=table)
 
     def coordinate_law(self) -> TiltedFamily:
         family = self.interpolated.family
         return TiltedFamily(
             points=family.points,
             weights=family.weights,
-            letters=self._decoded(),
+            letters=self.points,
             tilt_per_unit=self.tilt_per_unit,
         )
 
@@ -195,7 +200,3 @@ class InterpolatedMvu:
     def _tilts(self, values: ArrayLike) -> Vector:
         """x - 1/2 for each coordinate."""
         return np.asarray(self.input_domain.check(values) * self.tilt_per_unit)
-
-    def _decoded(self) -> Vector:
-        """What the letters stand for, in the input's units."""
-        return np.asarray(self.interpolated.centred_letters / self.tilt_per_unit)
