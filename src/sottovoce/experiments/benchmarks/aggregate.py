@@ -7,20 +7,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce import native, parameters
-from sottovoce.aggregation.mean import StreamingMean
+from sottovoce.channels import means
 from sottovoce.domains import MAX_DIMENSION, L2Ball, Vector
 from sottovoce.experiments.benchmarks import limits
 from sottovoce.experiments.benchmarks.measurement import (
     Contender,
     check_memory,
     check_threads,
+    limited_to,
     rates,
     require,
     result,
     version,
 )
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
-from sottovoce.wire import packing
+from sottovoce.wire.packing import PackedCodes, packed_size
 
 if TYPE_CHECKING:
     import torch
@@ -32,22 +33,22 @@ _YARDSTICK_CLIENTS = 32
 _BYTES_PER_COORDINATE = 80  # sums, codes and decoded values of the numpy path
 
 
-def mean_of(mechanism: GaussHermite, payloads: Sequence[bytes], threads: int) -> Vector:
-    """What the server does with the payloads of a round. This is what is timed."""
-    del threads  # the streaming mean has one
-    dimension, bits = mechanism.input_domain.dimension, mechanism.code_format().bits
-    total = StreamingMean(dimension)
+def mean_of(mechanism: GaussHermite, payloads: Sequence[bytes]) -> Vector:
+    """What the server does with the payloads of a round, checks included. This is what is timed."""
+    dimension = mechanism.input_domain.dimension
+    mean = means.mean_of(dimension, [(mechanism, 1.0)])
     for payload in payloads:
-        total.add(mechanism.decode(packing.unpack(payload, dimension, bits)), 1.0)
-    mean = total.result()
-    assert mean is not None
-    return mean
+        packed = PackedCodes(payload, count=dimension, levels=mechanism.levels)
+        mean.add(mechanism, 1.0, packed)
+    found = mean.result()
+    assert found is not None
+    return found
 
 
 def payloads_of(clients: int, dimension: int, bits: int) -> list[bytes]:
     """Random codes, packed; the bits after the last code are zero."""
     generator = np.random.default_rng(0)
-    size = packing.packed_size(dimension, bits)
+    size = packed_size(dimension, bits)
     last = 0xFF >> (8 * size - dimension * bits)
     found = []
     for _ in range(clients):
@@ -57,11 +58,11 @@ def payloads_of(clients: int, dimension: int, bits: int) -> list[bytes]:
     return found
 
 
-def check(mechanism: GaussHermite, payloads: Sequence[bytes], threads: int) -> str:
+def check(mechanism: GaussHermite, payloads: Sequence[bytes]) -> str:
     """Compares the mean with the numpy path's bit for bit, and with plain sums of the codes."""
-    mean = mean_of(mechanism, payloads, threads)
+    mean = mean_of(mechanism, payloads)
     with native.using("numpy"):
-        expected = mean_of(mechanism, payloads, threads)
+        expected = mean_of(mechanism, payloads)
     require(
         np.array_equal(mean, expected),
         f"the mean of {len(payloads)} payloads differs from the numpy path's",
@@ -103,7 +104,7 @@ def measure(
     parameters.integer("bits", bits, low=1, high=8)
     parameters.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
     parameters.integer("clients", clients, low=1, high=MAX_CLIENTS)
-    size = packing.packed_size(dimension, bits)
+    size = packed_size(dimension, bits)
     check_memory(
         1.1 * float(size) * clients + float(dimension) * _BYTES_PER_COORDINATE,
         "take a smaller --dimension or fewer --clients",
@@ -113,10 +114,10 @@ def measure(
     )
     payloads = payloads_of(clients, dimension, bits)
     few = payloads[:_YARDSTICK_CLIENTS]
-    checked = check(mechanism, few, threads)
-    speeds = rates(_contenders(mechanism, payloads, few, threads), seconds)
-    # As the server reads: payloads one after another, all of them in every pass.
-    read = limits.read_rate_of(payloads, threads, seconds / 4.0)
+    with limited_to(threads):
+        checked = check(mechanism, few)
+        speeds = rates(_contenders(mechanism, payloads, few, threads), seconds)
+    read = limits.read_rate(size * clients // threads, threads, seconds / 8.0)
     return result(
         UNIT,
         speeds["ours"],
@@ -147,10 +148,10 @@ def _contenders(
 ) -> dict[str, Contender]:
     def own_numpy_path() -> None:
         with native.using("numpy"):
-            mean_of(mechanism, few, threads)
+            mean_of(mechanism, few)
 
     found = {
-        "ours": Contender(lambda: mean_of(mechanism, payloads, threads), len(payloads)),
+        "ours": Contender(lambda: mean_of(mechanism, payloads), len(payloads)),
         "own numpy path": Contender(own_numpy_path, len(few)),
         "numpy": Contender(_plain(mechanism, few), len(few)),
     }

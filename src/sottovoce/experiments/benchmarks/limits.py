@@ -1,7 +1,5 @@
 """What the machine can do at best, measured in the same run: reading memory, drawing keystreams."""
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
@@ -14,35 +12,18 @@ _KEY = bytes(range(32))
 # call costs nothing beside it.
 _CACHED_BYTES = 1 << 16
 _CALLS = 16
+_BEYOND_CACHES = 1 << 30  # more bytes than this are read no faster or slower
 
 
 def read_rate(num_bytes: int, threads: int, seconds: float) -> float:
     """Bytes a second that are read from an array of this size: its largest word, nothing else.
 
-    Each thread reads an array of its own.
+    Each thread has an array of its own.
     """
-    words = -(-num_bytes // 8)
+    words = -(-min(num_bytes, _BEYOND_CACHES) // 8)
     arrays = [np.ones(words, dtype=np.uint64) for _ in range(threads)]
     run = side_by_side([array.max for array in arrays])
     return rates({"read": Contender(run, 8.0 * words * threads)}, seconds)["read"]
-
-
-def read_rate_of(payloads: Sequence[bytes], threads: int, seconds: float) -> float:
-    """Bytes a second that are read from these payloads, each once, shared out among the threads."""
-
-    def reading(part: Sequence[bytes]) -> Callable[[], object]:
-        arrays = [np.frombuffer(payload, dtype=np.uint8) for payload in part]
-
-        def run() -> None:
-            for array in arrays:
-                array.max()
-
-        return run
-
-    parts = [payloads[start::threads] for start in range(min(threads, len(payloads)))]
-    run = side_by_side([reading(part) for part in parts])
-    amount = float(sum(map(len, payloads)))
-    return rates({"read": Contender(run, amount)}, seconds)["read"]
 
 
 def keystream_rate(threads: int, seconds: float) -> float:

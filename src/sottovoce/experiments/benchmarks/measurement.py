@@ -4,19 +4,21 @@ import importlib.metadata
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sottovoce import native, parameters
+from sottovoce import threads as our_threads
 from sottovoce.errors import ParameterError
 
 _LEAST_RUNS = 3
 # Of the memory that is free: what a benchmark may plan to take.
 _SHARE_OF_MEMORY = 0.7
-MAX_THREADS = 1024
+MAX_THREADS = 256
 
 
 class WrongResult(AssertionError):
@@ -75,6 +77,20 @@ def side_by_side(actions: Sequence[Callable[[], object]]) -> Callable[[], object
             waiting.result()
 
     return run
+
+
+@contextmanager
+def limited_to(threads: int) -> Iterator[None]:
+    """Our own kernels use so many threads at most, for a while."""
+    before = os.environ.get(our_threads.VARIABLE)
+    os.environ[our_threads.VARIABLE] = str(threads)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[our_threads.VARIABLE]
+        else:
+            os.environ[our_threads.VARIABLE] = before
 
 
 def check_threads(threads: int) -> int:
