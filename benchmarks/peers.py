@@ -73,12 +73,14 @@ def _flower(update: Floats) -> Contender:
     from flwr.client.mod import LocalDpMod
     from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters
     from flwr.compat.common import recorddict_compat as compat
+    from flwr.supercore.task_identity import TaskIdentity
 
+    # As its own processes say who they are; without it no message can be made.
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
     logging.getLogger("flwr").setLevel(logging.ERROR)  # it tells of every call
     fit = FitIns(parameters=ndarrays_to_parameters([np.zeros_like(update)]), config={})
     content = compat.fitins_to_recorddict(fit, keep_input=True)
     message = Message(content, dst_node_id=1, message_type="train")
-    message.metadata.__dict__["_run_id"] = 1
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
     mod = LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=0.5, delta=1e-5)
 
