@@ -89,21 +89,21 @@ int sv_decided_bit(const struct sv_one_bit *job, double x, uint32_t word, size_t
 static int family_code(const struct sv_ladder *job, double tilt, double share, int *decided)
 {
     const size_t levels = job->levels;
-    double largest = 0.0, top = tilt * job->points[0], total = 0.0;
+    double masses[256], largest = 0.0, top = tilt * job->points[0], total = 0.0;
     for (size_t j = 0; j < levels; j++) {
         const double exponent = tilt * job->points[j];
         top = exponent > top ? exponent : top;
         largest = fabs(exponent) > largest ? fabs(exponent) : largest;
     }
     for (size_t j = 0; j < levels; j++)
-        total += job->weights[j] * exp(tilt * job->points[j] - top);
+        total += masses[j] = job->weights[j] * exp(tilt * job->points[j] - top);
     const double margin = (2.0 * largest + (double)levels / 2.0 + 4.0) * 0x1p-50 * total;
     const double place = share * total;
     double below = 0.0;
     int code = 0;
     *decided = 1;
     for (size_t j = 0; j + 1 < levels; j++) {
-        below += job->weights[j] * exp(tilt * job->points[j] - top);
+        below += masses[j];
         const double distance = place - below;
         code += distance >= 0.0;
         if (!(fabs(distance) > margin))

@@ -10,16 +10,16 @@ proves the margins, which `kernels/ladder.py` computes. */
 struct ladder_tile {
     float words[SV_TILE_DRAWS], highs[SV_TILE_DRAWS], places[SV_TILE_DRAWS];
     int32_t cells[SV_TILE_DRAWS];
-    uint8_t differing[SV_TILE_DRAWS];
     uint16_t draws[SV_TILE_DRAWS];
+    uint32_t differing[SV_TILE_DRAWS / 32];
 };
 
 /* Where in the ladder; what lies outside is in the last cell, whose gap is infinite. */
 INLINE void find_cells(const struct sv_ladder *job, const void *tile, int is_double,
                        struct ladder_tile *t)
 {
-    const vf unit = (vf){0} + job->cells_per_unit, origin = (vf){0} + job->origin;
-    const vf end = (vf){0} + (float)job->cells;
+    const vf unit = spread(job->cells_per_unit), origin = spread(job->origin);
+    const vf end = spread((float)job->cells);
     for (size_t at = 0; at < SV_TILE_DRAWS; at += LANES) {
         const vf place = load_floats(tile, is_double, at, job->shift) * unit + origin;
         const vi inside = (place >= (vf){0}) & (place < end);
@@ -35,50 +35,88 @@ INLINE void find_cells(const struct sv_ladder *job, const void *tile, int is_dou
     }
 }
 
-/* Counts what passes the thresholds `from` ... `from` + 15. */
-INLINE void climb(const struct ladder_tile *t, const float *rows, size_t width, uint8_t *codes,
-                  uint8_t *differing, int first)
+/* How many of the 16 thresholds of a row `word` passes, and whether `high` passes others. */
+INLINE uint32_t climb(const float *row, size_t width, float word, float high, float place,
+                      int *differs)
 {
-    for (size_t i = 0; i < SV_TILE_DRAWS; i++) {
-        const float *row = rows + (size_t)t->cells[i] * 2 * width;
-        const vf word = (vf){0} + t->words[i], high = (vf){0} + t->highs[i];
-        const vf place = (vf){0} + t->places[i];
-        uint32_t passed = 0, maybe = 0;
-        for (int j = 0; j < LADDER_STEP; j += LANES) {
-            const vf start = *(const vf_any *)(row + j), rise = *(const vf_any *)(row + width + j);
-            const vf threshold = fused(rise, place, start);
-            passed |= mask_ge(word, threshold) << j;
-            maybe |= mask_ge(high, threshold) << j;
-        }
-        const uint8_t count = (uint8_t)__builtin_popcount(passed);
-        const uint8_t differs = passed != maybe;
-        codes[i] = (uint8_t)(first ? count : codes[i] + count);
-        differing[i] = (uint8_t)(first ? differs : differing[i] | differs);
+    const vf words = spread(word), highs = spread(high), places = spread(place);
+    uint32_t passed = 0, maybe = 0;
+    for (int j = 0; j < LADDER_STEP; j += LANES) {
+        const vf start = *(const vf_any *)(row + j), rise = *(const vf_any *)(row + width + j);
+        const vf threshold = fused(rise, places, start);
+        passed |= mask_ge(words, threshold) << j;
+        maybe |= mask_ge(highs, threshold) << j;
     }
+    *differs = passed != maybe;
+    return (uint32_t)__builtin_popcount(passed);
+}
+
+INLINE void climb_tile(struct ladder_tile *t, const float *rows, size_t width, uint8_t *codes,
+                       int first)
+{
+    for (size_t at = 0; at < SV_TILE_DRAWS; at += 32) {
+        uint32_t differing = first ? 0 : t->differing[at / 32];
+        for (size_t l = 0; l < 32; l++) {
+            const size_t i = at + l;
+            const float *row = rows + (size_t)t->cells[i] * 2 * width;
+            int differs;
+            const uint32_t count =
+                climb(row, width, t->words[i], t->highs[i], t->places[i], &differs);
+            codes[i] = (uint8_t)(first ? count : codes[i] + count);
+            differing |= (uint32_t)differs << l;
+        }
+        t->differing[at / 32] = differing;
+    }
+}
+
+/* One coordinate that the narrow pass has left: the ladder proper, then double precision. */
+static __attribute__((noinline)) uint8_t settled_code(const struct sv_ladder *job, double x,
+                                                      uint32_t word, size_t i, int climbs,
+                                                      struct sv_open *open)
+{
+    const float place = (float)(x - job->shift) * job->cells_per_unit + job->origin;
+    if (climbs && place >= 0.0f && place < (float)job->cells) {
+        const size_t cell = (size_t)place;
+        const float *row = job->rows + cell * 2 * job->width, w = (float)word;
+        uint32_t code = 0;
+        int undecided = 0;
+        for (size_t j = 0; j < job->width; j += LADDER_STEP) {
+            int differs;
+            code += climb(row + j, job->width, w, w + job->gaps[cell], place - (float)cell, &differs);
+            undecided |= differs;
+        }
+        if (!undecided)
+            return (uint8_t)code;
+    }
+    return sv_decided_code(job, x, word, i, open);
 }
 
 INLINE void ladder_tile(const struct sv_ladder *job, const void *tile, int is_double, size_t first,
                         size_t left, uint8_t *codes, struct sv_open *open)
 {
     struct ladder_tile t;
+    int climbs = 0;
     draws16(job->key, (uint32_t)(first / SV_TILE_DRAWS), 1, t.draws);
-    find_cells(job, tile, is_double, &t);
-    if (job->width == LADDER_STEP) {
-        climb(&t, job->rows, LADDER_STEP, codes, t.differing, 1);
-    } else {
-        climb(&t, job->rows, job->width, codes, t.differing, 1);
+#ifdef SV_AVX512
+    if (job->narrow_cells) {
+        narrow_pass(job, tile, is_double, t.draws, codes, t.differing);
+        climbs = 1;
+    } else
+#endif
+    {
+        find_cells(job, tile, is_double, &t);
+        climb_tile(&t, job->rows, job->width, codes, 1);
         for (size_t j = LADDER_STEP; j < job->width; j += LADDER_STEP)
-            climb(&t, job->rows + j, job->width, codes, t.differing, 0);
+            climb_tile(&t, job->rows + j, job->width, codes, 0);
     }
-    for (size_t at = 0; at < left; at += 8) {
-        uint64_t any;
-        memcpy(&any, t.differing + at, sizeof any);
-        for (; __builtin_expect(any != 0, 0); any &= any - 1) {
-            const size_t i = at + (size_t)__builtin_ctzll(any) / 8;
+    for (size_t at = 0; at < left; at += 32) {
+        uint32_t differing = t.differing[at / 32];
+        for (; __builtin_expect(differing != 0, 0); differing &= differing - 1) {
+            const size_t i = at + (size_t)__builtin_ctz(differing);
             if (i >= left)
                 break;
             const double x = is_double ? ((const double *)tile)[i] : ((const float *)tile)[i];
-            codes[i] = sv_decided_code(job, x, t.draws[i], first + i, open);
+            codes[i] = settled_code(job, x, t.draws[i], first + i, climbs, open);
         }
     }
 }

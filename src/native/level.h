@@ -36,6 +36,18 @@ typedef float vf_any __attribute__((vector_size(4 * LANES), aligned(4), may_alia
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* The same number in every lane. (Adding it to zeros would be an addition: -0 is not 0.) */
+INLINE vf spread(float x)
+{
+#if defined(SV_AVX512)
+    return (vf)_mm512_set1_ps(x);
+#elif defined(SV_AVX2)
+    return (vf)_mm256_set1_ps(x);
+#else
+    return (vf){x, x, x, x};
+#endif
+}
+
 /* Bit l is set where a[l] >= b[l]. */
 INLINE uint32_t mask_ge(vf a, vf b)
 {
@@ -99,7 +111,7 @@ INLINE vf fused(vf a, vf b, vf c)
 /* x, no farther from 0 than `reach`. */
 INLINE vf clamped(vf x, float reach)
 {
-    const vf high = (vf){0} + reach, low = -high;
+    const vf high = spread(reach), low = -high;
 #if defined(SV_AVX512)
     return (vf)_mm512_min_ps(_mm512_max_ps((__m512)x, (__m512)low), (__m512)high);
 #elif defined(SV_AVX2)

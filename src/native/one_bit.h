@@ -10,14 +10,14 @@ docs/kernels.md proves the margin. Every coordinate takes the same steps, whatev
 /* 2^y, relatively wrong by less than 2^-18, for |y| <= 32. */
 INLINE vf power_of_two(vf y)
 {
-    const vf magic = (vf){0} + 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
+    const vf magic = spread(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
     const vf shifted = y + magic;
     const vf f = y - (shifted - magic); /* in [-1/2, 1/2], exactly */
-    vf p = (vf){0} + 0.009570532f;
-    p = fused(p, f, (vf){0} + 0.055918664f);
-    p = fused(p, f, (vf){0} + 0.24024735f);
-    p = fused(p, f, (vf){0} + 0.6931217f);
-    p = fused(p, f, (vf){0} + 0.9999993f);
+    vf p = spread(0.009570532f);
+    p = fused(p, f, spread(0.055918664f));
+    p = fused(p, f, spread(0.24024735f));
+    p = fused(p, f, spread(0.6931217f));
+    p = fused(p, f, spread(0.9999993f));
     return (vf)((vi)p + ((vi)shifted << 23)); /* the integer goes into the exponent */
 }
 
@@ -29,9 +29,9 @@ INLINE vf odds(vf x, vf slope)
 INLINE uint32_t compare_one(vf odds, vf word, uint32_t *maybe)
 {
     const vf place = word * odds;
-    *maybe = mask_ge((vf){0} + 65536.0f * (1.0f - ODDS_MARGIN), place + odds);
+    *maybe = mask_ge(spread(65536.0f * (1.0f - ODDS_MARGIN)), place + odds);
     *maybe ^= (uint32_t)((1ull << LANES) - 1);
-    return mask_ge(place, (vf){0} + 65536.0f * (1.0f + ODDS_MARGIN));
+    return mask_ge(place, spread(65536.0f * (1.0f + ODDS_MARGIN)));
 }
 
 static __attribute__((noinline)) uint32_t settle(const struct sv_one_bit *job, const void *tile,
@@ -55,7 +55,7 @@ static __attribute__((noinline)) uint32_t settle(const struct sv_one_bit *job, c
 INLINE void one_bit_tile(const struct sv_one_bit *job, const void *tile, int is_double,
                          size_t first, size_t left, uint8_t *out, struct sv_open *open)
 {
-    const vf slope = (vf){0} + job->slope;
+    const vf slope = spread(job->slope);
     const uint32_t block = (uint32_t)(first / SV_TILE_DRAWS) * SV_TILE_BLOCKS;
     vu x[16];
     for (size_t group = 0; group < SV_TILE_BLOCKS; group += LANES) {

@@ -147,15 +147,18 @@ static PyObject *one_bit(PyObject *self, PyObject *args)
 static PyObject *ladder(PyObject *self, PyObject *args)
 {
     (void)self;
-    struct views v = {.count = 8};
-    Py_buffer *key = &v.each[0], *rows = &v.each[1], *gaps = &v.each[2], *first_law = &v.each[3],
+    struct views v = {.count = 9};
+    Py_buffer *key = &v.each[0], *narrow = &v.each[8], *rows = &v.each[1], *gaps = &v.each[2], *first_law = &v.each[3],
               *second_law = &v.each[4], *values = &v.each[5], *out = &v.each[6], *open = &v.each[7];
     int level, is_double, is_table;
-    Py_ssize_t first, levels, width;
+    short narrow_gap;
+    Py_ssize_t first, levels, width, narrow_cells;
     struct sv_ladder job;
-    if (!PyArg_ParseTuple(args, "iy*ndddffnny*y*iy*y*y*iw*w*", &level, key, &first,
+    if (!PyArg_ParseTuple(args, "iy*ndddffnny*y*iy*y*y*iw*w*y*nffh", &level, key, &first,
                           &job.shift, &job.scale, &job.divisor, &job.cells_per_unit, &job.origin, &levels, &width, rows, gaps,
-                          &is_table, first_law, second_law, values, &is_double, out, open))
+                          &is_table, first_law, second_law, values, &is_double, out, open,
+                          narrow, &narrow_cells, &job.narrow_per_unit, &job.narrow_origin,
+                          &narrow_gap))
         return NULL;
     const struct sv_values given = values_in(values, is_double);
     struct sv_open left = open_in(open);
@@ -169,6 +172,10 @@ static PyObject *ladder(PyObject *self, PyObject *args)
             (is_table ? law_numbers * (size_t)levels : law_numbers) ||
         (is_table ? law_numbers < 2 : law_numbers != (size_t)levels))
         return refused(&v, "the law's parts do not fit the ladder");
+    if (narrow_cells < 0 || narrow_cells > 32 ||
+        (narrow_cells && narrow->len != (levels - 1) * 64 * (Py_ssize_t)sizeof(int16_t)))
+        return refused(&v, "the narrow ladder has up to 32 cells and a row for each threshold");
+    job.narrow = narrow->buf, job.narrow_cells = (size_t)narrow_cells, job.narrow_gap = narrow_gap;
     job.first = (size_t)first, job.levels = (size_t)levels, job.width = (size_t)width;
     job.cells = (size_t)gaps->len / sizeof(float) - 1;
     job.rows = rows->buf, job.gaps = gaps->buf;
@@ -219,7 +226,8 @@ PyMethodDef sv_sampling_methods[] = {
      "coordinates are left open"},
     {"ladder", ladder, METH_VARARGS,
      "ladder(level, key, first, shift, scale, divisor, cells_per_unit, origin, levels, width, rows, gaps, is_table, "
-     "points or knots, weights or thresholds, values, is_double, out, open)"},
+     "points or knots, weights or thresholds, values, is_double, out, open, narrow, narrow_cells, "
+     "narrow_per_unit, narrow_origin, narrow_gap)"},
     {"grid_noise", grid_noise, METH_VARARGS,
      "grid_noise(level, key, first, steps_per_unit, slack, chords, values, out, open)"},
     {NULL, NULL, 0, NULL},

@@ -5,6 +5,7 @@
 #include "chacha.h"
 #include "square_sum.h"
 #include "one_bit.h"
+#include "narrow_ladder.h"
 #include "ladder.h"
 #include "grid_noise.h"
 

@@ -45,6 +45,11 @@ struct sv_ladder {
     size_t cells, levels, width;  /* width: levels - 1 thresholds, padded to whole vectors */
     const float *rows;            /* [cells + 1][2][width]: value at the edge, rise over the cell */
     const float *gaps;            /* [cells + 1]; the last cell is for what lies outside */
+    /* The same in 16 bits, if there are few levels: [levels - 1][2][32], see narrow_ladder.h. */
+    const int16_t *narrow;
+    size_t narrow_cells; /* 0 if there is none */
+    float narrow_per_unit, narrow_origin;
+    int16_t narrow_gap;
     /* Families: points, weights, `knots` of length 0. Tables: knots, thresholds [knots][levels]. */
     const double *points, *weights, *knots, *thresholds;
     size_t num_knots;

@@ -4,7 +4,9 @@ A ladder is a filter for the C kernel: it gives a code only where every threshol
 allows gives the same one. Units are those of a draw, 2^-16. docs/kernels.md proves the margins.
 """
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +18,8 @@ from sottovoce.randomness import Keystream
 
 Singles = NDArray[np.float32]
 
-DRAW = 2.0**16
+DRAW, HALF_DRAW = 2.0**16, 2.0**15
+NARROW_CELLS, NARROW_THRESHOLDS = 32, 15
 _PADDING = 16  # thresholds are compared in whole vectors
 # float32: an edge's value, the rise, its product, their sum, the gap and w + gap, each at most 2^-8
 # wrong as long as nothing exceeds 2^17.
@@ -71,6 +74,46 @@ class Ladder:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NarrowLadder:
+    """The same in 16 bits, over at most 32 cells: what AVX-512 tries first.
+
+    Units are 2^-15. rows[j, 0] are threshold j at each edge, raised by the margin and less 1, and
+    rows[j, 1] its rise over each cell.
+    """
+
+    cells: int
+    cells_per_unit: float
+    origin: float
+    gap: int
+    rows: NDArray[np.int16]
+
+    @classmethod
+    def between(
+        cls, low: float, high: float, thresholds: Vector, errors: Vector, slope: float
+    ) -> "NarrowLadder | None":
+        """As for a `Ladder`; None if there are too many cells or levels, or the rise is too steep."""
+        cells, count = len(thresholds) - 1, thresholds.shape[1]
+        rises = HALF_DRAW * np.diff(thresholds, axis=0)
+        if cells > NARROW_CELLS or count > NARROW_THRESHOLDS or np.abs(rises).max() > 32766.0:
+            return None
+        misplaced = 5.0 * 2.0**-24 * (high - low)
+        # The rise and its product are each half a unit off, the place by 2^-15 of the rise.
+        margin = HALF_DRAW * (float(errors.max()) + slope * misplaced) + 2.0
+        rows = np.zeros((count, 2, NARROW_CELLS), dtype=np.int16)
+        starts = np.ceil(HALF_DRAW * thresholds[:-1] + margin) - 1.0
+        rows[:, 0, :cells] = np.minimum(starts, 32767.0).T
+        rows[:, 1, :cells] = np.rint(rises).T
+        per_unit = cells / (high - low)
+        return cls(
+            cells=cells,
+            cells_per_unit=per_unit,
+            origin=-low * per_unit,
+            gap=min(math.ceil(2.0 * margin) + 2, 32767),
+            rows=rows,
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Affine:
     """u = (x - shift) scale/divisor, rounded to float64 after each step."""
@@ -99,6 +142,7 @@ def sample(
     values: arrays.Floats,
     affine: Affine,
     ladder: Ladder,
+    narrow: NarrowLadder | None,
     law: Law,
     keystream: Keystream,
     kernels: Native,
@@ -109,7 +153,14 @@ def sample(
     key = keystream.spend()
     codes = np.empty(len(values), dtype=np.uint8)
     wide = values.dtype == np.float64
-    per_x = ladder.cells_per_unit * (affine.scale / affine.divisor)
+    per_unit = affine.scale / affine.divisor
+    per_x = ladder.cells_per_unit * per_unit
+    first_pass: tuple[Any, ...]
+    if narrow is None:
+        first_pass = (b"", 0, 0.0, 0.0, 0)
+    else:
+        narrow_per_x = narrow.cells_per_unit * per_unit
+        first_pass = (narrow.rows, narrow.cells, narrow_per_x, narrow.origin, narrow.gap)
 
     def work(start: int, stop: int, left: NDArray[np.int64]) -> int:
         return int(
@@ -117,7 +168,7 @@ def sample(
                 kernels.level, key, start, affine.shift, affine.scale, affine.divisor, per_x,
                 ladder.origin, ladder.levels, ladder.rows.shape[2], ladder.rows, ladder.gaps,
                 law.is_table, law.first, law.second, values[start:stop], wide, codes[start:stop],
-                left,
+                left, *first_pass,
             )
         )  # fmt: skip
 

@@ -9,18 +9,19 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce.domains import Vector
 from sottovoce.errors import DomainError
 from sottovoce.kernels import arrays
-from sottovoce.kernels.ladder import Affine, Ladder, Law, sample
+from sottovoce.kernels.ladder import Affine, Ladder, Law, NarrowLadder, sample
 from sottovoce.kernels.reference import table as reference
 from sottovoce.native import native
 from sottovoce.randomness import Keystream
 
 Codes = NDArray[np.uint8]
+Ladders = tuple[Ladder, NarrowLadder | None]
 
 MAX_LEVELS = 256
 _UNEVEN_CELLS = 1024
 _AS_IT_IS = Affine()
 _SLACK = 2.0**-40
-_ladders: "weakref.WeakKeyDictionary[Table, Ladder]" = weakref.WeakKeyDictionary()
+_ladders: "weakref.WeakKeyDictionary[Table, Ladders]" = weakref.WeakKeyDictionary()
 
 
 class Table(Protocol):
@@ -51,11 +52,11 @@ def sample_table(
     if kernels is None or table.thresholds.shape[1] > MAX_LEVELS:
         places = np.clip(affine(vector.astype(np.float64, copy=False)), first, last)
         return reference.sample_table(places, knots, table.thresholds, table.cumulative, keystream)
-    ladder = _ladders.get(table)
-    if ladder is None:
-        ladder = _ladders[table] = ladder_of(knots, table.thresholds)
+    ladders = _ladders.get(table)
+    if ladders is None:
+        ladders = _ladders[table] = ladders_of(knots, table.thresholds)
     law = Law(is_table=True, first=knots, second=table.thresholds)
-    codes, left = sample(vector, affine, ladder, law, keystream, kernels)
+    codes, left = sample(vector, affine, *ladders, law, keystream, kernels)
     for i in left:
         word = keystream.draw(16, i)
         place = min(max(affine.at(float(vector[i])), first), last)
@@ -63,7 +64,7 @@ def sample_table(
     return codes
 
 
-def ladder_of(knots: Vector, thresholds: Vector) -> Ladder:
+def ladders_of(knots: Vector, thresholds: Vector) -> Ladders:
     """The cells are the knots' if these are evenly spaced; else many, some with a knot inside.
 
     A chord over a cell with knots inside is farthest off at one of them.
@@ -75,11 +76,12 @@ def ladder_of(knots: Vector, thresholds: Vector) -> Ladder:
     apart = float(np.abs(knots - even).max())
     if apart <= 2.0**-40 * (high - low):
         errors = np.full(len(knots) - 1, slope * apart)
-        return Ladder.between(low, high, columns, errors, slope)
+        chords = low, high, columns, errors, slope
+        return Ladder.between(*chords), NarrowLadder.between(*chords)
     edges = np.linspace(low, high, _UNEVEN_CELLS + 1)
     at_edges = np.stack([np.interp(edges, knots, column) for column in columns.T], axis=1)
     off = np.abs(columns - np.stack([np.interp(knots, edges, c) for c in at_edges.T], axis=1))
     cells = np.clip(np.searchsorted(edges, knots, "right") - 1, 0, _UNEVEN_CELLS - 1)
     errors = np.zeros(_UNEVEN_CELLS)
     np.maximum.at(errors, cells, off.max(axis=1))
-    return Ladder.between(low, high, at_edges, errors + 2.0**-40, slope)
+    return Ladder.between(low, high, at_edges, errors + 2.0**-40, slope), None
