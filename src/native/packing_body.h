@@ -38,7 +38,7 @@ INLINE void put_word(uint8_t *bytes, uint64_t word, size_t count)
 }
 
 /* Eight neighbouring codes in a byte each, and back. */
-INLINE uint64_t spread(uint64_t packed, int bits)
+INLINE uint64_t spread_bits(uint64_t packed, int bits)
 {
     const uint64_t mask = EACH_BYTE * ((1u << bits) - 1);
 #if defined(SV_AVX2) || defined(SV_AVX512)
@@ -51,7 +51,7 @@ INLINE uint64_t spread(uint64_t packed, int bits)
 #endif
 }
 
-INLINE uint64_t gathered(uint64_t codes, int bits)
+INLINE uint64_t gathered_bits(uint64_t codes, int bits)
 {
     const uint64_t mask = EACH_BYTE * ((1u << bits) - 1);
 #if defined(SV_AVX2) || defined(SV_AVX512)
@@ -73,7 +73,7 @@ INLINE void open_codes(const uint8_t *payload, size_t size, int bits, size_t fir
     for (size_t i = 0; i < count; i += 8, at += (size_t)bits) {
         const uint64_t packed =
             at + 8 <= size ? word_at(payload + at) : word_of(payload + at, size - at);
-        put_word(out + i, spread(packed, bits), 8);
+        put_word(out + i, spread_bits(packed, bits), 8);
     }
 }
 
@@ -100,12 +100,12 @@ static uint32_t pack8(const uint8_t *codes, size_t count, int bits, uint8_t *out
     for (; i + 8 <= count && at + 8 <= size; i += 8, at += (size_t)bits) {
         const uint64_t word = word_at(codes + i);
         seen |= word;
-        put_word(out + at, gathered(word, bits), 8);
+        put_word(out + at, gathered_bits(word, bits), 8);
     }
     for (; i < count; i += 8, at += (size_t)bits) {
         const uint64_t word = word_of(codes + i, count - i < 8 ? count - i : 8);
         seen |= word;
-        put_word(out + at, gathered(word, bits), size - at < (size_t)bits ? size - at : (size_t)bits);
+        put_word(out + at, gathered_bits(word, bits), size - at < (size_t)bits ? size - at : (size_t)bits);
     }
     for (int by = 32; by >= 8; by /= 2)
         seen |= seen >> by;
