@@ -148,9 +148,7 @@ def one_bit(draws: int, tally: Tally) -> None:
         key = generator.bytes(32)
         expected = reference_bits(given.astype(np.float64) / stddev, key)
 
-        def sampled(
-            chosen: NDArray[Any], keystream: Keystream, stddev: float = stddev
-        ) -> Codes:
+        def sampled(chosen: NDArray[Any], keystream: Keystream, stddev: float = stddev) -> Codes:
             return sample_bits(chosen, stddev, keystream)
 
         tally.compare("1 bit", number, given, sampled, key, expected)
@@ -169,10 +167,11 @@ def several_bits(bits: int, draws: int, tally: Tally) -> None:
         )
         values = generator.uniform(-1.0, 1.0, size)
         values[: len(_ODD)] = _ODD[:size]
+        given = values.astype(np.float32) if number % 2 else values
         key = generator.bytes(32)
-        tilts = values / mechanism.noise_stddev
+        tilts = given.astype(np.float64) / mechanism.noise_stddev
         expected = reference_codes(tilts, design.points, design.weights, key)
-        tally.compare(f"{bits} bits", number, values, mechanism.sample, key, expected)
+        tally.compare(f"{bits} bits", number, given, mechanism.sample, key, expected)
         done, number = done + size, number + 1
 
 

@@ -1,12 +1,16 @@
 """What other libraries make of the same update, in the same run, where they are installed.
 
+    python benchmarks/peers.py [coordinates] [seconds for each]       prints JSON
+
 None is a dependency of ours. One that is absent, or that does not work with what is installed
 beside it, is a row that says so. All run on one thread. They do different things, each its own
 way: what a row does is in its words.
 """
 
 import importlib
+import json
 import logging
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.experiments.benchmarks.measurement import Contender, rates, version
+from sottovoce import __version__
+from sottovoce.experiments.benchmarks import privatise
+from sottovoce.experiments.benchmarks.measurement import Contender, limited_to, rates, version
+from sottovoce.randomness import SystemRandomness
 
 Floats = NDArray[np.float32]
 SIGMA = 5.0
@@ -96,7 +103,24 @@ def _flower(update: Floats) -> Contender:
     return Contender(lambda: mod(message, context, trained), len(update))
 
 
+def _ours(update: Floats) -> Contender:
+    case = privatise.case_of("gauss_hermite", len(update), 1)
+    randomness = SystemRandomness()
+
+    def run() -> None:
+        with limited_to(1):
+            privatise.payload_of(case.mechanism, update, randomness.stream())
+
+    return Contender(run, len(update))
+
+
 PEERS = (
+    Peer(
+        name="Sottovoce",
+        package="sottovoce",
+        what="one bit a coordinate: clip, exact draws, packing",
+        build=_ours,
+    ),
     Peer(
         name="torch",
         package="torch",
@@ -155,7 +179,7 @@ def measure(dimension: int, seconds: float) -> list[dict[str, Any]]:
 def _row(peer: Peer, update: Floats, seconds: float) -> dict[str, Any]:
     found: dict[str, Any] = {
         "peer": peer.name,
-        "version": version(peer.package),
+        "version": __version__ if peer.package == "sottovoce" else version(peer.package),
         "what": peer.what,
         "coordinates_per_second": None,
     }
@@ -167,3 +191,13 @@ def _row(peer: Peer, update: Floats, seconds: float) -> dict[str, Any]:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         return {**found, "absent": f"did not run: {type(error).__name__}: {first}"}
     return {**found, "coordinates_per_second": speed, "absent": None}
+
+
+def main() -> None:
+    dimension = int(float(sys.argv[1])) if len(sys.argv) > 1 else 10**6
+    seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 1.0
+    print(json.dumps(measure(dimension, seconds)))
+
+
+if __name__ == "__main__":
+    main()

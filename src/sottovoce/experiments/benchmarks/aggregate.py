@@ -14,6 +14,7 @@ from sottovoce.experiments.benchmarks.measurement import (
     Contender,
     check_memory,
     check_threads,
+    cores,
     limited_to,
     rates,
     require,
@@ -124,7 +125,7 @@ def measure(
         checked=checked,
         numpy=speeds["numpy"],
         torch=speeds.get("torch"),
-        limit=f"reading the {size} bytes of each payload once, with {threads} thread(s)",
+        limit=f"reading the bytes of each payload once, on {cores(threads)}",
         limit_per_second=read / size,
         notes={
             "numpy": "unpackbits (or shifts), the codes added up in int32; looked up first if "

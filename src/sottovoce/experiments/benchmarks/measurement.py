@@ -97,6 +97,11 @@ def check_threads(threads: int) -> int:
     return parameters.integer("threads", threads, low=1, high=MAX_THREADS)
 
 
+def cores(threads: int) -> str:
+    """In words."""
+    return "one core" if threads == 1 else f"{threads} threads"
+
+
 def check_memory(needed: float, remedy: str) -> None:
     """Refuses a size before it is allocated, if the machine has not that much memory to spare."""
     free = _free_bytes()

@@ -18,6 +18,7 @@ from sottovoce.experiments.benchmarks.measurement import (
     Contender,
     check_memory,
     check_threads,
+    cores,
     limited_to,
     rates,
     require,
@@ -163,9 +164,7 @@ def measure(
     """
     check_threads(threads)
     parameters.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
-    check_memory(
-        float(dimension) * _BYTES_PER_COORDINATE * threads, "take a smaller --dimension"
-    )
+    check_memory(float(dimension) * _BYTES_PER_COORDINATE * threads, "take a smaller --dimension")
     case = case_of(mechanism, dimension, bits)
     update = update_of(case.mechanism.input_domain)
     with limited_to(1):  # for each update
@@ -180,8 +179,8 @@ def measure(
         numpy=speeds["numpy"],
         torch=speeds.get("torch"),
         limit=(
-            f"two reads of the float32 update, as fast as {4 * dimension} bytes are read here, and "
-            f"{case.draw_bytes} bytes of ChaCha20 keystream a coordinate, on {_cores(threads)}"
+            "two reads of the float32 update, as fast as that many bytes are read here, and "
+            f"{case.draw_bytes} bytes of ChaCha20 keystream a coordinate, on {cores(threads)}"
         ),
         limit_per_second=1.0 / (8.0 / read + case.draw_bytes / keystream),
         notes=_notes(speeds),
@@ -197,10 +196,6 @@ def measure(
     )
 
 
-def _cores(threads: int) -> str:
-    return "one core" if threads == 1 else f"{threads} threads"
-
-
 def _notes(speeds: dict[str, float]) -> dict[str, str]:
     notes = {
         "numpy": "float32 and numpy's generator: clip, probabilities, draws, packing; not exact",
@@ -212,9 +207,7 @@ def _notes(speeds: dict[str, float]) -> dict[str, str]:
     return notes
 
 
-def _contenders(
-    case: Case, update: NDArray[np.float32], threads: int
-) -> dict[str, Contender]:
+def _contenders(case: Case, update: NDArray[np.float32], threads: int) -> dict[str, Contender]:
     randomness = SystemRandomness()
     few = update if case.bits == 1 else update[:_YARDSTICK_COORDINATES]
 
@@ -227,9 +220,7 @@ def _contenders(
 
     side = side_by_side([ours] * threads)
     generators = [np.random.default_rng(number) for number in range(threads)]
-    plain = side_by_side(
-        [lambda one=one: case.yardstick.payload(few, one) for one in generators]
-    )
+    plain = side_by_side([lambda one=one: case.yardstick.payload(few, one) for one in generators])
     found = {
         "ours": Contender(side, len(update) * threads),
         "own numpy path": Contender(own_numpy_path, len(update) * threads),
