@@ -94,8 +94,8 @@ def _page(quick: bool, peers: str) -> Iterator[str]:
     yield ""
     yield (
         f"Written by `make bench` on {today}: {here['processor']}, {here['cores']} cores, "
-        f"{here['system']}; sottovoce {__version__}, Python {here['python']}, {kinds}. Every result "
-        "was checked before it was timed. Ratios are within one run; absolute numbers are this "
+        f"{here['system']}; sottovoce {__version__}, Python {here['python']}, {kinds}. Every "
+        "result was checked before it was timed. Ratios are within one run; absolute numbers are this "
         "machine's, and of whatever else ran on it. [docs/benchmarks.md](../docs/benchmarks.md) "
         "says how to read them."
     )
@@ -187,7 +187,7 @@ def _peers(python: str, quick: bool) -> Iterator[str]:
     ours, *others = json.loads(printed.splitlines()[-1])
     yield "\n## Peers\n"
     yield (
-        f"Other libraries on a float32 update of {dimension} coordinates, on one thread, all in one "
+        f"Other libraries on a float32 update of {dimension} coordinates, one thread, all in one "
         f"process. They do other things than we do: the table says which. {ours['peer']}, "
         f"{ours['what']}: {_number(ours[privatise.UNIT])} coordinates/s.\n"
     )
@@ -207,8 +207,8 @@ def _peers(python: str, quick: bool) -> Iterator[str]:
 def _designs(quick: bool) -> Iterator[str]:
     yield "\n## Designs\n"
     yield (
-        "The sum of variances of MVU designs beside the best known before, and beside a lower bound "
-        "that no design can pass.\n"
+        "The sum of variances of MVU designs beside the best known before, and beside a lower "
+        "bound that no design can pass.\n"
     )
     known = [(bits, epsilon) for bits, values in design.BEST_KNOWN.items() for epsilon in values]
     rows = []
@@ -237,8 +237,8 @@ def _accountants(quick: bool) -> Iterator[str]:
     yield (
         f"Epsilon at delta = {account.DELTA:g}. References: Google's dp-accounting "
         f"({version('dp-accounting') or 'absent'}) for Gaussians, the exact binomial law for "
-        "randomised response, the worst that a search over neighbours found for one release of bits."
-        "\n"
+        "randomised response, the worst that a search over neighbours found for one release of "
+        "bits.\n"
     )
     cases: list[Found] = [
         {"mechanism": "gaussian"},

@@ -16,7 +16,7 @@ def test_the_ends_of_a_ladder_are_decided_exactly(levels: int) -> None:
     ends = np.array([1.0, -1.0, np.nextafter(1.0, 2.0), np.nextafter(-1.0, -2.0), 1.5, -1.5])
     values = np.tile(ends, 400)
 
-    def drawn() -> list[int]:
+    def drawn() -> bytes:
         return sample_exponential_family(
             values,
             Affine(divisor=0.5),
@@ -25,7 +25,7 @@ def test_the_ends_of_a_ladder_are_decided_exactly(levels: int) -> None:
             SeededRandomness(1).stream("ends", levels),
             reach=2.0,
             fisher_bound=design.fisher_bound,
-        ).tolist()
+        ).tobytes()
 
     with native.using("numpy"):
         expected = drawn()

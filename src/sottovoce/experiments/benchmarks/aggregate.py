@@ -166,10 +166,13 @@ def _plain(mechanism: GaussHermite, payloads: Sequence[bytes]) -> Callable[[], o
     points = mechanism.decode(np.arange(mechanism.levels, dtype=np.uint8)).astype(np.float32)
 
     def run() -> None:
-        total = np.zeros(dimension, dtype=np.int32 if bits == 1 else np.float32)
+        counts, total = np.zeros(dimension, dtype=np.int32), np.zeros(dimension, dtype=np.float32)
         for payload in payloads:
             codes = plain_codes(np.frombuffer(payload, np.uint8), dimension, bits)
-            total += codes if bits == 1 else points[codes]
+            if bits == 1:
+                counts += codes
+            else:
+                total += points[codes]
 
     return run
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -220,7 +221,7 @@ def _contenders(case: Case, update: NDArray[np.float32], threads: int) -> dict[s
 
     side = side_by_side([ours] * threads)
     generators = [np.random.default_rng(number) for number in range(threads)]
-    plain = side_by_side([lambda one=one: case.yardstick.payload(few, one) for one in generators])
+    plain = side_by_side([partial(case.yardstick.payload, few, one) for one in generators])
     found = {
         "ours": Contender(side, len(update) * threads),
         "own numpy path": Contender(own_numpy_path, len(update) * threads),

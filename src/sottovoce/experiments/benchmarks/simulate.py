@@ -11,9 +11,9 @@ from sottovoce import native, parameters
 from sottovoce.config.loading import parse
 from sottovoce.config.spec import RunSpec
 from sottovoce.experiments.assembly import Assembly, assemble
-from sottovoce.experiments.books import simulation_of, tally_of
 from sottovoce.experiments.benchmarks import limits
 from sottovoce.experiments.benchmarks.measurement import check_memory, require, result
+from sottovoce.experiments.books import simulation_of, tally_of
 from sottovoce.learning.rows import DenseRows
 from sottovoce.simulation.engine import Halted
 
