@@ -4,11 +4,11 @@
 
 The reference draws the keystream itself (ChaCha20 from `cryptography`, laid out as `randomness`
 says) and knows no crude filter. A coordinate's uniform number U = 0.draw,extension... has
-infinitely many bits; a draw gives the first 16. Thresholds are computed in float64, with an error below the
-guard. Where all numbers of the draw's cell [w, w + 1)/2^16 lie on the same side of every threshold
-by more than the guard, further bits cannot change the code, so drawing them would change nothing;
-elsewhere 64 further bits are drawn (80 in all), and where these too lie within the guard of a
-threshold, mpmath compares with 400 bits of precision and as many random ones as it takes.
+infinitely many bits; a draw gives the first 16. Thresholds are computed in float64, with an error
+below the guard. Where all numbers of the draw's cell [w, w + 1)/2^16 lie on the same side of every
+threshold by more than the guard, further bits cannot change the code, so drawing them would change
+nothing; elsewhere 64 further bits are drawn (80 in all), and where these too lie within the guard
+of a threshold, mpmath compares with 400 bits of precision and as many random ones as it takes.
 """
 
 import sys

@@ -84,8 +84,8 @@ def test_account_without_its_peer(cli: Any, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_an_epsilon_below_its_reference_exits_1(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(account, "exact_randomised_response", lambda *_: 50.0)
-    words = "benchmark account --mechanism randomised_response --rounds 10".split()
-    result = cli(*words, *QUICK.split())
+    command = f"account --mechanism randomised_response --rounds 10 {QUICK}"
+    result = cli("benchmark", *command.split())
     assert result.code == 1
     assert "below the exact" in result.err
 

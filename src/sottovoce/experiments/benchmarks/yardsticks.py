@@ -29,7 +29,8 @@ def packed(codes: NDArray[Any], bits: int) -> bytes:
         padded = np.zeros(-(-len(codes) // per_byte) * per_byte, dtype=np.uint8)
         padded[: len(codes)] = codes
         shifts = np.arange(0, 8, bits, dtype=np.uint8)
-        return np.bitwise_or.reduce(padded.reshape(-1, per_byte) << shifts, axis=1).tobytes()
+        octets = padded.reshape(-1, per_byte) << shifts
+        return np.asarray(np.bitwise_or.reduce(octets, axis=1)).tobytes()
     planes = codes[:, None] >> np.arange(bits, dtype=codes.dtype) & 1
     return np.packbits(planes.astype(np.uint8).ravel(), bitorder="little").tobytes()
 
@@ -101,7 +102,7 @@ class NumpyFamily:
         points, logs = torch.from_numpy(self._points), torch.from_numpy(self._logs)
         parts = [
             torch.multinomial(torch.softmax(tilts[:, None] * points + logs, dim=1), 1)[:, 0]
-            for tilts in (update * slope).split(max(1, _CELLS // len(points)))
+            for tilts in torch.split(update * slope, max(1, _CELLS // len(points)))
         ]
         return torch_packed(torch.cat(parts), self._bits)
 
@@ -131,7 +132,7 @@ class NumpyTable:
 
         table = torch.from_numpy(self._rows)
         parts = []
-        for part in update.clamp(-1.0, 1.0).split(max(1, _CELLS // table.shape[1])):
+        for part in torch.split(update.clamp(-1.0, 1.0), max(1, _CELLS // table.shape[1])):
             places = (part + 1.0) * ((len(table) - 1) / 2.0)
             rows = (places + torch.rand_like(places)).long().clamp(max=len(table) - 1)
             parts.append(torch.multinomial(table[rows], 1)[:, 0])
