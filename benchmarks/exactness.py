@@ -88,7 +88,7 @@ def _codes(limits: Floats, key: bytes, guard: float, exactly: Callable[[int], li
     """For each column, how many limits are at most its uniform number."""
     words = first_draws(key, limits.shape[1])
     low = words * _CELL
-    surely = (limits <= low - guard).sum(axis=0, dtype=np.uint8)
+    surely: Codes = (limits <= low - guard).sum(axis=0, dtype=np.uint8)
     perhaps = (limits < low + (_CELL + guard)).sum(axis=0, dtype=np.uint8)
     for i in np.flatnonzero(surely != perhaps):
         surely[i] = _decided(limits[:, i], int(words[i]), int(i), key, guard, exactly)
