@@ -96,8 +96,8 @@ def _page(quick: bool, peers: str) -> Iterator[str]:
         f"Written by `make bench` on {today}: {here['processor']}, {here['cores']} cores, "
         f"{here['system']}; sottovoce {__version__}, Python {here['python']}, {kinds}. Every "
         "result was checked before it was timed. Ratios are within one run; absolute numbers are "
-        "this machine's, and of whatever else ran on it. [docs/benchmarks.md](../docs/benchmarks.md) "
-        "says how to read them."
+        "this machine's, and of whatever else ran on it. "
+        "[docs/benchmarks.md](../docs/benchmarks.md) says how to read them."
     )
     if quick:
         yield "\nTiny sizes (`--quick`): these numbers say nothing about speed."
