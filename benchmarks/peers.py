@@ -107,11 +107,9 @@ def _ours(update: Floats) -> Contender:
     case = privatise.case_of("gauss_hermite", len(update), 1)
     randomness = SystemRandomness()
 
-    def run() -> None:
-        with limited_to(1):
-            privatise.payload_of(case.mechanism, update, randomness.stream())
-
-    return Contender(run, len(update))
+    return Contender(
+        lambda: privatise.payload_of(case.mechanism, update, randomness.stream()), len(update)
+    )
 
 
 PEERS = (
@@ -169,11 +167,8 @@ PEERS = (
 def measure(dimension: int, seconds: float) -> list[dict[str, Any]]:
     """A row for each peer: its speed, or why there is none."""
     update = np.random.default_rng(0).standard_normal(dimension, dtype=np.float32)
-    if version("torch"):
-        import torch
-
-        torch.set_num_threads(1)
-    return [_row(peer, update, seconds) for peer in PEERS]
+    with limited_to(1):
+        return [_row(peer, update, seconds) for peer in PEERS]
 
 
 def _row(peer: Peer, update: Floats, seconds: float) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def measure(
     few = payloads[:_YARDSTICK_CLIENTS]
     with limited_to(threads):
         checked = check(mechanism, few)
-        speeds = rates(_contenders(mechanism, payloads, few, threads), seconds)
+        speeds = rates(_contenders(mechanism, payloads, few), seconds)
     read = limits.read_rate(size * clients // threads, threads, seconds / 8.0)
     return result(
         UNIT,
@@ -145,7 +145,7 @@ def measure(
 
 
 def _contenders(
-    mechanism: GaussHermite, payloads: Sequence[bytes], few: Sequence[bytes], threads: int
+    mechanism: GaussHermite, payloads: Sequence[bytes], few: Sequence[bytes]
 ) -> dict[str, Contender]:
     def own_numpy_path() -> None:
         with native.using("numpy"):
@@ -157,7 +157,7 @@ def _contenders(
         "numpy": Contender(_plain(mechanism, few), len(few)),
     }
     if version("torch"):
-        found["torch"] = Contender(_eager(mechanism, few, threads), len(few))
+        found["torch"] = Contender(_eager(mechanism, few), len(few))
     return found
 
 
@@ -177,12 +177,9 @@ def _plain(mechanism: GaussHermite, payloads: Sequence[bytes]) -> Callable[[], o
     return run
 
 
-def _eager(
-    mechanism: GaussHermite, payloads: Sequence[bytes], threads: int
-) -> Callable[[], object]:
+def _eager(mechanism: GaussHermite, payloads: Sequence[bytes]) -> Callable[[], object]:
     import torch
 
-    torch.set_num_threads(threads)
     dimension, bits = mechanism.input_domain.dimension, mechanism.code_format().bits
     points = torch.from_numpy(mechanism.decode(np.arange(mechanism.levels, dtype=np.uint8))).float()
     tensors = [torch.frombuffer(bytearray(payload), dtype=torch.uint8) for payload in payloads]

@@ -81,16 +81,32 @@ def side_by_side(actions: Sequence[Callable[[], object]]) -> Callable[[], object
 
 @contextmanager
 def limited_to(threads: int) -> Iterator[None]:
-    """Our own kernels use so many threads at most, for a while."""
+    """Our own kernels use so many threads at most, and torch, if it is here, for a while."""
     before = os.environ.get(our_threads.VARIABLE)
     os.environ[our_threads.VARIABLE] = str(threads)
     try:
-        yield
+        with _torch_limited_to(threads):
+            yield
     finally:
         if before is None:
             del os.environ[our_threads.VARIABLE]
         else:
             os.environ[our_threads.VARIABLE] = before
+
+
+@contextmanager
+def _torch_limited_to(threads: int) -> Iterator[None]:
+    if version("torch") is None:
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def check_threads(threads: int) -> int:

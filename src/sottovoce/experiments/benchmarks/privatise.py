@@ -235,7 +235,6 @@ def _contenders(case: Case, update: NDArray[np.float32], threads: int) -> dict[s
 def _eager(case: Case, update: NDArray[np.float32], threads: int) -> Callable[[], object]:
     import torch
 
-    torch.set_num_threads(1)
     tensor = torch.from_numpy(update)
     return side_by_side([lambda: case.yardstick.torch_payload(tensor)] * threads)
 
