@@ -55,6 +55,8 @@ class Ladder:
         width = -(-(levels - 1) // _PADDING) * _PADDING
         rows = np.zeros((cells + 1, 2, width), dtype=np.float32)
         rows[:cells, 0] = np.inf
+        # Beyond both ends no draw passes a threshold, and every draw plus the infinite gap does.
+        rows[cells, 0] = 2.0 * DRAW
         rises = DRAW * np.diff(thresholds, axis=0)
         # Numbers so small that float32 barely holds them would slow the processor down.
         rows[:cells, 1, : levels - 1] = np.where(np.abs(rises) < 2.0**-40, 0.0, rises)
