@@ -54,7 +54,7 @@ class Ladder:
         cells, levels = len(thresholds) - 1, thresholds.shape[1] + 1
         width = -(-(levels - 1) // _PADDING) * _PADDING
         rows = np.zeros((cells + 1, 2, width), dtype=np.float32)
-        rows[:cells, 0] = np.inf
+        rows[:, 0] = np.inf  # padding is never passed; in the last cell, nothing but the gap is
         rises = DRAW * np.diff(thresholds, axis=0)
         # Numbers so small that float32 barely holds them would slow the processor down.
         rows[:cells, 1, : levels - 1] = np.where(np.abs(rises) < 2.0**-40, 0.0, rises)
