@@ -1,7 +1,8 @@
 /* A first pass over a ladder in 16-bit lanes, 32 coordinates at once, for AVX-512.
 
 Up to 16 levels over at most 32 cells, whose thresholds fit into registers. Units are 2^-15: the
-draw loses its lowest bit. A threshold is T = start + (rise place) 2^-15, rounded; starts are
+draw loses its lowest bit; numbers are counted from 1/2, to fit also where a margin raises them
+above 1. A threshold is T = start + (rise place) 2^-15, rounded; starts are
 already raised by the margin and lowered by 1, so that w > T is sure to have passed, and w > T - gap
 may have. Undecided coordinates, and those outside the cells, go to the ladder proper. */
 
@@ -41,9 +42,11 @@ INLINE void narrow_pass(const struct sv_ladder *job, const void *tile, int is_do
                         const uint16_t *draws, uint8_t *codes, uint32_t *differing)
 {
     const __m512i gap = _mm512_set1_epi16(job->narrow_gap), one = _mm512_set1_epi16(1);
+    const __m512i half = _mm512_set1_epi16((short)0x8000);
     for (size_t at = 0; at < SV_TILE_DRAWS; at += 32) {
         const struct narrow_lanes lanes = find_narrow(job, tile, is_double, at);
-        const __m512i word = _mm512_srli_epi16(_mm512_loadu_si512(draws + at), 1);
+        const __m512i draw = _mm512_loadu_si512(draws + at);
+        const __m512i word = _mm512_srai_epi16(_mm512_xor_si512(draw, half), 1);
         __m512i code = _mm512_setzero_si512();
         __mmask32 differs = lanes.outside;
         for (size_t j = 0; j + 1 < job->levels; j++) {

@@ -59,14 +59,16 @@ class Keystream:
 
     def draws(self, bits: int, count: int) -> NDArray[Any]:
         """The draws of coordinates 0 to count - 1, in place of `words`: one of the two, once."""
+        tile = _tile_draws(bits)
         key, native = self.spend(), native_kernels()
-        tiles = -(-count // _tile_draws(bits))
+        parameters.integer("count", count, low=0, high=8 * _MAX_STREAM_BYTES // bits)
+        tiles = -(-count // tile)
         if native is not None:
-            found = np.empty(tiles * _tile_draws(bits), dtype=f"u{bits // 8}")
+            found = np.empty(tiles * tile, dtype=f"u{bits // 8}")
             native.library.draws(native.level, key, bits, 0, found)
             return found[:count]
         stream = np.frombuffer(self._bytes(_MAIN, tiles * _TILE_BYTES), dtype=f"<u{bits // 8}")
-        blocks = stream.reshape(tiles, _TILE_BLOCKS, -1)
+        blocks = stream.reshape(tiles, _TILE_BLOCKS, tile // _TILE_BLOCKS)
         interleaved = blocks.transpose(0, 2, 1).astype(f"u{bits // 8}").ravel()
         return np.asarray(interleaved[:count])
 

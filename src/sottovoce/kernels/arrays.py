@@ -1,8 +1,6 @@
 """What goes into the C kernels: contiguous float32 or float64 vectors, and room for the rest."""
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import numpy as np
@@ -10,13 +8,13 @@ from numpy.typing import NDArray
 
 from sottovoce.domains import Vector
 from sottovoce.errors import DomainError
+from sottovoce.threads import over_ranges
 
 Floats = NDArray[np.float32] | Vector
 
 TILE: Final = 1024  # coordinates of 16-bit draws that share 32 blocks of the keystream
-THREADS: Final = max(1, min(8, os.cpu_count() or 1))
 _ROOM: Final = 1024
-_ALONE: Final = 1 << 21  # fewer coordinates than this are not worth a second thread
+_ALONE: Final = 1 << 20  # coordinates that are worth a thread
 
 
 def vector(values: NDArray[Any]) -> Floats:
@@ -36,19 +34,16 @@ def in_parts(count: int, work: Callable[[int, int, NDArray[np.int64]], int]) -> 
 
     `work` writes as many of them as fit into `open` and returns how many there are.
     """
-    threads = 1 if count < _ALONE else THREADS
-    size = max(TILE, -(-count // (threads * TILE)) * TILE)
+    found: list[int] = []
 
-    def part(start: int) -> list[int]:
+    def part(start: int, stop: int) -> None:
         room = _ROOM
         while True:
             left = np.empty(room, dtype=np.int64)
-            room = work(start, min(start + size, count), left)
+            room = work(start, stop, left)
             if room <= len(left):
-                return [int(i) for i in left[:room]]
+                found.extend(left[:room].tolist())
+                return
 
-    starts = range(0, count, size)
-    if threads == 1:
-        return [i for start in starts for i in part(start)]
-    with ThreadPoolExecutor(threads) as pool:
-        return [i for found in pool.map(part, starts) for i in found]
+    over_ranges(part, count, unit=TILE, least=_ALONE)
+    return sorted(found)

@@ -20,6 +20,7 @@ Singles = NDArray[np.float32]
 
 DRAW, HALF_DRAW = 2.0**16, 2.0**15
 NARROW_CELLS, NARROW_THRESHOLDS = 32, 15
+_NARROW_MARGIN = 2.0**12  # beyond it the first pass would decide little; thresholds fit 16 bits
 _PADDING = 16  # thresholds are compared in whole vectors
 # float32: an edge's value, the rise, its product, their sum, the gap and w + gap, each at most 2^-8
 # wrong as long as nothing exceeds 2^17.
@@ -54,14 +55,11 @@ class Ladder:
         cells, levels = len(thresholds) - 1, thresholds.shape[1] + 1
         width = -(-(levels - 1) // _PADDING) * _PADDING
         rows = np.zeros((cells + 1, 2, width), dtype=np.float32)
-        rows[:cells, 0] = np.inf
-        # Beyond both ends no draw passes a threshold, and every draw plus the infinite gap does.
-        rows[cells, 0] = 2.0 * DRAW
+        rows[:, 0] = np.inf  # padding is never passed; in the last cell, nothing but the gap is
         rises = DRAW * np.diff(thresholds, axis=0)
         # Numbers so small that float32 barely holds them would slow the processor down.
         rows[:cells, 1, : levels - 1] = np.where(np.abs(rises) < 2.0**-40, 0.0, rises)
-        # x, cells_per_unit, their product, origin and the sum: 5 roundings of at most `cells`.
-        misplaced = 5.0 * 2.0**-24 * (high - low)
+        misplaced = _misplaced(low, high)
         margins = DRAW * (errors + slope * misplaced) + _ROUNDING
         rows[:cells, 0, : levels - 1] = DRAW * thresholds[:-1] + margins[:, None]
         gaps = np.full(cells + 1, np.inf, dtype=np.float32)
@@ -80,8 +78,9 @@ class Ladder:
 class NarrowLadder:
     """The same in 16 bits, over at most 32 cells: what AVX-512 tries first.
 
-    Units are 2^-15. rows[j, 0] are threshold j at each edge, raised by the margin and less 1, and
-    rows[j, 1] its rise over each cell.
+    Units are 2^-15, counted from 1/2, so that a threshold near 1 still fits when it is raised.
+    rows[j, 0] are threshold j at each edge, raised by the margin and less 1, and rows[j, 1] its
+    rise over each cell.
     """
 
     cells: int
@@ -99,21 +98,31 @@ class NarrowLadder:
         rises = HALF_DRAW * np.diff(thresholds, axis=0)
         if cells > NARROW_CELLS or count > NARROW_THRESHOLDS or np.abs(rises).max() > 32766.0:
             return None
-        misplaced = 5.0 * 2.0**-24 * (high - low)
+        misplaced = _misplaced(low, high)
         # The rise and its product are each half a unit off, the place by 2^-15 of the rise.
         margin = HALF_DRAW * (float(errors.max()) + slope * misplaced) + 2.0
+        if not margin <= _NARROW_MARGIN:
+            return None
         rows = np.zeros((count, 2, NARROW_CELLS), dtype=np.int16)
         starts = np.ceil(HALF_DRAW * thresholds[:-1] + margin) - 1.0
-        rows[:, 0, :cells] = np.minimum(starts, 32767.0).T
+        rows[:, 0, :cells] = (starts - HALF_DRAW / 2.0).T
         rows[:, 1, :cells] = np.rint(rises).T
         per_unit = cells / (high - low)
         return cls(
             cells=cells,
             cells_per_unit=per_unit,
             origin=-low * per_unit,
-            gap=min(math.ceil(2.0 * margin) + 2, 32767),
+            gap=math.ceil(2.0 * margin) + 2,
             rows=rows,
         )
+
+
+def _misplaced(low: float, high: float) -> float:
+    """By how much float32 may misplace x: 5 roundings of numbers that are at most the farther end.
+
+    They are those of x, cells_per_unit, their product, origin and the sum.
+    """
+    return 5.0 * 2.0**-24 * max(abs(low), abs(high), high - low)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

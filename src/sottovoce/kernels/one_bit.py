@@ -62,5 +62,5 @@ def _native_payload(
     for i in arrays.in_parts(len(vector), work):
         tilt = float(vector[i]) * scale / noise_stddev
         bit = reference.exact_bit(tilt, keystream.draw(16, i), i, keystream)
-        payload[i // 8] = payload[i // 8] & ~(1 << i % 8) | bit << i % 8
+        payload[i // 8] = int(payload[i // 8]) & ~(1 << i % 8) | bit << i % 8
     return payload
