@@ -14,7 +14,21 @@ struct ladder_tile {
     uint32_t differing[SV_TILE_DRAWS / 32];
 };
 
-/* Where in the ladder; what lies outside is in the last cell, whose gap is infinite. */
+/* Where in the ladder. What lies outside is at an end of a table; in a family it is in the cell
+   after the last, whose gap is infinite. */
+INLINE float place_in(const struct sv_ladder *job, float place, size_t *cell)
+{
+    const float end = (float)job->cells;
+    if (job->num_knots)
+        place = place > 0.0f ? place < end ? place : end : 0.0f;
+    else if (!(place >= 0.0f && place < end))
+        place = end;
+    *cell = (size_t)place;
+    if (job->num_knots && *cell == job->cells)
+        *cell -= 1;
+    return place - (float)*cell;
+}
+
 INLINE void find_cells(const struct sv_ladder *job, const void *tile, int is_double,
                        struct ladder_tile *t)
 {
@@ -23,8 +37,11 @@ INLINE void find_cells(const struct sv_ladder *job, const void *tile, int is_dou
     for (size_t at = 0; at < SV_TILE_DRAWS; at += LANES) {
         const vf place = load_floats(tile, is_double, at, job->shift) * unit + origin;
         const vi inside = (place >= (vf){0}) & (place < end);
-        const vf safe = (vf)(((vi)place & inside) | ((vi)end & ~inside));
-        const vi cell = __builtin_convertvector(safe, vi); /* truncates */
+        const vi before = (place < (vf){0}) & (vi)spread_int(job->num_knots ? -1 : 0);
+        const vf safe = (vf)(((vi)place & inside) | ((vi)end & ~inside & ~before));
+        vi cell = __builtin_convertvector(safe, vi); /* truncates */
+        if (job->num_knots)
+            cell += cell == (vi)spread_int((int)job->cells); /* the end belongs to the last cell */
         const vf rest = safe - __builtin_convertvector(cell, vf);
         memcpy(t->cells + at, &cell, sizeof cell);
         memcpy(t->places + at, &rest, sizeof rest);
@@ -74,15 +91,16 @@ static __attribute__((noinline)) uint8_t settled_code(const struct sv_ladder *jo
                                                       uint32_t word, size_t i, int climbs,
                                                       struct sv_open *open)
 {
-    const float place = (float)(x - job->shift) * job->cells_per_unit + job->origin;
-    if (climbs && place >= 0.0f && place < (float)job->cells) {
-        const size_t cell = (size_t)place;
+    size_t cell;
+    const float place =
+        place_in(job, (float)(x - job->shift) * job->cells_per_unit + job->origin, &cell);
+    if (climbs) {
         const float *row = job->rows + cell * 2 * job->width, w = (float)word;
         uint32_t code = 0;
         int undecided = 0;
         for (size_t j = 0; j < job->width; j += LADDER_STEP) {
             int differs;
-            code += climb(row + j, job->width, w, w + job->gaps[cell], place - (float)cell, &differs);
+            code += climb(row + j, job->width, w, w + job->gaps[cell], place, &differs);
             undecided |= differs;
         }
         if (!undecided)

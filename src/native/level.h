@@ -48,6 +48,11 @@ INLINE vf spread(float x)
 #endif
 }
 
+INLINE vi spread_int(int32_t x)
+{
+    return (vi){0} + x;
+}
+
 /* Bit l is set where a[l] >= b[l]. */
 INLINE uint32_t mask_ge(vf a, vf b)
 {
@@ -88,12 +93,12 @@ INLINE vf load_rounded(const double *values, double shift)
 #endif
 }
 
-/* LANES values in single precision, less `shift` if they are doubles. */
+/* LANES values less `shift`, in single precision. */
 INLINE vf load_floats(const void *values, int is_double, size_t at, double shift)
 {
     if (is_double)
         return load_rounded((const double *)values + at, shift);
-    return *(const vf_any *)((const float *)values + at);
+    return *(const vf_any *)((const float *)values + at) - spread((float)shift);
 }
 
 /* a b + c, rounded once or twice: for what is checked against a margin anyway. */

@@ -22,10 +22,13 @@ INLINE struct narrow_lanes find_narrow(const struct sv_ladder *job, const void *
     uint32_t inside = 0;
     for (int half = 0; half < 2; half++) {
         const vf x = load_floats(tile, is_double, at + 16 * (size_t)half, job->shift);
-        const vf place = fused(x, unit, origin);
+        const vf place = clamped(fused(x, unit, origin), 65536.0f);
         inside |= (uint32_t)(mask_ge(place, spread(0.0f)) & ~mask_ge(place, end) & 0xffff)
                   << 16 * half;
-        const __m512i fixed = _mm512_cvttps_epi32((__m512)(place * 32768.0f));
+        /* What lies outside is at an end: for tables that is its code, families leave it open. */
+        const __m512i last = _mm512_set1_epi32((int)job->narrow_cells * 32768 - 1);
+        __m512i fixed = _mm512_cvttps_epi32((__m512)(place * 32768.0f));
+        fixed = _mm512_max_epi32(_mm512_min_epi32(fixed, last), _mm512_setzero_si512());
         cells[half] = _mm512_cvtepi32_epi16(_mm512_srai_epi32(fixed, 15));
         places[half] =
             _mm512_cvtepi32_epi16(_mm512_and_si512(fixed, _mm512_set1_epi32(0x7fff)));
@@ -33,7 +36,7 @@ INLINE struct narrow_lanes find_narrow(const struct sv_ladder *job, const void *
     return (struct narrow_lanes){
         _mm512_inserti64x4(_mm512_castsi256_si512(cells[0]), cells[1], 1),
         _mm512_inserti64x4(_mm512_castsi256_si512(places[0]), places[1], 1),
-        ~inside,
+        job->num_knots ? 0 : ~inside,
     };
 }
 

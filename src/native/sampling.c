@@ -163,7 +163,7 @@ static PyObject *ladder(PyObject *self, PyObject *args)
     const struct sv_values given = values_in(values, is_double);
     struct sv_open left = open_in(open);
     if (sv_checked_level(level) < 0 || !is_key(key, job.key) || first < 0 ||
-        (!is_double && job.shift != 0.0) || first % SV_TILE_DRAWS || levels < 2 || levels > 256 || width < levels - 1 || width % 16 ||
+        first % SV_TILE_DRAWS || levels < 2 || levels > 256 || width < levels - 1 || width % 16 ||
         gaps->len < 8 || rows->len != gaps->len * 2 * width ||
         (size_t)out->len != given.count)
         return refused(&v, "the ladder's parts do not fit each other");

@@ -16,6 +16,7 @@ from sottovoce.errors import DomainError, ParameterError, UnknownNameError
 from sottovoce.norms import square_sum
 
 Vector = NDArray[np.float64]
+Floats = NDArray[np.float32] | Vector
 
 MAX_DIMENSION = 2**34
 MAX_RECORDS = 2**22
@@ -51,6 +52,14 @@ def finite_vector(values: ArrayLike, dimension: int) -> Vector:
     vector = _vector(values, dimension)
     _check_finite(vector)
     return vector
+
+
+def sized_vector(values: ArrayLike, dimension: int) -> Floats:
+    """`values` as a contiguous vector of the given dimension, in float32 if that holds them."""
+    array = np.asarray(values)
+    if array.dtype.kind == "f" and array.dtype.itemsize <= 4 and array.shape == (dimension,):
+        return np.ascontiguousarray(array, dtype=np.float32)
+    return np.ascontiguousarray(_vector(values, dimension))
 
 
 def _vector(values: ArrayLike, dimension: int) -> Vector:
@@ -138,7 +147,7 @@ class _Ball:
 class L2Ball(_Ball):
     """The Euclidean ball; projection scales, so the direction is kept."""
 
-    def norm(self, values: Vector | NDArray[np.float32]) -> float:
+    def norm(self, values: Floats) -> float:
         total = square_sum(values)
         if _LEAST_SQUARES <= total <= _MOST_SQUARES:
             return math.sqrt(total)
@@ -157,7 +166,7 @@ class L2Ball(_Ball):
         unit = vector / float(np.max(np.abs(vector)))
         return unit * (self._limit / math.sqrt(square_sum(unit)))
 
-    def clip_scale(self, values: Vector | NDArray[np.float32]) -> float | None:
+    def clip_scale(self, values: Floats) -> float | None:
         """What `project` multiplies a vector with; None if it is too long for that, or not finite.
 
         So that kernels may clip as they go.

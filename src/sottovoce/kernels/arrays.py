@@ -6,11 +6,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.domains import Vector
+from sottovoce.domains import Floats as Floats
 from sottovoce.errors import DomainError
 from sottovoce.threads import over_ranges
-
-Floats = NDArray[np.float32] | Vector
 
 TILE: Final = 1024  # coordinates of 16-bit draws that share 32 blocks of the keystream
 _ROOM: Final = 1024

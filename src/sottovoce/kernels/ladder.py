@@ -21,6 +21,7 @@ Singles = NDArray[np.float32]
 DRAW, HALF_DRAW = 2.0**16, 2.0**15
 NARROW_CELLS, NARROW_THRESHOLDS = 32, 15
 _NARROW_MARGIN = 2.0**12  # beyond it the first pass would decide little; thresholds fit 16 bits
+_FAR = 4.0
 _PADDING = 16  # thresholds are compared in whole vectors
 # float32: an edge's value, the rise, its product, their sum, the gap and w + gap, each at most 2^-8
 # wrong as long as nothing exceeds 2^17.
@@ -42,6 +43,10 @@ class Ladder:
     origin: float
     rows: Singles
     gaps: Singles
+
+    @property
+    def length(self) -> float:
+        return (len(self.gaps) - 1) / self.cells_per_unit
 
     @classmethod
     def between(
@@ -118,11 +123,13 @@ class NarrowLadder:
 
 
 def _misplaced(low: float, high: float) -> float:
-    """By how much float32 may misplace x: 5 roundings of numbers that are at most the farther end.
+    """By how much float32 may misplace x.
 
-    They are those of x, cells_per_unit, their product, origin and the sum.
+    x, cells_per_unit, their product, origin and the sum: 5 roundings of at most the farther end.
+    And what is subtracted from x first, at most `_FAR` times the ladder's length, and the
+    difference: as many again.
     """
-    return 5.0 * 2.0**-24 * max(abs(low), abs(high), high - low)
+    return 5.0 * 2.0**-24 * (max(abs(low), abs(high), high - low) + (high - low))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,12 +166,12 @@ def sample(
     kernels: Native,
 ) -> tuple[NDArray[np.uint8], list[int]]:
     """Codes of values x by the law at u, and the coordinates that arbitrary precision decides."""
-    if affine.shift != 0.0:  # what is left of float32 numbers far from 0 is too little
+    per_unit = affine.scale / affine.divisor
+    if abs(affine.shift * per_unit) > _FAR * ladder.length:  # float32 would lose too much of x
         values = values.astype(np.float64, copy=False)
     key = keystream.spend()
     codes = np.empty(len(values), dtype=np.uint8)
     wide = values.dtype == np.float64
-    per_unit = affine.scale / affine.divisor
     per_x = ladder.cells_per_unit * per_unit
     first_pass: tuple[Any, ...]
     if narrow is None:

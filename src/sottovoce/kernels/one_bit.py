@@ -32,9 +32,11 @@ def sample_payload(
     return np.packbits(reference.sample_bits(tilts, keystream), bitorder="little")
 
 
-def sample_bits(values: ArrayLike, noise_stddev: float, keystream: Keystream) -> Bits:
+def sample_bits(
+    values: ArrayLike, noise_stddev: float, keystream: Keystream, *, scale: float = 1.0
+) -> Bits:
     """The same bits, one in each byte."""
-    payload = sample_payload(values, noise_stddev, keystream)
+    payload = sample_payload(values, noise_stddev, keystream, scale=scale)
     return np.unpackbits(payload, count=np.size(values), bitorder="little")
 
 

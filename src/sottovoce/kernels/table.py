@@ -1,5 +1,6 @@
 """Interpolated integer tables: the law at x lies on the chord between the rows of two knots."""
 
+import math
 import weakref
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from sottovoce.kernels import arrays
 from sottovoce.kernels.ladder import Affine, Ladder, Law, NarrowLadder, sample
 from sottovoce.kernels.reference import table as reference
 from sottovoce.native import native
+from sottovoce.norms import square_sum
 from sottovoce.randomness import Keystream
 
 Codes = NDArray[np.uint8]
@@ -36,16 +38,25 @@ class Table(Protocol):
 
 
 def sample_table(
-    values: ArrayLike, table: Table, keystream: Keystream, affine: Affine = _AS_IT_IS
+    values: ArrayLike,
+    table: Table,
+    keystream: Keystream,
+    affine: Affine = _AS_IT_IS,
+    *,
+    clamp: bool = False,
 ) -> Codes:
     """A code for each value, at the place on the table that `affine` gives.
 
     Places lie between the first knot and the last, or so little outside that rounding explains it.
+    With `clamp` they may lie anywhere, and those outside count as the nearer end.
     """
     kernels, vector = native(), arrays.vector(np.asarray(values))
     knots = table.knots
     first, last = float(knots[0]), float(knots[-1])
-    if len(vector):
+    if clamp:
+        if not (math.isfinite(square_sum(vector)) or np.isfinite(vector).all()):
+            raise DomainError("every coordinate must be finite")
+    elif len(vector):
         ends = affine.at(float(vector.min())), affine.at(float(vector.max()))
         if not (first - _SLACK <= ends[0] and ends[1] <= last + _SLACK):  # also refuses NaN
             raise DomainError(f"places on the table must lie between {first:g} and {last:g}")

@@ -11,7 +11,7 @@ from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.design import hermite
 from sottovoce.design.fisher import tilted_law
-from sottovoce.domains import Domain, L2Ball, Vector, require_l2_ball
+from sottovoce.domains import Domain, Floats, L2Ball, Vector, require_l2_ball, sized_vector
 from sottovoce.errors import ParameterError
 from sottovoce.kernels.family import sample_exponential_family
 from sottovoce.kernels.ladder import Affine
@@ -110,14 +110,22 @@ class GaussHermite:
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
         return self.sample(self.input_domain.check(values), keystream)
 
-    def sample(self, vector: Vector, keystream: Keystream) -> NDArray[np.uint8]:
-        """Codes for coordinates within the radius: those of one input, or of many at once."""
+    def encode_clipped(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
+        """Codes of `values` projected onto the ball, clipped in the same pass."""
+        vector = sized_vector(values, self.input_domain.dimension)
+        scale = self.input_domain.clip_scale(vector)
+        if scale is None:
+            return self.encode(self.input_domain.project(values), keystream)
+        return self.sample(vector, keystream, scale)
+
+    def sample(self, vector: Floats, keystream: Keystream, scale: float = 1.0) -> NDArray[np.uint8]:
+        """Codes for coordinates that `scale` brings within the radius: of one input, or of many."""
         if self.levels == 2:  # nodes -1, 1 and weights 1/2, exactly
-            return sample_bits(vector, self.noise_stddev, keystream)
+            return sample_bits(vector, self.noise_stddev, keystream, scale=scale)
         design = hermite.gauss_hermite(self.levels)
         return sample_exponential_family(
             vector,
-            Affine(divisor=self.noise_stddev),
+            Affine(scale=scale, divisor=self.noise_stddev),
             design.points,
             design.weights,
             keystream,

@@ -68,7 +68,9 @@ class PackedMessages(CountedClients):
             (block,) = portion.rows.select(part).blocks(rows)
             values = block.cpu().numpy()  # a mean of records stays in float64
             pairs = zip(values, streams, strict=True)
-            return np.stack([sample_payload(row, mechanism.noise_stddev, one) for row, one in pairs])
+            return np.stack(
+                [sample_payload(row, mechanism.noise_stddev, one) for row, one in pairs]
+            )
 
         counts = LevelCounts(self.task.dimension, 2)
         with ThreadPoolExecutor(how_many()) as pool:

@@ -27,12 +27,11 @@ from sottovoce.experiments.benchmarks.measurement import (
     side_by_side,
     version,
 )
-from sottovoce.kernels.privatise import one_bit_payload
 from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.randomness import Keystream, SeededRandomness, SystemRandomness
 from sottovoce.wire import packing
+from sottovoce.wire.privatise import privatise
 
 UNIT = "coordinates_per_second"
 NOISE_MULTIPLIER = 5.0
@@ -126,16 +125,7 @@ def update_of(domain: Domain, seed: int = 0) -> NDArray[np.float32]:
 
 def payload_of(mechanism: Mechanism, update: NDArray[np.float32], keystream: Keystream) -> bytes:
     """What a client does with an update: clip, codes, packing. This is what is timed."""
-    if isinstance(mechanism, GaussHermite) and mechanism.levels == 2:
-        payload = one_bit_payload(
-            update,
-            clip_norm=mechanism.input_domain.radius,
-            noise_multiplier=mechanism.noise_multiplier,
-            keystream=keystream,
-        )
-        return payload.tobytes()
-    codes = mechanism.encode(mechanism.input_domain.project(update), keystream)
-    return packing.pack(codes, mechanism.code_format().bits)  # type: ignore[arg-type]
+    return privatise(mechanism, update, keystream)
 
 
 def check(case: Case, update: NDArray[np.float32]) -> str:
