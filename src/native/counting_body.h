@@ -23,7 +23,7 @@ INLINE vq taken(const uint8_t *const *payloads, int k, int count, size_t at, siz
     return word;
 }
 
-/* Four more bits into `eights` and below: 4 payloads give at most one carry into 4. */
+/* Four payloads into the planes 1 and 2; what they carry into 4 is one bit. */
 INLINE vq four_more(vq *ones, vq *twos, const uint8_t *const *payloads, int k, int count, size_t at,
                     size_t room)
 {
@@ -132,7 +132,8 @@ INLINE void count_codes(uint8_t *counters, size_t stride, int levels, int per,
         for (int k = 0; k < count; k++)
             codes[k] = (vb)((words[k] >> (uint64_t)(s * bits)) & mask);
         for (int code = 1; code < levels; code++) {
-            uint8_t *place = counters + ((size_t)(code - 1) * (size_t)per + (size_t)s) * stride + at;
+            const size_t row = (size_t)((code - 1) * per + s);
+            uint8_t *place = counters + row * stride + at;
             const vb wanted = (vb){0} + (uint8_t)code;
             vb total = *(const vb_any *)place;
             for (int k = 0; k < count; k++)

@@ -12,7 +12,7 @@ static int fits(const Py_buffer *codes, const Py_buffer *payload, int bits)
            (uintptr_t)codes->buf % (uintptr_t)item_of(bits) == 0;
 }
 
-static const char *const REFUSAL = "codes of 1, 2 or 4 bytes and their payload of 1 to 32 bits each";
+static const char *const REFUSAL = "codes of 1, 2 or 4 bytes, and their payload of 1 to 32 bits";
 
 static PyObject *unpack(PyObject *self, PyObject *args)
 {
@@ -21,7 +21,8 @@ static PyObject *unpack(PyObject *self, PyObject *args)
     Py_buffer payload, out;
     if (!PyArg_ParseTuple(args, "iy*iw*", &level, &payload, &bits, &out))
         return NULL;
-    const int fine = sv_require(sv_checked_level(level) >= 0 && fits(&out, &payload, bits), REFUSAL);
+    const int fine =
+        sv_require(sv_checked_level(level) >= 0 && fits(&out, &payload, bits), REFUSAL);
     if (fine) {
         const struct sv_server *kernels = SV_PICK(sv_server, level);
         const size_t count = (size_t)(out.len / item_of(bits));

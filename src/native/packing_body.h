@@ -123,7 +123,8 @@ static uint32_t pack8(const uint8_t *codes, size_t count, int bits, uint8_t *out
     for (; i < count; i += 8, at += (size_t)bits) {
         const uint64_t word = word_of(codes + i, count - i < 8 ? count - i : 8);
         seen |= word;
-        put_some(out + at, gathered_bits(word, bits), size - at < (size_t)bits ? size - at : (size_t)bits);
+        const size_t room = size - at < (size_t)bits ? size - at : (size_t)bits;
+        put_some(out + at, gathered_bits(word, bits), room);
     }
     for (int by = 32; by >= 8; by /= 2)
         seen |= seen >> by;

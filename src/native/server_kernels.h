@@ -41,8 +41,8 @@ struct sv_server {
                          const uint8_t *const *payloads, int count, size_t begin, size_t end);
     /* out[per i + s] += counters[s * stride + i], for one code; `per` is 1, 2 or 4. */
     void (*widen)(const uint8_t *counters, size_t stride, int per, size_t count, uint32_t *out);
-    /* out[i] = points[0] n_0 + points[1] n_1 + ...: n_j is counts[j - 1][i], and n_0 what is left of
-       `received`. */
+    /* out[i] = points[0] n_0 + points[1] n_1 + ...: n_j is counts[j - 1][i], and n_0 what of
+       `received` is left. */
     void (*combine)(const uint32_t *counts, size_t count, int levels, uint32_t received,
                     const double *points, double *out);
     /* sum[i] += tables[k][code i of payload k], k = 0 ... count - 1, in this order. */

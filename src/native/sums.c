@@ -42,8 +42,9 @@ static PyObject *count_bits(PyObject *self, PyObject *args)
         return NULL;
     }
     const Py_ssize_t size = payloads.held[0].len;
-    fine = sv_require(planes.count >= 5 && have_size(&payloads, size) && size < PY_SSIZE_T_MAX - 64 &&
-                          have_size(&planes, padded(size)) && is_range(begin, end, size, 64),
+    fine = sv_require(planes.count >= 5 && have_size(&payloads, size) &&
+                          size < PY_SSIZE_T_MAX - 64 && have_size(&planes, padded(size)) &&
+                          is_range(begin, end, size, 64),
                       "five planes or more of payloads of one size, and a range of whole lines");
     if (fine) {
         Py_BEGIN_ALLOW_THREADS
@@ -103,7 +104,8 @@ static PyObject *count_levels(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "iw*iiOnn", &level, &counters, &levels, &bits, &of_payloads, &begin,
                           &end))
         return NULL;
-    if (sv_checked_level(level) < 0 || sv_hold(&payloads, of_payloads, SV_BATCH, PyBUF_SIMPLE) < 0) {
+    if (sv_checked_level(level) < 0 ||
+        sv_hold(&payloads, of_payloads, SV_BATCH, PyBUF_SIMPLE) < 0) {
         PyBuffer_Release(&counters);
         return NULL;
     }
@@ -215,9 +217,11 @@ static PyObject *add_points(PyObject *self, PyObject *args)
         return NULL;
     payloads.count = 0;
     const Py_ssize_t dimension = sum.len / 8;
-    fine = sv_checked_level(level) >= 0 && sv_hold(&payloads, of_payloads, SV_BATCH, PyBUF_SIMPLE) == 0;
+    fine = sv_checked_level(level) >= 0 &&
+           sv_hold(&payloads, of_payloads, SV_BATCH, PyBUF_SIMPLE) == 0;
     fine = sv_require(fine && sum.len % 8 == 0 && (uintptr_t)sum.buf % 8 == 0 &&
-                          (uintptr_t)tables.buf % 8 == 0 && hold_codes(&payloads, &bits, dimension) &&
+                          (uintptr_t)tables.buf % 8 == 0 &&
+                          hold_codes(&payloads, &bits, dimension) &&
                           tables.len == payloads.count * (Py_ssize_t)(256 * sizeof(double)) &&
                           is_range(begin, end, dimension, 8),
                       "payloads with a code of 1 to 8 bits for every number, 256 points for each");
