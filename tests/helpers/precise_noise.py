@@ -48,4 +48,6 @@ def precise_quantile(noise: Noise, tail: mpmath.mpf) -> mpmath.mpf:
 def _tail_at(noise: Noise, place: mpmath.mpf) -> mpmath.mpf:
     mantissa, exponent = mpmath.frexp(place)
     bits = mpmath.mp.prec
-    return precise_tail(noise, Fraction(int(mpmath.ldexp(mantissa, bits))) * Fraction(2) ** (int(exponent) - bits))
+    return precise_tail(
+        noise, Fraction(int(mpmath.ldexp(mantissa, bits))) * Fraction(2) ** (int(exponent) - bits)
+    )

@@ -150,7 +150,9 @@ def test_families(dtype: type, levels: int, reach: float, band: float) -> None:
     values = filled(tilts[hits] * 0.31 / 0.9, places, others, dtype)
     expected = []
     with mpmath.workdps(60):
-        points, weights = ([mpmath.mpf(float(x)) for x in v] for v in (design.points, design.weights))
+        points, weights = (
+            [mpmath.mpf(float(x)) for x in v] for v in (design.points, design.weights)
+        )
         for i, hit in zip(places.tolist(), hits.tolist(), strict=True):
             tilt = mpmath.mpf(float(values[i]) * 0.9 / 0.31)
             masses = [w * mpmath.exp(y * tilt) for w, y in zip(weights, points, strict=True)]
@@ -181,7 +183,8 @@ def a_table(name: str) -> IntegerTable:
 
 @every_dtype
 @pytest.mark.parametrize(
-    "name", ["response-2-1", "response-2-3", "response-11.2-3", "response-4-6", "mvu-3-2", "mvu-5-4"]
+    "name",
+    ["response-2-1", "response-2-3", "response-11.2-3", "response-4-6", "mvu-3-2", "mvu-5-4"],
 )
 def test_tables(dtype: type, name: str) -> None:
     table, generator = a_table(name), np.random.default_rng(7)

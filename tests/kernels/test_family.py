@@ -156,7 +156,9 @@ def test_draws_that_decide_alone_read_no_further(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Planted, "extensions", unwanted)
     word, rest = 2**15, 2**64 - 1  # the threshold is at 2^15, exactly
-    codes = sample(np.zeros(4), 2, Planted([0, (word - 2) << 64 | rest, (word + 1) << 64, ALL_ONES]))
+    codes = sample(
+        np.zeros(4), 2, Planted([0, (word - 2) << 64 | rest, (word + 1) << 64, ALL_ONES])
+    )
     assert codes.tolist() == [0, 0, 1, 1]
     for undecided in (word << 64, (word - 1) << 64 | rest):  # it is an end of these cells
         with pytest.raises(AssertionError, match="the draw had decided"):

@@ -130,7 +130,9 @@ def test_one_bit_of_any_values(
     values = of_many_scales(generator, size, 10.0**log_top)
     values = values.astype(np.float32) if single else values
     key, scale = generator.bytes(32), 10.0**log_scale
-    check_identical(lambda: one_bit.sample_payload(values, 2.0 * scale, Keystream(key), scale=scale))
+    check_identical(
+        lambda: one_bit.sample_payload(values, 2.0 * scale, Keystream(key), scale=scale)
+    )
 
 
 # -- families ------------------------------------------------------------------------------

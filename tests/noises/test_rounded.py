@@ -226,9 +226,7 @@ def test_the_margins_cover_what_float64_can_be_off(noise: Noise, step: float) ->
         values, noise, step, positive, heads * 2.0**-32, 1.0 / heads.astype(np.float64)
     )
     tails = (heads + further * 2.0**-64) * 2.0**-32
-    longer = rounded._float_codes(
-        values, noise, step, positive, tails, np.full(300, 2.0**-52)
-    )
+    longer = rounded._float_codes(values, noise, step, positive, tails, np.full(300, 2.0**-52))
     sure = 0
     for i, head in enumerate(heads.tolist()):
         for (codes, undecided), lower, bits in (

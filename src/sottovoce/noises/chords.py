@@ -11,7 +11,7 @@ Cells are relatively 2^-10 wide: the gap is some 1e-7 of the noise's width.
 """
 
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
