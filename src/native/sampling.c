@@ -6,6 +6,7 @@
 #include "extension.h"
 
 #define MAX_VIEWS 9
+#define MAX_GAPS (1 << 24) /* bytes: cells are numbered in single precision */
 
 /* Buffers of one call, let go of together. */
 struct views {
@@ -35,6 +36,17 @@ static int is_key(const Py_buffer *key, uint32_t words[8])
     return 1;
 }
 
+/* Whole numbers of `size` bytes, where the processor expects them. */
+static int holds(const Py_buffer *view, size_t size)
+{
+    return (size_t)view->len % size == 0 && (view->len == 0 || (uintptr_t)view->buf % size == 0);
+}
+
+static int holds_values(const Py_buffer *view, int is_double)
+{
+    return holds(view, is_double ? sizeof(double) : sizeof(float));
+}
+
 static struct sv_values values_in(const Py_buffer *view, int is_double)
 {
     const size_t size = is_double ? sizeof(double) : sizeof(float);
@@ -58,7 +70,7 @@ static PyObject *draws(PyObject *self, PyObject *args)
         return NULL;
     const size_t tile_bytes = 4 * SV_TILE_WORDS;
     if (sv_checked_level(level) < 0 || !is_key(key, words) || (bits != 16 && bits != 32) ||
-        (size_t)out->len % tile_bytes)
+        !holds(out, 4) || (size_t)out->len % tile_bytes)
         return refused(&v, "a key has 32 bytes, a draw 16 or 32 bits, a tile 2048 bytes");
     Py_BEGIN_ALLOW_THREADS
     if (bits == 16)
@@ -77,7 +89,8 @@ static PyObject *extensions(PyObject *self, PyObject *args)
     uint32_t words[8];
     if (!PyArg_ParseTuple(args, "y*y*w*", key, coordinates, out))
         return NULL;
-    if (!is_key(key, words) || coordinates->len != out->len || out->len % 8)
+    if (!is_key(key, words) || coordinates->len != out->len || !holds(coordinates, 8) ||
+        !holds(out, 8))
         return refused(&v, "a key has 32 bytes, and there are as many 64-bit results as numbers");
     Py_BEGIN_ALLOW_THREADS
     for (size_t i = 0; i < (size_t)out->len / 8; i++)
@@ -96,7 +109,7 @@ static PyObject *draws_at(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "y*iy*w*", key, &bits, coordinates, out))
         return NULL;
     if (!is_key(key, words) || (bits != 16 && bits != 32) || coordinates->len != 2 * out->len ||
-        out->len % 4)
+        !holds(coordinates, 8) || !holds(out, 4))
         return refused(&v, "a key has 32 bytes, and there is a 32-bit result for each number");
     Py_BEGIN_ALLOW_THREADS
     for (size_t i = 0; i < (size_t)out->len / 4; i++)
@@ -113,8 +126,8 @@ static PyObject *square_sum(PyObject *self, PyObject *args)
     double sum;
     if (!PyArg_ParseTuple(args, "iy*i", &level, &v.each[0], &is_double))
         return NULL;
-    if (sv_checked_level(level) < 0)
-        return refused(&v, "");
+    if (sv_checked_level(level) < 0 || !holds_values(&v.each[0], is_double))
+        return refused(&v, "values are floats or doubles, aligned");
     Py_BEGIN_ALLOW_THREADS
     sum = SV_PICK(sv_sampling, level)->square_sum(values_in(&v.each[0], is_double));
     Py_END_ALLOW_THREADS
@@ -135,7 +148,8 @@ static PyObject *one_bit(PyObject *self, PyObject *args)
     const struct sv_values given = values_in(values, is_double);
     struct sv_open left = open_in(open);
     if (sv_checked_level(level) < 0 || !is_key(key, job.key) || first < 0 ||
-        first % SV_TILE_DRAWS || (size_t)out->len != (given.count + 7) / 8)
+        first % SV_TILE_DRAWS || !holds_values(values, is_double) || !holds(open, 8) ||
+        (size_t)out->len != (given.count + 7) / 8)
         return refused(&v, "a key has 32 bytes, tiles 1024 values, and eight bits make a byte");
     job.first = (size_t)first;
     Py_BEGIN_ALLOW_THREADS
@@ -163,16 +177,20 @@ static PyObject *ladder(PyObject *self, PyObject *args)
     const struct sv_values given = values_in(values, is_double);
     struct sv_open left = open_in(open);
     if (sv_checked_level(level) < 0 || !is_key(key, job.key) || first < 0 ||
-        first % SV_TILE_DRAWS || levels < 2 || levels > 256 || width < levels - 1 || width % 16 ||
-        gaps->len < 8 || rows->len != gaps->len * 2 * width ||
-        (size_t)out->len != given.count)
+        first % SV_TILE_DRAWS || levels < 2 || levels > 256 ||
+        width < levels - 1 || width > 256 || width % 16 || !holds(gaps, 4) || !holds(rows, 4) ||
+        gaps->len < 8 || gaps->len > MAX_GAPS || rows->len != gaps->len * 2 * width ||
+        !holds_values(values, is_double) || !holds(open, 8) || (size_t)out->len != given.count)
         return refused(&v, "the ladder's parts do not fit each other");
+    if (!holds(first_law, 8) || !holds(second_law, 8))
+        return refused(&v, "the law's parts are doubles, aligned");
     const size_t law_numbers = (size_t)first_law->len / sizeof(double);
     if ((size_t)second_law->len / sizeof(double) !=
             (is_table ? law_numbers * (size_t)levels : law_numbers) ||
         (is_table ? law_numbers < 2 : law_numbers != (size_t)levels))
         return refused(&v, "the law's parts do not fit the ladder");
     if (narrow_cells < 0 || narrow_cells > 32 ||
+        (narrow_cells && !holds(narrow, 2)) ||
         (narrow_cells && narrow->len != (levels - 1) * 64 * (Py_ssize_t)sizeof(int16_t)))
         return refused(&v, "the narrow ladder has up to 32 cells and a row for each threshold");
     job.narrow = narrow->buf, job.narrow_cells = (size_t)narrow_cells, job.narrow_gap = narrow_gap;
@@ -202,7 +220,8 @@ static PyObject *grid_noise(PyObject *self, PyObject *args)
     const struct sv_values given = values_in(values, 1);
     struct sv_open left = open_in(open);
     if (sv_checked_level(level) < 0 || !is_key(key, job.key) || first < 0 ||
-        first % SV_TILE_WORDS || (size_t)chords->len != 4 * SV_NOISE_CELLS * sizeof(double) ||
+        first % SV_TILE_WORDS || !holds(chords, 8) || !holds(values, 8) || !holds(out, 4) ||
+        !holds(open, 8) || (size_t)chords->len != 4 * SV_NOISE_CELLS * sizeof(double) ||
         (size_t)out->len != given.count * sizeof(int32_t))
         return refused(&v, "the noise table's parts do not fit each other");
     job.first = (size_t)first;

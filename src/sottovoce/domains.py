@@ -58,13 +58,13 @@ def sized_vector(values: ArrayLike, dimension: int) -> Floats:
     """`values` as a contiguous vector of the given dimension, in float32 if that holds them."""
     array = np.asarray(values)
     if array.dtype.kind == "f" and array.dtype.itemsize <= 4 and array.shape == (dimension,):
-        return np.ascontiguousarray(array, dtype=np.float32)
-    return np.ascontiguousarray(_vector(values, dimension))
+        return np.require(array, np.float32, ["C", "A"])
+    return np.require(_vector(values, dimension), np.float64, ["C", "A"])
 
 
 def _vector(values: ArrayLike, dimension: int) -> Vector:
     try:
-        vector = np.asarray(values, dtype=np.float64)
+        vector = np.require(np.asarray(values, dtype=np.float64), requirements=["A"])
     except (TypeError, ValueError) as error:
         raise DomainError(f"expected a vector of numbers: {error}") from None
     if vector.shape != (dimension,):

@@ -19,7 +19,7 @@ _CHUNK = 1 << 20  # whole subtrees
 def square_sum(values: NDArray[np.float32] | NDArray[np.float64]) -> float:
     """The sum of squares of a vector; what overflows is infinite, NaN stays NaN."""
     kernels = native()
-    if kernels is not None and values.flags.c_contiguous:
+    if kernels is not None and values.flags.c_contiguous and values.flags.aligned:
         wide = values.dtype == np.float64
         return float(kernels.library.square_sum(kernels.level, values, wide))
     with np.errstate(over="ignore", invalid="ignore"):

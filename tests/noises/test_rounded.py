@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from planted import FURTHER_BYTES, KEY, Planted, PlantedNumber
+from precise_noise import precise_tail
 from scipy.stats import chisquare
 
 from sottovoce import native
@@ -43,23 +44,6 @@ def sample_rounded(
     """The sampler in numpy, which reads planted keystreams."""
     with native.using("numpy"):
         return rounded.sample_rounded(values, noise, step, keystream)
-
-
-def precise_tail(noise: Noise, threshold: Fraction) -> mpmath.mpf:
-    """P(X > t) for t >= 0 in mpmath, from the densities and not from the code under test."""
-    place = mpmath.mpf(threshold.numerator) / threshold.denominator
-    if isinstance(noise, Gaussian):
-        return mpmath.erfc(place / mpmath.mpf(noise.stddev) / mpmath.sqrt(2)) / 2
-    if isinstance(noise, Laplace):
-        return mpmath.exp(-place / mpmath.mpf(noise.scale)) / 2
-    assert isinstance(noise, Staircase)
-    b, nu = mpmath.exp(-mpmath.mpf(noise.epsilon)), mpmath.mpf(noise.nu)
-    height = (1 - b) / (2 * (nu + b * (1 - nu)))
-    steps = place / mpmath.mpf(noise.step)
-    level = int(mpmath.floor(steps))
-    part = steps - level
-    in_this_step = max(nu - part, 0) + b * (1 - max(nu, part))
-    return b**level * height * (in_this_step + b / (1 - b) * (nu + b * (1 - nu)))
 
 
 def precise_code(value: float, noise: Noise, step: float, word: int, tail_bits: bytes) -> int:

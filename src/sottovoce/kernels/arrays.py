@@ -23,8 +23,8 @@ def vector(values: NDArray[Any]) -> Floats:
     if array.dtype.kind not in "fiu":
         raise DomainError(f"expected numbers, got {array.dtype}")
     if array.dtype.kind == "f" and array.dtype.itemsize <= 4:
-        return np.ascontiguousarray(array, dtype=np.float32)
-    return np.ascontiguousarray(array, dtype=np.float64)
+        return np.require(array, np.float32, ["C", "A"])
+    return np.require(array, np.float64, ["C", "A"])
 
 
 def in_parts(count: int, work: Callable[[int, int, NDArray[np.int64]], int]) -> list[int]:

@@ -58,7 +58,7 @@ def codes_by_chords(
     # `quantile` is relatively wrong by 2^-40 at each of three places that make a chord and its gap,
     # and the roundings of x, of the chord and of the sum are smaller still.
     slack = 8.0 * float(table[0, 0]) * 2.0**-40 + (farthest / step) * 2.0**-50
-    centres = np.ascontiguousarray(values)
+    centres = np.require(values, np.float64, ["C", "A"])
     codes = np.empty(len(values), dtype=np.int32)
     key, room = keystream.spend(), _ROOM
     while True:

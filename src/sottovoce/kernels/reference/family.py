@@ -18,12 +18,14 @@ with some 1e-12, growing slowly with |z|.
 
 import decimal
 import itertools
+import math
 from decimal import Decimal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.domains import Vector
+from sottovoce.errors import DomainError
 from sottovoce.randomness import Keystream
 
 Codes = NDArray[np.uint8]
@@ -82,6 +84,8 @@ def exact_code(
     tilt: float, points: Vector, weights: Vector, word: int, coordinate: int, keystream: Keystream
 ) -> int:
     """The code that the infinitely long uniform number 0.word,extension... selects."""
+    if not math.isfinite(tilt):
+        raise DomainError(f"coordinate {coordinate} is {tilt}; every coordinate must be finite")
     num_bytes = 16
     while True:
         bits = 16 + 8 * num_bytes

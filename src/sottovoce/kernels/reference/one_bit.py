@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.domains import Vector
+from sottovoce.errors import DomainError
 from sottovoce.randomness import Keystream
 
 Bits = NDArray[np.uint8]
@@ -88,6 +89,8 @@ def decide(tilt: float, word: int, coordinate: int, keystream: Keystream) -> int
 
 def exact_bit(tilt: float, word: int, coordinate: int, keystream: Keystream) -> int:
     """The same in arbitrary precision, with as many further random bits as it takes."""
+    if math.isnan(tilt):  # no number of bits would decide
+        raise DomainError(f"coordinate {coordinate} is NaN; every coordinate must be a number")
     num_bytes = 16
     while True:
         size = 16 + 8 * num_bytes
