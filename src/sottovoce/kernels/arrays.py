@@ -1,4 +1,4 @@
-"""What goes into the C kernels: contiguous float32 or float64 vectors, and room for what is left."""
+"""What goes into the C kernels: float32 or float64 vectors, and room for what is left open."""
 
 import os
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def in_parts(count: int, work: Callable[[int, int, NDArray[np.int64]], int]) -> 
             left = np.empty(room, dtype=np.int64)
             room = work(start, min(start + size, count), left)
             if room <= len(left):
-                return left[:room].tolist()
+                return [int(i) for i in left[:room]]
 
     starts = range(0, count, size)
     if threads == 1:

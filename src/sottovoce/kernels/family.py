@@ -16,7 +16,7 @@ from sottovoce.randomness import Keystream
 Codes = NDArray[np.uint8]
 
 MAX_LEVELS = 256
-# As many cells as keep a chord within a quarter of 2^-16, if those are not too many to keep at hand.
+# As many cells as keep a chord within a quarter of 2^-16, if those are not too many to keep.
 _CHORD_ERROR = 0.25 * 2.0**-16
 _FEWEST_CELLS, _MOST_NUMBERS = 4, 1 << 18
 _NARROW_REACH = 0.25  # over which 32 chords are within 2^-15

@@ -49,8 +49,8 @@ class Ladder:
     ) -> "Ladder":
         """Over equal cells between `low` and `high`, given the thresholds at all their edges.
 
-        `errors` says for each cell by how much a threshold may lie off its chord, and `slope` bounds
-        how fast any of them moves with x; both as probabilities.
+        `errors` says for each cell by how much a threshold may lie off its chord, and `slope`
+        bounds how fast any of them moves with x; both as probabilities.
         """
         cells, levels = len(thresholds) - 1, thresholds.shape[1] + 1
         width = -(-(levels - 1) // _PADDING) * _PADDING
@@ -93,7 +93,7 @@ class NarrowLadder:
     def between(
         cls, low: float, high: float, thresholds: Vector, errors: Vector, slope: float
     ) -> "NarrowLadder | None":
-        """As for a `Ladder`; None for too many cells or levels, too steep a rise, or no precision."""
+        """As for a `Ladder`; None for too many cells or levels, or too steep or too wide ones."""
         cells, count = len(thresholds) - 1, thresholds.shape[1]
         rises = HALF_DRAW * np.diff(thresholds, axis=0)
         if cells > NARROW_CELLS or count > NARROW_THRESHOLDS or np.abs(rises).max() > 32766.0:

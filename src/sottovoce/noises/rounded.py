@@ -96,7 +96,7 @@ def _float_codes(
     values: Vector,
     noise: Noise,
     step: float,
-    negative: NDArray[np.uint32],
+    negative: NDArray[np.integer],
     tails: Vector,
     slips: Vector,
 ) -> tuple[Vector, NDArray[np.bool_]]:

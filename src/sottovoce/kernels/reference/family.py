@@ -58,7 +58,7 @@ def sample_exponential_family(
 def _float_codes(
     tilts: Vector, points: Vector, weights: Vector, low: Vector, high: Vector
 ) -> tuple[Codes, NDArray[np.bool_]]:
-    """Codes of uniform numbers from `low` to `high` as float64 sees them, and where it is unsure."""
+    """Codes of uniform numbers from `low` to `high` as float64 sees them; where it is unsure."""
     reach = np.maximum(tilts * points.max(), tilts * points.min())  # the largest exponent
     # Row j holds the mass of levels 0 ... j, not yet divided by the total.
     masses = np.multiply.outer(points, tilts)

@@ -68,7 +68,7 @@ def sample_table(
 def _float_codes(
     positions: Vector, knots: Vector, thresholds: Vector, low: Vector, high: Vector
 ) -> tuple[Codes, NDArray[np.bool_]]:
-    """Codes of uniform numbers from `low` to `high` as float64 sees them, and where it is unsure."""
+    """Codes of uniform numbers from `low` to `high` as float64 sees them; where it is unsure."""
     left = np.clip(np.searchsorted(knots, positions, "right") - 1, 0, len(knots) - 2)
     share = (positions - knots[left]) / (knots[left + 1] - knots[left])
     codes = np.zeros(len(positions), dtype=np.uint8)
