@@ -1,10 +1,12 @@
 """The optional extension: what it refuses, and that nothing but the speed depends on it."""
 
+import math
 import shutil
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from sottovoce.errors import DomainError, ParameterError
 from sottovoce.kernels import one_bit
 from sottovoce.kernels.family import sample_exponential_family
 from sottovoce.kernels.ladder import Affine
+from sottovoce.kernels.reference.one_bit import exact_bit
 from sottovoce.noises.gaussian import Gaussian
 from sottovoce.noises.rounded import sample_rounded
 from sottovoce.randomness import Keystream
@@ -107,20 +110,18 @@ def test_what_is_no_vector_of_numbers_is_refused(level: str, sampler: str, value
 @every_sampler
 def test_no_values_have_no_codes(level: str, sampler: str) -> None:
     with native.using(level):
-        for values in ([], np.zeros(0, dtype=np.float32)):
-            assert SAMPLERS[sampler](values).shape == (0,)
+        assert SAMPLERS[sampler]([]).shape == (0,)
+        assert SAMPLERS[sampler](np.zeros(0, dtype=np.float32)).shape == (0,)
 
 
 @every_level
 def test_not_a_number_is_refused_or_drawn_but_never_waited_for(level: str) -> None:
     """Mechanisms check their input; below them, arbitrary precision would read on for ever."""
-    with native.using(level):
-        try:
-            payload = one_bit.sample_payload(np.full(64, np.nan), 1.0, Keystream(KEY))
-        except DomainError as error:
-            assert "NaN" in str(error)
-        else:
-            assert payload.shape == (8,)
+    with native.using(level), suppress(DomainError):
+        payload = one_bit.sample_payload(np.full(64, np.nan), 1.0, Keystream(KEY))
+        assert payload.shape == (8,)
+    with pytest.raises(DomainError, match="coordinate 5 is NaN"):
+        exact_bit(math.nan, 0, 5, Keystream(KEY))
 
 
 # -- the functions of the extension ----------------------------------------------------------
@@ -145,7 +146,8 @@ def arguments() -> dict[str, list[Any]]:
             1.0, 7,
         ],
         "grid_noise": [
-            0, KEY, 0, 1.0, 0.1, np.zeros((19 << 10, 4)), values, np.zeros(10, dtype=np.int32), left,
+            0, KEY, 0, 1.0, 0.1, np.zeros((19 << 10, 4)), values, np.zeros(10, dtype=np.int32),
+            left,
         ],
     }  # fmt: skip
 
@@ -215,7 +217,7 @@ def test_parts_of_a_ladder_that_do_not_fit_are_refused(at: int, value: Any) -> N
     if (at, value) == (3, 1.0):  # a shift is for doubles
         given[15], given[16] = np.zeros(10, dtype=np.float32), False
     given[at] = value
-    with pytest.raises(ValueError, match="fit|narrow"):
+    with pytest.raises(ValueError, match=r"fit|narrow"):
         native._native.ladder(*given)  # type: ignore[union-attr]
 
 
@@ -302,9 +304,11 @@ def test_a_level_that_nobody_knows_is_refused(
 
 def test_another_level_lasts_as_long_as_its_block() -> None:
     before = native.native()
-    with pytest.raises(RuntimeError, match="inside"), native.using("numpy"):
-        assert native.native() is None
-        raise RuntimeError("inside")
+    inside: list[object] = []
+    with suppress(ZeroDivisionError), native.using("numpy"):
+        inside.append(native.native())
+        inside.append(1 // 0)
+    assert inside == [None]
     assert native.native() == before
 
 

@@ -60,7 +60,7 @@ def misses(seed: int, unit: float) -> Vector:
     generator = np.random.default_rng(seed)
     count = len(coordinates())
     sizes = 10.0 ** generator.uniform(-12.0, 0.5, count)
-    return unit * sizes * generator.choice([-1.0, 1.0], count)
+    return np.asarray(unit * sizes * generator.choice([-1.0, 1.0], count))
 
 
 def filled(chosen: Vector, at: Places, others: Vector, dtype: type) -> NDArray[np.floating]:
@@ -247,7 +247,8 @@ def test_noise_on_a_grid(noise: Noise, grid: float) -> None:
             x = float((middle + mpmath.mpf(1) / 2 + miss) * step - place)
             chosen.append(-x if word & 1 else x)
             middles.append(middle)
-        values = filled(np.array(chosen), places, generator.normal(size=COUNT), np.float64)
+        values = generator.normal(size=COUNT)
+        values[places] = chosen
         expected = []
         for i, number, middle in zip(places.tolist(), numbers(32), middles, strict=True):
             word = Keystream(KEY).draw(32, i)

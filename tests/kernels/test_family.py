@@ -295,8 +295,8 @@ def test_the_size_of_a_chunk_does_not_matter(chunk: int, monkeypatch: pytest.Mon
 
 
 def test_an_undecided_coordinate_reads_its_own_extension_in_any_chunk() -> None:
-    # Numbers exactly on the threshold, so that their further bits alone decide. In the second chunk the
-    # coordinate's place in its chunk and its place in the vector differ.
+    # Numbers exactly on the threshold, so that their further bits alone decide. In the second
+    # chunk the coordinate's place in its chunk and its place in the vector differ.
     boundary, tilt = 1 << 15, 0.7
     (threshold,) = precise_thresholds(tilt, 2)
     with mpmath.workdps(200):

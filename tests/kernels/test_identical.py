@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,7 +55,7 @@ def of_many_scales(generator: np.random.Generator, count: int, top: float) -> Ve
     magnitudes = 10.0 ** np.where(generator.random(count) < 0.3, exponents, near)
     values = magnitudes * generator.choice([-1.0, 1.0], count)
     values[generator.random(count) < 0.02] = 0.0
-    return values
+    return np.asarray(values)
 
 
 @pytest.fixture(params=[1, 3])
@@ -72,7 +73,7 @@ def split(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_one_bit_of_every_size_and_width(size: int, dtype: type) -> None:
-    values = np.random.default_rng(size).normal(0.0, 0.3, size).astype(dtype)
+    values: Any = np.random.default_rng(size).normal(0.0, 0.3, size).astype(dtype)
     check_identical(lambda: one_bit.sample_payload(values, 0.7, Keystream(KEY)))
     check_identical(lambda: one_bit.sample_payload(values, 0.7, Keystream(KEY), scale=0.37))
 
@@ -80,7 +81,7 @@ def test_one_bit_of_every_size_and_width(size: int, dtype: type) -> None:
 @pytest.mark.parametrize("top", [1e-6, 1.0, 40.0, 1e15, 1e38])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_one_bit_of_every_scale(top: float, dtype: type) -> None:
-    values = of_many_scales(np.random.default_rng(3), 30_000, top).astype(dtype)
+    values: Any = of_many_scales(np.random.default_rng(3), 30_000, top).astype(dtype)
     check_identical(lambda: one_bit.sample_payload(values, 1.3, Keystream(KEY)))
 
 
@@ -96,7 +97,7 @@ def test_one_bit_under_any_noise(stddev: float) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_one_bit_on_several_threads(split: int, dtype: type) -> None:
-    values = np.random.default_rng(6).normal(size=10_007).astype(dtype)
+    values: Any = np.random.default_rng(6).normal(size=10_007).astype(dtype)
     check_identical(lambda: one_bit.sample_payload(values, 1.0, Keystream(KEY)))
 
 
@@ -139,7 +140,7 @@ def test_one_bit_of_any_values(
 
 
 def check_family(
-    values: Vector | NDArray[np.float32],
+    values: NDArray[np.floating],
     points: Vector,
     weights: Vector,
     fisher_bound: float,
@@ -402,7 +403,7 @@ def test_noise_of_any_width_on_any_grid(
 @pytest.mark.parametrize("size", [*SIZES, 1 << 20, (1 << 20) + 1, 3_000_001])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_sums_of_squares(size: int, dtype: type) -> None:
-    values = np.random.default_rng(size).normal(size=size).astype(dtype)
+    values: Any = np.random.default_rng(size).normal(size=size).astype(dtype)
     check_identical(lambda: norms.square_sum(values))
     check_identical(lambda: norms.square_sum(values[::-1]))
     exact = math.fsum((values.astype(np.float64) ** 2).tolist()) if size <= 5000 else None

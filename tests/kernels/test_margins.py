@@ -79,11 +79,8 @@ def crude_odds(x: Singles, slope: np.float32, fused: bool) -> Singles:
     c = coefficients().astype(np.float32)
     p = np.full_like(f, c[0])
     for next_one in c[1:]:
-        if fused:
-            p = rounded(p.astype(np.float64) * f + np.float64(next_one))
-        else:
-            p = p * f + next_one
-    return np.ldexp(p, whole.astype(np.int32)) + np.float32(1.0)
+        p = rounded(p.astype(np.float64) * f + next_one) if fused else p * f + next_one
+    return np.asarray(np.ldexp(p, whole.astype(np.int32)) + np.float32(1.0))
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -173,16 +170,19 @@ def tilted(tilts: Vector, design: ExponentialFamily) -> Vector:
     return np.asarray(sums[:, :-1] / sums[:, -1:])
 
 
-FAMILIES = {
-    **{f"hermite-{levels}": lambda n=levels: gauss_hermite(n) for levels in (2, 3, 5, 8, 16, 40)},
-    "interpolated": lambda: interpolated_family(3.0, 2).family,
-}
+def a_family(name: str) -> ExponentialFamily:
+    kind, levels = name.split("-")
+    if kind == "hermite":
+        return gauss_hermite(int(levels))
+    return interpolated_family(3.0, 2).family
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "name", [*(f"hermite-{levels}" for levels in (2, 3, 5, 8, 16, 40)), "interpolated-4"]
+)
 @pytest.mark.parametrize("reach", [1e-3, 0.25, 2.0, 9.0, 300.0])
 def test_the_chords_and_margins_of_families(name: str, reach: float) -> None:
-    design = FAMILIES[name]()
+    design = a_family(name)
     generator = np.random.default_rng(2)
     parts = (design.points.tobytes(), design.weights.tobytes(), float(design.fisher_bound))
     tilts = generator.uniform(-reach, reach, 4000)
@@ -202,20 +202,29 @@ def test_the_chords_and_margins_of_families(name: str, reach: float) -> None:
         check_narrow(narrow, tilts, exact)
 
 
-TABLES = {
-    "mvu-even": lambda: store.find(store.spec_of(5.0, 4, 4)).table,
-    "mvu-uneven": lambda: store.find(store.spec_of(3.0, None, 3)).table,
-    **{
-        f"response-{e:g}-{b}": lambda e=e, b=b: round_pure(randomised_response.generalised(e, b), e)
-        for e in (1.0, 10.5, 11.0, 11.3, 11.6)
-        for b in (1, 2, 3, 4)
-    },
-}
+TABLES = [
+    "mvu-even",
+    "mvu-uneven",
+    *(f"{epsilon}-{bits}" for epsilon in (1.0, 10.5, 11.0, 11.3, 11.6) for bits in (1, 2, 3, 4)),
+]
+
+
+def a_table(name: str) -> IntegerTable:
+    match name.split("-"):
+        case ["mvu", "even"]:
+            return store.find(store.spec_of(5.0, 4, 4)).table
+        case ["mvu", _]:
+            return store.find(store.spec_of(3.0, None, 3)).table
+        case [epsilon, bits]:
+            channel = randomised_response.generalised(float(epsilon), int(bits))
+            return round_pure(channel, float(epsilon))
+        case _:
+            raise AssertionError(name)
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_the_margins_of_tables(name: str) -> None:
-    given: IntegerTable = TABLES[name]()
+    given = a_table(name)
     ladder, narrow = table.ladders_of(given.knots, given.thresholds)
     places = np.random.default_rng(3).uniform(size=40_000)
     columns = given.thresholds[:, :-1].T
@@ -227,9 +236,8 @@ def test_the_margins_of_tables(name: str) -> None:
 
 def test_most_tables_have_a_narrow_ladder() -> None:
     """Or their margins would go untested."""
-    found = [
-        table.ladders_of(t.knots, t.thresholds)[1] for t in (make() for make in TABLES.values())
-    ]
+    tables = [a_table(name) for name in TABLES]
+    found = [table.ladders_of(one.knots, one.thresholds)[1] for one in tables]
     assert sum(narrow is not None for narrow in found) >= 12
 
 
@@ -262,7 +270,7 @@ NOISES: list[Noise] = [
 def test_noise_lies_between_its_chords(noise: Noise) -> None:
     """chord(h + 1) - error <= Q(v) <= chord(h) for v = (h + something in [0, 1)) 2^-32."""
     step = 0.01 * noise.quantile_slope
-    chord_table = chords._chords(noise, step)
+    chord_table = chords._chords(noise, step)  # type: ignore[arg-type]
     generator = np.random.default_rng(6)
     heads = np.unique(
         np.concatenate(

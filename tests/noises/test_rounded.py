@@ -222,9 +222,8 @@ def test_the_margins_cover_what_float64_can_be_off(noise: Noise, step: float) ->
     values = generator.uniform(-1.0, 1.0, 300)
     further = generator.integers(0, 2**64, 300, dtype=np.uint64)
     positive = np.zeros(300, dtype=np.uint32)
-    draws = rounded._float_codes(
-        values, noise, step, positive, heads * 2.0**-32, 1.0 / heads.astype(np.float64)
-    )
+    whole = heads.astype(np.float64)
+    draws = rounded._float_codes(values, noise, step, positive, whole * 2.0**-32, 1.0 / whole)
     tails = (heads + further * 2.0**-64) * 2.0**-32
     longer = rounded._float_codes(values, noise, step, positive, tails, np.full(300, 2.0**-52))
     sure = 0
