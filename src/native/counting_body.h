@@ -74,15 +74,18 @@ static void read_counts(const uint8_t *const *planes, int used, size_t begin, si
     static const uint32_t numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     vu lanes;
     memcpy(&lanes, numbers, sizeof lanes);
-    for (size_t at = begin; at < end; at += LANES / 8) {
-        vu counts = {0};
-        for (int k = 0; k < used; k++) {
-            const uint32_t bits = (uint32_t)word_of(planes[k] + at, LANES / 8);
-            counts |= (((vu){0} + bits) >> lanes & 1) << (uint32_t)k;
+    /* A byte of planes is 8 coordinates: more than a register has lanes on some machines. */
+    enum { BYTES = LANES < 8 ? 1 : LANES / 8 };
+    for (size_t at = begin; at < end; at += BYTES)
+        for (size_t first = 8 * at; first < 8 * (at + BYTES) && first < dimension; first += LANES) {
+            vu counts = {0};
+            for (int k = 0; k < used; k++) {
+                const uint32_t bits = (uint32_t)word_of(planes[k] + at, BYTES) >> (first - 8 * at);
+                counts |= (((vu){0} + bits) >> lanes & 1) << (uint32_t)k;
+            }
+            const size_t room = dimension - first;
+            memcpy(out + first, &counts, 4 * (room < LANES ? room : LANES));
         }
-        const size_t room = dimension - 8 * at;
-        memcpy(out + 8 * at, &counts, 4 * (room < LANES ? room : LANES));
-    }
 }
 
 /* Which of `levels` codes: one counter of a byte for each code but 0. Those of 2 and 4 bits stay
