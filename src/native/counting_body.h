@@ -75,10 +75,11 @@ static void read_counts(const uint8_t *const *planes, int used, size_t first, si
     vu lanes;
     memcpy(&lanes, numbers, sizeof lanes);
     for (size_t i = 0; i < count; i += LANES) {
-        const size_t at = (first + i) / 8;
+        /* A byte of planes is 8 coordinates: more than a register has lanes on some machines. */
+        const size_t at = (first + i) / 8, skipped = (first + i) % 8;
         vu counts = {0};
         for (int k = 0; k < used; k++) {
-            const uint32_t bits = (uint32_t)word_of(planes[k] + at, LANES / 8);
+            const uint32_t bits = (uint32_t)word_of(planes[k] + at, (LANES + 7) / 8) >> skipped;
             counts |= (((vu){0} + bits) >> lanes & 1) << (uint32_t)k;
         }
         if (count - i >= LANES)

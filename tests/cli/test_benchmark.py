@@ -207,6 +207,17 @@ def _decoded(case: privatise.Case, payload: bytes) -> Any:
     return case.mechanism.decode(codes)
 
 
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
+def test_every_level_of_the_kernels_passes_the_checks(bits: int) -> None:
+    case = privatise.case_of("gauss_hermite", 2077, bits)
+    assert isinstance(case.mechanism, GaussHermite)
+    payloads = aggregate.payloads_of(37, 2077, bits)
+    for level in native.levels():
+        with native.using(level):
+            privatise.check(case, privatise.update_of(case.mechanism.input_domain))
+            aggregate.check(case.mechanism, payloads)
+
+
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_plain_and_eager_codes_unpack_what_was_packed(bits: int) -> None:
     import torch
