@@ -2,7 +2,8 @@
 
 The codes are those that `rounds` would send from the same seed; headers are counted and not made,
 and charges are counted in memory. One bit a coordinate has a path of its own: several clients at
-once, on several threads.
+once, on several threads; or on the device where the rows are, if that is a CUDA device and Triton
+is installed. The bits are the same.
 """
 
 import os
@@ -13,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from sottovoce.domains import Vector
+from sottovoce.kernels import cuda
 from sottovoce.kernels.one_bit import sample_rows
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import LevelCodes
@@ -26,6 +28,8 @@ from sottovoce.wire import packing
 _TOGETHER = 1 << 21
 _THREADS = max(1, min(8, os.cpu_count() or 1))
 _MOST_COUNTED = 255  # ones that a byte can count
+_TOGETHER_ON_DEVICE = 1 << 27
+_MOST_ROWS_ON_DEVICE = 4096
 
 
 class PackedMessages(CountedClients):
@@ -48,7 +52,8 @@ class PackedMessages(CountedClients):
             ones = self._count_ones(portion, mechanism, number, uplink)
             clients = len(portion.clients)
             mean_sign = (2.0 * ones - clients) * mechanism.noise_stddev
-            gathering.total += torch.from_numpy(float(portion.weights[0]) * mean_sign)
+            weighted = torch.from_numpy(float(portion.weights[0]) * mean_sign)
+            gathering.total += weighted.to(gathering.total.device)
             return
         self._add_one_by_one(gathering, portion, number, uplink)
 
@@ -60,6 +65,8 @@ class PackedMessages(CountedClients):
         self, portion: Portion, mechanism: GaussHermite, number: int, uplink: int
     ) -> NDArray[np.int64]:
         """How many clients' bits are 1, for each coordinate."""
+        if self._device.type == "cuda" and cuda.available():
+            return self._count_ones_there(portion, mechanism, number, uplink)
         rows = max(1, min(_MOST_COUNTED, _TOGETHER // self.task.dimension))
 
         def work(start: int) -> NDArray[np.int64]:
@@ -76,6 +83,21 @@ class PackedMessages(CountedClients):
             for counted in pool.map(work, range(0, len(portion.clients), rows)):
                 total += counted
         return total
+
+    def _count_ones_there(
+        self, portion: Portion, mechanism: GaussHermite, number: int, uplink: int
+    ) -> NDArray[np.int64]:
+        """The same on the device where the rows are."""
+        from sottovoce.kernels.cuda.counts import OneCounts
+        from sottovoce.kernels.cuda.one_bit import sample_rows
+
+        counted = OneCounts(self.task.dimension, self._device)
+        rows = max(1, min(_MOST_ROWS_ON_DEVICE, _TOGETHER_ON_DEVICE // self.task.dimension))
+        clients = iter(portion.clients)
+        for block in portion.rows.blocks(rows):
+            streams = [self._keystream(next(clients), number, uplink) for _ in block]
+            counted.add(sample_rows(block.contiguous(), mechanism.noise_stddev, streams))
+        return counted.counts.cpu().numpy().astype(np.int64)
 
     def _add_one_by_one(
         self, gathering: Gathering, portion: Portion, number: int, uplink: int
