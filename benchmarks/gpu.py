@@ -16,6 +16,7 @@ import traceback
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -289,12 +290,12 @@ def measure_one_bit(table: Table, size: int) -> None:
     table.add("norm, clip, one bit", seconds, coordinates=size, moved=8.125 * size)
     for dtype in (torch.bfloat16, torch.float64):
         fewer = values[: size // 4].to(dtype)
-        seconds = table.time(lambda given=fewer: one_bit_once(given, Options()))
+        seconds = table.time(partial(one_bit_once, fewer, Options()))
         moved = (fewer.element_size() + 0.125) * len(fewer)
         table.add(f"one bit, {dtype}", seconds, coordinates=len(fewer), moved=moved)
     for shorter in (100_000, 1_000_000, 10_000_000):
         part = values[:shorter]
-        seconds = table.time(lambda given=part: one_bit_once(given, Options()))
+        seconds = table.time(partial(one_bit_once, part, Options()))
         table.add(f"one bit, d = {shorter}", seconds, coordinates=shorter, moved=4.125 * shorter)
     rows = values[: 64 * 1_000_000].view(64, 1_000_000)
     streams = [bytes([i]) * 32 for i in range(64)]
@@ -318,9 +319,7 @@ def measure_counts(table: Table, dimension: int, clients: int) -> None:
     total = float(clients * dimension)
     for block, warps in COUNT_SHAPES:
         counted = OneCounts(dimension, "cuda")
-        seconds = table.time(
-            lambda to=counted, b=block, w=warps: to.add(payloads, block=b, warps=w)
-        )
+        seconds = table.time(partial(counted.add, payloads, block=block, warps=warps))
         name = f"counts, {clients} of {dimension}, block={block} warps={warps}"
         table.add(name, seconds, coordinates=total, moved=moved)
     counted = OneCounts(dimension, "cuda")

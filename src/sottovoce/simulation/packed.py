@@ -2,7 +2,8 @@
 
 The codes are those that `rounds` would send from the same seed; headers are counted and not made,
 and charges are counted in memory. One bit a coordinate has a path of its own: several clients at
-once, on several threads.
+once, on several threads; or on the device where the rows are, if that is a CUDA device and Triton
+is installed. The bits are the same.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 from sottovoce.aggregation.level_counts import LevelCounts
 from sottovoce.channels.means import DecodedMean
 from sottovoce.domains import Vector
+from sottovoce.errors import DomainError
+from sottovoce.kernels import cuda
 from sottovoce.kernels.one_bit import sample_payload
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.randomness import Keystream
@@ -26,6 +29,9 @@ from sottovoce.wire.message import Opened, codes_of, opened_as_sent
 # often, which counts for more than arrays that fit a core's cache.
 _TOGETHER = 1 << 21
 _MOST_ROWS = 255  # that small models have in common: a cohort is to keep every thread busy
+_DIVERGED = "an update is not finite (a diverged model? lower the learning rate)"
+_TOGETHER_ON_DEVICE = 1 << 27
+_MOST_ROWS_ON_DEVICE = 4096
 
 
 class PackedMessages(CountedClients):
@@ -48,7 +54,8 @@ class PackedMessages(CountedClients):
             ones = self._count_ones(portion, mechanism, number, uplink)
             clients = len(portion.clients)
             mean_sign = (2.0 * ones - clients) * mechanism.noise_stddev
-            gathering.total += torch.from_numpy(float(portion.weights[0]) * mean_sign)
+            weighted = torch.from_numpy(float(portion.weights[0]) * mean_sign)
+            gathering.total += weighted.to(gathering.total.device)
             return
         self._add_one_by_one(gathering, portion, number, uplink)
 
@@ -60,6 +67,8 @@ class PackedMessages(CountedClients):
         self, portion: Portion, mechanism: GaussHermite, number: int, uplink: int
     ) -> NDArray[np.uint32]:
         """How many clients' bits are 1, for each coordinate."""
+        if self._device.type == "cuda" and cuda.available():
+            return self._count_ones_there(portion, mechanism, number, uplink)
         rows = max(1, min(_MOST_ROWS, _TOGETHER // self.task.dimension))
 
         def work(start: int) -> NDArray[np.uint8]:
@@ -67,6 +76,8 @@ class PackedMessages(CountedClients):
             streams = [self._keystream(one, number, uplink) for one in portion.clients[part]]
             (block,) = portion.rows.select(part).blocks(rows)
             values = block.cpu().numpy()  # a mean of records stays in float64
+            if not np.isfinite(values).all():
+                raise DomainError(_DIVERGED)
             pairs = zip(values, streams, strict=True)
             return np.stack(
                 [sample_payload(row, mechanism.noise_stddev, one) for row, one in pairs]
@@ -78,6 +89,23 @@ class PackedMessages(CountedClients):
                 counts.add_rows(payloads)
         ones: NDArray[np.uint32] = counts.counts()[0]
         return ones
+
+    def _count_ones_there(
+        self, portion: Portion, mechanism: GaussHermite, number: int, uplink: int
+    ) -> NDArray[np.uint32]:
+        """The same on the device where the rows are."""
+        from sottovoce.kernels.cuda.counts import OneCounts
+        from sottovoce.kernels.cuda.one_bit import sample_rows
+
+        counted = OneCounts(self.task.dimension, self._device)
+        rows = max(1, min(_MOST_ROWS_ON_DEVICE, _TOGETHER_ON_DEVICE // self.task.dimension))
+        clients = iter(portion.clients)
+        for block in portion.rows.blocks(rows):
+            streams = [self._keystream(next(clients), number, uplink) for _ in block]
+            if not bool(torch.isfinite(block).all()):
+                raise DomainError(_DIVERGED)
+            counted.add(sample_rows(block.contiguous(), mechanism.noise_stddev, streams))
+        return np.asarray(counted.counts.cpu().numpy(), dtype=np.uint32)
 
     def _add_one_by_one(
         self, gathering: Gathering, portion: Portion, number: int, uplink: int

@@ -480,8 +480,8 @@ class Drawing:
 
     def complete(self) -> bool:
         """Whether the lists were long enough; waits for the kernels."""
-        self._listed, self._left = self._count.tolist()
-        return max(self._listed, self._left) <= self._capacity
+        listed, self._left = map(int, self._count.tolist())
+        return max(listed, self._left) <= self._capacity
 
     def make_room(self) -> None:
         """For more undecided coordinates than are likely: lists that hold all of them."""
