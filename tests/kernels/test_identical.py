@@ -63,7 +63,7 @@ def split(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     """Even short vectors are split among so many threads."""
     threads = int(request.param)
     monkeypatch.setattr(arrays, "_ALONE", 2)
-    monkeypatch.setattr(arrays, "THREADS", threads)
+    monkeypatch.setenv("SOTTOVOCE_THREADS", str(threads))
     return threads
 
 

@@ -221,7 +221,7 @@ def test_the_margins_cover_what_float64_can_be_off(noise: Noise, step: float) ->
     heads = (2.0 ** generator.uniform(12.0, 31.0, 300)).astype(np.int64)
     values = generator.uniform(-1.0, 1.0, 300)
     further = generator.integers(0, 2**64, 300, dtype=np.uint64)
-    positive = np.zeros(300, dtype=np.uint32)
+    positive = np.zeros(300, dtype=np.bool_)
     whole = heads.astype(np.float64)
     draws = rounded._float_codes(values, noise, step, positive, whole * 2.0**-32, 1.0 / whole)
     tails = (heads + further * 2.0**-64) * 2.0**-32
