@@ -1,6 +1,6 @@
 """Everything that is measured, on one page: `make bench` writes results/benchmarks.md.
 
-    python benchmarks/bench.py [--quick] [--out results/benchmarks.md] [--peers PYTHON]
+    python benchmarks/bench.py [--quick] [--no-scripts] [--peers PYTHON] [--out PAGE]
 
 A row is what a `sottovoce benchmark` command gives, and says which. A wrong result ends all of it
 with exit 1; slowness never does. Peers are measured by the interpreter that --peers names, which
@@ -69,13 +69,17 @@ _SOME_FRACTION = 0.25  # of the limit: below it a row is named
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Plain)
     parser.add_argument("--quick", action="store_true", help="tiny sizes: does everything run?")
+    parser.add_argument("--no-scripts", action="store_true", help="only what commands measure")
     parser.add_argument("--peers", default=sys.executable, help="a Python that has the peers")
     parser.add_argument("--out", type=Path, default=_HERE.parent / "results" / "benchmarks.md")
     given = parser.parse_args()
     try:
-        page = "\n".join(_page(given.quick, given.peers)) + "\n"
+        lines = list(_page(given.quick, given.peers))
+        if not (given.quick or given.no_scripts):
+            lines += [line for script, about in _SCRIPTS for line in _output(script, about)]
     except WrongResult as wrong:
         sys.exit(f"wrong result, nothing was written: {wrong}")
+    page = "\n".join(lines) + "\n"
     write_atomic(given.out, page.encode())
     print(f"wrote {given.out}")
 
@@ -107,9 +111,6 @@ def _page(quick: bool, peers: str) -> Iterator[str]:
     yield from _peers(peers, quick)
     yield from _designs(quick)
     yield from _accountants(quick)
-    if not quick:
-        for script, about in _SCRIPTS:
-            yield from _output(script, about)
 
 
 def _measured(kind: str, given: Found, quick: bool) -> tuple[str, Found]:

@@ -82,6 +82,15 @@ def test_account_without_its_peer(cli: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert "absent" in found["notes"]["dp_accounting"]
 
 
+def test_nothing_is_remembered_from_one_measurement_to_the_next() -> None:
+    seen: list[float] = []
+    for _ in range(2):
+        action = account._never_twice(seen.append, 0.5)
+        action()
+        action()
+    assert len(set(seen)) == 4
+
+
 def test_an_epsilon_below_its_reference_exits_1(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(account, "exact_randomised_response", lambda *_: 50.0)
     command = f"account --mechanism randomised_response --rounds 10 {QUICK}"

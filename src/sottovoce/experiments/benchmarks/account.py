@@ -41,6 +41,7 @@ WORST_FOUND = {
 }
 _THREE_DIGITS = 2e-3
 _RESPONSE_EPSILON = 1.0
+_numbers = itertools.count(1)  # of all calls in this process: what is remembered outlives each
 _MOST_EXACT_ROUNDS = 100_000  # the binomial law is added up term by term
 
 
@@ -132,8 +133,7 @@ def _about_the_peer(mechanism: str, rounds: int) -> str:
 
 def _never_twice(action: Callable[[float], object], value: float) -> Callable[[], object]:
     """The action at values that differ in their last digits, so that nothing is remembered."""
-    numbers = itertools.count(1)
-    return lambda: action(value * (1.0 + 1e-9 * next(numbers)))
+    return lambda: action(value * (1.0 + 1e-9 * next(_numbers)))
 
 
 def _calibrated(rho: float, rate: float, rounds: int, epsilon: float) -> float:
