@@ -1,5 +1,7 @@
 """Clipping on the way gives the bytes of clipping first."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -49,8 +51,8 @@ def updates(name: str, dimension: int, seed: int, reach: float) -> np.ndarray:
     generator = np.random.default_rng(seed)
     if "box" in name:
         middle = 100.5 if "far" in name else 0.0
-        return middle + generator.uniform(-reach, reach, dimension)
-    return reach * generator.normal(size=dimension) / np.sqrt(dimension)
+        return np.asarray(middle + generator.uniform(-reach, reach, dimension))
+    return np.asarray(reach * generator.normal(size=dimension) / np.sqrt(dimension))
 
 
 def first_clipped(mechanism: Mechanism, update: np.ndarray) -> bytes:
@@ -68,7 +70,7 @@ def test_payloads_are_those_of_projected_codes(
 ) -> None:
     mechanism = registry.find(kind).build(domain_of(where, dimension), parameters)
     for reach in (0.1, 1.0, 4.0):
-        update = updates(where, dimension, seed=3, reach=reach).astype(dtype)
+        update: Any = updates(where, dimension, seed=3, reach=reach).astype(dtype)
         found = set()
         for level in native.levels():
             with native.using(level):

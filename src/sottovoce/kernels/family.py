@@ -38,7 +38,8 @@ def sample_exponential_family(
     decide only how fast this is.
     """
     kernels, vector = native(), arrays.vector(np.asarray(values))
-    if kernels is None or len(points) > MAX_LEVELS or not 2.0**-60 < reach < 2.0**60:
+    fits = affine.is_moderate and 2.0**-60 < reach < 2.0**60 and len(points) <= MAX_LEVELS
+    if kernels is None or not fits:
         tilts = affine(vector.astype(np.float64, copy=False))
         return reference.sample_exponential_family(tilts, points, weights, keystream)
     family = (points.tobytes(), weights.tobytes(), float(fisher_bound))

@@ -22,6 +22,7 @@ DRAW, HALF_DRAW = 2.0**16, 2.0**15
 NARROW_CELLS, NARROW_THRESHOLDS = 32, 15
 _NARROW_MARGIN = 2.0**12  # beyond it the first pass would decide little; thresholds fit 16 bits
 _FAR = 4.0
+_SLOPES = 2.0**-100, 2.0**100
 _PADDING = 16  # thresholds are compared in whole vectors
 # float32: an edge's value, the rise, its product, their sum, the gap and w + gap, each at most 2^-8
 # wrong as long as nothing exceeds 2^17.
@@ -145,6 +146,11 @@ class Affine:
 
     def at(self, x: float) -> float:
         return (x - self.shift) * self.scale / self.divisor
+
+    @property
+    def is_moderate(self) -> bool:
+        """Whether float32 has the range for x, and for how many cells a unit of it is."""
+        return _SLOPES[0] <= abs(self.scale / self.divisor) <= _SLOPES[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

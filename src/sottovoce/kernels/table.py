@@ -60,7 +60,7 @@ def sample_table(
         ends = affine.at(float(vector.min())), affine.at(float(vector.max()))
         if not (first - _SLACK <= ends[0] and ends[1] <= last + _SLACK):  # also refuses NaN
             raise DomainError(f"places on the table must lie between {first:g} and {last:g}")
-    if kernels is None or table.thresholds.shape[1] > MAX_LEVELS:
+    if kernels is None or table.thresholds.shape[1] > MAX_LEVELS or not affine.is_moderate:
         places = np.clip(affine(vector.astype(np.float64, copy=False)), first, last)
         return reference.sample_table(places, knots, table.thresholds, table.cumulative, keystream)
     ladders = _ladders.get(table)

@@ -54,7 +54,7 @@ def codes_by_chords(
     kernels: Native,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """round((x + noise)/step), and the coordinates for which the chords cannot tell."""
-    table = _chords(noise, step)  # type: ignore[arg-type]  # noises are frozen dataclasses
+    table = _chords(noise, step)  # noises are frozen dataclasses
     # `quantile` is relatively wrong by 2^-40 at each of three places that make a chord and its gap,
     # and the roundings of x, of the chord and of the sum are smaller still.
     slack = 8.0 * float(table[0, 0]) * 2.0**-40 + (farthest / step) * 2.0**-50
