@@ -34,9 +34,10 @@ INLINE uint32_t compare_one(vf odds, vf word, uint32_t *maybe)
     return mask_ge(place, spread(65536.0f * (1.0f + ODDS_MARGIN)));
 }
 
+/* What LANES coordinates from `at` on could not decide: their bits, right this time. */
 static __attribute__((noinline)) uint32_t settle(const struct sv_one_bit *job, const void *tile,
                                                  int is_double, size_t at, size_t left,
-                                                 size_t first, const vf *words, uint32_t mask,
+                                                 size_t first, const vu *draws, uint32_t mask,
                                                  uint32_t differing, struct sv_open *open)
 {
     for (; differing; differing &= differing - 1) {
@@ -45,10 +46,18 @@ static __attribute__((noinline)) uint32_t settle(const struct sv_one_bit *job, c
         if (i >= left)
             continue; /* padding */
         const double x = is_double ? ((const double *)tile)[i] : ((const float *)tile)[i];
-        const uint32_t bit = sv_decided_bit(job, x, (uint32_t)(*words)[l], first + i, open);
+        const uint32_t bit = (uint32_t)sv_decided_bit(job, x, (*draws)[l], first + i, open);
         mask = (mask & ~(1u << l)) | bit << l;
     }
     return mask;
+}
+
+INLINE void store_mask(uint8_t *out, size_t at, uint32_t mask)
+{
+    if (LANES >= 8)
+        memcpy(out + at / 8, &mask, LANES / 8);
+    else
+        out[at / 8] = (uint8_t)(at % 8 ? out[at / 8] | mask << at % 8 : mask);
 }
 
 /* A tile of 1024 values, of which the first `left` matter: 128 bytes. */
@@ -60,18 +69,21 @@ INLINE void one_bit_tile(const struct sv_one_bit *job, const void *tile, int is_
     vu x[16];
     for (size_t group = 0; group < SV_TILE_BLOCKS; group += LANES) {
         chacha_blocks(job->key, block + (uint32_t)group, x);
-        for (size_t k = 0; k < 32; k++) {
-            const size_t at = 32 * k + group;
-            const vu draw = k & 1 ? x[k / 2] >> 16 : x[k / 2] & 0xffff;
-            const vf word = __builtin_convertvector((vi)draw, vf);
-            const vf value = load_floats(tile, is_double, at, 0.0);
-            uint32_t maybe, mask = compare_one(odds(value, slope), word, &maybe);
-            if (__builtin_expect(mask != maybe, 0))
-                mask = settle(job, tile, is_double, at, left, first, &word, mask, mask ^ maybe, open);
-            if (LANES >= 8)
-                memcpy(out + at / 8, &mask, LANES / 8);
-            else
-                out[at / 8] = (uint8_t)(at % 8 ? out[at / 8] | mask << at % 8 : mask);
+        for (size_t w = 0; w < 16; w++) { /* a word is two draws, for coordinates 32 apart */
+            const size_t at[2] = {64 * w + group, 64 * w + 32 + group};
+            const vu draws[2] = {x[w] & 0xffff, x[w] >> 16};
+            uint32_t masks[2], maybe[2];
+            for (int h = 0; h < 2; h++) {
+                const vf word = __builtin_convertvector((vi)draws[h], vf);
+                const vf value = load_floats(tile, is_double, at[h], 0.0);
+                masks[h] = compare_one(odds(value, slope), word, &maybe[h]);
+            }
+            if (__builtin_expect(masks[0] != maybe[0] || masks[1] != maybe[1], 0))
+                for (int h = 0; h < 2; h++)
+                    masks[h] = settle(job, tile, is_double, at[h], left, first, &draws[h], masks[h],
+                                      masks[h] ^ maybe[h], open);
+            store_mask(out, at[0], masks[0]);
+            store_mask(out, at[1], masks[1]);
         }
     }
 }
