@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from sottovoce import parameters
 from sottovoce.errors import ParameterError
-from sottovoce.kernels.cuda.chacha import PREPARED, main_block, prepare, prepared_words
+from sottovoce.kernels.cuda.chacha import main_block, prepare, prepared_words
 from sottovoce.kernels.cuda.place import checked, on_device, placed
 from sottovoce.randomness import Keystream
 
