@@ -3,6 +3,8 @@
 Without a working compiler the package installs all the same, and numpy gives the same bits.
 """
 
+from glob import glob
+
 from setuptools import Extension, setup
 
 setup(
@@ -11,9 +13,20 @@ setup(
             "sottovoce._native",
             sources=[
                 f"src/native/{name}.c"
-                for name in ("module", "sampling", "server", "portable", "avx2", "avx512")
+                for name in (
+                    "module",
+                    "buffers",
+                    "sampling",
+                    "extension",
+                    "server",
+                    "packing",
+                    "sums",
+                    "portable",
+                    "avx2",
+                    "avx512",
+                )
             ],
-            depends=["src/native/*.h"],
+            depends=sorted(glob("src/native/*.h")),
             # Contracted multiply-adds would round differently on machines that have them.
             extra_compile_args=["-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno"],
             define_macros=[("Py_LIMITED_API", "0x030B0000")],

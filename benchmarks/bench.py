@@ -1,88 +1,325 @@
-"""Speed of the reference kernels, as ratios within one run. Wrong results fail; slow ones never do.
+"""Everything that is measured, on one page: `make bench` writes results/benchmarks.md.
 
-make bench        prints a table
+    python benchmarks/bench.py [--quick] [--out results/benchmarks.md] [--peers PYTHON]
+
+A row is what a `sottovoce benchmark` command gives, and says which. A wrong result ends all of it
+with exit 1; slowness never does. Peers are measured by the interpreter that --peers names, which
+may be of an environment of its own: they do not all get along with what we need.
 """
 
-import time
-from collections.abc import Callable
-from functools import partial
+import argparse
+import datetime
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
-import numpy as np
+from sottovoce import __version__
+from sottovoce.experiments.benchmarks import account, aggregate, design, privatise, simulate
+from sottovoce.experiments.benchmarks.measurement import WrongResult, machine, version
+from sottovoce.files import write_atomic
 
-from sottovoce.aggregation.mean import StreamingMean
-from sottovoce.domains import L2Ball, Vector
-from sottovoce.mechanisms.gauss_hermite import GaussHermite
-from sottovoce.mechanisms.gaussian import Gaussian
-from sottovoce.mechanisms.mechanism import Codes, Mechanism
-from sottovoce.mechanisms.registry import find
-from sottovoce.randomness import SeededRandomness, SystemRandomness
-from sottovoce.wire import packing
-
-DIMENSION = 1_000_000
-REPETITIONS = 5
-
-
-def seconds(action: Callable[[], object]) -> float:
-    """The best of a few repetitions."""
-    times = []
-    for _ in range(REPETITIONS):
-        start = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
-def encode_afresh(mechanism: Mechanism, values: Vector) -> Codes:
-    return mechanism.encode(values, SystemRandomness().stream())
+_HERE = Path(__file__).resolve().parent
+Found = dict[str, Any]
+_MEASURES: dict[str, tuple[Callable[..., Found], str]] = {
+    "privatise": (privatise.measure, privatise.UNIT),
+    "aggregate": (aggregate.measure, aggregate.UNIT),
+    "simulate": (simulate.measure, simulate.UNIT),
+    "design": (design.measure, design.UNIT),
+    "account": (account.measure, account.UNIT),
+}
+_SPEEDS: tuple[tuple[str, str, Found], ...] = (
+    ("client, 1 bit", "privatise", {"bits": 1}),
+    ("client, 2 bits", "privatise", {"bits": 2}),
+    ("client, 4 bits", "privatise", {"bits": 4}),
+    ("client, 8 bits", "privatise", {"bits": 8}),
+    ("client, MVU table of 3 bits", "privatise", {"mechanism": "mvu"}),
+    ("client, Gaussian on a grid, 16 bits", "privatise", {"mechanism": "discrete_gaussian"}),
+    ("server, 1 bit", "aggregate", {"bits": 1}),
+    ("server, 2 bits", "aggregate", {"bits": 2}),
+    ("server, 4 bits", "aggregate", {"bits": 4}),
+    ("server, 8 bits", "aggregate", {"bits": 8, "clients": 200}),
+    ("whole simulated rounds, 1 bit", "simulate", {}),
+    ("MVU design, 3 bits in and out", "design", {}),
+    ("epsilon of 1000 sampled Gaussians", "account", {}),
+)
+# Scripts with measurements of their own, and what each is about.
+_SCRIPTS: tuple[tuple[str, str], ...] = (
+    ("exactness.py", "Codes against a reference written apart from the kernels"),
+    ("designs.py", "Envelopes over metric designs"),
+    ("rotated_mse.py", "What a few bits lose on rotated updates"),
+    ("ledger.py", "The ledger"),
+    ("plan.py", "Predicted and simulated errors"),
+    ("deployment.py", "Rounds between machines"),
+)
+_QUICK: dict[str, Found] = {
+    "privatise": {"dimension": 1000},
+    "aggregate": {"dimension": 1000, "clients": 4},
+    "simulate": {"dimension": 100, "clients": 8},
+    "design": {"input_bits": 1, "bits": 1},
+    "account": {"rounds": 2},
+}
+_FIRST_CALL_SECONDS = 0.05  # what one would hope
+_SOME_FRACTION = 0.25  # of the limit: below it a row is named
 
 
 def main() -> None:
-    ball = L2Ball(dimension=DIMENSION, radius=1.0)
-    values = ball.project(np.random.default_rng(0).normal(size=DIMENSION))
-    numpy_generator = np.random.default_rng(1)
-    baseline = seconds(lambda: values + numpy_generator.normal(size=DIMENSION))
-    rows = [("numpy Gaussian noise, no packing (the yardstick)", baseline)]
-    rows.append(("ChaCha20 words", seconds(lambda: SystemRandomness().stream().words(DIMENSION))))
-    gaussian = Gaussian(input_domain=ball, noise_multiplier=5.0)
-    rows.append(("gaussian encode", seconds(partial(encode_afresh, gaussian, values))))
-    rows.append(
-        (
-            "numpy Gaussian noise, rounded to a grid",
-            seconds(lambda: np.rint((values + numpy_generator.normal(size=DIMENSION)) / 0.1)),
-        )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Plain)
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: does everything run?")
+    parser.add_argument("--peers", default=sys.executable, help="a Python that has the peers")
+    parser.add_argument("--out", type=Path, default=_HERE.parent / "results" / "benchmarks.md")
+    given = parser.parse_args()
+    try:
+        page = "\n".join(_page(given.quick, given.peers)) + "\n"
+    except WrongResult as wrong:
+        sys.exit(f"wrong result, nothing was written: {wrong}")
+    write_atomic(given.out, page.encode())
+    print(f"wrote {given.out}")
+
+
+class _Plain(argparse.RawDescriptionHelpFormatter):
+    """The docstring as it is written."""
+
+
+def _page(quick: bool, peers: str) -> Iterator[str]:
+    here = machine()
+    kinds = ", ".join(
+        f"{name} {found}" for name in ("numpy", "scipy", "torch") if (found := here[name])
     )
-    for kind in ("discrete_gaussian", "discrete_laplace"):
-        given = {"noise_multiplier": 5.0, "bits": 16, "steps_per_radius": "auto"}
-        rounded = find(kind).build(ball, given)
-        assert len(np.unique(rounded.encode(values, SeededRandomness(1).stream("bench")))) > 10_000
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    yield "# Benchmarks"
+    yield ""
+    yield (
+        f"Written by `make bench` on {today}: {here['processor']}, {here['cores']} cores, "
+        f"{here['system']}; sottovoce {__version__}, Python {here['python']}, {kinds}. Every "
+        "result was checked before it was timed. Ratios are within one run; absolute numbers are "
+        "this machine's, and of whatever else ran on it. "
+        "[docs/benchmarks.md](../docs/benchmarks.md) says how to read them."
+    )
+    if quick:
+        yield "\nTiny sizes (`--quick`): these numbers say nothing about speed."
+    speeds = [(name, *_measured(kind, given, quick)) for name, kind, given in _SPEEDS]
+    yield from _speeds(speeds)
+    yield from _shortfalls(speeds)
+    yield from _peers(peers, quick)
+    yield from _designs(quick)
+    yield from _accountants(quick)
+    if not quick:
+        for script, about in _SCRIPTS:
+            yield from _output(script, about)
+
+
+def _measured(kind: str, given: Found, quick: bool) -> tuple[str, Found]:
+    """The command, and what it finds."""
+    options = {**given, **_QUICK[kind]} if quick else given
+    command = "sottovoce benchmark " + " ".join(
+        [kind, *(f"--{name.replace('_', '-')} {value}" for name, value in options.items())]
+    )
+    print(command, flush=True)
+    measure, _ = _MEASURES[kind]
+    return command, measure(**options, **({"seconds": 0.05} if quick else {}))
+
+
+def _speeds(speeds: Sequence[tuple[str, str, Found]]) -> Iterator[str]:
+    yield "\n## Speed\n"
+    yield from _table(
+        ["what", "measured", "to numpy", "to torch", "limit", "reached", "kernels", "command"],
+        [
+            [
+                name,
+                _speed(command, found),
+                _times(found["ratio_to_numpy"]),
+                _times(found["ratio_to_torch"]),
+                _speed(command, found, "limit_per_second"),
+                _percent(found["fraction_of_limit"]),
+                found["kernels"],
+                f"`{command}`",
+            ]
+            for name, command, found in speeds
+        ],
+    )
+    yield "\nThe limits, measured in the same runs:\n"
+    limits: dict[str, list[str]] = {}
+    for name, _, found in speeds:
+        if found["limit"]:
+            limits.setdefault(found["limit"], []).append(name)
+    yield from (f"- {'; '.join(names)}: {limit}" for limit, names in limits.items())
+    yield "\nThe first call in a fresh process, after its imports:\n"
+    yield from _table(
+        ["what", "first call", "second call"],
+        [
+            [name, *(f"{1e3 * found[key]:.1f} ms" for key in _CALLS)]
+            for name, _, found in speeds
+            if _CALLS[0] in found
+        ],
+    )
+
+
+_CALLS = ("first_call_seconds", "second_call_seconds")
+
+
+def _shortfalls(speeds: Sequence[tuple[str, str, Found]]) -> Iterator[str]:
+    """In words, where something is below what one would hope."""
+    lines = []
+    for name, _, found in speeds:
+        for what in ("numpy", "torch", "scipy"):
+            ratio = found.get(f"ratio_to_{what}")
+            if ratio is not None and ratio < 1.0:
+                note = found["notes"].get(what, "")
+                lines.append(f"{name}: {1.0 / ratio:.2g} times slower than {what} ({note})")
+        fraction = found["fraction_of_limit"]
+        if fraction is not None and fraction < _SOME_FRACTION:
+            lines.append(f"{name}: {_percent(fraction)} of the limit")
+        if found.get(_CALLS[0], 0.0) > _FIRST_CALL_SECONDS:
+            lines.append(f"{name}: the first call takes {1e3 * found[_CALLS[0]]:.0f} ms")
+    if lines:
+        yield "\nBelow what one would hope:\n"
+        yield from (f"- {line}" for line in lines)
+
+
+def _peers(python: str, quick: bool) -> Iterator[str]:
+    dimension, seconds = (1000, 0.05) if quick else (10**6, 1.0)
+    print("peers", flush=True)
+    printed = _printed([python, str(_HERE / "peers.py"), str(dimension), str(seconds)])
+    ours, *others = json.loads(printed.splitlines()[-1])
+    yield "\n## Peers\n"
+    yield (
+        f"Other libraries on a float32 update of {dimension} coordinates, one thread, all in one "
+        f"process. They do other things than we do: the table says which. {ours['peer']}, "
+        f"{ours['what']}: {_number(ours[privatise.UNIT])} coordinates/s.\n"
+    )
+    rows = [
+        [
+            row["peer"],
+            row["version"] or "absent",
+            row["what"],
+            row["absent"] or f"{_number(row[privatise.UNIT])} coordinates/s",
+            "" if row["absent"] else _times(ours[privatise.UNIT] / row[privatise.UNIT]),
+        ]
+        for row in others
+    ]
+    yield from _table(["peer", "version", "what", "measured", "ours is"], rows)
+
+
+def _designs(quick: bool) -> Iterator[str]:
+    yield "\n## Designs\n"
+    yield (
+        "The sum of variances of MVU designs beside the best known before, and beside a lower "
+        "bound that no design can pass.\n"
+    )
+    known = [(bits, epsilon) for bits, values in design.BEST_KNOWN.items() for epsilon in values]
+    rows = []
+    for (input_bits, bits), epsilon in known[:2] if quick else known:
+        print(f"design {input_bits} {bits} {epsilon}", flush=True)
+        found = design.measure(epsilon=epsilon, input_bits=input_bits, bits=bits, seconds=0.01)
         rows.append(
-            (f"{kind} 16 bit, encode", seconds(partial(encode_afresh, rounded, values))),
+            [
+                f"{found['input_bits']}, {bits}",
+                f"{epsilon:g}",
+                f"{found['sum_of_variances']:.6g}",
+                f"{found['variance_over_best_known'] - 1.0:+.1e}",
+                f"{found['variance_over_lower_bound'] - 1.0:.2%}",
+                f"{1.0 / found[design.UNIT]:.2f}",
+                f"{found['max_bias']:.1e}",
+            ]
         )
-    for levels in (2, 4, 16):
-        mechanism = GaussHermite(input_domain=ball, levels=levels, noise_multiplier=5.0)
-        bits = mechanism.code_format().bits
+    yield from _table(
+        ["bits in, out", "epsilon", "variance", "to best", "above the bound", "seconds", "bias"],
+        rows,
+    )
 
-        def privatise(mechanism: GaussHermite = mechanism, bits: int = bits) -> bytes:
-            return packing.pack(mechanism.encode(values, SystemRandomness().stream()), bits)
 
-        codes = mechanism.encode(values, SeededRandomness(1).stream("bench"))
-        packed = packing.pack(codes, bits)
-        assert np.array_equal(packing.unpack(packed, DIMENSION, bits), codes)
-        total = StreamingMean(DIMENSION)
+def _accountants(quick: bool) -> Iterator[str]:
+    yield "\n## Accountants\n"
+    yield (
+        f"Epsilon at delta = {account.DELTA:g}. References: Google's dp-accounting "
+        f"({version('dp-accounting') or 'absent'}) for Gaussians, the exact binomial law for "
+        "randomised response, the worst that a search over neighbours found for one release of "
+        "bits.\n"
+    )
+    cases: list[Found] = [
+        {"mechanism": "gaussian"},
+        {"mechanism": "gaussian", "rounds": 100_000},
+        {"mechanism": "randomised_response"},
+        *({"mechanism": "one_bit", "dimension": d} for d in (1, 10, 1000)),
+        *(
+            {"mechanism": "one_bit", "dimension": d, "rho": rho, "rate": 1.0, "rounds": 1}
+            for rho, by_dimension in account.WORST_FOUND.items()
+            for d in by_dimension
+        ),
+    ]
+    rows = []
+    for given in itertools.islice(cases, 2, 8) if quick else cases:
+        print(f"account {given}", flush=True)
+        found = account.measure(**given, seconds=0.01)
+        reference, peer = found["reference_epsilon"], found["ratio_to_dp_accounting"]
+        rows.append(
+            [
+                found["mechanism"].replace("_", " "),
+                f"{found['rho']:g}",
+                str(found["dimension"]) if found["mechanism"] == "one_bit" else "",
+                f"{found['rate']:g}",
+                str(found["rounds"]),
+                f"{found['epsilon']:.6f}",
+                found["accountant"],
+                "" if reference is None else f"{reference:.6g}",
+                f"{1e3 / found[account.UNIT]:.3g}",
+                "" if peer is None else _times(peer),
+            ]
+        )
+    yield from _table(
+        ["release", "rho", "d", "rate", "rounds", "epsilon", "by", "reference", "ms", "to Google"],
+        rows,
+    )
 
-        def aggregate(
-            mechanism: GaussHermite = mechanism,
-            bits: int = bits,
-            packed: bytes = packed,
-            total: StreamingMean = total,
-        ) -> None:
-            total.add(mechanism.decode(packing.unpack(packed, DIMENSION, bits)), 1.0)
 
-        rows.append((f"gauss_hermite {bits} bit, encode and pack", seconds(privatise)))
-        rows.append((f"gauss_hermite {bits} bit, unpack, decode, add", seconds(aggregate)))
-    print(f"{'what':<52}{'Mcoord/s':>10}{'ratio to numpy':>16}")
-    for name, elapsed in rows:
-        print(f"{name:<52}{DIMENSION / elapsed / 1e6:>10.1f}{baseline / elapsed:>16.2f}")
+def _output(script: str, about: str) -> Iterator[str]:
+    """What a script prints, as it is."""
+    print(script, flush=True)
+    printed = _printed([sys.executable, str(_HERE / script)])
+    yield f"\n## {about}\n"
+    yield f"`python benchmarks/{script}`\n"
+    yield f"```\n{printed.strip()}\n```"
+
+
+def _printed(command: list[str]) -> str:
+    """What a process of its own prints; one that fails ends everything."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=_HERE.parent)
+    if done.returncode:
+        what = f"{done.stdout[-500:]}{done.stderr[-2000:]}"
+        raise WrongResult(f"{' '.join(command)} failed: {what}")
+    return done.stdout
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{'---|' * len(heads)}"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+
+
+def _speed(command: str, found: Found, key: str | None = None) -> str:
+    """The speed (or another of the same unit) that a command measured."""
+    unit = _MEASURES[command.split()[2]][1]
+    value = found[key or unit]
+    return "" if value is None else f"{_number(value)} {unit.removesuffix('_per_second')}/s"
+
+
+def _number(value: float) -> str:
+    for size, name in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
+        if value >= size:
+            return f"{value / (1e3 if size == 1e4 else size):.3g}{name}"
+    return f"{value:.3g}"
+
+
+def _times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.3g} x"
+
+
+def _percent(fraction: float | None) -> str:
+    return "" if fraction is None else f"{fraction:.2g}" if fraction < 0.01 else f"{fraction:.0%}"
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from sottovoce.errors import ParameterError
 from sottovoce.kernels.cuda import norm
 from sottovoce.kernels.cuda.counts import OneCounts
 from sottovoce.kernels.cuda.one_bit import Drawing, Options, sample_rows
-from sottovoce.kernels.one_bit import exact_bit
+from sottovoce.kernels.reference.one_bit import exact_bit
 from sottovoce.randomness import Keystream
 
 TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)

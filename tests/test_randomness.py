@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sottovoce import native
 from sottovoce.errors import ParameterError, RandomnessError
 from sottovoce.randomness import (
     Keystream,
@@ -102,6 +103,93 @@ def test_even_an_empty_request_spends_the_stream() -> None:
     keystream.words(0)
     with pytest.raises(RandomnessError, match="served an input already"):
         keystream.words(1)
+
+
+every_level = pytest.mark.parametrize("level", native.levels())
+
+
+def drawn(key: bytes, bits: int, coordinate: int) -> int:
+    """A coordinate's draw, from the cipher's own stream and the layout in words."""
+    per_block = 512 // bits
+    tile, rest = divmod(coordinate, 32 * per_block)
+    place, lane = divmod(rest, 32)
+    start = 64 * (32 * tile + lane) + place * bits // 8
+    whole = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
+    stream = whole.update(bytes(start + bits // 8))
+    return int.from_bytes(stream[start:], "little")
+
+
+@every_level
+@pytest.mark.parametrize("bits", [16, 32])
+@pytest.mark.parametrize("count", [0, 1, 31, 33, 511, 512, 513, 1023, 1024, 1025, 5000])
+def test_draws_have_the_documented_layout(level: str, bits: int, count: int) -> None:
+    key = bytes(range(32))
+    with native.using(level):
+        draws = Keystream(key).draws(bits, count)
+    assert draws.shape == (count,)
+    assert draws.dtype.itemsize == bits // 8
+    for i in {*range(0, count, 97), *range(max(0, count - 40), count)}:
+        assert draws[i] == drawn(key, bits, i)
+
+
+@every_level
+@pytest.mark.parametrize("bits", [16, 32])
+def test_single_draws_are_those_of_the_whole(level: str, bits: int) -> None:
+    key = bytes(range(1, 33))
+    whole = Keystream(key).draws(bits, 3000)
+    wanted = np.array([0, 1, 31, 32, 511, 512, 1023, 1024, 2999, 5])
+    with native.using(level):
+        keystream = Keystream(key)
+        assert keystream.draws_at(bits, wanted).tolist() == whole[wanted].tolist()
+        assert keystream.draws_at(bits, wanted[:0]).tolist() == []
+        assert [keystream.draw(bits, int(i)) for i in wanted] == whole[wanted].tolist()
+        far = np.array([2**33 + 12345, 2**34 - 1])
+        assert keystream.draws_at(bits, far).tolist() == [keystream.draw(bits, int(i)) for i in far]
+
+
+@every_level
+def test_extensions_of_many_are_the_first_bytes_of_each(level: str) -> None:
+    coordinates = np.array([0, 1, 255, 2**32 - 2, 2**32 - 1, 2**32, 2**40, 2**62])
+    keystream = Keystream(bytes(range(32)))
+    with native.using(level):
+        found = keystream.extensions(coordinates)
+        assert keystream.extensions(coordinates[:0]).shape == (0,)
+    assert found.dtype == np.uint64
+    expected = [int.from_bytes(keystream.extension(int(i), 8), "big") for i in coordinates]
+    assert found.tolist() == expected
+
+
+@every_level
+def test_draws_and_words_are_served_once_together(level: str) -> None:
+    with native.using(level):
+        for first in ("words", "draws", "spend"):
+            for second in ("words", "draws", "spend"):
+                keystream = Keystream(ZERO_KEY)
+                serve = {
+                    "words": lambda stream: stream.words(3),
+                    "draws": lambda stream: stream.draws(16, 0),
+                    "spend": lambda stream: stream.spend(),
+                }
+                serve[first](keystream)
+                with pytest.raises(RandomnessError, match="served an input already"):
+                    serve[second](keystream)
+
+
+@pytest.mark.parametrize("bits", [0, 8, 15, 64])
+def test_draws_of_another_size_are_refused_and_spend_nothing(bits: int) -> None:
+    keystream = Keystream(ZERO_KEY)
+    with pytest.raises(ParameterError, match="16 or 32 bits"):
+        keystream.draws(bits, 1)
+    with pytest.raises(ParameterError, match="16 or 32 bits"):
+        keystream.draw(bits, 1)
+    keystream.spend()
+
+
+@every_level
+@pytest.mark.parametrize("count", [-1, 2**37 + 1, 1.5, True])
+def test_more_draws_than_the_block_counter_can_serve_are_refused(level: str, count: int) -> None:
+    with native.using(level), pytest.raises(ParameterError, match="count must be an integer"):
+        Keystream(ZERO_KEY).draws(16, count)
 
 
 def test_extensions_may_be_read_again_and_grow_at_the_end() -> None:

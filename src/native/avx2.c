@@ -3,9 +3,9 @@
 #define SV_LEVEL avx2
 #define SV_AVX2 1
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,bmi2,popcnt"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,bmi2,fma,popcnt"))), apply_to = function)
 #else
-#pragma GCC target("avx2,bmi2,popcnt")
+#pragma GCC target("avx2,bmi2,fma,popcnt")
 #endif
 #include "bodies.h"
 #if defined(__clang__)

@@ -14,12 +14,18 @@ something, it decides it exactly: levels differ in speed and never in a bit. */
 
 #if defined(SV_AVX512) || defined(SV_AVX2)
 #include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
+#elif defined(__ARM_NEON) && defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
-#ifdef SV_AVX512
+#if defined(SV_AVX512)
 #define LANES 16
+#elif defined(SV_AVX2)
+#define LANES 8
 #else
-#define LANES 8 /* portable: two registers of 128 bits */
+#define LANES 4
 #endif
 
 typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
@@ -30,6 +36,23 @@ typedef float vf_any __attribute__((vector_size(4 * LANES), aligned(4), may_alia
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* The same number in every lane. (Adding it to zeros would be an addition: -0 is not 0.) */
+INLINE vf spread(float x)
+{
+#if defined(SV_AVX512)
+    return (vf)_mm512_set1_ps(x);
+#elif defined(SV_AVX2)
+    return (vf)_mm256_set1_ps(x);
+#else
+    return (vf){x, x, x, x};
+#endif
+}
+
+INLINE vi spread_int(int32_t x)
+{
+    return (vi){0} + x;
+}
+
 /* Bit l is set where a[l] >= b[l]. */
 INLINE uint32_t mask_ge(vf a, vf b)
 {
@@ -37,31 +60,69 @@ INLINE uint32_t mask_ge(vf a, vf b)
     return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GE_OQ);
 #elif defined(SV_AVX2)
     return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_GE_OQ));
+#elif defined(__SSE2__)
+    return (uint32_t)_mm_movemask_ps(_mm_cmpge_ps((__m128)a, (__m128)b));
 #else
-    const vi weights = {1, 2, 4, 8, 16, 32, 64, 128};
-    const vi found = (a >= b) & weights;
-    uint32_t mask = 0;
-    for (int l = 0; l < LANES; l++)
-        mask |= (uint32_t)found[l];
-    return mask;
+    const vi found = (a >= b) & (vi){1, 2, 4, 8};
+#if defined(__ARM_NEON) && defined(__aarch64__)
+    return (uint32_t)vaddvq_s32((int32x4_t)found);
+#else
+    return (uint32_t)(found[0] | found[1] | found[2] | found[3]);
+#endif
 #endif
 }
 
-/* LANES doubles, rounded to float. */
-INLINE vf load_rounded(const double *values)
+/* LANES doubles less `shift`, rounded to float. */
+INLINE vf load_rounded(const double *values, double shift)
 {
 #if defined(SV_AVX512)
-    const __m256 low = _mm512_cvtpd_ps(_mm512_loadu_pd(values));
-    const __m256 high = _mm512_cvtpd_ps(_mm512_loadu_pd(values + 8));
+    const __m512d less = _mm512_set1_pd(shift);
+    const __m256 low = _mm512_cvtpd_ps(_mm512_sub_pd(_mm512_loadu_pd(values), less));
+    const __m256 high = _mm512_cvtpd_ps(_mm512_sub_pd(_mm512_loadu_pd(values + 8), less));
     return (vf)_mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
 #elif defined(SV_AVX2)
-    const __m128 low = _mm256_cvtpd_ps(_mm256_loadu_pd(values));
-    const __m128 high = _mm256_cvtpd_ps(_mm256_loadu_pd(values + 4));
+    const __m256d less = _mm256_set1_pd(shift);
+    const __m128 low = _mm256_cvtpd_ps(_mm256_sub_pd(_mm256_loadu_pd(values), less));
+    const __m128 high = _mm256_cvtpd_ps(_mm256_sub_pd(_mm256_loadu_pd(values + 4), less));
     return (vf)_mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
 #else
     vf rounded;
     for (int l = 0; l < LANES; l++)
-        rounded[l] = (float)values[l];
+        rounded[l] = (float)(values[l] - shift);
     return rounded;
+#endif
+}
+
+/* LANES values less `shift`, in single precision. */
+INLINE vf load_floats(const void *values, int is_double, size_t at, double shift)
+{
+    if (is_double)
+        return load_rounded((const double *)values + at, shift);
+    return *(const vf_any *)((const float *)values + at) - spread((float)shift);
+}
+
+/* a b + c, rounded once or twice: for what is checked against a margin anyway. */
+INLINE vf fused(vf a, vf b, vf c)
+{
+#if defined(SV_AVX512)
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(SV_AVX2)
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
+/* x, no farther from 0 than `reach`. */
+INLINE vf clamped(vf x, float reach)
+{
+    const vf high = spread(reach), low = -high;
+#if defined(SV_AVX512)
+    return (vf)_mm512_min_ps(_mm512_max_ps((__m512)x, (__m512)low), (__m512)high);
+#elif defined(SV_AVX2)
+    return (vf)_mm256_min_ps(_mm256_max_ps((__m256)x, (__m256)low), (__m256)high);
+#else
+    const vi below = x < low, above = x > high;
+    return (vf)(((vi)x & ~(below | above)) | ((vi)low & below) | ((vi)high & above));
 #endif
 }

@@ -13,7 +13,8 @@ int sv_best_level(void)
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("bmi2"))
         return SV_LEVEL_AVX512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2"))
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") &&
+        __builtin_cpu_supports("fma"))
         return SV_LEVEL_AVX2;
 #endif
     return SV_LEVEL_PORTABLE;
@@ -42,9 +43,12 @@ static PyMethodDef methods[] = {
 
 static int fill(PyObject *module)
 {
-    if (PyModule_AddFunctions(module, sv_sampling_methods) < 0)
-        return -1;
-    return PyModule_AddFunctions(module, sv_server_methods);
+    PyMethodDef *const parts[] = {sv_sampling_methods, sv_server_methods, sv_packing_methods,
+                                  sv_sums_methods};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (PyModule_AddFunctions(module, parts[i]) < 0)
+            return -1;
+    return 0;
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)fill}, {0, NULL}};

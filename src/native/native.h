@@ -9,6 +9,10 @@
 
 #include "kernels.h"
 
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "keys, codes and payloads are read and written as little-endian words; numpy does the rest"
+#endif
+
 enum { SV_LEVEL_PORTABLE, SV_LEVEL_AVX2, SV_LEVEL_AVX512 };
 
 int sv_best_level(void);
@@ -16,6 +20,8 @@ int sv_checked_level(int level);
 
 extern PyMethodDef sv_sampling_methods[]; /* sampling.c */
 extern PyMethodDef sv_server_methods[];   /* server.c */
+extern PyMethodDef sv_packing_methods[];  /* packing.c */
+extern PyMethodDef sv_sums_methods[];     /* sums.c */
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define SV_PICK(name, level)                                                                       \

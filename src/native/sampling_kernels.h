@@ -7,12 +7,81 @@
 
 #define SV_TILE_BLOCKS 32
 #define SV_TILE_WORDS (16 * SV_TILE_BLOCKS)
+#define SV_TILE_DRAWS (2 * SV_TILE_WORDS) /* of 16 bits */
+
+/* Noise tables: cells in each octave of a tail of 31 bits, of which those below 2^12 have none. */
+#define SV_NOISE_CELL_BITS 10
+#define SV_NOISE_LEAST_BITS 12
+#define SV_NOISE_CELLS ((31 - SV_NOISE_LEAST_BITS) << SV_NOISE_CELL_BITS)
+
+/* Values in single or double precision. */
+struct sv_values {
+    const void *start;
+    size_t count;
+    int is_double;
+};
+
+/* Coordinates that a kernel could not decide, counted even where there is no room for them. */
+struct sv_open {
+    int64_t *coordinates;
+    size_t room, count;
+};
+
+/* One bit a coordinate: 1 with probability 1/(1 + e^(-2z)), z = (x scale)/stddev. */
+struct sv_one_bit {
+    uint32_t key[8];
+    size_t first; /* number of the first coordinate, whole tiles */
+    double scale, stddev;
+    float slope; /* 2 scale/(stddev ln 2), rounded */
+};
+
+/* Thresholds that are linear over cells of x: a filter, and what decides where it does not.
+   Tables are for u between the first knot and the last; what lies beyond counts as that end. */
+struct sv_ladder {
+    uint32_t key[8];
+    size_t first;
+    double shift, scale, divisor; /* the law is that of u = (x - shift) scale/divisor */
+    float cells_per_unit, origin; /* x - shift, in cells from the first edge */
+    size_t cells, levels, width;  /* width: levels - 1 thresholds, padded to whole vectors */
+    const float *rows;            /* [cells + 1][2][width]: value at the edge, rise over the cell */
+    const float *gaps;            /* [cells + 1]; the last cell is for what lies outside */
+    /* The same in 16 bits, if there are few levels: [levels - 1][2][32], see narrow_ladder.h. */
+    const int16_t *narrow;
+    size_t narrow_cells; /* 0 if there is none */
+    float narrow_per_unit, narrow_origin;
+    int16_t narrow_gap;
+    /* Families: points, weights, `knots` of length 0. Tables: knots, thresholds [knots][levels]. */
+    const double *points, *weights, *knots, *thresholds;
+    size_t num_knots;
+};
+
+/* round((x + noise)/step): noise of a tail h 2^-32 lies between chords over cells of h. */
+struct sv_grid_noise {
+    uint32_t key[8];
+    size_t first;
+    double steps_per_unit, slack; /* how far the middle of two grid points decides nothing */
+    /* [SV_NOISE_CELLS][4], in steps: value at the cell's first h, slope, error, nothing. */
+    const double *chords;
+};
 
 struct sv_sampling {
     /* `count` tiles of the interleaved stream with nonce 0, from tile `first` on: draws of 16 bits,
        1024 a tile, or of 32 bits, 512 a tile. */
     void (*draws16)(const uint32_t key[8], uint32_t first, size_t count, uint16_t *out);
     void (*draws32)(const uint32_t key[8], uint32_t first, size_t count, uint32_t *out);
+    double (*square_sum)(struct sv_values values);
+    /* Packed bits, the lowest of a byte first. */
+    void (*one_bit)(const struct sv_one_bit *job, struct sv_values values, uint8_t *out,
+                    struct sv_open *open);
+    void (*ladder)(const struct sv_ladder *job, struct sv_values values, uint8_t *codes,
+                   struct sv_open *open);
+    void (*grid_noise)(const struct sv_grid_noise *job, struct sv_values values, int32_t *codes,
+                       struct sv_open *open);
 };
+
+/* The first 64 bits that a coordinate goes on with: those of the stream with nonce i + 1. */
+uint64_t sv_extension(const uint32_t key[8], uint64_t coordinate);
+/* One coordinate's draw of 16 or 32 bits. */
+uint32_t sv_draw(const uint32_t key[8], int bits, uint64_t coordinate);
 
 #endif

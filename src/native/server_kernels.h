@@ -5,9 +5,49 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define SV_BATCH 16 /* payloads that are added up at once */
+
 struct sv_server {
-    /* H v in place, not scaled, for 2^k numbers. */
-    void (*hadamard)(double *block, size_t size);
+    /* H D v in place, not scaled, for 2^k >= 64 numbers; D negates where a packed sign is 1, and is
+       left out where `signs` is NULL. */
+    void (*hadamard)(double *block, size_t size, const uint8_t *signs);
+    /* The last three levels of such a transform, whose eighths are done: for the columns begin ...
+       end - 1 of them, multiples of 8. Then the scale, then the signs. */
+    void (*hadamard_end)(double *block, size_t size, size_t begin, size_t end, double scale,
+                         const uint8_t *signs);
+
+    /* Codes of 1 to 8, 9 to 16 and 17 to 32 bits, and their packed payload. Packing gives the OR of
+       all codes. */
+    void (*unpack8)(const uint8_t *payload, size_t count, int bits, uint8_t *out);
+    void (*unpack16)(const uint8_t *payload, size_t count, int bits, uint16_t *out);
+    void (*unpack32)(const uint8_t *payload, size_t count, int bits, uint32_t *out);
+    uint32_t (*pack8)(const uint8_t *codes, size_t count, int bits, uint8_t *out);
+    uint32_t (*pack16)(const uint16_t *codes, size_t count, int bits, uint8_t *out);
+    uint32_t (*pack32)(const uint32_t *codes, size_t count, int bits, uint8_t *out);
+    /* The largest of `count` packed codes of up to 8 bits. */
+    uint32_t (*largest8)(const uint8_t *payload, size_t count, int bits);
+
+    /* Adds the bits of `count` <= 16 payloads to a number in every position: bit k of it is in
+       planes[k], and there are `used` >= 5 of them. Bytes begin ... end - 1; a plane is longer, up
+       to a multiple of 64 bytes. */
+    void (*count_bits)(uint8_t *const *planes, int used, const uint8_t *const *payloads, int count,
+                       size_t begin, size_t end);
+    /* `count` of those numbers; `first` is a multiple of 64. */
+    void (*read_counts)(const uint8_t *const *planes, int used, size_t first, size_t count,
+                        uint32_t *out);
+    /* Counts each code but 0, of 2 to 4 bits, in the bytes begin ... end - 1 of the payloads; a
+       counter has a byte, and who calls sees to it that none overflows. */
+    void (*count_levels)(uint8_t *counters, size_t stride, int levels, int bits,
+                         const uint8_t *const *payloads, int count, size_t begin, size_t end);
+    /* out[per i + s] += counters[s * stride + i], for one code; `per` is 1, 2 or 4. */
+    void (*widen)(const uint8_t *counters, size_t stride, int per, size_t count, uint32_t *out);
+    /* out[i] = points[0] n_0 + points[1] n_1 + ...: n_j is counts[j - 1][i], and n_0 what of
+       `received` is left. */
+    void (*combine)(const uint32_t *counts, size_t count, int levels, uint32_t received,
+                    const double *points, double *out);
+    /* sum[i] += tables[k][code i of payload k], k = 0 ... count - 1, in this order. */
+    void (*add_points)(double *sum, size_t begin, size_t end, const uint8_t *const *payloads,
+                       const uint8_t *bits, const double *tables, int count, size_t dimension);
 };
 
 #endif

@@ -13,8 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import DomainError, ParameterError, UnknownNameError
+from sottovoce.norms import square_sum
 
 Vector = NDArray[np.float64]
+Floats = NDArray[np.float32] | Vector
 
 MAX_DIMENSION = 2**34
 MAX_RECORDS = 2**22
@@ -22,6 +24,8 @@ MAX_END = 1e11  # of a box
 # Projection stops this fraction short of the boundary, which pays for every rounding that happens
 # between the projection and the sampler (division by sigma, sums over records in float64).
 ROUNDING_HEADROOM = 2.0**-20
+# Sums of squares, and norms to divide by, within which nothing overflows or vanishes.
+_LEAST_SQUARES, _MOST_SQUARES, _MOST_NORM = 1e-200, 1e200, 1e100
 
 
 class Domain(Protocol):
@@ -45,8 +49,22 @@ class Domain(Protocol):
 
 def finite_vector(values: ArrayLike, dimension: int) -> Vector:
     """`values` as a float64 vector of the given dimension without NaN or infinity."""
+    vector = _vector(values, dimension)
+    _check_finite(vector)
+    return vector
+
+
+def sized_vector(values: ArrayLike, dimension: int) -> Floats:
+    """`values` as a contiguous vector of the given dimension, in float32 if that holds them."""
+    array = np.asarray(values)
+    if array.dtype.kind == "f" and array.dtype.itemsize <= 4 and array.shape == (dimension,):
+        return np.require(array, np.float32, ["C", "A"])
+    return np.require(_vector(values, dimension), np.float64, ["C", "A"])
+
+
+def _vector(values: ArrayLike, dimension: int) -> Vector:
     try:
-        vector = np.asarray(values, dtype=np.float64)
+        vector = np.require(np.asarray(values, dtype=np.float64), requirements=["A"])
     except (TypeError, ValueError) as error:
         raise DomainError(f"expected a vector of numbers: {error}") from None
     if vector.shape != (dimension,):
@@ -54,13 +72,16 @@ def finite_vector(values: ArrayLike, dimension: int) -> Vector:
         raise DomainError(
             f"expected a vector of dimension {dimension}, got shape {vector.shape}; {remedy}"
         )
+    return vector
+
+
+def _check_finite(vector: Vector) -> None:
     if not np.isfinite(vector).all():
         where = int(np.flatnonzero(~np.isfinite(vector))[0])
         raise DomainError(
             f"coordinate {where} is {vector[where]}; every coordinate must be finite "
             "(a diverged model? lower the learning rate; a missing value? leave it out)"
         )
-    return vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +115,10 @@ class _Ball:
         raise NotImplementedError
 
     def check(self, values: ArrayLike) -> Vector:
-        vector = finite_vector(values, self.dimension)
+        vector = _vector(values, self.dimension)
         norm = self.norm(vector)
-        if norm > self.radius:
+        if not norm <= self.radius:  # NaN and infinity end here, too
+            _check_finite(vector)
             raise DomainError(
                 f"norm {norm:.6g} exceeds the radius {self.radius:.6g}; call project() first"
             )
@@ -125,22 +147,38 @@ class _Ball:
 class L2Ball(_Ball):
     """The Euclidean ball; projection scales, so the direction is kept."""
 
-    def norm(self, values: Vector) -> float:
+    def norm(self, values: Floats) -> float:
+        total = square_sum(values)
+        if _LEAST_SQUARES <= total <= _MOST_SQUARES:
+            return math.sqrt(total)
         # Scaled first so that squares neither overflow nor vanish.
         largest = float(np.max(np.abs(values)))
         if largest == 0.0 or not math.isfinite(largest):
             return largest
-        return largest * float(np.linalg.norm(values / largest))
+        return largest * math.sqrt(square_sum(values.astype(np.float64) / largest))
 
     def project(self, values: ArrayLike) -> Vector:
-        vector = finite_vector(values, self.dimension)
-        norm = self.norm(vector)
-        limit = self.radius * (1.0 - ROUNDING_HEADROOM)
-        if norm <= limit:
-            return vector
-        largest = float(np.max(np.abs(vector)))
-        unit = vector / largest
-        return unit * (limit / float(np.linalg.norm(unit)))
+        vector = _vector(values, self.dimension)
+        scale = self.clip_scale(vector)
+        if scale is not None:
+            return vector if scale == 1.0 else vector * scale
+        _check_finite(vector)
+        unit = vector / float(np.max(np.abs(vector)))
+        return unit * (self._limit / math.sqrt(square_sum(unit)))
+
+    def clip_scale(self, values: Floats) -> float | None:
+        """What `project` multiplies a vector with; None if it is too long for that, or not finite.
+
+        So that kernels may clip as they go.
+        """
+        norm = self.norm(values)
+        if norm <= self._limit:
+            return 1.0
+        return self._limit / norm if norm <= _MOST_NORM else None
+
+    @property
+    def _limit(self) -> float:
+        return self.radius * (1.0 - ROUNDING_HEADROOM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,9 +238,10 @@ class Box:
         parameters.clip_norm("upper - lower", self.upper - self.lower)
 
     def check(self, values: ArrayLike) -> Vector:
-        vector = finite_vector(values, self.dimension)
-        outside = np.flatnonzero((vector < self.lower) | (vector > self.upper))
-        if outside.size:
+        vector = _vector(values, self.dimension)
+        if not (self.lower <= vector.min() and vector.max() <= self.upper):  # NaN ends here, too
+            _check_finite(vector)
+            outside = np.flatnonzero((vector < self.lower) | (vector > self.upper))
             raise DomainError(
                 f"coordinate {int(outside[0])} is {vector[outside[0]]:.6g}, outside "
                 f"[{self.lower:g}, {self.upper:g}]; call project() first"

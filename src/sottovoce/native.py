@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 from sottovoce.errors import ParameterError
 
 
-
 def _library() -> ModuleType | None:
     try:
         return importlib.import_module("sottovoce._native")

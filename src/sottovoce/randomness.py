@@ -4,15 +4,17 @@ A keystream serves one input. Two sources hand them out: SystemRandomness, whose
 operating system and are forgotten (deployment), and SeededRandomness, whose keys are derived from a
 seed and a label, so that a simulation can be repeated. A run records which of the two it used.
 
-Layout (fixed, so that every kernel gives the same codes from the same key): coordinate i reads the
-little-endian 64-bit word i of the stream with nonce 0, or the 16-bit one where a code is one bit;
-where these do not decide its code, it reads on in the stream with nonce i + 1.
+Layout (fixed, so that every kernel gives the same codes from the same key). Kernels read *draws* of
+16 or 32 bits from the stream with nonce 0, cut into tiles of 32 blocks: with n draws to a block,
+coordinate i = 32 n t + 32 k + l reads draw k of block 32 t + l, little-endian. So neighbouring
+coordinates find their draws in the same word of neighbouring blocks, which is how processors and
+GPUs compute ChaCha20. Where a draw does not decide a code, its coordinate reads on in the stream
+with nonce i + 1. Everything else reads the little-endian 64-bit words of the stream with nonce 0.
 """
 
 import hashlib
 import os
-import sys
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 
 from sottovoce import parameters
 from sottovoce.errors import ParameterError, RandomnessError
+from sottovoce.native import native as native_kernels
 
 Grade = Literal["system", "seeded"]
 
@@ -30,11 +33,13 @@ _CHUNK_BYTES = 1 << 16
 _MAX_STREAM_BYTES = 64 * 2**32
 _MAIN, _COMMITMENT = 0, 2**96 - 1
 _WORD = 2**64
+_TILE_BLOCKS = 32
+_TILE_BYTES = 64 * _TILE_BLOCKS
 _ZEROS = memoryview(bytes(_CHUNK_BYTES))
 
 
 class Keystream:
-    """One ChaCha20 keystream; `words` may be taken once."""
+    """One ChaCha20 keystream; it may be drawn from once."""
 
     __slots__ = ("_key", "_spent")
 
@@ -46,40 +51,67 @@ class Keystream:
 
     def words(self, count: int) -> NDArray[np.uint64]:
         """The first `count` 64-bit words; a second call is refused."""
-        self._spend()
+        self.spend()
         parameters.integer("count", count, low=0, high=_MAX_STREAM_BYTES // 8)
         return np.frombuffer(self._bytes(_MAIN, 8 * count), dtype="<u8").astype(
             np.uint64, copy=False
         )
 
-    def halfwords(self, count: int) -> NDArray[np.uint16]:
-        """The first `count` 16-bit words, in place of `words`: one of the two, once."""
-        parameters.integer("count", count, low=0, high=_MAX_STREAM_BYTES // 2)
-        halves = np.empty(count, dtype=np.uint16)
-        self.halfwords_into(halves)
-        return halves
+    def draws(self, bits: int, count: int) -> NDArray[Any]:
+        """The draws of coordinates 0 to count - 1, in place of `words`: one of the two, once."""
+        tile = _tile_draws(bits)
+        key, native = self.spend(), native_kernels()
+        parameters.integer("count", count, low=0, high=8 * _MAX_STREAM_BYTES // bits)
+        tiles = -(-count // tile)
+        if native is not None:
+            found = np.empty(tiles * tile, dtype=f"u{bits // 8}")
+            native.library.draws(native.level, key, bits, 0, found)
+            return found[:count]
+        stream = np.frombuffer(self._bytes(_MAIN, tiles * _TILE_BYTES), dtype=f"<u{bits // 8}")
+        blocks = stream.reshape(tiles, _TILE_BLOCKS, tile // _TILE_BLOCKS)
+        interleaved = blocks.transpose(0, 2, 1).astype(f"u{bits // 8}").ravel()
+        return np.asarray(interleaved[:count])
 
-    def halfwords_into(self, target: NDArray[np.uint16]) -> None:
-        """Fill a contiguous array with the first 16-bit words."""
-        self._spend()
-        self._fill(_MAIN, target.view(np.uint8).data)
-        if sys.byteorder == "big":
-            target.byteswap(inplace=True)
+    def draws_at(self, bits: int, coordinates: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """The draws of some coordinates, again: for those that they left undecided."""
+        native = native_kernels()
+        if native is None:
+            return np.array([self.draw(bits, int(i)) for i in coordinates], dtype=np.uint32)
+        found = np.empty(len(coordinates), dtype=np.uint32)
+        numbers = np.ascontiguousarray(coordinates, np.int64)
+        native.library.draws_at(self._key, bits, numbers, found)
+        return found
+
+    def draw(self, bits: int, coordinate: int) -> int:
+        """One coordinate's draw, again."""
+        tile, rest = divmod(coordinate, _tile_draws(bits))
+        place, block = divmod(rest, _TILE_BLOCKS)
+        view = memoryview(bytearray(64))
+        self._fill(_MAIN, view, _TILE_BLOCKS * tile + block)
+        size = bits // 8
+        return int.from_bytes(view[size * place : size * (place + 1)], "little")
 
     def spend(self) -> bytes:
-        """The key, for a kernel that draws by itself, in place of `words`: once."""
-        self._spend()
-        return self._key
-
-    def _spend(self) -> None:
+        """The key, once: for a kernel that draws the stream itself."""
         if self._spent:
             raise RandomnessError(
                 "this keystream has served an input already; take a fresh one with stream()"
             )
         self._spent = True
+        return self._key
+
+    def extensions(self, coordinates: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """The first 64 bits that each of these coordinates reads on with."""
+        native = native_kernels()
+        if native is None:
+            words = [int.from_bytes(self.extension(int(i), 8), "big") for i in coordinates]
+            return np.array(words, dtype=np.uint64)
+        found = np.empty(len(coordinates), dtype=np.uint64)
+        native.library.extensions(self._key, np.ascontiguousarray(coordinates, np.int64), found)
+        return found
 
     def extension(self, coordinate: int, num_bytes: int) -> bytes:
-        """Further bytes for one coordinate that its 64 bits left undecided."""
+        """Further bytes for one coordinate that its draw left undecided."""
         parameters.integer("coordinate", coordinate, low=0, high=_COMMITMENT - 2)
         return bytes(self._bytes(coordinate + 1, num_bytes))
 
@@ -93,12 +125,18 @@ class Keystream:
         self._fill(nonce, memoryview(stream))
         return stream
 
-    def _fill(self, nonce: int, view: memoryview) -> None:
-        counter_and_nonce = (0).to_bytes(4, "little") + nonce.to_bytes(12, "little")
+    def _fill(self, nonce: int, view: memoryview, first_block: int = 0) -> None:
+        counter_and_nonce = first_block.to_bytes(4, "little") + nonce.to_bytes(12, "little")
         cipher = Cipher(ChaCha20(self._key, counter_and_nonce), mode=None).encryptor()
         for start in range(0, len(view), _CHUNK_BYTES):
             size = min(_CHUNK_BYTES, len(view) - start)
             cipher.update_into(_ZEROS[:size], view[start : start + size])
+
+
+def _tile_draws(bits: int) -> int:
+    if bits not in (16, 32):
+        raise ParameterError(f"draws have 16 or 32 bits, got {bits!r}")
+    return 8 * _TILE_BYTES // bits
 
 
 def open_uniforms(words: NDArray[np.uint64]) -> NDArray[np.float64]:

@@ -93,8 +93,9 @@ def test_clients_trained_together_get_what_they_get_alone() -> None:
     group = [data(5, 4), data(6, 1), data(7, 9)]
     work = SampleClippedGradient(clip_norm=CLIP_NORM)
     together = updates(work, model, group)
+    # Gradients are float32, and processors add up batches of other sizes in another order.
     for one, update in zip(group, together, strict=True):
-        np.testing.assert_allclose(sample_level_update(model, one), update, atol=1e-9)
+        np.testing.assert_allclose(sample_level_update(model, one), update, rtol=1e-6, atol=1e-7)
 
 
 def test_client_level_domain_and_weight_ignore_the_private_sample_count() -> None:

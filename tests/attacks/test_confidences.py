@@ -32,13 +32,16 @@ def test_confidences_that_round_to_one_are_told_apart() -> None:
 
 def test_models_and_records_in_many_blocks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     task, models = task_of(), np.random.default_rng(0).normal(size=(3, task_of().dimension))
-    records, labels = torch.randn(7, *SHAPE), torch.randint(0, 3, (7,))
+    generator = torch.Generator().manual_seed(0)
+    records = torch.randn(7, *SHAPE, generator=generator)
+    labels = torch.randint(0, 3, (7,), generator=generator)
     asked = list(queries(SHAPE).values())
     whole = confidences.confidences(task, models, records, labels, asked)
     assert whole.shape == (3, 7, 6)
     monkeypatch.setitem(confidences._TOGETHER, "cpu", 2 * task.elements_per_sample)
     found = confidences.confidences(task, models, records, labels, asked)
-    np.testing.assert_allclose(found, whole, rtol=1e-5, atol=1e-6)
+    # Differences of logits of up to 15, in float32.
+    np.testing.assert_allclose(found, whole, rtol=1e-5, atol=1e-5)
     alone = task._outputs(task._unflatten(task.tensor(models[1])), records.flip(-1))
     np.testing.assert_allclose(
         whole[1, :, 1], logit_confidences(alone, labels).detach().numpy(), rtol=1e-4, atol=1e-5

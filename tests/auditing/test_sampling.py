@@ -7,12 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sottovoce import native
 from sottovoce.adjacency import Adjacency
 from sottovoce.auditing import draws
 from sottovoce.auditing.draws import drawn
 from sottovoce.auditing.sampling import audit_by_sampling
 from sottovoce.domains import Box, L1Ball, L2Ball
-from sottovoce.kernels import one_bit, table
+from sottovoce.kernels import family, table
+from sottovoce.kernels import one_bit as fast_bit
+from sottovoce.kernels.reference import one_bit
+from sottovoce.kernels.reference import table as reference_table
 from sottovoce.mechanisms import generalized_rr, registry
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
@@ -149,17 +153,23 @@ def test_replace_one_charged_as_zero_out_is_found(
     assert _verdict(name, Adjacency.REPLACE_ONE).violated
 
 
+@pytest.mark.parametrize("kernels", ["numpy", "auto"])
 @pytest.mark.parametrize("name", ["mvu", "randomised response"])
 def test_a_threshold_of_the_table_that_is_off_by_one_in_256_is_found(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, kernels: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = table._float_codes
+    honest, honest_ladders = reference_table._float_codes, table.ladders_of
 
-    def off_by_one(positions: Any, knots: Any, thresholds: Any, words: Any) -> Any:
-        return honest(positions, knots, thresholds - 1.0 / 256.0, words)
+    def off_by_one(positions: Any, knots: Any, thresholds: Any, low: Any, high: Any) -> Any:
+        return honest(positions, knots, thresholds - 1.0 / 256.0, low, high)
 
-    monkeypatch.setattr(table, "_float_codes", off_by_one)
-    found = _verdict(name, draws=1_000_000)
+    monkeypatch.setattr(reference_table, "_float_codes", off_by_one)
+    monkeypatch.setattr(table, "_ladders", {})
+    monkeypatch.setattr(
+        table, "ladders_of", lambda knots, found: honest_ladders(knots, found - 1.0 / 256.0)
+    )
+    with native.using(kernels):
+        found = _verdict(name, draws=1_000_000)
     assert found.violated
     assert "declared" in found.finding or "delta" in found.finding
 
@@ -169,13 +179,14 @@ def test_a_threshold_of_one_bit_that_is_off_by_a_hundredth_is_found(
 ) -> None:
     honest = one_bit._compare
 
-    def off(exact: Any, noise_stddev: float, words: Any) -> Any:
-        surely, perhaps = honest(exact, noise_stddev, words)
+    def off(tilts: Any, words: Any) -> Any:
+        surely, perhaps = honest(tilts, words)
         forced = words >= np.uint16(0.99 * 2**15)  # where the threshold of a fair bit is 1% lower
         return surely | (forced & (words < 2**15)), perhaps | forced
 
     monkeypatch.setattr(one_bit, "_compare", off)
-    found = _verdict("one bit", draws=200_000)
+    with native.using("numpy"):
+        found = _verdict("one bit", draws=200_000)
     assert found.violated
     assert found.law_refuted is not None
 
@@ -188,9 +199,30 @@ def test_a_sigmoid_whose_series_is_cut_off_is_found(monkeypatch: pytest.MonkeyPa
     def verdict() -> Any:
         return audit_by_sampling(mechanism, Adjacency.ZERO_OUT, delta=1e-5, draws=100_000)
 
-    assert not verdict().violated
-    monkeypatch.setattr(one_bit, "_SERIES_REACH", 100.0)  # float32's cubic, far beyond its reach
-    assert verdict().violated
+    with native.using("numpy"):
+        assert not verdict().violated
+        monkeypatch.setattr(one_bit, "_SERIES_REACH", 100.0)  # float32's cubic, beyond its reach
+        assert verdict().violated
+
+
+@pytest.mark.parametrize("name", ["one bit", "sixteen levels"])
+def test_a_kernel_whose_tilts_are_a_tenth_too_steep_is_found(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if native.native() is None:
+        pytest.skip("the C kernels are not built")
+    monkeypatch.setattr(fast_bit, "_LOG2_E2", 1.1 * fast_bit._LOG2_E2)
+    honest = family._chords
+
+    def steep(points: bytes, weights: bytes, bound: float, reach: float, cells: int) -> Any:
+        _, _, *chords = honest(points, weights, bound, 1.1 * reach, cells)
+        return -reach, reach, *chords
+
+    monkeypatch.setattr(family, "_chords", steep)
+    for kept in (family._ladder, family._narrow):
+        monkeypatch.setattr(family, kept.__name__, kept.__wrapped__)
+    found = _verdict(name, draws=1_000_000)
+    assert found.violated
 
 
 def test_a_keystream_that_serves_every_input_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

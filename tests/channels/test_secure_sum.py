@@ -24,6 +24,7 @@ from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.rounds.server import RoundServer
 from sottovoce.transforms.rotation import Rotation
 from sottovoce.wire.message import open_sealed
+from sottovoce.wire.packing import PackedCodes
 
 DIMENSION = 50
 BALL = L2Ball(dimension=DIMENSION, radius=1.0)
@@ -196,8 +197,8 @@ def test_a_second_attempt_pays_for_both_as_if_they_were_seen(ledger: Ledger) -> 
 
 
 def test_messages_of_two_mechanisms_do_not_add_up() -> None:
-    collector = SecureSum(minimum_clients=2).collector(DIMENSION)
-    bits = np.zeros(DIMENSION, dtype=np.uint8)
+    collector = SecureSum(minimum_clients=2).collector(DIMENSION, [(SIGN, 1.0)] * 2)
+    bits = PackedCodes(bytes(7), count=DIMENSION, levels=2)
     collector.add(SIGN, 1.0, bits)
     other = ClampedSign(input_domain=BALL, noise_multiplier=0.7, logit_bound=1.0)
     with pytest.raises(WireError, match="another mechanism"):

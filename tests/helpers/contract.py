@@ -18,6 +18,7 @@ from sottovoce.auditing.neighbours import origin as origin
 from sottovoce.domains import Domain, Vector
 from sottovoce.errors import UnsupportedEventError
 from sottovoce.mechanisms.mechanism import (
+    Codes,
     FiniteLaw,
     Float32Codes,
     GaussianLaw,
@@ -30,6 +31,7 @@ from sottovoce.mechanisms.mechanism import (
     PointLaw,
     StaircaseLaw,
     bits_per_coordinate,
+    points_of,
 )
 from sottovoce.mechanisms.registry import parameter_hash
 from sottovoce.privacy.accounting import ACCOUNTANTS
@@ -244,4 +246,10 @@ def check_codes_and_wire(mechanism: Mechanism, values: Vector) -> None:
     assert envelope.payload_bytes == math.ceil(len(codes) * code_format.bits / 8)
     assert bits_per_coordinate(mechanism) == len(codes) * code_format.bits / len(values)
     assert mechanism.decode(codes).shape == values.shape
+    points = points_of(mechanism, most=256)
+    if points is not None and isinstance(code_format, LevelCodes):
+        drawn = np.random.default_rng(3).integers(0, code_format.levels, len(values))
+        every: Codes = drawn.astype(code_format.dtype)
+        assert points.shape == (code_format.levels,)
+        assert points[every].tobytes() == mechanism.decode(every).tobytes()
     np.testing.assert_array_equal(open_sealed(message, envelope), codes)

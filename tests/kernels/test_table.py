@@ -1,4 +1,4 @@
-"""The table sampler: exactly the declared law, for every word and every position."""
+"""The table sampler in numpy: exactly the declared law, for every number and every position."""
 
 from fractions import Fraction
 
@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from planted import Planted, PlantedNumber, uniform_number
 from scipy import stats
 
 from sottovoce.design import randomised_response
 from sottovoce.design.channel import IntegerTable, round_pure
 from sottovoce.errors import DomainError
-from sottovoce.kernels import table as kernel
-from sottovoce.kernels.table import exact_code, sample_table
+from sottovoce.kernels.reference import table as kernel
+from sottovoce.kernels.reference.table import exact_code, sample_table
 from sottovoce.randomness import Keystream, SeededRandomness
 
 
@@ -33,35 +34,87 @@ def stream() -> Keystream:
     return SeededRandomness(5).stream("table")
 
 
-@given(position=st.floats(0.0, 1.0), word=st.integers(0, 2**64 - 1), bits=st.integers(1, 4))
+def expected_code(table: IntegerTable, position: float, number: int, bits: int) -> int:
+    """The code of number / 2^bits, and the assurance that its last bit was not needed."""
+    inner = limits(table, position)[:-1]
+    low, high = Fraction(number, 1 << bits), Fraction(number + 1, 1 << bits)
+    assert not any(low < limit < high for limit in inner)
+    return sum(limit <= low for limit in inner)
+
+
+@given(position=st.floats(0.0, 1.0), word=st.integers(0, 2**16 - 1), bits=st.integers(1, 4))
 @settings(max_examples=300)
-def test_float64_and_exact_arithmetic_agree_where_float64_is_sure(
+def test_where_a_draw_is_sure_every_number_in_its_cell_has_that_code(
     position: float, word: int, bits: int
 ) -> None:
     table = a_table(bits=bits)
+    low = np.array([word * 2.0**-16])
     codes, undecided = kernel._float_codes(
-        np.array([position]), table.knots, table.thresholds, np.array([word], dtype=np.uint64)
+        np.array([position]), table.knots, table.thresholds, low, low + 2.0**-16
     )
-    exact = exact_code(position, table.knots, table.cumulative, word, 0, stream())
     if not undecided[0]:
-        assert codes[0] == exact
+        inner = limits(table, position)[:-1]
+        assert codes[0] == sum(limit <= Fraction(word, 2**16) for limit in inner)
+        assert codes[0] == sum(limit < Fraction(word + 1, 2**16) for limit in inner)
 
 
-@given(position=st.floats(0.0, 1.0), column=st.integers(0, 6), nudge=st.integers(-2, 2))
-@settings(max_examples=200)
-def test_words_at_a_threshold_are_decided_exactly(position: float, column: int, nudge: int) -> None:
+@given(position=st.floats(0.0, 1.0), number=st.integers(0, 2**80 - 1), bits=st.integers(1, 4))
+@settings(max_examples=300)
+def test_any_number_has_the_code_of_exact_arithmetic(
+    position: float, number: int, bits: int
+) -> None:
+    table, keystream = a_table(bits=bits), Planted([number])
+    (code,) = sample_table(
+        np.array([position]), table.knots, table.thresholds, table.cumulative, Planted([number])
+    )
+    assert code == expected_code(table, position, *uniform_number(keystream, 16, 0))
+
+
+@given(
+    position=st.floats(0.0, 1.0),
+    column=st.integers(0, 6),
+    nudge=st.sampled_from([0, *(s * 2**k for s in (1, -1) for k in (0, 1, 20, 30, 33, 50, 64))]),
+)
+@settings(max_examples=300)
+def test_numbers_at_a_threshold_are_decided_exactly(
+    position: float, column: int, nudge: int
+) -> None:
     table = a_table()
     limit = limits(table, position)[column]
-    word = min(max(int(limit * 2**64) + nudge, 0), 2**64 - 1)
+    number = min(max(int(limit * 2**80) + nudge, 0), 2**80 - 1)
+    uniform = np.array([number * 2.0**-80])
     _, undecided = kernel._float_codes(
-        np.array([position]), table.knots, table.thresholds, np.array([word], dtype=np.uint64)
+        np.array([position]), table.knots, table.thresholds, uniform, uniform
     )
-    assert undecided[0]
-    keystream = stream()
-    extension = int.from_bytes(keystream.extension(3, 64), "big")
-    uniform = Fraction((word << 512) | extension, 1 << (64 + 512))
-    expected = sum(threshold <= uniform for threshold in limits(table, position)[:-1])
-    assert exact_code(position, table.knots, table.cumulative, word, 3, keystream) == expected
+    if abs(nudge) <= 2**30:
+        assert undecided[0]
+    keystream = Planted([number])
+    (code,) = sample_table(
+        np.array([position]), table.knots, table.thresholds, table.cumulative, Planted([number])
+    )
+    expected = expected_code(table, position, *uniform_number(keystream, 16, 0))
+    assert code == expected
+    word = keystream.draw(16, 0)
+    assert exact_code(position, table.knots, table.cumulative, word, 0, keystream) == expected
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+@pytest.mark.parametrize("position", [0.3, 1.0 / 3.0, 1.0])
+def test_a_number_that_agrees_with_a_threshold_for_500_bits_is_read_until_it_is_decided(
+    position: float, side: int
+) -> None:
+    """Those that end earlier in binary, as all do at a knot, are decided earlier."""
+    table, endless = a_table(), 0
+    for column, limit in enumerate(limits(table, position)[:-1]):
+        at = int(limit * 2**528)
+        keystream = PlantedNumber(*divmod(at + 2 * side, 2**512))
+        word = keystream.draw(16, 0)
+        code = exact_code(position, table.knots, table.cumulative, word, 0, keystream)
+        assert code == (column + 1 if side > 0 else column)
+        if (limit * 2**528).denominator > 1:
+            assert keystream.asked == [16, 32, 64]
+            endless += 1
+    assert endless > 0 or position == 1.0
 
 
 @pytest.mark.parametrize("position", [0.0, 0.3, 1.0 / 7.0, 1.0])

@@ -5,28 +5,29 @@ for `exact_code` itself, and a chi-square test for the law as a whole.
 """
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 
 import mpmath
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from planted import FURTHER_BYTES, KEY, Planted, PlantedNumber
+from precise_noise import precise_tail
 from scipy.stats import chisquare
 
+from sottovoce import native
 from sottovoce.domains import Vector
 from sottovoce.errors import DomainError, ParameterError, RandomnessError
 from sottovoce.noises import rounded
+from sottovoce.noises.chords import LEAST_TAIL
 from sottovoce.noises.gaussian import Gaussian
 from sottovoce.noises.laplace import Laplace
 from sottovoce.noises.noise import Noise
-from sottovoce.noises.rounded import exact_code, sample_rounded
+from sottovoce.noises.rounded import exact_code
 from sottovoce.noises.staircase import Staircase
 from sottovoce.randomness import Keystream
 
-KEY = bytes(range(32))
-ALL_ONES = 2**64 - 1
-EXTENSION_BYTES = 16  # what exact_code reads first
+ALL_ONES = 2**32 - 1
 LAWS: list[Noise] = [
     Gaussian(stddev=2.3),
     Laplace(scale=1.7),
@@ -37,61 +38,17 @@ every_law = pytest.mark.parametrize("noise", LAWS, ids=repr)
 STEPS = (3.1, 1.0, 0.37, 1e-3, 2.0**-17)
 
 
-class PlantedWords(Keystream):
-    """A keystream whose 64-bit words are chosen; what lies beyond them is drawn as ever."""
-
-    __slots__ = ("_planted",)
-
-    def __init__(self, words: Sequence[int]) -> None:
-        super().__init__(KEY)
-        self._planted = np.array(words, dtype=np.uint64)
-
-    def words(self, count: int) -> NDArray[np.uint64]:
-        assert count == len(self._planted)
-        return self._planted
-
-
-class PlantedNumber(Keystream):
-    """A keystream that spells a sign and one chosen tail of 63 + 8 * 64 bits after the first 0."""
-
-    __slots__ = ("_rest", "_word", "asked")
-
-    def __init__(self, tail: int, *, negative: bool) -> None:
-        super().__init__(KEY)
-        self._word = (tail >> 512) << 1 | negative
-        self._rest = (tail & (2**512 - 1)).to_bytes(64, "big")
-        self.asked: list[int] = []
-
-    def words(self, count: int) -> NDArray[np.uint64]:
-        assert count == 1
-        return np.array([self._word], dtype=np.uint64)
-
-    def extension(self, coordinate: int, num_bytes: int) -> bytes:
-        self.asked.append(num_bytes)
-        assert num_bytes <= 64, "the planted number should have been decided by now"
-        return self._rest[:num_bytes]
-
-
-def precise_tail(noise: Noise, threshold: Fraction) -> mpmath.mpf:
-    """P(X > t) for t >= 0 in mpmath, from the densities and not from the code under test."""
-    place = mpmath.mpf(threshold.numerator) / threshold.denominator
-    if isinstance(noise, Gaussian):
-        return mpmath.erfc(place / mpmath.mpf(noise.stddev) / mpmath.sqrt(2)) / 2
-    if isinstance(noise, Laplace):
-        return mpmath.exp(-place / mpmath.mpf(noise.scale)) / 2
-    assert isinstance(noise, Staircase)
-    b, nu = mpmath.exp(-mpmath.mpf(noise.epsilon)), mpmath.mpf(noise.nu)
-    height = (1 - b) / (2 * (nu + b * (1 - nu)))
-    steps = place / mpmath.mpf(noise.step)
-    level = int(mpmath.floor(steps))
-    part = steps - level
-    in_this_step = max(nu - part, 0) + b * (1 - max(nu, part))
-    return b**level * height * (in_this_step + b / (1 - b) * (nu + b * (1 - nu)))
+def sample_rounded(
+    values: Vector, noise: Noise, step: float, keystream: Keystream
+) -> NDArray[np.int64]:
+    """The sampler in numpy, which reads planted keystreams."""
+    with native.using("numpy"):
+        return rounded.sample_rounded(values, noise, step, keystream)
 
 
 def precise_code(value: float, noise: Noise, step: float, word: int, tail_bits: bytes) -> int:
     """By bisection over codes: the one whose cell the tail falls into, with 200 digits."""
-    bits = 64 + 8 * len(tail_bits)
+    bits = 32 + 8 * len(tail_bits)
     lower = (word >> 1) << (8 * len(tail_bits)) | int.from_bytes(tail_bits, "big")
     sign = -1 if word & 1 else 1
 
@@ -137,15 +94,19 @@ def slow_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @every_law
 @pytest.mark.parametrize("step", STEPS)
 def test_codes_are_those_that_exact_arithmetic_decides(
-    noise: Noise, step: float, monkeypatch: pytest.MonkeyPatch, slow_calls: list[int]
+    noise: Noise, step: float, slow_calls: list[int]
 ) -> None:
     generator = np.random.default_rng(int(1e6 * step))
     values = generator.uniform(-3.0, 3.0, 500) * generator.choice([1.0, 1e-3, 0.0], 500)
     fast = sample_rounded(values, noise, step, Keystream(KEY))
     assert len(slow_calls) <= 1
-    monkeypatch.setattr(rounded, "_margin", lambda *_: 1.0)
-    exact = sample_rounded(values, noise, step, Keystream(KEY))
-    assert len(slow_calls) >= 500
+    words = Keystream(KEY).draws(32, 500).tolist()
+    exact = np.array(
+        [
+            exact_code(value, noise, step, word, i, Keystream(KEY))
+            for i, (value, word) in enumerate(zip(values.tolist(), words, strict=True))
+        ]
+    )
     assert fast.dtype == np.int64
     assert fast.tolist() == exact.tolist()
 
@@ -154,12 +115,12 @@ def test_codes_are_those_that_exact_arithmetic_decides(
 @pytest.mark.parametrize("step", [3.1, 0.37, 2.0**-17])
 def test_exact_codes_are_those_of_mpmath(noise: Noise, step: float) -> None:
     generator = np.random.default_rng(7)
-    words = [*generator.integers(0, 2**64, 40, dtype=np.uint64).tolist(), 0, 1, 2, 3, 2**30, 2**41]
+    words = [*generator.integers(0, 2**32, 40).tolist(), 0, 1, 2, 3, 2**12, 2**13, 2**14]
     words += [ALL_ONES, ALL_ONES - 1]
     for i, word in enumerate(words):
         value = float(generator.uniform(-3.0, 3.0))
         source = Keystream(KEY)
-        expected = precise_code(value, noise, step, word, source.extension(i, EXTENSION_BYTES))
+        expected = precise_code(value, noise, step, word, source.extension(i, FURTHER_BYTES))
         assert exact_code(value, noise, step, word, i, source) == expected
 
 
@@ -169,7 +130,7 @@ def test_exact_codes_are_those_of_mpmath(noise: Noise, step: float) -> None:
 def test_words_on_and_around_every_middle_are_decided_as_by_mpmath(
     noise: Noise, step: float, value: float, slow_calls: list[int]
 ) -> None:
-    """The words walk out of the margin on both sides, so both paths decide some of them."""
+    """The numbers walk out of both margins on both sides, so every stage decides some of them."""
     planted: list[int] = []
     on_a_middle: set[int] = set()
     centre = round(value / step)
@@ -177,29 +138,61 @@ def test_words_on_and_around_every_middle_are_decided_as_by_mpmath(
     for offset in (0, 1, spread, 2 * spread):
         threshold = (centre + offset + Fraction(1, 2)) * Fraction(step) - Fraction(value)
         with mpmath.workdps(100):
-            at = int(mpmath.floor(mpmath.ldexp(precise_tail(noise, threshold), 64)))
-        offsets = [0, *(s * 2**k for s in (1, -1) for k in (0, 3, 10, 16, 20, 24, 28, 34))]
+            at = int(mpmath.floor(mpmath.ldexp(precise_tail(noise, threshold), 96)))
+        sizes = (0, 3, 30, 48, 52, 56, 60, 62, 63, 64, 65, 70)
+        offsets = [0, *(s * 2**k for s in (1, -1) for k in sizes)]
         for o in offsets:
-            if 2**41 <= at + o < 2**63:
+            if 2**63 <= at + o < 2**95:
                 if o == 0:
                     on_a_middle.add(len(planted))
-                planted.append((at + o) << 1)
-    codes = sample_rounded(np.full(len(planted), value), noise, step, PlantedWords(planted))
+                # The sign goes between the 31 bits of the tail that a draw has and the rest.
+                planted.append(((at + o) >> 64) << 65 | (at + o) % 2**64)
+    keystream = Planted(planted, draw_bits=32)
+    codes = sample_rounded(np.full(len(planted), value), noise, step, keystream)
     assert on_a_middle
     assert on_a_middle <= set(slow_calls) < set(range(len(planted)))
-    source = Keystream(KEY)
-    for i, (word, code) in enumerate(zip(planted, codes.tolist(), strict=True)):
-        extension = source.extension(i, EXTENSION_BYTES)
+    for i, code in enumerate(codes.tolist()):
+        word, extension = keystream.draw(32, i), keystream.extension(i, FURTHER_BYTES)
         assert code == precise_code(value, noise, step, word, extension)
 
 
 @every_law
-def test_small_tails_take_the_slow_path_and_others_do_not(
-    noise: Noise, slow_calls: list[int]
+def test_small_tails_read_on_and_others_do_not(
+    noise: Noise, monkeypatch: pytest.MonkeyPatch, slow_calls: list[int]
 ) -> None:
-    words = [0, 1, 2**40, 2**63 + 2**62]
-    sample_rounded(np.zeros(4), noise, 10.0 * math.sqrt(noise.variance), PlantedWords(words))
-    assert slow_calls == [0, 1, 2]
+    read: list[int] = []
+
+    def extensions(self: Planted, coordinates: NDArray[np.int64]) -> NDArray[np.uint64]:
+        read.extend(coordinates.tolist())
+        return super(Planted, self).extensions(coordinates)
+
+    monkeypatch.setattr(Planted, "extensions", extensions)
+    words = [0, 1, LEAST_TAIL, 2 * LEAST_TAIL - 1, 2 * LEAST_TAIL, 2**31 + 2**30, ALL_ONES]
+    keystream = Planted([word << 64 | 2**40 for word in words], draw_bits=32)
+    width = 10.0 * math.sqrt(noise.variance)
+    codes = sample_rounded(np.zeros(len(words)), noise, width, keystream)
+    assert read == [0, 1, 2, 3]
+    assert slow_calls == []
+    for i, word in enumerate(words):
+        extension = keystream.extension(i, FURTHER_BYTES)
+        assert codes[i] == precise_code(0.0, noise, width, word, extension)
+
+
+@every_law
+@pytest.mark.parametrize("further", [0, 1, 2**11, 2**53, 2**64 - 1])
+@pytest.mark.parametrize("step", [1.0, 0.01])
+def test_the_smallest_tails_are_decided_exactly(
+    noise: Noise, further: int, step: float, slow_calls: list[int]
+) -> None:
+    """Where the draw is 0 but for its sign, and where what follows is next to nothing, too."""
+    numbers = [0 << 64 | further, 1 << 64 | further, 2 << 64 | further]
+    keystream = Planted(numbers, draw_bits=32)
+    codes = sample_rounded(np.full(3, 0.3), noise, step, keystream)
+    if further == 0:
+        assert {0, 1} <= set(slow_calls)
+    for i, code in enumerate(codes.tolist()):
+        extension = keystream.extension(i, FURTHER_BYTES)
+        assert code == precise_code(0.3, noise, step, i, extension)
 
 
 @every_law
@@ -212,29 +205,45 @@ def test_a_tail_that_agrees_with_a_middle_for_500_bits_is_read_until_it_is_decid
     sign = -1 if negative else 1
     threshold = (code + Fraction(1, 2)) * Fraction(step) - sign * Fraction(value)
     with mpmath.workdps(400):
-        tail = int(mpmath.floor(mpmath.ldexp(precise_tail(noise, threshold), 576))) + 2 * side
-    keystream = PlantedNumber(tail, negative=negative)
+        tail = int(mpmath.floor(mpmath.ldexp(precise_tail(noise, threshold), 544))) + 2 * side
+    head, rest = divmod(tail, 2**512)
+    keystream = PlantedNumber(head << 1 | negative, rest)
     (found,) = sample_rounded(np.array([value]), noise, step, keystream).tolist()
     assert found == sign * (code if side > 0 else code + 1)  # a larger tail is less noise
-    assert keystream.asked == [16, 32, 64]
+    assert keystream.asked == [8, 16, 32, 64]
 
 
-def test_the_margin_covers_what_float64_can_be_off() -> None:
-    """Against the real number (x + noise)/step in mpmath: never off by more than half of it."""
+@every_law
+@pytest.mark.parametrize("step", [1e-4, 0.5])
+def test_the_margins_cover_what_float64_can_be_off(noise: Noise, step: float) -> None:
+    """Where float64 is sure, both ends of what the bits leave open round to its code in mpmath."""
     generator = np.random.default_rng(3)
-    noise, step = Gaussian(stddev=0.7), 1e-4
-    words = generator.integers(2**41, 2**64, 300, dtype=np.uint64)
-    words[:100] = (2.0 ** generator.uniform(41.0, 64.0, 100)).astype(np.uint64)
+    heads = (2.0 ** generator.uniform(12.0, 31.0, 300)).astype(np.int64)
     values = generator.uniform(-1.0, 1.0, 300)
-    margin = rounded._margin(1.0, noise, step)
-    with mpmath.workdps(40):
-        for value, word in zip(values.tolist(), words.tolist(), strict=True):
-            for end in (word >> 1, (word >> 1) + 1):  # of all tails that begin with this word
-                tail = mpmath.mpf(end) / 2**64
-                real = mpmath.sqrt(2) * mpmath.erfinv(1 - 2 * tail) * mpmath.mpf(noise.stddev)
-                place = noise.quantile(np.array([(word >> 1) * 2.0**-64]))[0]
-                difference = (value + place) * (1.0 / step) - (value + real) / mpmath.mpf(step)
-                assert abs(difference) < margin / 2
+    further = generator.integers(0, 2**64, 300, dtype=np.uint64)
+    positive = np.zeros(300, dtype=np.uint32)
+    whole = heads.astype(np.float64)
+    draws = rounded._float_codes(values, noise, step, positive, whole * 2.0**-32, 1.0 / whole)
+    tails = (heads + further * 2.0**-64) * 2.0**-32
+    longer = rounded._float_codes(values, noise, step, positive, tails, np.full(300, 2.0**-52))
+    sure = 0
+    for i, head in enumerate(heads.tolist()):
+        for (codes, undecided), lower, bits in (
+            (draws, head, 32),
+            (longer, head << 64 | int(further[i]), 96),
+        ):
+            if undecided[i]:
+                continue
+            sure += 1
+            code, value = int(codes[i]), Fraction(float(values[i]))
+            with mpmath.workdps(60):
+                below = (code - Fraction(1, 2)) * Fraction(step) - value
+                above = (code + Fraction(1, 2)) * Fraction(step) - value
+                low, high = mpmath.ldexp(lower, -bits), mpmath.ldexp(lower + 1, -bits)
+                assert below <= 0 or high <= precise_tail(noise, below)
+                assert above > 0
+                assert low >= precise_tail(noise, above)
+    assert sure > 400
 
 
 # -- the law -------------------------------------------------------------------------------
@@ -267,10 +276,12 @@ def test_sampled_frequencies_match_the_declared_law(noise: Noise, relative_value
 
 def test_a_shift_by_whole_steps_shifts_the_codes_and_a_flipped_sign_mirrors_them() -> None:
     noise, step = Gaussian(stddev=3.0), 0.5
-    words = Keystream(KEY).words(1000).tolist()
-    plain = sample_rounded(np.zeros(1000), noise, step, PlantedWords(words))
-    moved = sample_rounded(np.full(1000, 4.0), noise, step, PlantedWords(words))
-    mirrored = sample_rounded(np.zeros(1000), noise, step, PlantedWords([w ^ 1 for w in words]))
+    words = Keystream(KEY).draws(32, 1000).astype(np.int64).tolist()
+    numbers = [word << 64 | 12345 for word in words]
+    flipped = [number ^ (1 << 64) for number in numbers]
+    plain = sample_rounded(np.zeros(1000), noise, step, Planted(numbers, 32))
+    moved = sample_rounded(np.full(1000, 4.0), noise, step, Planted(numbers, 32))
+    mirrored = sample_rounded(np.zeros(1000), noise, step, Planted(flipped, 32))
     assert np.array_equal(moved, plain + 8)
     assert np.array_equal(mirrored, -plain)
 

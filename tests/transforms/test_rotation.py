@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from sottovoce import native
 from sottovoce.domains import ROUNDING_HEADROOM, L2Ball
 from sottovoce.errors import DomainError, ParameterError
 from sottovoce.transforms.rotation import Rotation, block_size
@@ -57,7 +58,7 @@ def test_rounding_stays_below_what_the_proof_allows(dimension: int) -> None:
     exact = values.astype(np.longdouble)
     for block, signs in zip(
         [slice(0, size), slice(dimension - size, dimension)],
-        (signs for _, signs in rotation._passes(np.zeros(dimension))),
+        (signs for _, signs in rotation.passes()),
         strict=False,
     ):
         turned = exact[block] * signs
@@ -104,6 +105,50 @@ def test_every_spike_and_the_all_equal_vector_end_small(dimension: int) -> None:
         assert np.abs(rotated).max() <= 6.5 / math.sqrt(block_size(dimension))
 
 
+@pytest.mark.parametrize("dimension", [1, 5, 511, 512, 513, 1024, 3000, 5003, 70_000, 1 << 18])
+def test_every_kernel_gives_numpys_bits(dimension: int) -> None:
+    generator = np.random.default_rng(dimension)
+    values = generator.normal(size=dimension) * 10.0 ** generator.integers(-9, 9, size=dimension)
+    values[::7] = 0.0
+    rotation = Rotation(a_seed(2), dimension)
+    found = {}
+    for name in native.levels():
+        with native.using(name):
+            turned, back = rotation.forward(values), rotation.inverse(values)
+        found[name] = turned.tobytes(), back.tobytes()
+    assert len(set(found.values())) == 1, found.keys()
+
+
+@pytest.mark.parametrize("name", native.levels())
+def test_kernels_agree_with_the_matrix(name: str) -> None:
+    """Signs are where they should be: beside the sum of columns, not another kernel."""
+    dimension = 1000
+    rotation = Rotation(a_seed(6), dimension)
+    values = np.random.default_rng(0).normal(size=dimension)
+    expected = values.copy()
+    for start, signs in rotation.passes():
+        block = slice(start, start + len(signs))
+        hadamard = np.ones((1, 1))
+        while len(hadamard) < len(signs):
+            hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
+        expected[block] = hadamard @ (signs * expected[block]) / math.sqrt(len(signs))
+    with native.using(name):
+        np.testing.assert_allclose(rotation.forward(values), expected, atol=1e-13)
+        np.testing.assert_allclose(rotation.inverse(expected), values, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", native.levels()[1:])
+@pytest.mark.parametrize("threads", ["1", "2", "5"])
+def test_threads_change_nothing(name: str, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(1).normal(size=400_000)
+    rotation = Rotation(a_seed(8), 400_000)
+    with native.using("numpy"):
+        expected = rotation.forward(values).tobytes()
+    monkeypatch.setenv("SOTTOVOCE_THREADS", threads)
+    with native.using(name):
+        assert rotation.forward(values).tobytes() == expected
+
+
 def test_the_seed_is_all_there_is_to_know() -> None:
     values = np.random.default_rng(0).normal(size=777)
     first, second = (Rotation(a_seed(4), 777).forward(values) for _ in range(2))
@@ -113,8 +158,7 @@ def test_the_seed_is_all_there_is_to_know() -> None:
 
 
 def test_both_signs_are_equally_likely_and_the_passes_differ() -> None:
-    passes = Rotation(a_seed(9), 3000)._passes(np.zeros(3000))
-    (_, first), (_, second) = passes
+    (_, first), (_, second) = Rotation(a_seed(9), 3000).passes()
     for signs in (first, second, first * second):
         assert set(np.unique(signs)) == {-1.0, 1.0}
         assert abs(signs.mean()) < 5.0 / math.sqrt(len(signs))
@@ -122,7 +166,7 @@ def test_both_signs_are_equally_likely_and_the_passes_differ() -> None:
 
 def test_signs_are_the_keystreams_bits_as_every_version_must_read_them() -> None:
     """ChaCha20 under the zero key starts 76 b8 e0 ad: RFC 8439, A.1, test vector 1."""
-    ((_, signs),) = Rotation(bytes(32), 8)._passes(np.zeros(8))
+    ((_, signs),) = Rotation(bytes(32), 8).passes()
     bits = [(0x76 >> position) & 1 for position in range(8)]
     assert signs.tolist() == [-1.0 if bit else 1.0 for bit in bits]
 

@@ -12,16 +12,17 @@ from sottovoce.channels.direct import Direct as Direct
 from sottovoce.channels.secure_sum import SecureSum as SecureSum
 from sottovoce.channels.shuffler import Shuffler as Shuffler
 from sottovoce.domains import Vector
-from sottovoce.mechanisms.mechanism import Codes, Mechanism
+from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.wire.message import Opened
 
 MessageChannel = Direct | SecureSum | Shuffler  # clients encode, and messages travel
 Channel = MessageChannel | Central
 
 
 class Collector(Protocol):
-    """Adds up the messages of one round in O(d) memory."""
+    """Adds up the messages of one round in O(d) memory; codes stay packed where they can."""
 
-    def add(self, mechanism: Mechanism, weight: float, codes: Codes) -> None: ...
+    def add(self, mechanism: Mechanism, weight: float, opened: Opened) -> None: ...
 
     def result(self) -> Vector | None:
         """The mean, or None where nothing may be, or can be, said."""

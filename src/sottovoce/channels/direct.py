@@ -1,13 +1,11 @@
 """The server receives every message and knows whose it is."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from sottovoce.adjacency import Adjacency
-from sottovoce.aggregation.mean import StreamingMean
-from sottovoce.domains import Vector
-from sottovoce.mechanisms.mechanism import Codes, Mechanism
+from sottovoce.channels.means import Cohort, CountedMean, DecodedMean, mean_of
+from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.privacy.events import PrivacyEvent
 
 
@@ -20,28 +18,15 @@ class Direct:
     def event(self, mechanism: Mechanism, adjacency: Adjacency) -> PrivacyEvent:
         return mechanism.privacy(adjacency)
 
-    def check(self, cohort: Iterable[tuple[Mechanism, float]]) -> None:
+    def check(self, cohort: Cohort) -> None:
         """Any mechanisms and weights will do."""
 
     def serves(self, clients: int) -> bool:  # noqa: ARG002
         """Any cohort will do."""
         return True
 
-    def collector(self, dimension: int) -> "DecodedMean":
-        return DecodedMean(dimension)
+    def collector(self, dimension: int, cohort: Cohort) -> CountedMean | DecodedMean:
+        return mean_of(dimension, cohort)
 
     def describe(self) -> str:
         return "direct: the server sees every message"
-
-
-class DecodedMean:
-    """The weighted mean of decoded messages."""
-
-    def __init__(self, dimension: int) -> None:
-        self._mean = StreamingMean(dimension)
-
-    def add(self, mechanism: Mechanism, weight: float, codes: Codes) -> None:
-        self._mean.add(mechanism.decode(codes), weight)
-
-    def result(self) -> Vector | None:
-        return self._mean.result()

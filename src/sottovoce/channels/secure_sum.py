@@ -6,7 +6,6 @@ many clients follow their mechanism and keep their bits to themselves. Whoever m
 at the sum as one of the clients, is not counted among them.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -14,11 +13,15 @@ import numpy as np
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
+from sottovoce.aggregation.level_counts import LevelCounts
+from sottovoce.channels.means import Cohort
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError, PrivacyError, WireError
-from sottovoce.mechanisms.mechanism import Codes, Mechanism
+from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.privacy import events
 from sottovoce.privacy.events import OneBit
+from sottovoce.wire.message import Opened
+from sottovoce.wire.packing import PackedCodes
 
 
 @runtime_checkable
@@ -60,7 +63,7 @@ class SecureSum:
             against_zero=local.against_zero,
         )
 
-    def check(self, cohort: Iterable[tuple[Mechanism, float]]) -> None:
+    def check(self, cohort: Cohort) -> None:
         """A sum of bits has one meaning only if all of them have the same."""
         if len(set(cohort)) > 1:
             raise ParameterError(
@@ -72,7 +75,7 @@ class SecureSum:
         """Whether a sum could come of a cohort of this (public) size."""
         return clients >= self.minimum_clients
 
-    def collector(self, dimension: int) -> "BitSum":
+    def collector(self, dimension: int, cohort: Cohort) -> "BitSum":  # noqa: ARG002
         return BitSum(dimension, self.minimum_clients)
 
     def describe(self) -> str:
@@ -83,27 +86,25 @@ class BitSum:
     """How many clients sent a 1, coordinate by coordinate; read once, and only if enough did."""
 
     def __init__(self, dimension: int, minimum_clients: int) -> None:
-        self._ones = np.zeros(dimension, dtype=np.int64)
-        self._received = 0
+        self._bits = LevelCounts(dimension, 2)
         self._minimum = minimum_clients
         self._mechanism: Mechanism | None = None
         self._released: Vector | None = None
 
-    def add(self, mechanism: Mechanism, weight: float, codes: Codes) -> None:  # noqa: ARG002
+    def add(self, mechanism: Mechanism, weight: float, opened: Opened) -> None:  # noqa: ARG002
         # Equal weights, which the plan has checked, cancel.
         if self._released is not None:
             # The difference of two sums would be one client's bits.
             raise WireError("the sum of this round has been released; a late message is not added")
-        if self._mechanism not in (None, mechanism):
+        if self._mechanism not in (None, mechanism) or not isinstance(opened, PackedCodes):
             raise WireError("a message of another mechanism does not belong into this sum")
+        self._bits.add(opened)
         self._mechanism = mechanism
-        self._ones += codes.astype(np.int64)
-        self._received += 1
 
     def result(self) -> Vector | None:
         """The mean of what the bits stand for, or None if too few clients sent any."""
-        if self._released is None and self._mechanism and self._received >= self._minimum:
-            zeros = np.zeros(len(self._ones), dtype=np.uint8)
-            low, high = self._mechanism.decode(zeros), self._mechanism.decode(zeros + np.uint8(1))
-            self._released = low + (high - low) * (self._ones / self._received)
+        if self._released is None and self._mechanism and self._bits.received >= self._minimum:
+            low, high = self._mechanism.decode(np.array([0, 1], dtype=np.uint8))
+            (ones,) = self._bits.counts()
+            self._released = low + (high - low) * (ones / self._bits.received)
         return None if self._released is None else self._released.copy()

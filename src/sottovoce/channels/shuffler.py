@@ -5,13 +5,12 @@ of a round but at least `minimum_clients` messages in an order that tells nothin
 many clients follow their mechanism. Whoever may collude is not counted among them.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
-from sottovoce.channels.direct import DecodedMean
+from sottovoce.channels.means import Cohort, CountedMean, DecodedMean, mean_of
 from sottovoce.errors import ParameterError, PrivacyError
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.privacy.events import Shuffled
@@ -54,7 +53,7 @@ class Shuffler:
             )
         return shuffled(mechanism.privacy(adjacency), self.minimum_clients)
 
-    def check(self, cohort: Iterable[tuple[Mechanism, float]]) -> None:
+    def check(self, cohort: Cohort) -> None:
         """A message that only some could have sent, or that weighs more, would have a sender."""
         if len(set(cohort)) > 1:
             raise ParameterError(
@@ -66,8 +65,8 @@ class Shuffler:
         """Whether messages of a cohort of this (public) size could be released."""
         return clients >= self.minimum_clients
 
-    def collector(self, dimension: int) -> DecodedMean:
-        return DecodedMean(dimension)
+    def collector(self, dimension: int, cohort: Cohort) -> CountedMean | DecodedMean:
+        return mean_of(dimension, cohort)
 
     def describe(self) -> str:
         return "shuffler, simulated: the server is trusted to shuffle messages and forget senders"

@@ -1,17 +1,69 @@
-"""`sottovoce benchmark`: how fast things are, on this machine, beside its own limits."""
+"""`sottovoce benchmark`: how fast things are, on this machine, beside its own limits.
 
-from typing import Annotated
+A result is checked before it is timed: exit 1 if it is wrong, never because it is slow.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, print_json, print_table
+from sottovoce.cli.output import Json, print_fields, print_json
 
 app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
+
+Seconds = Annotated[float, typer.Option(help="About how long to measure.")]
+Dimension = Annotated[int, typer.Option(help="Coordinates of an update.")]
+Threads = Annotated[int, typer.Option(help="Threads, for us and for what we are compared with.")]
 
 
 @app.callback()
 def benchmarks() -> None:
-    """Measure speed on this machine: it reports, it never fails on slowness."""
+    """Measure speed on this machine: a wrong result exits 1, slowness never does."""
+
+
+@app.command("privatise")
+def privatise(
+    bits: Annotated[
+        int | None, typer.Option(help="Bits a coordinate; the mechanism's usual ones if not given.")
+    ] = None,
+    dimension: Dimension = 1_000_000,
+    mechanism: Annotated[
+        str, typer.Option(help="gauss_hermite, mvu or discrete_gaussian.")
+    ] = "gauss_hermite",
+    threads: Threads = 1,
+    seconds: Seconds = 3.0,
+    as_json: Json = False,
+) -> None:
+    """Coordinates a second at a client: float32 update, clip, codes, packed payload."""
+    from sottovoce.experiments.benchmarks.privatise import measure
+
+    _show(
+        lambda: measure(
+            mechanism=mechanism, bits=bits, dimension=dimension, threads=threads, seconds=seconds
+        ),
+        as_json,
+    )
+
+
+@app.command("aggregate")
+def aggregate(
+    bits: Annotated[int, typer.Option(help="Bits a coordinate, 1 to 8.")] = 1,
+    dimension: Dimension = 1_000_000,
+    clients: Annotated[int, typer.Option(help="Payloads to add up.")] = 1000,
+    threads: Threads = 1,
+    seconds: Seconds = 5.0,
+    as_json: Json = False,
+) -> None:
+    """Clients a second at the server: packed payloads in, their mean out."""
+    from sottovoce.experiments.benchmarks.aggregate import measure
+
+    _show(
+        lambda: measure(
+            bits=bits, dimension=dimension, clients=clients, threads=threads, seconds=seconds
+        ),
+        as_json,
+    )
 
 
 @app.command("simulate")
@@ -23,32 +75,96 @@ def simulate(
         str, typer.Option(help="packed: exact codes, packed and unpacked; none: drawn by torch.")
     ] = "packed",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    seconds: Annotated[float, typer.Option(help="How long to measure.")] = 5.0,
+    seconds: Seconds = 5.0,
     as_json: Json = False,
 ) -> None:
     """Clients a second through whole rounds: gradient, clip, codes, packing, sum, new model."""
-    from sottovoce import parameters
-    from sottovoce.experiments import speed
+    from sottovoce.experiments.benchmarks.simulate import measure
 
-    parameters.integer("bits", bits, low=1, high=8)
-    parameters.integer("clients", clients, low=4, high=10**7)
-    parameters.integer("dimension", dimension, low=20, high=10**9)
-    parameters.positive("seconds", seconds)
-    found = speed.simulate(
-        clients=clients,
-        dimension=dimension,
-        levels=2**bits,
-        messages=messages,
-        device=device,
-        seconds=seconds,
+    _show(
+        lambda: measure(
+            clients=clients,
+            dimension=dimension,
+            bits=bits,
+            messages=messages,
+            device=device,
+            seconds=seconds,
+        ),
+        as_json,
     )
+
+
+@app.command("design")
+def design(
+    epsilon: Annotated[float, typer.Option(help="Over the whole interval.")] = 1.0,
+    input_bits: Annotated[int, typer.Option(help="2^bits input points, 1 to 10.")] = 3,
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Any input in the interval: no input points.")
+    ] = False,
+    bits: Annotated[int, typer.Option(help="Bits that are sent, 1 to 8.")] = 3,
+    seconds: Seconds = 3.0,
+    as_json: Json = False,
+) -> None:
+    """MVU designs a second, solved and certified, beside scipy's generic solver."""
+    from sottovoce.experiments.benchmarks.design import measure
+
+    _show(
+        lambda: measure(
+            epsilon=epsilon,
+            input_bits=None if continuous else input_bits,
+            bits=bits,
+            seconds=seconds,
+        ),
+        as_json,
+    )
+
+
+@app.command("account")
+def account(
+    mechanism: Annotated[
+        str, typer.Option(help="gaussian, one_bit or randomised_response.")
+    ] = "gaussian",
+    rho: Annotated[float, typer.Option(help="zCDP of one release, before sampling.")] = 0.5,
+    dimension: Annotated[int, typer.Option(help="Coordinates, for one_bit.")] = 1000,
+    rate: Annotated[float, typer.Option(help="Probability that a record takes part.")] = 0.01,
+    rounds: Annotated[int, typer.Option(help="Releases that are composed.")] = 1000,
+    seconds: Seconds = 3.0,
+    as_json: Json = False,
+) -> None:
+    """Epsilons a second, nothing remembered, beside Google's dp-accounting if installed."""
+    from sottovoce.experiments.benchmarks.account import measure
+
+    _show(
+        lambda: measure(
+            mechanism=mechanism,
+            rho=rho,
+            dimension=dimension,
+            rate=rate,
+            rounds=rounds,
+            seconds=seconds,
+        ),
+        as_json,
+    )
+
+
+def _show(measure: Callable[[], dict[str, Any]], as_json: bool) -> None:
+    from sottovoce.experiments.benchmarks.measurement import WrongResult
+
+    try:
+        found = measure()
+    except WrongResult as wrong:
+        typer.echo(f"wrong result, nothing was timed: {wrong}", err=True)
+        raise typer.Exit(1) from None
     if as_json:
         print_json(found)
         return
-    print_table(
-        ["what", "measured"],
-        [
-            [key.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value)]
-            for key, value in found.items()
-        ],
-    )
+    print_fields(dict(_lines(found)))
+
+
+def _lines(found: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    """Names and values, one a line; what a value holds itself gets lines of its own."""
+    for name, value in found.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{key}", item) for key, item in value.items())
+        else:
+            yield name, value

@@ -23,7 +23,7 @@ from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.simulation.backend import Collected
 from sottovoce.simulation.charged import ChargedRounds, Served, Server
 from sottovoce.wire.broadcast import DownlinkFormat
-from sottovoce.wire.message import open_sealed
+from sottovoce.wire.message import open_packed
 
 _LOG = logging.getLogger("sottovoce")
 # Replies are looked for often at first, and less often the longer a round takes.
@@ -226,7 +226,7 @@ class _Inbox:
                 return
             messages = read_reply(reply.blobs, uplinks=len(self._servers))
             for uplink, message in enumerate(messages):
-                open_sealed(message, self._plan.envelope(self._parts[client], uplink))
+                open_packed(message, self._plan.envelope(self._parts[client], uplink))
         except WireError as error:
             self.dropped += 1
             if client in self._parts and client not in self._received:

@@ -78,7 +78,7 @@ class Channel:
         return float((np.abs(np.diff(self.rows, axis=0)) / (low * steps)).max())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class IntegerTable:
     """The table that runs: probabilities are integers over 2^128, and rows sum to 2^128 exactly.
 

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sottovoce.design import hermite
 from sottovoce.domains import Vector
 from sottovoce.experiments.experiment import Row, Settings
-from sottovoce.kernels.reference import sample_exponential_family
 from sottovoce.kernels.table import sample_table
 from sottovoce.mechanisms.finite_channel import TableMechanism, interval
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
@@ -64,12 +62,9 @@ def _batched(mechanism: Mechanism, vectors: Vector, randomness: SeededRandomness
         case TableMechanism():
             low, high = interval(mechanism.input_domain)
             positions = np.clip((vectors.ravel() - low) / (high - low), 0.0, 1.0)
-            table = mechanism.table
-            codes = sample_table(positions, table.knots, table.thresholds, table.cumulative, stream)
+            codes = sample_table(positions, mechanism.table, stream)
         case GaussHermite():
-            design = hermite.gauss_hermite(mechanism.levels)
-            tilts = vectors.ravel() / mechanism.noise_stddev
-            codes = sample_exponential_family(tilts, design.points, design.weights, stream)
+            codes = mechanism.sample(vectors.ravel(), stream)
         case _:
             return None
     decoded: Vector = mechanism.decode(codes)

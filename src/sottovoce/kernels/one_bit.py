@@ -1,142 +1,68 @@
-"""Exact sampling of one bit a coordinate, in numpy: P(1 | z) = 1/(1 + e^(-2z)).
+"""One bit a coordinate: P(1 | x) = 1/(1 + e^(-2z)), z = (x scale)/stddev rounded to float64."""
 
-Lazy in both operands. Coordinate i reads 16 random bits, the i-th halfword of the stream with nonce
-0, and compares them with a crude float32 threshold; only where these cannot decide does it read on
-in the stream with nonce i + 1 and compare in float64, and at last in arbitrary precision. The code
-is 1 where the infinitely long uniform number 0.halfword,extension... is at least
-q = 1/(1 + e^(2z)), so the sampled law is the declared one and no rounding term enters the
-accounting.
-
-The margin of the first comparison, in units of 2^-16. With t = 2z and |t| <= 1/4
-
-    2^16 q = 2^15 - t (2^14 - t^2 2^16/48) + r,   |r| <= 2^16 (1/480) |t|^5 <= .134.
-
-Float32: t carries 5 roundings, the bracket 4 and the product one, each 2^-24 of at most 2^12,
-together below .003; the sum with the halfword, below 2^17, rounds by 2^-8. That is below .15, and
-the margin is .25. Where |t| > 1/4 the threshold is computed in float64. So 1.5 * 2^-16, 2.3e-5 of
-all coordinates, are left undecided.
-
-The second comparison: q carries at most 4 roundings and exp its own of one unit, 2^-52 each of at
-most 1, the uniform number is truncated by 2^-53: below 2^-49.
-"""
-
-import decimal
 import math
-from collections.abc import Sequence
-from decimal import Decimal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.domains import Vector
+from sottovoce.kernels import arrays
+from sottovoce.kernels.reference import one_bit as reference
+from sottovoce.native import Native, native
 from sottovoce.randomness import Keystream
 
 Bits = NDArray[np.uint8]
 
-_SERIES_REACH = 0.25
-# With s = w + 2^16 (1/2 - q) the cell [w, w + 1) of a halfword lies above 2^16 q if s >= 2^15, and
-# reaches above it if s > 2^15 - 1.
-_SURELY, _PERHAPS = 2.0**15 + 0.25, 2.0**15 - 1.25
-_SECOND_MARGIN = 2.0**-49
-_COMMON = 1e-9, 1e9  # noise whose cubes float32 holds
-_CHUNK = 1 << 15
+_LOG2_E2 = 2.0 / math.log(2.0)
+# The crude odds need 2z/ln 2 = slope x in float32; other slopes are left to numpy.
+_SLOPES = 2.0**-100, 2.0**100
 
 
-def sample_bits(tilts: Vector, keystream: Keystream) -> Bits:
-    """A bit for each tilt z, 1 with probability 1/(1 + e^(-2z))."""
-    words = keystream.halfwords(len(tilts))
-    bits = np.empty(len(tilts), dtype=np.uint8)
-    for start in range(0, len(tilts), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        surely, perhaps = _compare(tilts[part], 1.0, words[part])
-        bits[part] = surely
-        for offset in np.flatnonzero(surely != perhaps):
-            i = start + int(offset)
-            bits[i] = decide(float(tilts[i]), int(words[i]), i, keystream)
-    return bits
-
-
-def sample_rows(
-    rows: NDArray[np.floating], noise_stddev: float, keystreams: Sequence[Keystream]
+def sample_payload(
+    values: ArrayLike, noise_stddev: float, keystream: Keystream, *, scale: float = 1.0
 ) -> Bits:
-    """Packed bits of several vectors, each with its own keystream, for tilts row/noise_stddev.
+    """Packed bits, the lowest of a byte first; the unused ones of the last byte are 0.
 
-    The bits are those that `sample_bits` gives for each row in float64, the lowest of a byte first.
+    `values` are finite numbers; `scale` is what a clip multiplies them with.
     """
-    if not _COMMON[0] <= noise_stddev <= _COMMON[1]:  # float32 may not hold what it needs
-        exact = rows.astype(np.float64) / noise_stddev
-        each = [sample_bits(*pair) for pair in zip(exact, keystreams, strict=True)]
-        return np.packbits(np.stack(each), axis=1, bitorder="little")
-    words = np.empty(rows.shape, dtype=np.uint16)
-    for row, keystream in zip(words, keystreams, strict=True):
-        keystream.halfwords_into(row)
-    surely, perhaps = _compare(rows, noise_stddev, words)
-    payloads = np.packbits(surely, axis=1, bitorder="little")
-    others = np.packbits(perhaps, axis=1, bitorder="little")
-    for place in np.flatnonzero(payloads != others):
-        row, octet = divmod(int(place), payloads.shape[1])
-        differing = int(payloads[row, octet] ^ others[row, octet])
-        for bit in range(8):
-            if differing >> bit & 1:
-                i = 8 * octet + bit
-                tilt = float(rows[row, i]) / noise_stddev
-                if decide(tilt, int(words[row, i]), i, keystreams[row]):
-                    payloads[row, octet] |= 1 << bit
-    return payloads
+    vector = arrays.vector(np.asarray(values))
+    kernels, slope = native(), _LOG2_E2 * scale / noise_stddev
+    if kernels is not None and _SLOPES[0] <= slope <= _SLOPES[1]:
+        return _native_payload(vector, scale, noise_stddev, slope, keystream, kernels)
+    tilts = vector.astype(np.float64) * scale / noise_stddev
+    return np.packbits(reference.sample_bits(tilts, keystream), bitorder="little")
 
 
-def _compare(
-    exact: NDArray[np.floating], noise_stddev: float, words: NDArray[np.uint16]
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Where 16 random bits surely give a 1, and where perhaps, for z = exact/noise_stddev."""
-    values = exact.astype(np.float32, copy=False)
-    slope = 2.0 / noise_stddev  # t = slope * value
-    largest = slope * max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
-    series = values * values
-    series *= np.float32(-(slope**3) * 2.0**16 / 48.0)
-    series += np.float32(slope * 2.0**14)
-    series *= values
-    series += words
-    if not largest <= _SERIES_REACH:
-        steep = ~(np.abs(values) <= _SERIES_REACH / slope * (1.0 - 1e-6))
-        doubled = 2.0 * (exact[steep].astype(np.float64) / noise_stddev)
-        series[steep] = words[steep] + 2.0**16 * (0.5 - _upper_tail(doubled))
-    return series >= np.float32(_SURELY), series > np.float32(_PERHAPS)
+def sample_bits(
+    values: ArrayLike, noise_stddev: float, keystream: Keystream, *, scale: float = 1.0
+) -> Bits:
+    """The same bits, one in each byte."""
+    payload = sample_payload(values, noise_stddev, keystream, scale=scale)
+    return np.unpackbits(payload, count=np.size(values), bitorder="little")
 
 
-def _upper_tail(doubled: Vector) -> Vector:
-    """1/(1 + e^t), without overflow."""
-    small = np.exp(-np.abs(doubled))
-    return np.asarray(np.where(doubled > 0.0, small, 1.0) / (1.0 + small))
+def _native_payload(
+    vector: arrays.Floats,
+    scale: float,
+    noise_stddev: float,
+    slope: float,
+    keystream: Keystream,
+    kernels: Native,
+) -> Bits:
+    key = keystream.spend()
+    payload = np.empty((len(vector) + 7) // 8, dtype=np.uint8)
+    wide = vector.dtype == np.float64
 
+    def work(start: int, stop: int, left: NDArray[np.int64]) -> int:
+        out = payload[start // 8 : (stop + 7) // 8]
+        return int(
+            kernels.library.one_bit(
+                kernels.level, key, start, scale, noise_stddev, slope, vector[start:stop], wide,
+                out, left,
+            )
+        )  # fmt: skip
 
-def decide(tilt: float, word: int, coordinate: int, keystream: Keystream) -> int:
-    """The bit that the uniform number 0.word,extension... selects."""
-    extension = int.from_bytes(keystream.extension(coordinate, 8), "big")
-    uniform = (word + extension * 2.0**-64) * 2.0**-16
-    small = math.exp(-2.0 * abs(tilt))
-    distance = uniform - (small if tilt > 0.0 else 1.0) / (1.0 + small)
-    if abs(distance) > _SECOND_MARGIN:
-        return int(distance > 0.0)
-    return exact_bit(tilt, word, coordinate, keystream)
-
-
-def exact_bit(tilt: float, word: int, coordinate: int, keystream: Keystream) -> int:
-    """The same in arbitrary precision, with as many further random bits as it takes."""
-    num_bytes = 16
-    while True:
-        size = 16 + 8 * num_bytes
-        extension = int.from_bytes(keystream.extension(coordinate, num_bytes), "big")
-        lower = (word << (8 * num_bytes)) | extension
-        room = 20 + max(0, Decimal(tilt).adjusted())
-        context = decimal.Context(
-            prec=size + room, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, traps=[]
-        )
-        with decimal.localcontext(context):
-            threshold = 1 / (1 + (2 * Decimal(tilt)).exp())
-            error = Decimal(10) ** -size
-            if Decimal(lower) / 2**size >= threshold + error:
-                return 1
-            if Decimal(lower + 1) / 2**size <= threshold - error:
-                return 0
-        num_bytes *= 2
+    for i in arrays.in_parts(len(vector), work):
+        tilt = float(vector[i]) * scale / noise_stddev
+        bit = reference.exact_bit(tilt, keystream.draw(16, i), i, keystream)
+        payload[i // 8] = int(payload[i // 8]) & ~(1 << i % 8) | bit << i % 8
+    return payload

@@ -1,100 +1,98 @@
-"""Exact sampling from an interpolated integer table, in numpy.
+"""Interpolated integer tables: the law at x lies on the chord between the rows of two knots."""
 
-Between knots u < v the law at x is (1 - t) row_u + t row_v with t = (x - u)/(v - u), a rational
-number. A code is drawn by comparing one uniform number with the interpolated cumulative sums.
-Float64 decides nearly always; where the uniform number lies within the proven error of a threshold,
-the comparison is made again in integers with as many further random bits as it takes. So the
-sampled law is the declared one, and no rounding term enters the accounting.
-
-The error of float64: that of t, at most 3 * 2^-53, counts times the difference of two thresholds,
-which is below 1; 1 - t adds half a unit, each stored threshold 2^-54, the products and their sum
-three roundings of numbers below 1, and the uniform number is truncated by 2^-53: together below
-8 * 2^-53 = 2^-50. The margin is twice that.
-"""
-
-from fractions import Fraction
+import math
+import weakref
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.domains import Vector
 from sottovoce.errors import DomainError
+from sottovoce.kernels import arrays
+from sottovoce.kernels.ladder import Affine, Ladder, Law, NarrowLadder, sample
+from sottovoce.kernels.reference import table as reference
+from sottovoce.native import native
+from sottovoce.norms import square_sum
 from sottovoce.randomness import Keystream
 
 Codes = NDArray[np.uint8]
+Ladders = tuple[Ladder, NarrowLadder | None]
 
-_CELLS = 1 << 17
-_MARGIN = 2.0**-49
-_UNIT = 2.0**-53
+MAX_LEVELS = 256
+_UNEVEN_CELLS = 1024
+_AS_IT_IS = Affine()
+_SLACK = 2.0**-40
+_ladders: "weakref.WeakKeyDictionary[Table, Ladders]" = weakref.WeakKeyDictionary()
+
+
+class Table(Protocol):
+    """Running sums of the rows at `knots`: in units of one over their last, and in float64."""
+
+    @property
+    def knots(self) -> Vector: ...
+    @property
+    def thresholds(self) -> Vector: ...
+    @property
+    def cumulative(self) -> tuple[tuple[int, ...], ...]: ...
 
 
 def sample_table(
-    positions: Vector,
-    knots: Vector,
-    thresholds: Vector,
-    cumulative: tuple[tuple[int, ...], ...],
+    values: ArrayLike,
+    table: Table,
     keystream: Keystream,
+    affine: Affine = _AS_IT_IS,
+    *,
+    clamp: bool = False,
 ) -> Codes:
-    """One code for each position in [knots[0], knots[-1]].
+    """A code for each value, at the place on the table that `affine` gives.
 
-    `cumulative` holds the rows' running sums in units of one over their last entry; `thresholds`
-    the same in float64.
+    Places lie between the first knot and the last, or so little outside that rounding explains it.
+    With `clamp` they may lie anywhere, and those outside count as the nearer end.
     """
-    if not ((positions >= knots[0]) & (positions <= knots[-1])).all():  # also refuses NaN
-        raise DomainError(f"positions must lie between {knots[0]:g} and {knots[-1]:g}")
-    words = keystream.words(len(positions))
-    codes = np.empty(len(positions), dtype=np.uint8)
-    size = max(1, _CELLS // thresholds.shape[1])
-    for start in range(0, len(positions), size):
-        part = slice(start, start + size)
-        codes[part], undecided = _float_codes(positions[part], knots, thresholds, words[part])
-        for offset in np.flatnonzero(undecided):
-            i = start + int(offset)
-            codes[i] = exact_code(
-                float(positions[i]), knots, cumulative, int(words[i]), i, keystream
-            )
+    kernels, vector = native(), arrays.vector(np.asarray(values))
+    knots = table.knots
+    first, last = float(knots[0]), float(knots[-1])
+    if clamp:
+        if not (math.isfinite(square_sum(vector)) or np.isfinite(vector).all()):
+            raise DomainError("every coordinate must be finite")
+    elif len(vector):
+        ends = affine.at(float(vector.min())), affine.at(float(vector.max()))
+        if not (first - _SLACK <= ends[0] and ends[1] <= last + _SLACK):  # also refuses NaN
+            raise DomainError(f"places on the table must lie between {first:g} and {last:g}")
+    if kernels is None or table.thresholds.shape[1] > MAX_LEVELS:
+        places = np.clip(affine(vector.astype(np.float64, copy=False)), first, last)
+        return reference.sample_table(places, knots, table.thresholds, table.cumulative, keystream)
+    ladders = _ladders.get(table)
+    if ladders is None:
+        ladders = _ladders[table] = ladders_of(knots, table.thresholds)
+    law = Law(is_table=True, first=knots, second=table.thresholds)
+    codes, left = sample(vector, affine, *ladders, law, keystream, kernels)
+    for i in left:
+        word = keystream.draw(16, i)
+        place = min(max(affine.at(float(vector[i])), first), last)
+        codes[i] = reference.exact_code(place, knots, table.cumulative, word, i, keystream)
     return codes
 
 
-def _float_codes(
-    positions: Vector, knots: Vector, thresholds: Vector, words: NDArray[np.uint64]
-) -> tuple[Codes, NDArray[np.bool_]]:
-    """Codes as float64 sees them, and where it cannot be sure."""
-    left = np.clip(np.searchsorted(knots, positions, "right") - 1, 0, len(knots) - 2)
-    share = (positions - knots[left]) / (knots[left + 1] - knots[left])
-    uniform = (words >> np.uint64(11)).astype(np.float64) * _UNIT
-    codes = np.zeros(len(positions), dtype=np.uint8)
-    undecided = np.zeros(len(positions), dtype=np.bool_)
-    rest = 1.0 - share
-    for column in thresholds.T[:-1]:
-        distance = uniform - (rest * column[left] + share * column[left + 1])
-        codes += distance >= 0.0
-        undecided |= np.abs(distance) <= _MARGIN
-    return codes, undecided
+def ladders_of(knots: Vector, thresholds: Vector) -> Ladders:
+    """The cells are the knots' if these are evenly spaced; else many, some with a knot inside.
 
-
-def exact_code(
-    position: float,
-    knots: Vector,
-    cumulative: tuple[tuple[int, ...], ...],
-    word: int,
-    coordinate: int,
-    keystream: Keystream,
-) -> int:
-    """The code that the infinitely long uniform number 0.word,extension... selects."""
-    k = int(np.clip(np.searchsorted(knots, position, "right") - 1, 0, len(knots) - 2))
-    low, high = Fraction(float(knots[k])), Fraction(float(knots[k + 1]))
-    share = (Fraction(position) - low) / (high - low)
-    one = cumulative[k][-1]
-    rows = zip(cumulative[k][:-1], cumulative[k + 1][:-1], strict=True)
-    limits = [((1 - share) * a + share * b) / one for a, b in rows]
-    num_bytes = 16
-    while True:
-        bits = 64 + 8 * num_bytes
-        extension = int.from_bytes(keystream.extension(coordinate, num_bytes), "big")
-        lower = Fraction((word << (8 * num_bytes)) | extension, 1 << bits)
-        upper = lower + Fraction(1, 1 << bits)
-        # A limit inside the interval leaves the code open; on its lower end it is passed.
-        if not any(lower < limit < upper for limit in limits):
-            return sum(limit <= lower for limit in limits)
-        num_bytes *= 2
+    A chord over a cell with knots inside is farthest off at one of them.
+    """
+    low, high = float(knots[0]), float(knots[-1])
+    even = np.linspace(low, high, len(knots))
+    columns = thresholds[:, :-1]
+    slope = float(np.abs(np.diff(columns, axis=0) / np.diff(knots)[:, None]).max())
+    apart = float(np.abs(knots - even).max())
+    if apart <= 2.0**-40 * (high - low):
+        errors = np.full(len(knots) - 1, slope * apart)
+        chords = low, high, columns, errors, slope
+        return Ladder.between(*chords), NarrowLadder.between(*chords)
+    edges = np.linspace(low, high, _UNEVEN_CELLS + 1)
+    at_edges = np.stack([np.interp(edges, knots, column) for column in columns.T], axis=1)
+    off = np.abs(columns - np.stack([np.interp(knots, edges, c) for c in at_edges.T], axis=1))
+    cells = np.clip(np.searchsorted(edges, knots, "right") - 1, 0, _UNEVEN_CELLS - 1)
+    errors = np.zeros(_UNEVEN_CELLS)
+    np.maximum.at(errors, cells, off.max(axis=1))
+    return Ladder.between(low, high, at_edges, errors + 2.0**-40, slope), None

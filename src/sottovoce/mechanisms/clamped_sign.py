@@ -11,7 +11,7 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.design import hermite
 from sottovoce.design.fisher import tilted_law
 from sottovoce.domains import L2Ball, Vector, require_l2_ball
-from sottovoce.kernels.reference import sample_exponential_family
+from sottovoce.kernels.one_bit import sample_bits
 from sottovoce.mechanisms.mechanism import (
     Codes,
     FiniteLaw,
@@ -74,18 +74,18 @@ class ClampedSign:
         return LevelCodes(levels=2)
 
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
-        design = hermite.gauss_hermite(2)
-        tilts = self._tilts(values)
-        return sample_exponential_family(tilts, design.points, design.weights, keystream)
+        return sample_bits(self._tilts(values), 1.0, keystream)
+
+    @property
+    def points(self) -> Vector:
+        return np.asarray(self.noise_stddev * hermite.gauss_hermite(2).points)
 
     def decode(self, codes: Codes) -> Vector:
-        points = hermite.gauss_hermite(2).points
-        return np.asarray(self.noise_stddev * points[level_indices(codes, 2)])
+        return self.points[level_indices(codes, 2)]
 
     def law(self, values: ArrayLike) -> FiniteLaw:
-        design = hermite.gauss_hermite(2)
-        table = tilted_law(design, self._tilts(values))
-        return FiniteLaw(points=self.noise_stddev * design.points, table=table)
+        table = tilted_law(hermite.gauss_hermite(2), self._tilts(values))
+        return FiniteLaw(points=self.points, table=table)
 
     def privacy(self, adjacency: Adjacency) -> OneBit:
         shift = 2.0 * self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier

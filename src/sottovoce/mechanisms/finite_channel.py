@@ -12,8 +12,9 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.design import store
 from sottovoce.design.channel import IntegerTable
 from sottovoce.design.store import Design, DesignSpec, table_epsilon
-from sottovoce.domains import Box, Domain, L1Ball, L2Ball, Vector
+from sottovoce.domains import Box, Domain, L1Ball, L2Ball, Vector, sized_vector
 from sottovoce.errors import ParameterError
+from sottovoce.kernels.ladder import Affine
 from sottovoce.kernels.table import sample_table
 from sottovoce.mechanisms.coordinate_laws import InterpolatedTable
 from sottovoce.mechanisms.mechanism import (
@@ -72,10 +73,19 @@ class TableMechanism:
         return LevelCodes(levels=self.levels)
 
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
-        table = self.table
-        return sample_table(
-            self._positions(values), table.knots, table.thresholds, table.cumulative, keystream
-        )
+        return sample_table(self.input_domain.check(values), self.table, keystream, self._affine())
+
+    def encode_clipped(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
+        """Codes of `values` projected onto the domain; a box is clipped to in the same pass."""
+        domain = self.input_domain
+        if not isinstance(domain, Box):
+            return self.encode(domain.project(values), keystream)
+        vector = sized_vector(values, domain.dimension)
+        return sample_table(vector, self.table, keystream, self._affine(), clamp=True)
+
+    def _affine(self) -> Affine:
+        low, high = interval(self.input_domain)
+        return Affine(shift=low, divisor=high - low)
 
     def decode(self, codes: Codes) -> Vector:
         return self.points[level_indices(codes, self.levels)]

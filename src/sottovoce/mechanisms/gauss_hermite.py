@@ -11,10 +11,11 @@ from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.design import hermite
 from sottovoce.design.fisher import tilted_law
-from sottovoce.domains import Domain, L2Ball, Vector, require_l2_ball
+from sottovoce.domains import Domain, Floats, L2Ball, Vector, require_l2_ball, sized_vector
 from sottovoce.errors import ParameterError
+from sottovoce.kernels.family import sample_exponential_family
+from sottovoce.kernels.ladder import Affine
 from sottovoce.kernels.one_bit import sample_bits
-from sottovoce.kernels.reference import sample_exponential_family
 from sottovoce.mechanisms.coordinate_laws import TiltedFamily
 from sottovoce.mechanisms.mechanism import (
     Codes,
@@ -107,27 +108,49 @@ class GaussHermite:
         return LevelCodes(levels=self.levels)
 
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
-        tilts = self.input_domain.check(values) / self.noise_stddev
+        return self.sample(self.input_domain.check(values), keystream)
+
+    def encode_clipped(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
+        """Codes of `values` projected onto the ball, clipped in the same pass."""
+        vector = sized_vector(values, self.input_domain.dimension)
+        scale = self.input_domain.clip_scale(vector)
+        if scale is None:
+            return self.encode(self.input_domain.project(values), keystream)
+        return self.sample(vector, keystream, scale)
+
+    def sample(self, vector: Floats, keystream: Keystream, scale: float = 1.0) -> NDArray[np.uint8]:
+        """Codes for coordinates that `scale` brings within the radius: of one input, or of many."""
         if self.levels == 2:  # nodes -1, 1 and weights 1/2, exactly
-            return sample_bits(tilts, keystream)
+            return sample_bits(vector, self.noise_stddev, keystream, scale=scale)
         design = hermite.gauss_hermite(self.levels)
-        return sample_exponential_family(tilts, design.points, design.weights, keystream)
+        return sample_exponential_family(
+            vector,
+            Affine(scale=scale, divisor=self.noise_stddev),
+            design.points,
+            design.weights,
+            keystream,
+            reach=self.input_domain.radius / self.noise_stddev,
+            fisher_bound=design.fisher_bound,
+        )
+
+    @property
+    def points(self) -> Vector:
+        return np.asarray(self.noise_stddev * hermite.gauss_hermite(self.levels).points)
 
     def decode(self, codes: Codes) -> Vector:
-        points = hermite.gauss_hermite(self.levels).points
-        return np.asarray(self.noise_stddev * points[level_indices(codes, self.levels)])
+        return self.points[level_indices(codes, self.levels)]
 
     def law(self, values: ArrayLike) -> FiniteLaw:
         tilts = self.input_domain.check(values) / self.noise_stddev
         design = hermite.gauss_hermite(self.levels)
-        return FiniteLaw(points=self.noise_stddev * design.points, table=tilted_law(design, tilts))
+        return FiniteLaw(points=self.points, table=tilted_law(design, tilts))
 
     def coordinate_law(self) -> TiltedFamily:
         design = hermite.gauss_hermite(self.levels)
         return TiltedFamily(
             points=design.points,
             weights=design.weights,
-            letters=self.noise_stddev * design.points,
+            letters=self.points,
             tilt_per_unit=1.0 / self.noise_stddev,
         )
 

@@ -14,7 +14,8 @@ from sottovoce.design import store
 from sottovoce.design.fisher import ExponentialFamily, exponential_family, tilted_law
 from sottovoce.domains import L2Ball, Vector, require_l2_ball
 from sottovoce.errors import ParameterError
-from sottovoce.kernels.reference import sample_exponential_family
+from sottovoce.kernels.family import sample_exponential_family
+from sottovoce.kernels.ladder import Affine
 from sottovoce.mechanisms.coordinate_laws import TiltedFamily
 from sottovoce.mechanisms.mechanism import (
     Codes,
@@ -152,22 +153,33 @@ class InterpolatedMvu:
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
         family = self.interpolated.family
         return sample_exponential_family(
-            self._tilts(values), family.points, family.weights, keystream
+            self.input_domain.check(values),
+            Affine(scale=self.tilt_per_unit),
+            family.points,
+            family.weights,
+            keystream,
+            reach=self.tilt_per_unit * self.input_domain.radius,
+            fisher_bound=family.fisher_bound,
         )
 
+    @property
+    def points(self) -> Vector:
+        """What the letters stand for, in the input's units."""
+        return np.asarray(self.interpolated.centred_letters / self.tilt_per_unit)
+
     def decode(self, codes: Codes) -> Vector:
-        return self._decoded()[level_indices(codes, 1 << self.output_bits)]
+        return self.points[level_indices(codes, 1 << self.output_bits)]
 
     def law(self, values: ArrayLike) -> FiniteLaw:
         table = tilted_law(self.interpolated.family, self._tilts(values))
-        return FiniteLaw(points=self._decoded(), table=table)
+        return FiniteLaw(points=self.points, table=table)
 
     def coordinate_law(self) -> TiltedFamily:
         family = self.interpolated.family
         return TiltedFamily(
             points=family.points,
             weights=family.weights,
-            letters=self._decoded(),
+            letters=self.points,
             tilt_per_unit=self.tilt_per_unit,
         )
 
@@ -188,7 +200,3 @@ class InterpolatedMvu:
     def _tilts(self, values: ArrayLike) -> Vector:
         """x - 1/2 for each coordinate."""
         return np.asarray(self.input_domain.check(values) * self.tilt_per_unit)
-
-    def _decoded(self) -> Vector:
-        """What the letters stand for, in the input's units."""
-        return np.asarray(self.interpolated.centred_letters / self.tilt_per_unit)

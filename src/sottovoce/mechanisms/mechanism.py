@@ -1,7 +1,7 @@
 """What a mechanism is, the formats of its codes, and the laws it can declare."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -219,10 +219,30 @@ class Mechanism(Protocol):
         ...
 
 
+@runtime_checkable
+class Pointwise(Protocol):
+    """A mechanism whose code j stands for points[j] in its own coordinate, whatever the others are.
+
+    One code for each coordinate, then, and decode(codes) is points[codes] to the last bit: a server
+    may add up codes instead of vectors.
+    """
+
+    @property
+    def points(self) -> Vector: ...
+
+
 def has_a_range(mechanism: Mechanism) -> bool:
     """Whether one of finitely many codes is sent for each coordinate: then a rotation may gain."""
     code_format = mechanism.code_format()
     return isinstance(code_format, LevelCodes) and code_format.count is None
+
+
+def points_of(mechanism: Mechanism, *, most: int) -> Vector | None:
+    """What each of at most so many codes stands for, where codes are decoded one by one."""
+    code_format = mechanism.code_format()
+    if not isinstance(code_format, LevelCodes) or code_format.levels > most:
+        return None  # asked first: some mechanisms have 2^32 points
+    return mechanism.points if isinstance(mechanism, Pointwise) else None
 
 
 def bits_per_coordinate(mechanism: Mechanism) -> float:

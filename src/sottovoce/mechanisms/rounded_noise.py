@@ -147,6 +147,10 @@ class RoundedNoise:
         codes &= self.levels - 1
         return codes.astype(self.code_format().dtype)
 
+    @property
+    def points(self) -> Vector:
+        return self.decode(np.arange(self.levels, dtype=np.uint32))
+
     def decode(self, codes: Codes) -> Vector:
         half = self.levels // 2
         residues = (level_indices(codes, self.levels) + half) % self.levels - half
@@ -162,7 +166,7 @@ class RoundedNoise:
         whose density jumps. Otherwise they are added up over all cells, which takes its time.
         """
         places = self._centred(values) / self.step
-        points = self.decode(np.arange(self.levels, dtype=np.uint32))
+        points = self.points
         if len(places) * self.levels <= _MAX_TABLE_CELLS:
             return FiniteLaw(points=points, table=self._table(places))
         if self._is_fine:

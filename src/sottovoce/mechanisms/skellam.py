@@ -136,6 +136,10 @@ class Skellam:
         codes = np.asarray((rounded + noise) % 2**self.bits)
         return codes.astype(np.uint8) if self.bits <= 8 else codes.astype(np.uint16)
 
+    @property
+    def points(self) -> Vector:
+        return self.decode(np.arange(2**self.bits, dtype=np.uint16))
+
     def decode(self, codes: Codes) -> Vector:
         half = 2.0 ** (self.bits - 1)
         centred = np.mod(codes.astype(np.float64) + half, 2.0 * half) - half
@@ -149,7 +153,7 @@ class Skellam:
         noise = wrapped_skellam(self.grid_variance, self.bits)
         residues = (levels[None, :] - below.astype(np.int64)[:, None]) % len(levels)
         table = (1.0 - above) * noise[residues] + above * noise[(residues - 1) % len(levels)]
-        return FiniteLaw(points=self.decode(levels.astype(np.uint16)), table=table)
+        return FiniteLaw(points=self.points, table=table)
 
     def privacy(self, adjacency: Adjacency) -> RenyiCurve:
         ball = self.input_domain

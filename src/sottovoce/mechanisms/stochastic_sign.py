@@ -67,6 +67,10 @@ class StochasticSign:
         uniforms = open_uniforms(keystream.words(len(vector)))
         return np.asarray(uniforms < ndtr(vector / self.noise_stddev), dtype=np.uint8)
 
+    @property
+    def points(self) -> Vector:
+        return np.array([-self.decoded_magnitude, self.decoded_magnitude])
+
     def decode(self, codes: Codes) -> Vector:
         return self.decoded_magnitude * (2.0 * codes.astype(np.float64) - 1.0)
 
@@ -74,9 +78,8 @@ class StochasticSign:
         from scipy.special import ndtr
 
         tilts = self.input_domain.check(values) / self.noise_stddev
-        magnitude = self.decoded_magnitude
         return FiniteLaw(
-            points=np.array([-magnitude, magnitude]),
+            points=self.points,
             table=np.stack([ndtr(-tilts), ndtr(tilts)], axis=1),
         )
 

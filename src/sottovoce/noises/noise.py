@@ -9,7 +9,12 @@ from sottovoce.domains import Vector
 
 
 class Noise(Protocol):
-    """A law with a density, symmetric about 0. Implementations are frozen dataclasses."""
+    """A law symmetric about 0 whose density nowhere rises away from it.
+
+    Implementations are frozen dataclasses.
+    """
+
+    def __hash__(self) -> int: ...
 
     @property
     def variance(self) -> float: ...

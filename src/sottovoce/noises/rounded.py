@@ -1,23 +1,23 @@
-"""Exact sampling of noise that is rounded to a grid after it was added, in numpy.
+"""Exact sampling of noise that is rounded to a grid after it was added.
 
 The code is round((x + noise)/step) for real-valued noise: a post-processing of the continuous
-mechanism, drawn without ever forming a real number. Of a coordinate's 64-bit word the lowest bit is
-the sign; the others, with as many further bits as it takes, are a tail v in (0, 1/2), and the noise
-is the t with P(noise > t) = v. Float64 decides nearly always; where (x + noise)/step lies within
-the proven error of the middle between two grid points, v is compared in arbitrary precision with
-the tail at that middle. So the sampled law is the declared one, for the x and step given as float64
-numbers, and no rounding term enters the accounting.
+mechanism, drawn without ever forming a real number. Of a coordinate's draw of 32 bits the lowest is
+the sign; the others, h, with as many further bits as it takes, are a tail v in (0, 1/2), and the
+noise is the t with P(noise > t) = v. Float64 decides nearly always; where (x + noise)/step lies
+within the proven error of the middle between two grid points, 64 bits more are read, and at last v
+is compared in arbitrary precision with the tail at that middle. So the sampled law is the declared
+one, for the x and step given as float64 numbers, and no rounding term enters the accounting.
 
-The error of float64, in grid steps. The word's 63 bits h give v = (h + something in [0, 1)) 2^-64;
-h 2^-64 is relatively wrong by at most 1/h + 2^-53, below 2^-40 + 2^-53 for v >= 2^-24, and smaller
-tails go straight to arbitrary precision. That moves t by at most the law's quantile slope times as
-much; `quantile` is relatively wrong by 2^-40; the reciprocal of step, the products and the sum add
-less than 2^-51 of |x| and of t. Together, with T = quantile(2^-24) the largest t that comes here,
+The error of float64, in grid steps. A tail that is relatively wrong by r moves t by at most the
+law's quantile slope times r; `quantile` is relatively wrong by 2^-40; the reciprocal of step, the
+products and the sum add less than 2^-51 of |x| and of t. So
 
-    error < ((slope + T) (2^-40 + 2^-50) + |x| 2^-51)/step,
+    error < (slope r + (slope + t) 2^-40 + |x| 2^-51)/step,
 
-and the margin is nearly twice that. Time: a coordinate is undecided with probability 2 margin, some
-2e-11 for each step that the noise is wide, plus 2^-23 for the tails.
+where r is 1/h for the draw alone and 2^-52 with 64 bits more; the margin is twice all but the first
+term. Tails below 2^-20 read on at once. The C kernel takes t from chords over cells of h instead
+(`noises/chords.py`). Time: the draw leaves a coordinate undecided with probability below
+3e-8 for each step that the noise is wide, plus 2^-19 for the tails; 64 bits more, with some 1e-11.
 """
 
 from fractions import Fraction
@@ -27,6 +27,8 @@ from numpy.typing import NDArray
 
 from sottovoce.domains import Vector
 from sottovoce.errors import DomainError, ParameterError
+from sottovoce.native import native
+from sottovoce.noises.chords import LEAST_TAIL, codes_by_chords
 from sottovoce.noises.noise import Noise
 from sottovoce.randomness import Keystream
 
@@ -35,26 +37,52 @@ GridCodes = NDArray[np.int64]
 # Beyond it float64 would decide too little to be worth its while.
 MAX_STEPS = 2.0**24
 _CHUNK = 1 << 14
-_SMALLEST_TAIL = 2.0**-24
-_UNIT = 2.0**-64
+_UNIT = 2.0**-32
+_LEAST_SPELLED = 2.0**-96  # by a draw and 64 bits more, but for 0
 
 
 def sample_rounded(values: Vector, noise: Noise, step: float, keystream: Keystream) -> GridCodes:
     """round((x + noise)/step) for each value x, with independent noise."""
     check_width(noise, step)
-    farthest = float(np.abs(values).max(initial=0.0))
+    farthest = float(max(values.max(initial=0.0), -values.min(initial=0.0)))
     if not farthest <= MAX_STEPS * step:  # also refuses NaN
         raise DomainError(f"values must lie within {MAX_STEPS:g} steps of 0")
-    words = keystream.words(len(values))
+    kernels = native()
+    if kernels is None:
+        codes, left = _codes_by_draws(values, noise, step, keystream)
+    else:
+        codes, left = codes_by_chords(values, noise, step, farthest, keystream, kernels)
+    if not len(left):
+        return codes
+    words = keystream.draws_at(32, left)
+    heads, further = (words >> 1).astype(np.float64), keystream.extensions(left) * 2.0**-64
+    tails = np.maximum((heads + further) * _UNIT, _LEAST_SPELLED)
+    slips = 2.0**-52 + np.where(heads > 0.0, 0.0, 2.0**-64 / np.maximum(further, 2.0**-64))
+    codes[left], undecided = _float_codes(
+        values[left], noise, step, (words & 1).astype(np.bool_), tails, slips
+    )
+    for i, word in zip(left[undecided].tolist(), words[undecided].tolist(), strict=True):
+        codes[i] = exact_code(float(values[i]), noise, step, word, i, keystream)
+    return codes
+
+
+def _codes_by_draws(
+    values: Vector, noise: Noise, step: float, keystream: Keystream
+) -> tuple[GridCodes, NDArray[np.int64]]:
+    """Codes by 32 bits each, and where these do not decide."""
+    words = keystream.draws(32, len(values))
     codes = np.empty(len(values), dtype=np.int64)
-    margin = _margin(farthest, noise, step)
+    left = []
     for start in range(0, len(values), _CHUNK):
         part = slice(start, start + _CHUNK)
-        codes[part], undecided = _float_codes(values[part], noise, step, words[part], margin)
-        for offset in np.flatnonzero(undecided):
-            i = start + int(offset)
-            codes[i] = exact_code(float(values[i]), noise, step, int(words[i]), i, keystream)
-    return codes
+        tails = words[part] >> np.uint32(1)
+        safe = np.maximum(tails, LEAST_TAIL).astype(np.float64)
+        codes[part], undecided = _float_codes(
+            values[part], noise, step, (words[part] & 1).astype(np.bool_), safe * _UNIT, 1.0 / safe
+        )
+        undecided |= tails < LEAST_TAIL
+        left.append(start + np.flatnonzero(undecided))
+    return codes, np.concatenate([np.empty(0, dtype=np.int64), *left])
 
 
 def check_width(noise: Noise, step: float) -> None:
@@ -66,27 +94,25 @@ def check_width(noise: Noise, step: float) -> None:
         )
 
 
-def _margin(farthest: float, noise: Noise, step: float) -> float:
-    """How near to the middle between two grid points, in steps, float64 may not decide."""
-    largest = float(noise.quantile(np.array([_SMALLEST_TAIL]))[0])
-    return ((noise.quantile_slope + largest) * 2.0**-39 + farthest * 2.0**-50) / step
-
-
 def _float_codes(
-    values: Vector, noise: Noise, step: float, words: NDArray[np.uint64], margin: float
+    values: Vector,
+    noise: Noise,
+    step: float,
+    negative: NDArray[np.bool_],
+    tails: Vector,
+    slips: Vector,
 ) -> tuple[Vector, NDArray[np.bool_]]:
-    """Codes as float64 sees them, and where it cannot be sure."""
-    tails = (words >> np.uint64(1)).astype(np.float64)
-    tails *= _UNIT
-    np.maximum(tails, _SMALLEST_TAIL, out=tails)
+    """Codes as float64 sees them, and where it cannot be sure, if tails are wrong by `slips`."""
     places = noise.quantile(tails)
-    places.view(np.uint64)[...] ^= words << np.uint64(63)  # the word's lowest bit is the sign
+    slope = noise.quantile_slope
+    margin = ((slope + places) * 2.0**-39 + np.abs(values) * 2.0**-50 + slope * slips) / step
+    np.negative(places, out=places, where=negative)
     places += values
     places *= 1.0 / step
     codes = np.rint(places)
     places -= codes
     np.abs(places, out=places)
-    return codes, (places >= 0.5 - margin) | (tails <= _SMALLEST_TAIL)
+    return codes, ~(places < 0.5 - margin)
 
 
 def exact_code(
@@ -99,7 +125,7 @@ def exact_code(
     code: int | None = None
     num_bytes = 16
     while True:
-        bits = 64 + 8 * num_bytes
+        bits = 32 + 8 * num_bytes
         extension = int.from_bytes(keystream.extension(coordinate, num_bytes), "big")
         lower = ((word >> 1) << (8 * num_bytes)) | extension
         if code is None:  # a first guess, as good as float64 can tell

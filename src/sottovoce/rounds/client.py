@@ -25,7 +25,7 @@ from sottovoce.randomness import Keystream, Randomness
 from sottovoce.rounds.charging import Refused as Refused
 from sottovoce.rounds.charging import amount_due, another_attempt, charge, events_of
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
-from sottovoce.wire.message import Envelope, open_sealed, seal
+from sottovoce.wire.message import Envelope, open_packed, seal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +180,7 @@ def _outcome(
 def _check_still_valid(message: bytes, prepared: _Prepared) -> None:
     """A stored message is for the parameters it was sealed under and no others."""
     try:
-        open_sealed(message, prepared.envelope)
+        open_packed(message, prepared.envelope)
     except WireError as error:
         raise LedgerError(
             f"{prepared.release} was sent under other parameters ({error}); "

@@ -7,9 +7,8 @@ nothing but their sum. Behind a shuffler it never learns a name: `AnonymousServe
 from sottovoce.channels.channel import Collector, Direct
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError, WireError
-from sottovoce.mechanisms.mechanism import Codes
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
-from sottovoce.wire.message import HEADER_BYTES, open_sealed
+from sottovoce.wire.message import HEADER_BYTES, Opened, codes_of, open_packed
 
 
 class _Accumulator:
@@ -28,18 +27,20 @@ class _Accumulator:
                 )
         self._plan = plan
         self._uplink = uplink
-        self._collector: Collector = plan.channel.collector(dimension)
+        self._collector: Collector = plan.channel.collector(
+            dimension, ((part.mechanism, part.weight) for part in plan.clients)
+        )
         self.received = 0
         self.payload_bytes = 0
         self.total_bytes = 0
 
-    def _add(self, part: ClientPlan, message: bytes) -> Codes:
-        codes = open_sealed(message, self._plan.envelope(part, self._uplink))
-        self._collector.add(part.mechanism, part.weight, codes)
+    def _add(self, part: ClientPlan, message: bytes) -> Opened:
+        opened = open_packed(message, self._plan.envelope(part, self._uplink))
+        self._collector.add(part.mechanism, part.weight, opened)
         self.received += 1
         self.payload_bytes += len(message) - HEADER_BYTES
         self.total_bytes += len(message)
-        return codes
+        return opened
 
     def result(self) -> Vector | None:
         """The weighted mean of what arrived, or None if nothing did or too little for a sum."""
@@ -80,9 +81,9 @@ class RoundServer(_Accumulator):
         part = self._waiting.get(client)
         if part is None:
             raise WireError(f"client '{client}' was not asked in round {self._plan.round}")
-        codes = self._add(part, message)
+        opened = self._add(part, message)
         if self._each is not None:
-            self._each.append((part, part.mechanism.decode(codes)))
+            self._each.append((part, part.mechanism.decode(codes_of(opened))))
         self._answered.add(client)
         del self._waiting[client]
 

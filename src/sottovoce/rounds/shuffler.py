@@ -13,7 +13,7 @@ from sottovoce.errors import ParameterError, WireError
 from sottovoce.randomness import Randomness, permutation
 from sottovoce.rounds.plan import RoundPlan
 from sottovoce.rounds.server import AnonymousServer, RoundServer
-from sottovoce.wire.message import open_sealed
+from sottovoce.wire.message import open_packed
 
 
 class ShufflerStage:
@@ -54,7 +54,7 @@ class ShufflerStage:
         part = self._waiting.get(client)
         if part is None:
             raise WireError(f"client '{client}' was not asked in round {number}")
-        open_sealed(message, self._plan.envelope(part, self._uplink))
+        open_packed(message, self._plan.envelope(part, self._uplink))
         self._messages.append(bytes(message))
         self._answered.add(client)
         del self._waiting[client]

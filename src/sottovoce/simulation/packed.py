@@ -1,4 +1,4 @@
-"""Codes really drawn from each client's own keystream, packed, unpacked and added up.
+"""Codes really drawn from each client's own keystream, packed, checked and added up.
 
 The codes are those that `rounds` would send from the same seed; headers are counted and not made,
 and charges are counted in memory. One bit a coordinate has a path of its own: several clients at
@@ -6,28 +6,30 @@ once, on several threads; or on the device where the rows are, if that is a CUDA
 is installed. The bits are the same.
 """
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sottovoce.aggregation.level_counts import LevelCounts
+from sottovoce.channels.means import DecodedMean
 from sottovoce.domains import Vector
+from sottovoce.errors import DomainError
 from sottovoce.kernels import cuda
-from sottovoce.kernels.one_bit import sample_rows
+from sottovoce.kernels.one_bit import sample_payload
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
-from sottovoce.mechanisms.mechanism import LevelCodes
 from sottovoce.randomness import Keystream
 from sottovoce.rounds.plan import ClientPlan
 from sottovoce.simulation.counted import CountedClients, Gathering, Portion
-from sottovoce.wire import packing
+from sottovoce.threads import how_many
+from sottovoce.wire.message import Opened, codes_of, opened_as_sent
 
 # Coordinates that a thread works on at once. Many: threads hand the interpreter to each other less
 # often, which counts for more than arrays that fit a core's cache.
 _TOGETHER = 1 << 21
-_THREADS = max(1, min(8, os.cpu_count() or 1))
-_MOST_COUNTED = 255  # ones that a byte can count
+_MOST_ROWS = 255  # that small models have in common: a cohort is to keep every thread busy
+_DIVERGED = "an update is not finite (a diverged model? lower the learning rate)"
 _TOGETHER_ON_DEVICE = 1 << 27
 _MOST_ROWS_ON_DEVICE = 4096
 
@@ -63,30 +65,34 @@ class PackedMessages(CountedClients):
 
     def _count_ones(
         self, portion: Portion, mechanism: GaussHermite, number: int, uplink: int
-    ) -> NDArray[np.int64]:
+    ) -> NDArray[np.uint32]:
         """How many clients' bits are 1, for each coordinate."""
         if self._device.type == "cuda" and cuda.available():
             return self._count_ones_there(portion, mechanism, number, uplink)
-        rows = max(1, min(_MOST_COUNTED, _TOGETHER // self.task.dimension))
+        rows = max(1, min(_MOST_ROWS, _TOGETHER // self.task.dimension))
 
-        def work(start: int) -> NDArray[np.int64]:
+        def work(start: int) -> NDArray[np.uint8]:
             part = slice(start, start + rows)
             streams = [self._keystream(one, number, uplink) for one in portion.clients[part]]
             (block,) = portion.rows.select(part).blocks(rows)
             values = block.cpu().numpy()  # a mean of records stays in float64
-            payloads = sample_rows(values, mechanism.noise_stddev, streams)
-            opened = np.unpackbits(payloads, axis=1, count=values.shape[1], bitorder="little")
-            return np.asarray(opened.sum(axis=0, dtype=np.uint8), dtype=np.int64)
+            if not np.isfinite(values).all():
+                raise DomainError(_DIVERGED)
+            pairs = zip(values, streams, strict=True)
+            return np.stack(
+                [sample_payload(row, mechanism.noise_stddev, one) for row, one in pairs]
+            )
 
-        total = np.zeros(self.task.dimension, dtype=np.int64)
-        with ThreadPoolExecutor(_THREADS) as pool:
-            for counted in pool.map(work, range(0, len(portion.clients), rows)):
-                total += counted
-        return total
+        counts = LevelCounts(self.task.dimension, 2)
+        with ThreadPoolExecutor(how_many()) as pool:
+            for payloads in pool.map(work, range(0, len(portion.clients), rows)):
+                counts.add_rows(payloads)
+        ones: NDArray[np.uint32] = counts.counts()[0]
+        return ones
 
     def _count_ones_there(
         self, portion: Portion, mechanism: GaussHermite, number: int, uplink: int
-    ) -> NDArray[np.int64]:
+    ) -> NDArray[np.uint32]:
         """The same on the device where the rows are."""
         from sottovoce.kernels.cuda.counts import OneCounts
         from sottovoce.kernels.cuda.one_bit import sample_rows
@@ -96,14 +102,16 @@ class PackedMessages(CountedClients):
         clients = iter(portion.clients)
         for block in portion.rows.blocks(rows):
             streams = [self._keystream(next(clients), number, uplink) for _ in block]
+            if not bool(torch.isfinite(block).all()):
+                raise DomainError(_DIVERGED)
             counted.add(sample_rows(block.contiguous(), mechanism.noise_stddev, streams))
-        return counted.counts.cpu().numpy().astype(np.int64)
+        return np.asarray(counted.counts.cpu().numpy(), dtype=np.uint32)
 
     def _add_one_by_one(
         self, gathering: Gathering, portion: Portion, number: int, uplink: int
     ) -> None:
         domain = portion.mechanism.input_domain
-        total = np.zeros(self.task.dimension)
+        sums = DecodedMean(self.task.dimension)
         position = 0
         for block in portion.rows.blocks(64):
             for row in block.to("cpu", torch.float64).numpy():
@@ -112,25 +120,22 @@ class PackedMessages(CountedClients):
                 values = domain.project(row)
                 if self._rotation is not None:
                     values = self._rotation.forward(values)
-                decoded = self._sent(part, values, number, uplink)
-                total += part.weight * decoded
+                opened = self._sent(part, values, number, uplink)
+                sums.add(part.mechanism, part.weight, opened)
                 if self.algorithm.gathers:
+                    decoded = part.mechanism.decode(codes_of(opened))
                     if self._rotation is not None:
                         decoded = self._rotation.inverse(decoded)
                     gathering.rows.append(decoded)
                     gathering.clients.append(part.client)
                     gathering.weights.append(part.weight)
+        total = sums.total()
         if self._rotation is not None:
             total = self._rotation.inverse(total)
         gathering.total += torch.from_numpy(total).to(gathering.total.device)
 
-    def _sent(self, part: ClientPlan, values: Vector, number: int, uplink: int) -> Vector:
-        """What the server reads: encoded, packed, unpacked, decoded."""
+    def _sent(self, part: ClientPlan, values: Vector, number: int, uplink: int) -> Opened:
+        """What the server reads: encoded, packed, checked."""
         mechanism = part.mechanism
         codes = mechanism.encode(values, self._keystream(part, number, uplink))
-        code_format = mechanism.code_format()
-        if isinstance(code_format, LevelCodes):
-            typed = codes.astype(code_format.dtype, copy=False)
-            payload = packing.pack(typed, code_format.bits)
-            return mechanism.decode(packing.unpack(payload, len(codes), code_format.bits))
-        return mechanism.decode(codes)
+        return opened_as_sent(codes, mechanism.code_format())

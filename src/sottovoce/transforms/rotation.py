@@ -27,16 +27,25 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from sottovoce import parameters
 from sottovoce.domains import MAX_DIMENSION, Vector, finite_vector
 from sottovoce.errors import ParameterError
+from sottovoce.native import native
 from sottovoce.randomness import Keystream
+from sottovoce.threads import over_ranges
 
 SEED_BYTES = 32
+_BYTE = 8
+_LEAST_SIZE = 512  # that is worth a kernel
+_THREADED_SIZE = 1 << 17  # of a block that is worth several threads
+
+Signs = NDArray[np.uint8]  # packed
+_NO_SIGNS: Final[Signs] = np.zeros(0, dtype=np.uint8)
 
 
 def block_size(dimension: int) -> int:
@@ -69,37 +78,67 @@ class Rotation:
     def forward(self, values: ArrayLike) -> Vector:
         """R v, for finite v."""
         rotated = finite_vector(values, self.dimension).copy()
-        for block, signs in self._passes(rotated):
-            block *= signs
-            _hadamard(block)
+        for start, signs in self._packed_passes():
+            _turn(rotated[start : start + block_size(self.dimension)], before=signs)
         return rotated
 
     def inverse(self, values: ArrayLike) -> Vector:
         """R^-1 v: H is its own inverse, and so is a sign."""
         restored = finite_vector(values, self.dimension).copy()
-        for block, signs in reversed(self._passes(restored)):
-            _hadamard(block)
-            block *= signs
+        for start, signs in reversed(self._packed_passes()):
+            _turn(restored[start : start + block_size(self.dimension)], after=signs)
         return restored
-
-    def _passes(self, values: Vector) -> list[tuple[Vector, Vector]]:
-        """The blocks of `values`, as views, each with its signs; the first is turned first."""
-        size = block_size(self.dimension)
-        return [(values[start : start + size], signs) for start, signs in self.passes()]
 
     def passes(self) -> list[tuple[int, Vector]]:
         """Where each block starts and its signs; the first is turned first."""
         size = block_size(self.dimension)
+        return [(start, _opened(signs, size)) for start, signs in self._packed_passes()]
+
+    def _packed_passes(self) -> list[tuple[int, Signs]]:
+        """The same with a bit for a sign, the lowest of a byte first; a 1 is a minus."""
+        size = block_size(self.dimension)
         blocks = [0] if size == self.dimension else [0, self.dimension - size]
         words = Keystream(self.seed).words(math.ceil(len(blocks) * size / 64))
         stream = words.astype("<u8", copy=False).view(np.uint8)
-        bits = np.unpackbits(stream, count=len(blocks) * size, bitorder="little")
-        signs = np.where(bits.reshape(len(blocks), size), -1.0, 1.0)
-        return list(zip(blocks, signs, strict=True))
+        if size < _BYTE:
+            bits = np.unpackbits(stream, count=len(blocks) * size, bitorder="little")
+            packed = np.packbits(bits.reshape(len(blocks), size), axis=1, bitorder="little")
+        else:
+            packed = stream[: len(blocks) * size // _BYTE].reshape(len(blocks), size // _BYTE)
+        return list(zip(blocks, packed, strict=True))
+
+
+def _opened(signs: Signs, size: int) -> Vector:
+    return np.where(np.unpackbits(signs, count=size, bitorder="little"), -1.0, 1.0)
+
+
+def _turn(block: Vector, *, before: Signs = _NO_SIGNS, after: Signs = _NO_SIGNS) -> None:
+    """Signs, H, signs, in place, for a contiguous block whose length is a power of two."""
+    kernels, size = native(), len(block)
+    if kernels is None or size < _LEAST_SIZE:
+        if len(before):
+            block *= _opened(before, size)
+        _hadamard(block)
+        if len(after):
+            block *= _opened(after, size)
+        return
+    library, level = kernels
+    eighth, octets = size // 8, len(before) // 8
+
+    def begin_with(first: int, end: int) -> None:
+        for i in range(first, end):
+            part = slice(i * eighth, (i + 1) * eighth)
+            library.hadamard(level, block[part], before[i * octets : (i + 1) * octets])
+
+    def end_with(first: int, end: int) -> None:
+        library.hadamard_end(level, block, first, end, 1.0 / math.sqrt(size), after)
+
+    over_ranges(begin_with, 8, unit=1, least=1 if size >= _THREADED_SIZE else 8)
+    over_ranges(end_with, eighth, unit=8, least=_THREADED_SIZE // 8)
 
 
 def _hadamard(block: Vector) -> None:
-    """H v in place, for a contiguous block whose length is a power of two."""
+    """H v in place: what every kernel must give, bit for bit."""
     size, half = len(block), 1
     while half < size:
         pairs = block.reshape(-1, 2, half)

@@ -24,12 +24,16 @@ from dataclasses import dataclass
 from typing import assert_never
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sottovoce import parameters
 from sottovoce.domains import MAX_DIMENSION
 from sottovoce.errors import WireError
 from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Float32Codes, LevelCodes
 from sottovoce.wire import packing
+from sottovoce.wire.packing import PackedCodes
+
+Opened = PackedCodes | NDArray[np.float32]  # what a message holds, checked
 
 MAGIC = b"STVC"
 VERSION = 1
@@ -79,6 +83,21 @@ def seal(codes: Codes, envelope: Envelope) -> bytes:
 
 def open_sealed(message: bytes, envelope: Envelope) -> Codes:
     """The codes of a message that is exactly what `envelope` announces, else WireError."""
+    return codes_of(open_packed(message, envelope))
+
+
+def opened_as_sent(codes: Codes, code_format: CodeFormat) -> Opened:
+    """What `open_packed` would give for a message of these codes, without making one."""
+    payload = _to_payload(codes, code_format)
+    return _from_payload(memoryview(payload), code_format, len(codes))
+
+
+def codes_of(opened: Opened) -> Codes:
+    return opened.codes() if isinstance(opened, PackedCodes) else opened
+
+
+def open_packed(message: bytes, envelope: Envelope) -> Opened:
+    """The same, checked as strictly, with integer codes still packed: what a server adds up."""
     if len(message) < HEADER_BYTES:
         raise WireError(f"message has {len(message)} bytes, the header alone takes {HEADER_BYTES}")
     fields, payload = message[: _FIELDS.size], memoryview(message)[HEADER_BYTES:]
@@ -96,7 +115,7 @@ def open_sealed(message: bytes, envelope: Envelope) -> Codes:
     _expect("bits per code", bits, envelope.code_format.bits)
     _expect("hash of the public parameters", digest.hex(), envelope.parameter_hash.hex())
     _expect("payload length", len(payload), envelope.payload_bytes)
-    return _from_payload(payload, envelope)
+    return _from_payload(payload, envelope.code_format, envelope.num_codes)
 
 
 def _expect(what: str, found: int | str, expected: int | str) -> None:
@@ -138,17 +157,14 @@ def _to_payload(codes: Codes, code_format: CodeFormat) -> bytes:
             assert_never(code_format)
 
 
-def _from_payload(payload: memoryview, envelope: Envelope) -> Codes:
-    match envelope.code_format:
+def _from_payload(payload: memoryview, code_format: CodeFormat, count: int) -> Opened:
+    match code_format:
         case LevelCodes(levels=levels):
-            codes = packing.unpack(payload, envelope.num_codes, envelope.code_format.bits)
-            if int(codes.max()) >= levels:
-                raise WireError(f"code {int(codes.max())} is not below the {levels} levels")
-            return codes
+            return PackedCodes(payload, count=count, levels=levels)
         case Float32Codes():
             values = np.frombuffer(payload, dtype="<f4").astype(np.float32, copy=False)
             if not np.isfinite(values).all():
                 raise WireError("payload holds a NaN or infinite value")
             return values
         case _:
-            assert_never(envelope.code_format)
+            assert_never(code_format)

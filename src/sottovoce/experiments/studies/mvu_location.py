@@ -57,10 +57,9 @@ def distance(first: Vector, second: Vector) -> float:
 
 def mvu_density(mechanism: MetricMvu, places: Vector, seed: int) -> Vector:
     """The map from the codes of all people, drawn in one go by the mechanism's own sampler."""
-    table = mechanism.table
     on_unit = ((places - AREA.domain.lower) / AREA.side_km).ravel()
     keystream = SeededRandomness(seed).stream("places", repr(mechanism.epsilon))
-    codes = sample_table(on_unit, table.knots, table.thresholds, table.cumulative, keystream)
+    codes = sample_table(on_unit, mechanism.table, keystream)
     return location.density_map(mechanism, codes.reshape(-1, 2), cells=CELLS)
 
 

@@ -35,7 +35,7 @@ from sottovoce import parameters
 from sottovoce.errors import ParameterError
 from sottovoce.kernels.cuda.chacha import PREPARED, extension, main_block, prepare, prepared_words
 from sottovoce.kernels.cuda.place import checked, on_device
-from sottovoce.kernels.one_bit import exact_bit
+from sottovoce.kernels.reference.one_bit import exact_bit
 from sottovoce.randomness import Keystream
 
 TILE = 1024

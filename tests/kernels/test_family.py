@@ -1,61 +1,25 @@
-"""The sampler against exact decisions: float64 may be fast, but it is never allowed to be wrong.
+"""The family sampler in numpy against exact decisions: float64 is never allowed to be wrong.
 
 Oracles: `exact_code` on every coordinate for the fast path, mpmath with 200 digits or more for
 `exact_code` itself, and a chi-square test for the law as a whole.
 """
 
-from collections.abc import Sequence
-
 import mpmath
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from planted import FURTHER_BYTES, KEY, Planted, PlantedNumber, uniform_number
 from scipy.stats import chisquare
 
 from sottovoce.design.hermite import gauss_hermite
 from sottovoce.domains import Vector
 from sottovoce.errors import RandomnessError
-from sottovoce.kernels import reference
-from sottovoce.kernels.reference import exact_code, sample_exponential_family
+from sottovoce.kernels.reference import family
+from sottovoce.kernels.reference.family import exact_code, sample_exponential_family
 from sottovoce.randomness import Keystream
 
-KEY = bytes(range(32))
-ALL_ONES = 2**64 - 1
-EXTENSION_BYTES = 16  # what exact_code reads first
-
-
-class PlantedWords(Keystream):
-    """A keystream whose 64-bit words are chosen; what lies beyond them is drawn as ever."""
-
-    __slots__ = ("_planted",)
-
-    def __init__(self, words: Sequence[int]) -> None:
-        super().__init__(KEY)
-        self._planted = np.array(words, dtype=np.uint64)
-
-    def words(self, count: int) -> NDArray[np.uint64]:
-        assert count == len(self._planted)
-        return self._planted
-
-
-class PlantedNumber(Keystream):
-    """A keystream that spells one chosen uniform number of 64 + 8 * 64 bits."""
-
-    __slots__ = ("_digits", "asked")
-
-    def __init__(self, number: int) -> None:
-        super().__init__(KEY)
-        self._digits = number.to_bytes(72, "big")
-        self.asked: list[int] = []
-
-    def words(self, count: int) -> NDArray[np.uint64]:
-        assert count == 1
-        return np.array([int.from_bytes(self._digits[:8], "big")], dtype=np.uint64)
-
-    def extension(self, coordinate: int, num_bytes: int) -> bytes:
-        self.asked.append(num_bytes)
-        assert num_bytes <= 64, "the planted number should have been decided by now"
-        return self._digits[8 : 8 + num_bytes]
+STAGE_BITS = 16 + 64  # of a draw, and of the second stage
+ALL_ONES = 2**STAGE_BITS - 1
 
 
 def sample(tilts: Vector, levels: int, keystream: Keystream) -> NDArray[np.uint8]:
@@ -66,7 +30,7 @@ def sample(tilts: Vector, levels: int, keystream: Keystream) -> NDArray[np.uint8
 def all_decided_exactly(tilts: Vector, levels: int, key: bytes) -> list[int]:
     """The slow reference: no float64 decision anywhere."""
     design = gauss_hermite(levels)
-    words = Keystream(key).words(len(tilts))
+    words = Keystream(key).draws(16, len(tilts))
     return [
         exact_code(float(z), design.points, design.weights, int(words[i]), i, Keystream(key))
         for i, z in enumerate(tilts)
@@ -116,7 +80,7 @@ def slow_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         coordinates.append(coordinate)
         return exact_code(tilt, points, weights, word, coordinate, keystream)
 
-    monkeypatch.setattr(reference, "exact_code", counted)
+    monkeypatch.setattr(family, "exact_code", counted)
     return coordinates
 
 
@@ -144,24 +108,23 @@ def test_codes_are_those_that_exact_arithmetic_decides(levels: int, count: int) 
 
 @pytest.mark.parametrize("tilt", [0.0, 1e-9, 0.3, -2.0, 7.5, -60.0, 1e3])
 @pytest.mark.parametrize("levels", [2, 3, 8, 17])
-def test_words_on_and_around_every_threshold_are_decided_as_by_mpmath(
+def test_numbers_on_and_around_every_threshold_are_decided_as_by_mpmath(
     tilt: float, levels: int, slow_calls: list[int]
 ) -> None:
     thresholds = precise_thresholds(tilt, levels)
     with mpmath.workdps(200):
-        at = [int(mpmath.floor(mpmath.ldexp(t, 64))) for t in thresholds]
-    # The offsets walk out of the margin, so both paths decide some of them.
-    offsets = [0, *(s * d for s in (1, -1) for d in (1, 2, 2**11, 2**12, 2**14, 2**18, 2**30))]
-    words = {w + o for w in at for o in offsets if 0 <= w + o <= ALL_ONES}
-    planted = sorted(words | {0, 1, ALL_ONES - 1, ALL_ONES})
-    codes = sample(np.full(len(planted), tilt), levels, PlantedWords(planted))
+        at = [int(mpmath.floor(mpmath.ldexp(t, STAGE_BITS))) for t in thresholds]
+    # The offsets walk out of both margins, so all three stages decide some of them.
+    sizes = (0, 1, 16, 27, 28, 30, 34, 46, 60, 63, 64, 65, 67)
+    offsets = [0, *(s * 2**k for s in (1, -1) for k in sizes)]
+    numbers = {w + o for w in at for o in offsets if 0 <= w + o <= ALL_ONES}
+    planted = sorted(numbers | {0, 1, ALL_ONES - 1, ALL_ONES})
+    keystream = Planted(planted)
+    codes = sample(np.full(len(planted), tilt), levels, keystream)
 
-    source = Keystream(KEY)
-    for i, (word, code) in enumerate(zip(planted, codes.tolist(), strict=True)):
-        extension = int.from_bytes(source.extension(i, EXTENSION_BYTES), "big")
-        number = word << 8 * EXTENSION_BYTES | extension
-        assert code == precise_code(thresholds, number, 64 + 8 * EXTENSION_BYTES)
-    on_a_threshold = {i for i, word in enumerate(planted) if word in at}
+    for i, code in enumerate(codes.tolist()):
+        assert code == precise_code(thresholds, *uniform_number(keystream, 16, i))
+    on_a_threshold = {i for i, number in enumerate(planted) if number in at}
     assert on_a_threshold <= set(slow_calls)
 
 
@@ -172,21 +135,34 @@ def test_the_margin_grows_with_the_exponents_and_not_only_with_the_levels(tilt: 
     points, weights = np.array([1000.0, 1000.001, 1000.0025]), np.array([0.2, 0.5, 0.3])
     thresholds = precise_family(tilt, points, weights)
     with mpmath.workdps(200):
-        at = [int(mpmath.floor(mpmath.ldexp(t, 64))) for t in thresholds]
-    planted = [w + s * 2**k for w in at for s in (1, -1) for k in range(44)]
-    codes = sample_exponential_family(
-        np.full(len(planted), tilt), points, weights, PlantedWords(planted)
-    )
-    source = Keystream(KEY)
-    for i, (word, code) in enumerate(zip(planted, codes.tolist(), strict=True)):
-        extension = int.from_bytes(source.extension(i, EXTENSION_BYTES), "big")
-        number = word << 8 * EXTENSION_BYTES | extension
-        assert code == precise_code(thresholds, number, 64 + 8 * EXTENSION_BYTES)
+        at = [int(mpmath.floor(mpmath.ldexp(t, STAGE_BITS))) for t in thresholds]
+    numbers = [w + s * 2**k for w in at for s in (1, -1) for k in range(68)]
+    planted = [number for number in numbers if 0 <= number <= ALL_ONES]
+    assert len(planted) > 200
+    keystream = Planted(planted)
+    codes = sample_exponential_family(np.full(len(planted), tilt), points, weights, keystream)
+    for i, code in enumerate(codes.tolist()):
+        assert code == precise_code(thresholds, *uniform_number(keystream, 16, i))
 
 
-def test_words_far_from_every_threshold_do_not_take_the_slow_path(slow_calls: list[int]) -> None:
-    sample(np.zeros(3), 2, PlantedWords([0, 2**62, ALL_ONES]))
+def test_numbers_far_from_every_threshold_do_not_take_the_slow_path(slow_calls: list[int]) -> None:
+    sample(np.zeros(3), 2, Planted([0, 2**78, ALL_ONES]))
     assert slow_calls == []
+
+
+def test_draws_that_decide_alone_read_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unwanted(*_: object) -> None:
+        raise AssertionError("the draw had decided")
+
+    monkeypatch.setattr(Planted, "extensions", unwanted)
+    word, rest = 2**15, 2**64 - 1  # the threshold is at 2^15, exactly
+    codes = sample(
+        np.zeros(4), 2, Planted([0, (word - 2) << 64 | rest, (word + 1) << 64, ALL_ONES])
+    )
+    assert codes.tolist() == [0, 0, 1, 1]
+    for undecided in (word << 64, (word - 1) << 64 | rest):  # it is an end of these cells
+        with pytest.raises(AssertionError, match="the draw had decided"):
+            sample(np.zeros(1), 2, Planted([undecided]))
 
 
 @pytest.mark.parametrize("tilt", [0.0, 0.7, -3.0, 20.0])
@@ -202,17 +178,17 @@ def test_a_number_that_agrees_with_a_threshold_for_500_bits_is_read_until_it_is_
     for j in inner:
         with mpmath.workdps(400):
             # Two units away: 1/2 is a threshold, and the end of an interval must not touch it.
-            number = int(mpmath.floor(mpmath.ldexp(thresholds[j], 576))) + 2 * side
-        keystream = PlantedNumber(number)
+            number = int(mpmath.floor(mpmath.ldexp(thresholds[j], 16 + 512))) + 2 * side
+        keystream = PlantedNumber(*divmod(number, 2**512))
         (code,) = sample(np.array([tilt]), levels, keystream).tolist()
         assert code == (j + 1 if side > 0 else j)
-        assert keystream.asked == [16, 32, 64]
+        assert keystream.asked == [8, 16, 32, 64]
 
 
 @pytest.mark.parametrize("tilt", [0.0, 5e-324, 1e-300, -1e-300, 1e-20])
 @pytest.mark.parametrize("levels", [2, 3, 8, 256])
 def test_a_vanishing_tilt_gives_the_codes_of_no_tilt(tilt: float, levels: int) -> None:
-    # It moves a threshold by less than 1e-19, so none of these words can fall between.
+    # It moves a threshold by less than 1e-19, so none of these numbers can fall between.
     plain = sample(np.zeros(100), levels, Keystream(KEY))
     assert np.array_equal(sample(np.full(100, tilt), levels, Keystream(KEY)), plain)
 
@@ -303,7 +279,7 @@ def test_codes_around_the_chunk_boundary_are_the_exact_ones(extra: int) -> None:
     design = gauss_hermite(3)
     codes = sample(tilts, 3, Keystream(KEY))
     assert codes.shape == (count,)
-    words = Keystream(KEY).words(count)
+    words = Keystream(KEY).draws(16, count)
     for i in range(count - 90, count):
         assert codes[i] == exact_code(
             float(tilts[i]), design.points, design.weights, int(words[i]), i, Keystream(KEY)
@@ -314,24 +290,25 @@ def test_codes_around_the_chunk_boundary_are_the_exact_ones(extra: int) -> None:
 def test_the_size_of_a_chunk_does_not_matter(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tilts = np.random.default_rng(5).normal(0.0, 2.0, 2001)
     codes = sample(tilts, 5, Keystream(KEY))
-    monkeypatch.setattr(reference, "_CHUNK", chunk)
+    monkeypatch.setattr(family, "_CHUNK", chunk)
     assert np.array_equal(sample(tilts, 5, Keystream(KEY)), codes)
 
 
 def test_an_undecided_coordinate_reads_its_own_extension_in_any_chunk() -> None:
-    # Words exactly on the threshold, so that the extension alone decides. In the second chunk the
-    # coordinate's place in its chunk and its place in the vector differ.
+    # Numbers exactly on the threshold, so that their further bits alone decide. In the second
+    # chunk the coordinate's place in its chunk and its place in the vector differ.
     boundary, tilt = 1 << 15, 0.7
     (threshold,) = precise_thresholds(tilt, 2)
     with mpmath.workdps(200):
-        word = int(mpmath.floor(mpmath.ldexp(threshold, 64)))
-    words = [0] * boundary + [word] * 40
-    codes = sample(np.full(len(words), tilt), 2, PlantedWords(words))[boundary:].tolist()
+        number = int(mpmath.floor(mpmath.ldexp(threshold, STAGE_BITS)))
+    numbers = [0] * boundary + [number] * 40
+    keystream = Planted(numbers)
+    codes = sample(np.full(len(numbers), tilt), 2, keystream)[boundary:].tolist()
 
     def decided_by(coordinate: int) -> int:
-        extension = Keystream(KEY).extension(coordinate, EXTENSION_BYTES)
-        number = word << 8 * EXTENSION_BYTES | int.from_bytes(extension, "big")
-        return precise_code([threshold], number, 64 + 8 * EXTENSION_BYTES)
+        further = Keystream(KEY).extension(coordinate, FURTHER_BYTES)[8:]
+        whole = number << 64 | int.from_bytes(further, "big")
+        return precise_code([threshold], whole, STAGE_BITS + 64)
 
     assert codes == [decided_by(boundary + i) for i in range(40)]
     assert codes != [decided_by(i) for i in range(40)]  # or the test could not tell

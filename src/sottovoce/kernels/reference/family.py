@@ -1,10 +1,10 @@
 """Exact sampling from an exponential family, in numpy.
 
-A code is drawn by comparing one uniform number with the cumulative probabilities. Float64 decides
-nearly always; where the uniform number lies within the proven error of a threshold, the comparison
-is made again in arbitrary precision with as many further random bits as it takes. So the sampled
-law is the declared law itself, for every tilt however large, and no rounding term enters the
-accounting.
+A code is drawn by comparing one uniform number with the cumulative probabilities. First its draw of
+16 bits against float64; where these leave more than one code, 64 bits more; and where the uniform
+number lies within the proven error of a threshold, the comparison is made again in arbitrary
+precision with as many further random bits as it takes. So the sampled law is the declared law
+itself, for every tilt however large, and no rounding term enters the accounting.
 
 The error of float64: with Y = max |y_j|, the exponent y_j z - |z| Y carries at most 2 |z| Y 2^-52,
 so a mass w_j exp(...) and each sum of B of them carry at most (2 |z| Y + B/2 + 2) 2^-52 of
@@ -12,45 +12,53 @@ themselves, and a cumulative probability at most twice that. The margin is four 
 which leaves room for the 2^-53 by which the uniform number is truncated. No mass that matters
 vanishes: the node at the tilted end has exponent 0.
 
-Time: a coordinate is undecided with probability below 2 B margin, some 1e-12, growing slowly with
-|z|. One update of a million coordinates takes the slow path once in a million times.
+Time: 16 bits leave a coordinate undecided with probability below (B - 1) 2^-16, and 64 bits more
+with some 1e-12, growing slowly with |z|.
 """
 
 import decimal
 import itertools
+import math
 from decimal import Decimal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.domains import Vector
+from sottovoce.errors import DomainError
 from sottovoce.randomness import Keystream
 
 Codes = NDArray[np.uint8]
 
 _CHUNK = 1 << 15
-_UNIT = 2.0**-53
+_UNIT = 2.0**-16
 
 
 def sample_exponential_family(
     tilts: Vector, points: Vector, weights: Vector, keystream: Keystream
 ) -> Codes:
     """Codes j with probability w_j e^(y_j z) / sum_k w_k e^(y_k z), one for each tilt z."""
-    words = keystream.words(len(tilts))
+    words = keystream.draws(16, len(tilts))
     codes = np.empty(len(tilts), dtype=np.uint8)
     for start in range(0, len(tilts), _CHUNK):
         part = slice(start, start + _CHUNK)
-        codes[part], undecided = _float_codes(tilts[part], points, weights, words[part])
-        for offset in np.flatnonzero(undecided):
-            i = start + int(offset)
+        low = words[part] * _UNIT
+        codes[part], undecided = _float_codes(tilts[part], points, weights, low, low + _UNIT)
+        (open_,) = np.nonzero(undecided)
+        if not len(open_):
+            continue
+        open_ = open_ + start
+        uniform = (words[open_] + keystream.extensions(open_) * 2.0**-64) * _UNIT
+        codes[open_], undecided = _float_codes(tilts[open_], points, weights, uniform, uniform)
+        for i in open_[undecided].tolist():
             codes[i] = exact_code(float(tilts[i]), points, weights, int(words[i]), i, keystream)
     return codes
 
 
 def _float_codes(
-    tilts: Vector, points: Vector, weights: Vector, words: NDArray[np.uint64]
+    tilts: Vector, points: Vector, weights: Vector, low: Vector, high: Vector
 ) -> tuple[Codes, NDArray[np.bool_]]:
-    """Codes as float64 sees them, and where it cannot be sure."""
+    """Codes of uniform numbers from `low` to `high`, and where float64 cannot be sure."""
     reach = np.maximum(tilts * points.max(), tilts * points.min())  # the largest exponent
     # Row j holds the mass of levels 0 ... j, not yet divided by the total.
     masses = np.multiply.outer(points, tilts)
@@ -62,15 +70,13 @@ def _float_codes(
     total = masses[-1]
     largest = np.abs(tilts) * np.abs(points).max()
     margin = (2.0 * largest + len(points) / 2.0 + 2.0) * (4.0 * 2.0**-52) * total
-    uniform = (words >> np.uint64(11)).astype(np.float64)
-    uniform *= _UNIT
-    uniform *= total
+    surely, perhaps = low * total - margin, high * total + margin
     codes = np.zeros(len(tilts), dtype=np.uint8)
     undecided = np.zeros(len(tilts), dtype=np.bool_)
     for row in masses[:-1]:
-        np.subtract(uniform, row, out=row)
-        codes += row >= 0.0
-        undecided |= np.abs(row, out=row) <= margin
+        passed = surely >= row
+        codes += passed
+        undecided |= passed != (perhaps >= row)
     return codes, undecided
 
 
@@ -78,9 +84,11 @@ def exact_code(
     tilt: float, points: Vector, weights: Vector, word: int, coordinate: int, keystream: Keystream
 ) -> int:
     """The code that the infinitely long uniform number 0.word,extension... selects."""
+    if not math.isfinite(tilt):
+        raise DomainError(f"coordinate {coordinate} is {tilt}; every coordinate must be finite")
     num_bytes = 16
     while True:
-        bits = 64 + 8 * num_bytes
+        bits = 16 + 8 * num_bytes
         extension = int.from_bytes(keystream.extension(coordinate, num_bytes), "big")
         lower = (word << (8 * num_bytes)) | extension
         code = _decide(tilt, points, weights, lower, bits)

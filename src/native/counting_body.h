@@ -1,0 +1,245 @@
+/* Sums of packed codes over clients: SV_BATCH payloads at a time, a register's width of each. */
+
+/* high, sum = the two bits of a + b + sum, in every position. */
+INLINE void full_add(vq *high, vq *sum, vq a, vq b)
+{
+#if defined(SV_AVX512)
+    const __m512i x = (__m512i)a, y = (__m512i)b, z = (__m512i)*sum;
+    *high = (vq)_mm512_ternarylogic_epi64(x, y, z, 0xe8);
+    *sum = (vq)_mm512_ternarylogic_epi64(x, y, z, 0x96);
+#else
+    const vq one = a ^ b;
+    *high = (a & b) | (one & *sum);
+    *sum ^= one;
+#endif
+}
+
+/* A register's width of payload k, zeros beyond its end or for a payload that is not there. */
+INLINE vq taken(const uint8_t *const *payloads, int k, int count, size_t at, size_t room)
+{
+    vq word = {0};
+    if (k < count)
+        memcpy(&word, payloads[k] + at, room < WIDE ? room : WIDE);
+    return word;
+}
+
+/* Four payloads into the planes 1 and 2; what they carry into 4 is one bit. */
+INLINE vq four_more(vq *ones, vq *twos, const uint8_t *const *payloads, int k, int count, size_t at,
+                    size_t room)
+{
+    vq first, second, high;
+    full_add(&first, ones, taken(payloads, k, count, at, room),
+             taken(payloads, k + 1, count, at, room));
+    full_add(&second, ones, taken(payloads, k + 2, count, at, room),
+             taken(payloads, k + 3, count, at, room));
+    full_add(&high, twos, first, second);
+    return high;
+}
+
+/* Carry-save addition: 16 payloads into the planes 1, 2, 4 and 8, and what they carry into 16. */
+INLINE void count_column(uint8_t *const *planes, int used, const uint8_t *const *payloads,
+                         int count, size_t at, size_t room)
+{
+    vq low[4], four[4], eight[2], carry;
+    for (int k = 0; k < 4; k++)
+        low[k] = *(const vq_any *)(planes[k] + at);
+    for (int k = 0; k < 4; k++)
+        four[k] = four_more(&low[0], &low[1], payloads, 4 * k, count, at, room);
+    full_add(&eight[0], &low[2], four[0], four[1]);
+    full_add(&eight[1], &low[2], four[2], four[3]);
+    full_add(&carry, &low[3], eight[0], eight[1]);
+    for (int k = 0; k < 4; k++)
+        *(vq_any *)(planes[k] + at) = low[k];
+    for (int k = 4; k < used; k++) {
+        const vq plane = *(const vq_any *)(planes[k] + at);
+        *(vq_any *)(planes[k] + at) = plane ^ carry;
+        carry &= plane;
+    }
+}
+
+static void count_bits(uint8_t *const *planes, int used, const uint8_t *const *payloads, int count,
+                       size_t begin, size_t end)
+{
+    size_t at = begin;
+    if (count == SV_BATCH)
+        for (; at + WIDE <= end; at += WIDE)
+            count_column(planes, used, payloads, SV_BATCH, at, WIDE);
+    for (; at < end; at += WIDE)
+        count_column(planes, used, payloads, count, at, end - at);
+}
+
+static void read_counts(const uint8_t *const *planes, int used, size_t first, size_t count,
+                        uint32_t *out)
+{
+    static const uint32_t numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    vu lanes;
+    memcpy(&lanes, numbers, sizeof lanes);
+    for (size_t i = 0; i < count; i += LANES) {
+        /* A byte of planes is 8 coordinates: more than a register has lanes on some machines. */
+        const size_t at = (first + i) / 8, skipped = (first + i) % 8;
+        vu counts = {0};
+        for (int k = 0; k < used; k++) {
+            const uint32_t bits = (uint32_t)word_of(planes[k] + at, (LANES + 7) / 8) >> skipped;
+            counts |= (((vu){0} + bits) >> lanes & 1) << (uint32_t)k;
+        }
+        if (count - i >= LANES)
+            memcpy(out + i, &counts, sizeof counts);
+        else
+            memcpy(out + i, &counts, 4 * (count - i));
+    }
+}
+
+/* points[0] n_0 + points[1] n_1 + ..., in this order. */
+static void combine(const uint32_t *counts, size_t count, int levels, uint32_t received,
+                    const double *points, double *out)
+{
+    uint32_t rest[OPENED];
+    for (size_t first = 0; first < count; first += OPENED) {
+        const size_t some = count - first < OPENED ? count - first : OPENED;
+        double *restrict part = out + first;
+        for (size_t i = 0; i < some; i++)
+            rest[i] = received;
+        for (int code = 1; code < levels; code++)
+            for (size_t i = 0; i < some; i++)
+                rest[i] -= counts[(size_t)(code - 1) * count + first + i];
+        for (size_t i = 0; i < some; i++)
+            part[i] = points[0] * (double)rest[i];
+        for (int code = 1; code < levels; code++)
+            for (size_t i = 0; i < some; i++)
+                part[i] += points[code] * (double)counts[(size_t)(code - 1) * count + first + i];
+    }
+}
+
+/* counts + 1 where a code is the wanted one. */
+INLINE vb one_more(vb counts, vb codes, vb wanted)
+{
+#if defined(SV_AVX512)
+    const __mmask64 equal = _mm512_cmpeq_epi8_mask((__m512i)codes, (__m512i)wanted);
+    return (vb)_mm512_mask_add_epi8((__m512i)counts, equal, (__m512i)counts, _mm512_set1_epi8(1));
+#else
+    return counts - (vb)(codes == wanted); /* equal is -1 */
+#endif
+}
+
+/* Which of `levels` codes: one counter of a byte for each code but 0. Those of 2 and 4 bits stay
+   where they are in their bytes (`per` codes a byte: counter s of byte i is for code per i + s). */
+INLINE void count_codes(uint8_t *counters, size_t stride, int levels, int per,
+                        const vq words[SV_BATCH], int count, size_t at)
+{
+    const int bits = per == 1 ? 8 : 8 / per;
+    const vq mask = (vq){0} + EACH_BYTE * ((1u << bits) - 1);
+    for (int s = 0; s < per; s++) {
+        vb codes[SV_BATCH];
+        for (int k = 0; k < count; k++)
+            codes[k] = (vb)((words[k] >> (uint64_t)(s * bits)) & mask);
+        for (int code = 1; code < levels; code++) {
+            const size_t row = (size_t)((code - 1) * per + s);
+            uint8_t *place = counters + row * stride + at;
+            const vb wanted = (vb){0} + (uint8_t)code;
+            vb total = *(const vb_any *)place;
+            for (int k = 0; k < count; k++)
+                total = one_more(total, codes[k], wanted);
+            *(vb_any *)place = total;
+        }
+    }
+}
+
+INLINE void count_in_bytes(uint8_t *counters, size_t stride, int levels, int per,
+                           const uint8_t *const *payloads, int count, size_t begin, size_t end)
+{
+    vq words[SV_BATCH];
+    size_t at = begin;
+    for (; at + WIDE <= end; at += WIDE) {
+        for (int k = 0; k < count; k++)
+            words[k] = taken(payloads, k, count, at, WIDE);
+        count_codes(counters, stride, levels, per, words, count, at);
+    }
+    if (at < end) {
+        for (int k = 0; k < count; k++)
+            words[k] = taken(payloads, k, count, at, end - at);
+        count_codes(counters, stride, levels, per, words, count, at);
+    }
+}
+
+INLINE void count_threes(uint8_t *counters, size_t stride, int levels,
+                         const uint8_t *const *payloads, int count, size_t begin, size_t end)
+{
+    uint8_t opened[SV_BATCH][OPENED];
+    const uint8_t *rows[SV_BATCH];
+    for (size_t at = begin; at < end; at += OPENED / 8 * 3) {
+        const size_t first = at / 3 * 8, left = (end - at) / 3 * 8 + ((end - at) % 3 ? 8 : 0);
+        const size_t some = left < OPENED ? left : OPENED;
+        for (int k = 0; k < count; k++) {
+            open_codes(payloads[k], end, 3, first, some, opened[k]);
+            rows[k] = opened[k];
+        }
+        count_in_bytes(counters + first, stride, levels, 1, rows, count, 0, some);
+    }
+}
+
+static void count_levels(uint8_t *counters, size_t stride, int levels, int bits,
+                         const uint8_t *const *payloads, int count, size_t begin, size_t end)
+{
+    if (bits == 3 && count == SV_BATCH)
+        count_threes(counters, stride, levels, payloads, SV_BATCH, begin, end);
+    else if (bits == 3)
+        count_threes(counters, stride, levels, payloads, count, begin, end);
+    else if (bits == 2 && count == SV_BATCH)
+        count_in_bytes(counters, stride, levels, 4, payloads, SV_BATCH, begin, end);
+    else if (bits == 4 && count == SV_BATCH)
+        count_in_bytes(counters, stride, levels, 2, payloads, SV_BATCH, begin, end);
+    else
+        count_in_bytes(counters, stride, levels, 8 / bits, payloads, count, begin, end);
+}
+
+INLINE void widen_row(const uint8_t *counters, size_t stride, size_t per, size_t dimension,
+                      uint32_t *out)
+{
+    const size_t whole = dimension / per;
+    for (size_t i = 0; i < whole; i++)
+        for (size_t s = 0; s < per; s++)
+            out[per * i + s] += counters[s * stride + i];
+    for (size_t s = 0; whole * per + s < dimension; s++)
+        out[whole * per + s] += counters[s * stride + whole];
+}
+
+static void widen(const uint8_t *counters, size_t stride, int per, size_t dimension, uint32_t *out)
+{
+    if (per == 4)
+        widen_row(counters, stride, 4, dimension, out);
+    else if (per == 2)
+        widen_row(counters, stride, 2, dimension, out);
+    else
+        widen_row(counters, stride, 1, dimension, out);
+}
+
+/* sum[i] += table[code i] for one payload after the other: what is added is rounded as a whole
+   vector's would be, and in the same order. */
+static void add_points(double *sum, size_t begin, size_t end, const uint8_t *const *payloads,
+                       const uint8_t *bits, const double *tables, int count, size_t dimension)
+{
+    uint8_t codes[OPENED];
+    for (size_t first = begin; first < end; first += OPENED) {
+        const size_t some = end - first < OPENED ? end - first : OPENED;
+        double *restrict part = sum + first;
+        for (int k = 0; k < count; k++) {
+            const double *table = tables + 256 * k;
+            const size_t size = (dimension * bits[k] + 7) / 8;
+            open_codes(payloads[k], size, bits[k], first, some, codes);
+            size_t i = 0;
+#if defined(SV_AVX512)
+            if (bits[k] <= 4) {
+                const __m512d low = _mm512_loadu_pd(table), high = _mm512_loadu_pd(table + 8);
+                for (; i + 8 <= some; i += 8) {
+                    const __m512i at = _mm512_cvtepu8_epi64(
+                        _mm_loadl_epi64((const __m128i *)(codes + i)));
+                    const __m512d point = _mm512_permutex2var_pd(low, at, high);
+                    _mm512_storeu_pd(part + i, _mm512_add_pd(_mm512_loadu_pd(part + i), point));
+                }
+            }
+#endif
+            for (; i < some; i++)
+                part[i] += table[codes[i]];
+        }
+    }
+}

@@ -1,0 +1,130 @@
+/* The fast Walsh-Hadamard transform of 2^k float64 numbers.
+
+Level by level, half = 1, 2, 4, ...: a, b -> a + b, a - b for numbers `half` apart. The order of
+levels fixes every rounding, so it is kept; what is free is where in memory the work goes first. The
+lowest levels are done inside registers, eight registers at a time; those above three at a time, on
+columns of eight rows. Eighths of a block come before the block: what is small enough for a cache is
+finished while it is there. */
+
+#define LANES64 (REGISTER / 8)
+#define BASE ((size_t)(8 * LANES64)) /* numbers in eight registers */
+
+typedef double vd __attribute__((vector_size(REGISTER)));
+typedef double vd_any __attribute__((vector_size(REGISTER), aligned(8), may_alias));
+
+INLINE vq lane_numbers(void)
+{
+    static const uint64_t numbers[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    vq lanes;
+    memcpy(&lanes, numbers, sizeof lanes);
+    return lanes;
+}
+
+/* x, negated where the packed signs from number `at` on have a 1. */
+INLINE vd flipped(vd x, const uint8_t *signs, size_t at)
+{
+    const vq bits = (vq){0} + (uint64_t)(signs[at / 8] >> (at % 8));
+    return (vd)((vq)x ^ ((bits >> lane_numbers()) << 63));
+}
+
+/* x with the lanes l and l ^ half exchanged. */
+INLINE vd exchanged(vd x, int half)
+{
+    const vq from = lane_numbers() ^ (uint64_t)half;
+#if defined(__clang__)
+    vd found;
+    for (int l = 0; l < LANES64; l++)
+        found[l] = x[from[l]];
+    return found;
+#else
+    return __builtin_shuffle(x, from);
+#endif
+}
+
+/* A level inside a register: a lane adds its partner, or is subtracted from it. */
+INLINE vd level_inside(vd x, int half)
+{
+    const vq upper = ((lane_numbers() & (uint64_t)half) != 0) & ((uint64_t)1 << 63);
+    return exchanged(x, half) + (vd)((vq)x ^ upper);
+}
+
+/* log2(rows) levels between registers. */
+INLINE void levels_between(vd *row, int rows)
+{
+    for (int apart = 1; apart < rows; apart *= 2)
+        for (int r = 0; r < rows; r++)
+            if (!(r & apart)) {
+                const vd below = row[r], above = row[r + apart];
+                row[r] = below + above;
+                row[r + apart] = below - above;
+            }
+}
+
+/* All levels of BASE numbers, their signs first. */
+INLINE void base(double *block, const uint8_t *signs)
+{
+    vd row[8];
+    for (int r = 0; r < 8; r++) {
+        row[r] = *(const vd_any *)(block + LANES64 * r);
+        if (signs)
+            row[r] = flipped(row[r], signs, (size_t)(LANES64 * r));
+        for (int half = 1; half < LANES64; half *= 2)
+            row[r] = level_inside(row[r], half);
+    }
+    levels_between(row, 8);
+    for (int r = 0; r < 8; r++)
+        *(vd_any *)(block + LANES64 * r) = row[r];
+}
+
+/* The last levels of a block of `rows` rows, in the columns begin ... end - 1; if `last`, then the
+   scale and the signs. */
+INLINE void columns(double *block, size_t half, int rows, size_t begin, size_t end, int last,
+                    double scale, const uint8_t *signs)
+{
+    for (size_t i = begin; i < end; i += LANES64) {
+        vd row[8];
+        for (int r = 0; r < rows; r++)
+            row[r] = *(const vd_any *)(block + (size_t)r * half + i);
+        levels_between(row, rows);
+        for (int r = 0; r < rows; r++) {
+            const size_t at = (size_t)r * half + i;
+            if (last)
+                row[r] *= scale;
+            if (last && signs)
+                row[r] = flipped(row[r], signs, at);
+            *(vd_any *)(block + at) = row[r];
+        }
+    }
+}
+
+static void hadamard(double *block, size_t size, const uint8_t *signs)
+{
+    if (size == BASE) {
+        if (signs)
+            base(block, signs);
+        else
+            base(block, NULL);
+        return;
+    }
+    const int rows = size / BASE >= 8 ? 8 : (int)(size / BASE);
+    const size_t half = size / (size_t)rows;
+    for (int r = 0; r < rows; r++) {
+        const size_t at = (size_t)r * half;
+        hadamard(block + at, half, signs ? signs + at / 8 : NULL);
+    }
+    if (rows == 8)
+        columns(block, half, 8, 0, half, 0, 1.0, NULL);
+    else if (rows == 4)
+        columns(block, half, 4, 0, half, 0, 1.0, NULL);
+    else
+        columns(block, half, 2, 0, half, 0, 1.0, NULL);
+}
+
+static void hadamard_end(double *block, size_t size, size_t begin, size_t end, double scale,
+                         const uint8_t *signs)
+{
+    if (signs)
+        columns(block, size / 8, 8, begin, end, 1, scale, signs);
+    else
+        columns(block, size / 8, 8, begin, end, 1, scale, NULL);
+}

@@ -1,0 +1,166 @@
+/* Codes of a few bits: one coordinate's 16 random bits against a ladder of thresholds.
+
+Over each cell of x a threshold is taken to be linear, and raised by the cell's margin; the gap is
+twice the margin and the draw's own width, 1. So where w and w + gap pass equally many thresholds,
+that is the code, and elsewhere it is decided in double precision with 64 bits more. docs/kernels.md
+proves the margins, which `kernels/ladder.py` computes. */
+
+#define LADDER_STEP 16 /* thresholds that are compared together; rows are padded to it */
+
+struct ladder_tile {
+    float words[SV_TILE_DRAWS], highs[SV_TILE_DRAWS], places[SV_TILE_DRAWS];
+    int32_t cells[SV_TILE_DRAWS];
+    uint16_t draws[SV_TILE_DRAWS];
+    uint32_t differing[SV_TILE_DRAWS / 32];
+};
+
+/* Where in the ladder. What lies outside is at an end of a table; in a family it is in the cell
+   after the last, whose gap is infinite. */
+INLINE float place_in(const struct sv_ladder *job, float place, size_t *cell)
+{
+    const float end = (float)job->cells;
+    if (job->num_knots)
+        place = place > 0.0f ? place < end ? place : end : 0.0f;
+    else if (!(place >= 0.0f && place < end))
+        place = end;
+    *cell = (size_t)place;
+    if (job->num_knots && *cell == job->cells)
+        *cell -= 1;
+    return place - (float)*cell;
+}
+
+INLINE void find_cells(const struct sv_ladder *job, const void *tile, int is_double,
+                       struct ladder_tile *t)
+{
+    const vf unit = spread(job->cells_per_unit), origin = spread(job->origin);
+    const vf end = spread((float)job->cells);
+    for (size_t at = 0; at < SV_TILE_DRAWS; at += LANES) {
+        const vf place = load_floats(tile, is_double, at, job->shift) * unit + origin;
+        const vi inside = (place >= (vf){0}) & (place < end);
+        const vi before = (place < (vf){0}) & (vi)spread_int(job->num_knots ? -1 : 0);
+        const vf safe = (vf)(((vi)place & inside) | ((vi)end & ~inside & ~before));
+        vi cell = __builtin_convertvector(safe, vi); /* truncates */
+        if (job->num_knots)
+            cell += cell == (vi)spread_int((int)job->cells); /* the end belongs to the last cell */
+        const vf rest = safe - __builtin_convertvector(cell, vf);
+        memcpy(t->cells + at, &cell, sizeof cell);
+        memcpy(t->places + at, &rest, sizeof rest);
+    }
+    for (size_t i = 0; i < SV_TILE_DRAWS; i++) {
+        t->words[i] = (float)t->draws[i];
+        t->highs[i] = (float)t->draws[i] + job->gaps[t->cells[i]];
+    }
+}
+
+/* How many of the 16 thresholds of a row `word` passes, and whether `high` passes others. */
+INLINE uint32_t climb(const float *row, size_t width, float word, float high, float place,
+                      int *differs)
+{
+    const vf words = spread(word), highs = spread(high), places = spread(place);
+    uint32_t passed = 0, maybe = 0;
+    for (int j = 0; j < LADDER_STEP; j += LANES) {
+        const vf start = *(const vf_any *)(row + j), rise = *(const vf_any *)(row + width + j);
+        const vf threshold = fused(rise, places, start);
+        passed |= mask_ge(words, threshold) << j;
+        maybe |= mask_ge(highs, threshold) << j;
+    }
+    *differs = passed != maybe;
+    return (uint32_t)__builtin_popcount(passed);
+}
+
+INLINE void climb_tile(struct ladder_tile *t, const float *rows, size_t width, uint8_t *codes,
+                       int first)
+{
+    for (size_t at = 0; at < SV_TILE_DRAWS; at += 32) {
+        uint32_t differing = first ? 0 : t->differing[at / 32];
+        for (size_t l = 0; l < 32; l++) {
+            const size_t i = at + l;
+            const float *row = rows + (size_t)t->cells[i] * 2 * width;
+            int differs;
+            const uint32_t count =
+                climb(row, width, t->words[i], t->highs[i], t->places[i], &differs);
+            codes[i] = (uint8_t)(first ? count : codes[i] + count);
+            differing |= (uint32_t)differs << l;
+        }
+        t->differing[at / 32] = differing;
+    }
+}
+
+/* One coordinate that the narrow pass has left: the ladder proper, then double precision. */
+static __attribute__((noinline)) uint8_t settled_code(const struct sv_ladder *job, double x,
+                                                      uint32_t word, size_t i, int climbs,
+                                                      struct sv_open *open)
+{
+    size_t cell;
+    const float place =
+        place_in(job, (float)(x - job->shift) * job->cells_per_unit + job->origin, &cell);
+    if (climbs) {
+        const float *row = job->rows + cell * 2 * job->width, w = (float)word;
+        uint32_t code = 0;
+        int undecided = 0;
+        for (size_t j = 0; j < job->width; j += LADDER_STEP) {
+            int differs;
+            code += climb(row + j, job->width, w, w + job->gaps[cell], place, &differs);
+            undecided |= differs;
+        }
+        if (!undecided)
+            return (uint8_t)code;
+    }
+    return sv_decided_code(job, x, word, i, open);
+}
+
+INLINE void ladder_tile(const struct sv_ladder *job, const void *tile, int is_double, size_t first,
+                        size_t left, uint8_t *codes, struct sv_open *open)
+{
+    struct ladder_tile t;
+    int climbs = 0;
+    draws16(job->key, (uint32_t)(first / SV_TILE_DRAWS), 1, t.draws);
+#ifdef SV_AVX512
+    if (job->narrow_cells) {
+        narrow_pass(job, tile, is_double, t.draws, codes, t.differing);
+        climbs = 1;
+    } else
+#endif
+    {
+        find_cells(job, tile, is_double, &t);
+        climb_tile(&t, job->rows, job->width, codes, 1);
+        for (size_t j = LADDER_STEP; j < job->width; j += LADDER_STEP)
+            climb_tile(&t, job->rows + j, job->width, codes, 0);
+    }
+    for (size_t at = 0; at < left; at += 32) {
+        uint32_t differing = t.differing[at / 32];
+        for (; __builtin_expect(differing != 0, 0); differing &= differing - 1) {
+            const size_t i = at + (size_t)__builtin_ctz(differing);
+            if (i >= left)
+                break;
+            const double x = is_double ? ((const double *)tile)[i] : ((const float *)tile)[i];
+            codes[i] = settled_code(job, x, t.draws[i], first + i, climbs, open);
+        }
+    }
+}
+
+INLINE void ladder_tiles(const struct sv_ladder *job, const void *values, size_t count,
+                         int is_double, uint8_t *codes, struct sv_open *open)
+{
+    const size_t size = is_double ? sizeof(double) : sizeof(float);
+    size_t at = 0;
+    for (; at + SV_TILE_DRAWS <= count; at += SV_TILE_DRAWS)
+        ladder_tile(job, (const char *)values + at * size, is_double, job->first + at, SV_TILE_DRAWS,
+                    codes + at, open);
+    if (at == count)
+        return;
+    double padded[SV_TILE_DRAWS] = {0.0};
+    uint8_t all[SV_TILE_DRAWS];
+    memcpy(padded, (const char *)values + at * size, (count - at) * size);
+    ladder_tile(job, padded, is_double, job->first + at, count - at, all, open);
+    memcpy(codes + at, all, count - at);
+}
+
+static void ladder(const struct sv_ladder *job, struct sv_values values, uint8_t *codes,
+                   struct sv_open *open)
+{
+    if (values.is_double)
+        ladder_tiles(job, values.start, values.count, 1, codes, open);
+    else
+        ladder_tiles(job, values.start, values.count, 0, codes, open);
+}

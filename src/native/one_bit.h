@@ -1,0 +1,106 @@
+/* One bit a coordinate, from 16 random bits and a crude odds ratio in single precision.
+
+With E = e^(2z) and the halfword w, the uniform number lies in [w, w + 1) 2^-16 and the threshold is
+1/(1 + E): the bit is surely 1 if w (1 + E) >= 2^16 (1 + margin), surely 0 if
+(w + 1)(1 + E) <= 2^16 (1 - margin), and otherwise decided in double precision with 64 bits more.
+docs/kernels.md proves the margin. Every coordinate takes the same steps, whatever its value. */
+
+#define ODDS_MARGIN 0x1p-16f
+
+/* 2^y, relatively wrong by less than 2^-18, for |y| <= 32. */
+INLINE vf power_of_two(vf y)
+{
+    const vf magic = spread(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
+    const vf shifted = y + magic;
+    const vf f = y - (shifted - magic); /* in [-1/2, 1/2], exactly */
+    vf p = spread(0.009570532f);
+    p = fused(p, f, spread(0.055918664f));
+    p = fused(p, f, spread(0.24024735f));
+    p = fused(p, f, spread(0.6931217f));
+    p = fused(p, f, spread(0.9999993f));
+    return (vf)((vi)p + ((vi)shifted << 23)); /* the integer goes into the exponent */
+}
+
+INLINE vf odds(vf x, vf slope)
+{
+    return power_of_two(clamped(x * slope, 32.0f)) + 1.0f;
+}
+
+INLINE uint32_t compare_one(vf odds, vf word, uint32_t *maybe)
+{
+    const vf place = word * odds;
+    *maybe = mask_ge(spread(65536.0f * (1.0f - ODDS_MARGIN)), place + odds);
+    *maybe ^= (uint32_t)((1ull << LANES) - 1);
+    return mask_ge(place, spread(65536.0f * (1.0f + ODDS_MARGIN)));
+}
+
+static __attribute__((noinline)) uint32_t settle(const struct sv_one_bit *job, const void *tile,
+                                                 int is_double, size_t at, size_t left,
+                                                 size_t first, const vf *words, uint32_t mask,
+                                                 uint32_t differing, struct sv_open *open)
+{
+    for (; differing; differing &= differing - 1) {
+        const int l = __builtin_ctz(differing);
+        const size_t i = at + (size_t)l;
+        if (i >= left)
+            continue; /* padding */
+        const double x = is_double ? ((const double *)tile)[i] : ((const float *)tile)[i];
+        const uint32_t bit = sv_decided_bit(job, x, (uint32_t)(*words)[l], first + i, open);
+        mask = (mask & ~(1u << l)) | bit << l;
+    }
+    return mask;
+}
+
+/* A tile of 1024 values, of which the first `left` matter: 128 bytes. */
+INLINE void one_bit_tile(const struct sv_one_bit *job, const void *tile, int is_double,
+                         size_t first, size_t left, uint8_t *out, struct sv_open *open)
+{
+    const vf slope = spread(job->slope);
+    const uint32_t block = (uint32_t)(first / SV_TILE_DRAWS) * SV_TILE_BLOCKS;
+    vu x[16];
+    for (size_t group = 0; group < SV_TILE_BLOCKS; group += LANES) {
+        chacha_blocks(job->key, block + (uint32_t)group, x);
+        for (size_t k = 0; k < 32; k++) {
+            const size_t at = 32 * k + group;
+            const vu draw = k & 1 ? x[k / 2] >> 16 : x[k / 2] & 0xffff;
+            const vf word = __builtin_convertvector((vi)draw, vf);
+            const vf value = load_floats(tile, is_double, at, 0.0);
+            uint32_t maybe, mask = compare_one(odds(value, slope), word, &maybe);
+            if (__builtin_expect(mask != maybe, 0))
+                mask = settle(job, tile, is_double, at, left, first, &word, mask, mask ^ maybe, open);
+            if (LANES >= 8)
+                memcpy(out + at / 8, &mask, LANES / 8);
+            else
+                out[at / 8] = (uint8_t)(at % 8 ? out[at / 8] | mask << at % 8 : mask);
+        }
+    }
+}
+
+INLINE void one_bit_tiles(const struct sv_one_bit *job, const void *values, size_t count,
+                          int is_double, uint8_t *out, struct sv_open *open)
+{
+    const size_t size = is_double ? sizeof(double) : sizeof(float);
+    size_t at = 0;
+    for (; at + SV_TILE_DRAWS <= count; at += SV_TILE_DRAWS)
+        one_bit_tile(job, (const char *)values + at * size, is_double, job->first + at,
+                     SV_TILE_DRAWS, out + at / 8, open);
+    if (at == count)
+        return;
+    double padded[SV_TILE_DRAWS] = {0.0};
+    uint8_t bytes[SV_TILE_DRAWS / 8];
+    const size_t left = count - at;
+    memcpy(padded, (const char *)values + at * size, left * size);
+    one_bit_tile(job, padded, is_double, job->first + at, left, bytes, open);
+    if (left % 8)
+        bytes[left / 8] &= (uint8_t)((1u << left % 8) - 1);
+    memcpy(out + at / 8, bytes, (left + 7) / 8);
+}
+
+static void one_bit(const struct sv_one_bit *job, struct sv_values values, uint8_t *out,
+                    struct sv_open *open)
+{
+    if (values.is_double)
+        one_bit_tiles(job, values.start, values.count, 1, out, open);
+    else
+        one_bit_tiles(job, values.start, values.count, 0, out, open);
+}

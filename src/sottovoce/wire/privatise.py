@@ -1,0 +1,46 @@
+"""Clip, privatise and pack an update: what a client's own loop may call.
+
+Nothing is charged here, and nothing is rotated: that is the caller's part. `rounds` does it all.
+"""
+
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sottovoce.domains import sized_vector
+from sottovoce.errors import ParameterError
+from sottovoce.kernels.one_bit import sample_payload
+from sottovoce.mechanisms.gauss_hermite import GaussHermite
+from sottovoce.mechanisms.mechanism import Codes, LevelCodes, Mechanism
+from sottovoce.randomness import Keystream
+from sottovoce.wire import packing
+
+
+@runtime_checkable
+class ClipsOnTheWay(Protocol):
+    """A mechanism that needs no projected copy: encode(project(values)), with the same codes."""
+
+    def encode_clipped(self, values: ArrayLike, keystream: Keystream) -> Codes: ...
+
+
+def encode_update(mechanism: Mechanism, update: ArrayLike, keystream: Keystream) -> Codes:
+    """The codes of an update, projected onto the mechanism's domain."""
+    if isinstance(mechanism, ClipsOnTheWay):
+        return mechanism.encode_clipped(update, keystream)
+    return mechanism.encode(mechanism.input_domain.project(update), keystream)
+
+
+def privatise(mechanism: Mechanism, update: ArrayLike, keystream: Keystream) -> bytes:
+    """The payload of an update: projected, encoded, packed; two passes over it for one bit."""
+    if isinstance(mechanism, GaussHermite) and mechanism.levels == 2:
+        vector = sized_vector(update, mechanism.input_domain.dimension)
+        scale = mechanism.input_domain.clip_scale(vector)
+        if scale is not None:
+            payload = sample_payload(vector, mechanism.noise_stddev, keystream, scale=scale)
+            return payload.tobytes()
+    code_format = mechanism.code_format()
+    if not isinstance(code_format, LevelCodes):
+        raise ParameterError("only codes of a few bits are packed; seal float32 codes in a message")
+    codes = encode_update(mechanism, update, keystream)
+    return packing.pack(np.asarray(codes, dtype=code_format.dtype), code_format.bits)
