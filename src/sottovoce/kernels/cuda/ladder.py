@@ -1,17 +1,9 @@
-"""Codes of several levels on a CUDA device, by a ladder of thresholds in float32.
+"""Codes of several levels on a CUDA device, by the ladders of `sottovoce.kernels.ladder`.
 
-A draw w of 16 bits stands for the uniform numbers from w to w + 1, in units of 2^-16. The code is
-the number of thresholds that the uniform number reaches, and the thresholds depend on the value:
-its place p is measured in cells, and threshold j of cell c is, within `margin` of the cell,
-
-    T_j = start_j + (p - c) increase_j.
-
-So a draw gives code k surely if w >= T_(k-1) + margin and w + 1 <= T_k - margin. Where no k does,
-the coordinate is listed, and decided on the CPU by the numbers that define the law. The thresholds
-of a cell ascend, so k is searched for by halving.
+A draw w of 16 bits has surely passed the thresholds up to w, and none beyond w + gap: that gives
+the code, or leaves the coordinate to the CPU, where the numbers that define the law decide. One
+kernel draws, another climbs: thresholds ascend, so they are searched by halving.
 """
-
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,20 +15,12 @@ from sottovoce import parameters
 from sottovoce.errors import ParameterError
 from sottovoce.kernels.cuda.chacha import main_block, prepare, prepared_words
 from sottovoce.kernels.cuda.place import checked, on_device, placed
+from sottovoce.kernels.ladder import Affine, Ladder
 from sottovoce.randomness import Keystream
 
 TILE = 1024
 _TOGETHER = 512  # coordinates of a program
-
-
-class Ladder(NamedTuple):
-    """Thresholds of every cell, and where a value lies among the cells: p = x slope + offset."""
-
-    rows: NDArray[np.float32]  # [cells, 2, thresholds or more], starts and increases; then +inf
-    margins: NDArray[np.float32]  # [cells]
-    slope: float
-    offset: float
-    levels: int
+_FAR = 4.0  # lengths of the ladder by which the margins let x be shifted
 
 
 @triton.jit
@@ -87,7 +71,7 @@ def _threshold(cell, j, fraction, width: tl.constexpr):
 
 @triton.jit(do_not_specialize=["dimension", "capacity"])
 def _climb(
-    values, draws, codes, rows, margins, count, listed, dimension, capacity, slope, offset,
+    values, draws, codes, rows, gaps, count, listed, dimension, capacity, shift, per_x, origin,
     cells: tl.constexpr, width: tl.constexpr, bits: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """Codes, and the coordinates whose draws do not decide."""
@@ -95,18 +79,19 @@ def _climb(
     real = i < dimension
     x = tl.load(values + i, mask=real, other=0.0).to(tl.float32)
     w = tl.load(draws + i, mask=real, other=0).to(tl.float32)
-    p = tl.minimum(tl.maximum(x * slope + offset, 0.0), cells * 1.0)
-    number = tl.minimum(p.to(tl.int32), cells - 1)
-    fraction = p - number.to(tl.float32)
+    p = (x - shift) * per_x + origin
+    inside = (p >= 0.0) & (p < cells * 1.0)  # not so for NaN
+    p = tl.where(inside, p, 0.0)
+    number = tl.where(inside, p.to(tl.int32), cells)
+    fraction = tl.where(inside, p - number.to(tl.float32), 0.0)
     cell = rows + number * (2 * width)
-    margin = tl.load(margins + number)
     code = tl.zeros_like(number)
     for step in tl.static_range(bits):
         higher = code + (1 << (bits - 1 - step))
-        reached = w >= _threshold(cell, higher - 1, fraction, width) + margin
-        code = tl.where(reached, higher, code)
+        code = tl.where(_threshold(cell, higher - 1, fraction, width) <= w, higher, code)
+    gap = tl.load(gaps + number)
     above = _threshold(cell, tl.minimum(code, (1 << bits) - 2), fraction, width)
-    sure = (code == (1 << bits) - 1) | (w + 1.0 <= above - margin)
+    sure = (above > w + gap) | (inside & (code == (1 << bits) - 1))
     tl.store(codes + i, code.to(tl.uint8), mask=real)
     unsure = real & ~sure
     slot = tl.atomic_add(count + number * 0, 1, mask=unsure, sem="relaxed")
@@ -114,15 +99,20 @@ def _climb(
 
 
 def sample_codes(
-    values: torch.Tensor, ladder: Ladder, keystream: Keystream, *, warps: int = 4
+    values: torch.Tensor, affine: Affine, ladder: Ladder, keystream: Keystream, *, warps: int = 4
 ) -> tuple[torch.Tensor, NDArray[np.int64]]:
-    """Codes (uint8, on the device), and the coordinates that the caller must decide.
+    """Codes (uint8, on the device) of values x at u, and the coordinates left to the caller.
 
-    The codes of those are to be replaced; a float64 is rounded to float32 first, which the margins
-    must allow for. At most 256 levels.
+    u = (x - shift) scale/divisor, as `affine` says. What is left has no code yet: its draw decides
+    nothing, or it lies beyond the ladder. At most 256 levels.
     """
     checked(values, dimensions=1)
     parameters.integer("levels", ladder.levels, low=2, high=256)
+    per_unit = affine.scale / affine.divisor
+    if abs(affine.shift * per_unit) > _FAR * ladder.length:
+        raise ParameterError(
+            "the values are shifted too far for float32: subtract the shift first, in float64"
+        )
     bits = (ladder.levels - 1).bit_length()
     dimension, device = values.shape[0], values.device
     key = keystream.spend()
@@ -131,7 +121,7 @@ def sample_codes(
         return codes, np.empty(0, dtype=np.int64)
     with on_device(values):
         rows = torch.from_numpy(_padded(ladder, (1 << bits) - 1)).to(device)
-        margins = torch.from_numpy(ladder.margins).to(device)
+        gaps = torch.from_numpy(ladder.gaps).to(device)
         prepared = torch.from_numpy(prepare([key])).to(device)
         draws = torch.empty(dimension, dtype=torch.uint16, device=device)
         _draw[(-(-dimension // (TILE * warps)),)](
@@ -142,9 +132,9 @@ def sample_codes(
             count = torch.zeros(1, dtype=torch.int32, device=device)
             listed = torch.empty(capacity, dtype=torch.int64, device=device)
             _climb[(-(-dimension // _TOGETHER),)](
-                values, draws, codes, rows, margins, count, listed, dimension, capacity,
-                float(np.float32(ladder.slope)), float(np.float32(ladder.offset)),
-                cells=rows.shape[0], width=rows.shape[2], bits=bits, block=_TOGETHER,
+                values, draws, codes, rows, gaps, count, listed, dimension, capacity,
+                affine.shift, ladder.cells_per_unit * per_unit, ladder.origin,
+                cells=len(ladder.gaps) - 1, width=rows.shape[2], bits=bits, block=_TOGETHER,
                 num_warps=4, enable_fp_fusion=False,
             )  # fmt: skip
             found = int(count)
@@ -154,13 +144,10 @@ def sample_codes(
 
 
 def _padded(ladder: Ladder, thresholds: int) -> NDArray[np.float32]:
-    """At least so many thresholds; those at infinity stay there in the whole cell."""
-    cells, pair, given = ladder.rows.shape
-    if pair != 2 or ladder.margins.shape != (cells,) or given < ladder.levels - 1:
-        raise ParameterError("a ladder has rows [cells, 2, levels - 1 or more] and margins [cells]")
-    rows = np.full((cells, 2, max(given, thresholds)), np.inf, dtype=np.float32)
-    rows[:, :, : ladder.levels - 1] = ladder.rows[:, :, : ladder.levels - 1]
-    rows[:, 1][np.isinf(rows[:, 0])] = 0.0
+    """At least so many thresholds: the search by halving looks at 2^bits - 1 of them."""
+    missing = max(0, thresholds - ladder.rows.shape[2])
+    rows = np.pad(ladder.rows, ((0, 0), (0, 0), (0, missing)))
+    rows[:, 0, ladder.rows.shape[2] :] = np.inf
     return rows
 
 
