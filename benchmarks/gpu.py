@@ -26,9 +26,10 @@ import triton
 from numpy.typing import NDArray
 
 from sottovoce.errors import ParameterError
-from sottovoce.kernels.cuda import norm
+from sottovoce.kernels.cuda import ladder, norm
 from sottovoce.kernels.cuda.counts import OneCounts
 from sottovoce.kernels.cuda.one_bit import Drawing, Options, sample_rows
+from sottovoce.kernels.ladder import Affine, Ladder
 from sottovoce.kernels.reference.one_bit import exact_bit
 from sottovoce.randomness import Keystream
 
@@ -78,6 +79,19 @@ def expected_sum(values: NDArray[np.float64]) -> float:
     while len(nodes) > 1:
         nodes = nodes[::2] + nodes[1::2]
     return float(nodes[0])
+
+
+def thresholds(tilts: NDArray[np.float64], levels: int) -> NDArray[np.float64]:
+    """Of a made-up law with so many levels: logistic functions side by side."""
+    centres = np.linspace(-2.0, 2.0, levels - 1)
+    return np.asarray(1.0 / (1.0 + np.exp(tilts[:, None] - centres[None, :])))
+
+
+def steps(levels: int, cells: int = 128) -> Ladder:
+    """Its ladder; the second derivative of a logistic function is below .1, its slope below .25."""
+    errors = np.full(cells, 0.1 * (6.0 / cells) ** 2 / 8.0)
+    edges = np.linspace(-3.0, 3.0, cells + 1)
+    return Ladder.between(-3.0, 3.0, thresholds(edges, levels), errors, 0.25)
 
 
 class Checks:
@@ -192,6 +206,25 @@ def check_counts(checks: Checks, shape: tuple[int, int]) -> None:
     checks.refused("wrong width", lambda: OneCounts(100, "cuda").add(on_device))
 
 
+def check_ladder(checks: Checks, levels: int) -> None:
+    for size in SIZES:
+        values = normal(1, size, 1.0, torch.float32)[0]
+        codes, left = ladder.sample_codes(values, Affine(), steps(levels), Keystream(bytes(32)))
+        words = draws(Keystream(bytes(32)), size) / 65536.0
+        exact = thresholds(values.double().cpu().numpy(), levels)
+        decided = np.setdiff1d(np.arange(size), left)
+        lowest = (words[:, None] >= exact).sum(axis=1)[decided]
+        highest = (words[:, None] + 2.0**-16 > exact).sum(axis=1)[decided]
+        found = codes.cpu().numpy()
+        checks.same(f"ladder {levels}, {size}, at least", found[decided], lowest)
+        checks.same(f"ladder {levels}, {size}, at most", found[decided], highest)
+        checks.same(f"ladder {levels}, {size}, decided", len(left) <= 0.02 * size + 5, True)
+        for bits in range((levels - 1).bit_length(), 9):
+            each = (found[:, None] >> np.arange(bits, dtype=np.uint8)) & 1
+            packed = np.packbits(each.reshape(-1), bitorder="little")
+            checks.same(f"pack {bits}, {size}", ladder.pack(codes, bits).cpu().numpy(), packed)
+
+
 def run_check(check: Callable[[Checks, Any], None], what: Any) -> tuple[int, list[str]]:
     checks = Checks()
     try:
@@ -209,6 +242,7 @@ def check_all() -> tuple[int, list[str]]:
         *((check_variant, options) for options in VARIANTS),
         (check_extremes, scales),
         (check_long_vector, 10_000_019),
+        *((check_ladder, levels) for levels in (4, 16)),
         *((check_counts, shape) for shape in COUNT_SHAPES),
     ]
     done, wrong = 0, list[str]()
@@ -312,6 +346,20 @@ def privatised(values: torch.Tensor) -> torch.Tensor:
     return sample_rows(values[None], 1.0, [Keystream(bytes(32))], scale=scale)
 
 
+def measure_ladder(table: Table, size: int) -> None:
+    values = torch.empty(size, dtype=torch.float32, device="cuda").normal_().mul_(0.5)
+    for bits in (2, 4):
+        given = steps(1 << bits)
+        seconds = table.time(partial(climbed, values, given))
+        moved = (4.0 + bits / 8.0) * size
+        table.add(f"ladder, {bits} bits, and pack", seconds, coordinates=size, moved=moved)
+
+
+def climbed(values: torch.Tensor, given: Ladder) -> torch.Tensor:
+    codes, _ = ladder.sample_codes(values, Affine(), given, Keystream(bytes(32)))
+    return ladder.pack(codes, (given.levels - 1).bit_length())
+
+
 def measure_counts(table: Table, dimension: int, clients: int) -> None:
     width = -(-dimension // 8)
     payloads = torch.randint(0, 256, (clients, width), dtype=torch.uint8, device="cuda")
@@ -343,6 +391,7 @@ def main() -> int:
     if not arguments.checks_only:
         measure_memory(table, arguments.dimension)
         measure_one_bit(table, arguments.dimension)
+        measure_ladder(table, arguments.dimension // 5)
         measure_counts(table, 10_000_000, 1000)
         measure_counts(table, 100_000, 10_000)
     if arguments.report:

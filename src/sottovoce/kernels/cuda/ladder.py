@@ -1,17 +1,9 @@
-"""Codes of several levels on a CUDA device, by a ladder of thresholds in float32.
+"""Codes of several levels on a CUDA device, by the ladders of `sottovoce.kernels.ladder`.
 
-A draw w of 16 bits stands for the uniform numbers from w to w + 1, in units of 2^-16. The code is
-the number of thresholds that the uniform number reaches, and the thresholds depend on the value:
-its place p is measured in cells, and threshold j of cell c is, within `margin` of the cell,
-
-    T_j = start_j + (p - c) increase_j.
-
-So a draw gives code k surely if w >= T_(k-1) + margin and w + 1 <= T_k - margin. Where no k does,
-the coordinate is listed, and decided on the CPU by the numbers that define the law. The thresholds
-of a cell ascend, so k is searched for by halving.
+A draw w of 16 bits has surely passed the thresholds up to w, and none beyond w + gap: that gives
+the code, or leaves the coordinate to the CPU, where the numbers that define the law decide. One
+kernel draws, another climbs: thresholds ascend, so they are searched by halving.
 """
-
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,76 +15,28 @@ from sottovoce import parameters
 from sottovoce.errors import ParameterError
 from sottovoce.kernels.cuda.chacha import main_block, prepare, prepared_words
 from sottovoce.kernels.cuda.place import checked, on_device, placed
+from sottovoce.kernels.ladder import Affine, Ladder
 from sottovoce.randomness import Keystream
 
 TILE = 1024
-
-
-class Ladder(NamedTuple):
-    """Thresholds of every cell, and where a value lies among the cells: p = x slope + offset."""
-
-    rows: NDArray[np.float32]  # [cells, 2, thresholds or more], starts and increases; then +inf
-    margins: NDArray[np.float32]  # [cells]
-    slope: float
-    offset: float
-    levels: int
+_TOGETHER = 512  # coordinates of a program
+_FAR = 4.0  # lengths of the ladder by which the margins let x be shifted
 
 
 @triton.jit
-def _threshold(cell, j, fraction, width: tl.constexpr):
-    """Threshold j of each lane's cell, at a fraction of it."""
-    return tl.load(cell + j) + fraction * tl.load(cell + width + j)
+def _pair(draws, word, j: tl.constexpr, left):
+    """Stores the two draws of word j."""
+    tl.store(draws + 64 * j, word.to(tl.uint16), mask=left > 64 * j)
+    tl.store(draws + 64 * j + 32, (word >> 16).to(tl.uint16), mask=left > 64 * j + 32)
 
 
-@triton.jit
-def _code(
-    x, draw, rows, margins, slope, offset,
-    cells: tl.constexpr, width: tl.constexpr, bits: tl.constexpr,
-):  # fmt: skip
-    """The code that the draw surely gives, and whether it does."""
-    p = tl.minimum(tl.maximum(x.to(tl.float32) * slope + offset, 0.0), cells * 1.0)
-    number = tl.minimum(p.to(tl.int32), cells - 1)
-    fraction = p - number.to(tl.float32)
-    cell = rows + number * (2 * width)
-    margin = tl.load(margins + number)
-    w = draw.to(tl.float32)
-    code = tl.zeros_like(number)
-    for step in tl.static_range(bits):
-        next_code = code + (1 << (bits - 1 - step))
-        reached = w >= _threshold(cell, next_code - 1, fraction, width) + margin
-        code = tl.where(reached, next_code, code)
-    above = _threshold(cell, tl.minimum(code, (1 << bits) - 2), fraction, width)
-    sure = (code == (1 << bits) - 1) | (w + 1.0 <= above - margin)
-    return code, sure
-
-
-@triton.jit
-def _both(
-    word, j: tl.constexpr, values, codes, here, left, unsure, rows, margins, slope, offset,
-    cells: tl.constexpr, width: tl.constexpr, bits: tl.constexpr,
-):  # fmt: skip
-    """Codes of the two draws of word j; sets their bits of `unsure` where they are not sure."""
-    early, late = 32 * (2 * j), 32 * (2 * j + 1)
-    x = tl.load(values + here + early, mask=left > early, other=0.0)
-    code, sure = _code(x, word & 0xFFFF, rows, margins, slope, offset, cells, width, bits)
-    tl.store(codes + here + early, code.to(tl.uint8), mask=left > early)
-    unsure = tl.where(sure | (left <= early), unsure, unsure | (1 << (2 * j)))
-    x = tl.load(values + here + late, mask=left > late, other=0.0)
-    code, sure = _code(x, word >> 16, rows, margins, slope, offset, cells, width, bits)
-    tl.store(codes + here + late, code.to(tl.uint8), mask=left > late)
-    return tl.where(sure | (left <= late), unsure, unsure | (1 << (2 * j + 1)))
-
-
-@triton.jit(do_not_specialize=["dimension", "capacity"])
-def _climb(
-    values, key, codes, rows, margins, count, listed, dimension, capacity, slope, offset,
-    warps: tl.constexpr, cells: tl.constexpr, width: tl.constexpr, bits: tl.constexpr,
-):  # fmt: skip
-    """A tile for each warp: codes, and the blocks with draws that do not decide."""
-    index = tl.arange(0, 32 * warps)
-    block = tl.program_id(0).to(tl.int64) * (32 * warps) + index
-    here = block // 32 * 1024 + block % 32
-    left = dimension - here
+@triton.jit(do_not_specialize=["dimension"])
+def _draw(key, draws, dimension, warps: tl.constexpr):
+    """The draw of every coordinate; a tile for each warp."""
+    block = tl.program_id(0).to(tl.int64) * (32 * warps) + tl.arange(0, 32 * warps)
+    first = block // 32 * 1024 + block % 32
+    left = dimension - first
+    here = draws + first
     counter = block.to(tl.uint32)
     k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3 = prepared_words(
         key, counter
@@ -101,51 +45,74 @@ def _climb(
         counter, k0, k1, k2, k3, k4, k5, k6, k7,
         a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3, counter, 0,
     )  # fmt: skip
-    u = tl.zeros((32 * warps,), tl.int64)
-    u = _both(w0, 0, values, codes, here, left, u, rows, margins, slope, offset, cells, width, bits)
-    u = _both(w1, 1, values, codes, here, left, u, rows, margins, slope, offset, cells, width, bits)
-    u = _both(w2, 2, values, codes, here, left, u, rows, margins, slope, offset, cells, width, bits)
-    u = _both(w3, 3, values, codes, here, left, u, rows, margins, slope, offset, cells, width, bits)
-    u = _both(w4, 4, values, codes, here, left, u, rows, margins, slope, offset, cells, width, bits)
-    u = _both(w5, 5, values, codes, here, left, u, rows, margins, slope, offset, cells, width, bits)
-    u = _both(w6, 6, values, codes, here, left, u, rows, margins, slope, offset, cells, width, bits)
-    u = _both(w7, 7, values, codes, here, left, u, rows, margins, slope, offset, cells, width, bits)
-    u = _both(w8, 8, values, codes, here, left, u, rows, margins, slope, offset, cells, width, bits)
-    u = _both(w9, 9, values, codes, here, left, u, rows, margins, slope, offset, cells, width, bits)
-    u = _both(
-        w10, 10, values, codes, here, left, u, rows, margins, slope, offset, cells, width, bits
-    )
-    u = _both(
-        w11, 11, values, codes, here, left, u, rows, margins, slope, offset, cells, width, bits
-    )
-    u = _both(
-        w12, 12, values, codes, here, left, u, rows, margins, slope, offset, cells, width, bits
-    )
-    u = _both(
-        w13, 13, values, codes, here, left, u, rows, margins, slope, offset, cells, width, bits
-    )
-    u = _both(
-        w14, 14, values, codes, here, left, u, rows, margins, slope, offset, cells, width, bits
-    )
-    u = _both(
-        w15, 15, values, codes, here, left, u, rows, margins, slope, offset, cells, width, bits
-    )
-    slot = tl.atomic_add(count + index * 0, 1, mask=u != 0, sem="relaxed")
-    kept = (u != 0) & (slot < capacity)
-    tl.store(listed + 2 * slot, here, mask=kept)
-    tl.store(listed + 2 * slot + 1, u, mask=kept)
+    _pair(here, w0, 0, left)
+    _pair(here, w1, 1, left)
+    _pair(here, w2, 2, left)
+    _pair(here, w3, 3, left)
+    _pair(here, w4, 4, left)
+    _pair(here, w5, 5, left)
+    _pair(here, w6, 6, left)
+    _pair(here, w7, 7, left)
+    _pair(here, w8, 8, left)
+    _pair(here, w9, 9, left)
+    _pair(here, w10, 10, left)
+    _pair(here, w11, 11, left)
+    _pair(here, w12, 12, left)
+    _pair(here, w13, 13, left)
+    _pair(here, w14, 14, left)
+    _pair(here, w15, 15, left)
+
+
+@triton.jit
+def _threshold(cell, j, fraction, width: tl.constexpr):
+    """Threshold j of each lane's cell, at a fraction of it."""
+    return tl.load(cell + j) + fraction * tl.load(cell + width + j)
+
+
+@triton.jit(do_not_specialize=["dimension", "capacity"])
+def _climb(
+    values, draws, codes, rows, gaps, count, listed, dimension, capacity, shift, per_x, origin,
+    cells: tl.constexpr, width: tl.constexpr, bits: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """Codes, and the coordinates whose draws do not decide."""
+    i = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    real = i < dimension
+    x = tl.load(values + i, mask=real, other=0.0).to(tl.float32)
+    w = tl.load(draws + i, mask=real, other=0).to(tl.float32)
+    p = (x - shift) * per_x + origin
+    inside = (p >= 0.0) & (p < cells * 1.0)  # not so for NaN
+    p = tl.where(inside, p, 0.0)
+    number = tl.where(inside, p.to(tl.int32), cells)
+    fraction = tl.where(inside, p - number.to(tl.float32), 0.0)
+    cell = rows + number * (2 * width)
+    code = tl.zeros_like(number)
+    for step in tl.static_range(bits):
+        higher = code + (1 << (bits - 1 - step))
+        code = tl.where(_threshold(cell, higher - 1, fraction, width) <= w, higher, code)
+    gap = tl.load(gaps + number)
+    above = _threshold(cell, tl.minimum(code, (1 << bits) - 2), fraction, width)
+    sure = (above > w + gap) | (inside & (code == (1 << bits) - 1))
+    tl.store(codes + i, code.to(tl.uint8), mask=real)
+    unsure = real & ~sure
+    slot = tl.atomic_add(count + number * 0, 1, mask=unsure, sem="relaxed")
+    tl.store(listed + slot, i, mask=unsure & (slot < capacity))
 
 
 def sample_codes(
-    values: torch.Tensor, ladder: Ladder, keystream: Keystream, *, warps: int = 4
+    values: torch.Tensor, affine: Affine, ladder: Ladder, keystream: Keystream, *, warps: int = 4
 ) -> tuple[torch.Tensor, NDArray[np.int64]]:
-    """Codes (uint8, on the device), and the coordinates that the caller must decide.
+    """Codes (uint8, on the device) of values x at u, and the coordinates left to the caller.
 
-    The codes of those are to be replaced; a float64 is rounded to float32 first, which the margins
-    must allow for. At most 256 levels.
+    u = (x - shift) scale/divisor, as `affine` says. What is left has no code yet: its draw decides
+    nothing, or it lies beyond the ladder. At most 256 levels.
     """
     checked(values, dimensions=1)
     parameters.integer("levels", ladder.levels, low=2, high=256)
+    per_unit = affine.scale / affine.divisor
+    if abs(affine.shift * per_unit) > _FAR * ladder.length:
+        raise ParameterError(
+            "the values are shifted too far for float32: subtract the shift first, in float64"
+        )
     bits = (ladder.levels - 1).bit_length()
     dimension, device = values.shape[0], values.device
     key = keystream.spend()
@@ -154,41 +121,34 @@ def sample_codes(
         return codes, np.empty(0, dtype=np.int64)
     with on_device(values):
         rows = torch.from_numpy(_padded(ladder, (1 << bits) - 1)).to(device)
-        margins = torch.from_numpy(ladder.margins).to(device)
+        gaps = torch.from_numpy(ladder.gaps).to(device)
         prepared = torch.from_numpy(prepare([key])).to(device)
-        tiles = -(-dimension // TILE)
-        capacity = 1024 + tiles * 4
+        draws = torch.empty(dimension, dtype=torch.uint16, device=device)
+        _draw[(-(-dimension // (TILE * warps)),)](
+            prepared, draws, dimension, warps=warps, num_warps=warps
+        )
+        capacity = 1024 + dimension // 256
         while True:
             count = torch.zeros(1, dtype=torch.int32, device=device)
-            listed = torch.empty((capacity, 2), dtype=torch.int64, device=device)
-            _climb[(-(-tiles // warps),)](
-                values, prepared, codes, rows, margins, count, listed, dimension, capacity,
-                float(np.float32(ladder.slope)), float(np.float32(ladder.offset)),
-                warps=warps, cells=rows.shape[0], width=rows.shape[2], bits=bits,
-                num_warps=warps, enable_fp_fusion=False,
+            listed = torch.empty(capacity, dtype=torch.int64, device=device)
+            _climb[(-(-dimension // _TOGETHER),)](
+                values, draws, codes, rows, gaps, count, listed, dimension, capacity,
+                affine.shift, ladder.cells_per_unit * per_unit, ladder.origin,
+                cells=len(ladder.gaps) - 1, width=rows.shape[2], bits=bits, block=_TOGETHER,
+                num_warps=4, enable_fp_fusion=False,
             )  # fmt: skip
             found = int(count)
             if found <= capacity:
-                return codes, _coordinates(listed[:found].cpu().numpy())
-            capacity = 32 * tiles
+                return codes, np.sort(listed[:found].cpu().numpy())
+            capacity = dimension
 
 
 def _padded(ladder: Ladder, thresholds: int) -> NDArray[np.float32]:
-    """At least so many thresholds; those at infinity stay there in the whole cell."""
-    cells, pair, given = ladder.rows.shape
-    if pair != 2 or ladder.margins.shape != (cells,) or given < ladder.levels - 1:
-        raise ParameterError("a ladder has rows [cells, 2, levels - 1 or more] and margins [cells]")
-    rows = np.full((cells, 2, max(given, thresholds)), np.inf, dtype=np.float32)
-    rows[:, :, : ladder.levels - 1] = ladder.rows[:, :, : ladder.levels - 1]
-    rows[:, 1][np.isinf(rows[:, 0])] = 0.0
+    """At least so many thresholds: the search by halving looks at 2^bits - 1 of them."""
+    missing = max(0, thresholds - ladder.rows.shape[2])
+    rows = np.pad(ladder.rows, ((0, 0), (0, 0), (0, missing)))
+    rows[:, 0, ladder.rows.shape[2] :] = np.inf
     return rows
-
-
-def _coordinates(listed: NDArray[np.int64]) -> NDArray[np.int64]:
-    """In ascending order, from first coordinates of blocks and the bits of their draws."""
-    firsts, bits = listed[:, :1], listed[:, 1:]
-    draw = np.arange(32, dtype=np.int64)
-    return np.sort((firsts + 32 * draw)[(bits >> draw) & 1 == 1])
 
 
 @triton.jit(do_not_specialize=["count", "size"])

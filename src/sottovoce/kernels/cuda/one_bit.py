@@ -8,16 +8,17 @@ register. A transpose of 32 by 32 bits across the warp then gives lane k the wor
 First decision, in float32. With t = 2 log2(e) z and E = 2^t, w a draw of 16 bits,
 
     surely 1   if  w (1 + E) >= 2^16 (1 + 2^-16),
-    surely 0   if  (w + 1) (1 + E) <= 2^16 (1 - 2^-16),
+    surely 0   if  (w + 3) (1 + E) < 2^16 (1 + 2^-16).
 
-which are w >= 2^16 q and w + 1 <= 2^16 q, q = 1/(1 + E), where E is right to 2^-17 relative and the
-roundings of the two sides, 2^-24 each, fit into the rest. The exponent is held to [-32, 32]: beyond
-it all draws but the lowest or the highest are decided in either case. It is
-t = 64 y - 32, y = x c + 1/2, c = t/(64 x): the roundings of c and x (where x had more than 24 bits)
-move t by 32 * 2^-24 each, that of y by 64 * 2^-25 and that of t by 2^-20; ex2.approx adds 2^-22 to
-E. Together (3.5 * 2^-19 ln 2) + 2^-22 < 2^-17.6.
+The first gives w >= 2^16 q, q = 1/(1 + E), and the second, for 1 + E >= 1, also
+(w + 1) (1 + E) < 2^16 (1 - 2^-16), so w + 1 <= 2^16 q; if E is right to 2^-17 relative, the
+roundings of both sides, 2^-24 each, fit into the rest. The exponent is held to [-32, 32]: beyond it
+all draws but the lowest or the highest three are decided in either case. It is t = 64 y - 32,
+y = x c + 1/2, c = t/(64 x): the roundings of c and x (where x had more than 24 bits) move t by
+32 * 2^-24 each, that of y by 64 * 2^-25 and that of t by 2^-20; ex2.approx adds 2^-22 to E.
+Together (3.5 * 2^-19 ln 2) + 2^-22 < 2^-17.6.
 
-What is left, about 2 of 2^16 coordinates, goes to a list of blocks and is settled by a second
+What is left, about 3 of 2^16 coordinates, goes to a list of blocks and is settled by a second
 kernel: 64 further bits of the coordinate's own stream against q in float64, as `decide` does on the
 CPU. What lies within 2^-49 even then goes to the CPU, to `exact_bit`.
 """
