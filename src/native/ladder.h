@@ -68,18 +68,34 @@ INLINE uint32_t climb(const float *row, size_t width, float word, float high, fl
     return (uint32_t)__builtin_popcount(passed);
 }
 
-INLINE void climb_tile(struct ladder_tile *t, const float *rows, size_t width, uint8_t *codes,
-                       int first)
+/* How many of all thresholds: of up to 16 at once; of more, first of every 16th, then of the 16
+   below the first that was not passed. Thresholds ascend, so these decide about all others. */
+INLINE uint32_t climb_all(const struct sv_ladder *job, size_t cell, size_t width, float word,
+                          float high, float place, int *differs)
+{
+    const float *row = job->rows + cell * 2 * width;
+    if (width == LADDER_STEP)
+        return climb(row, width, word, high, place, differs);
+    const size_t coarse = width - LADDER_STEP; /* after all thresholds, every 16th again */
+    const size_t steps = LADDER_STEP * (size_t)climb(row + coarse, width, word, high, place, differs);
+    if (steps >= coarse)
+        return *differs = 1, 0; /* the last of the 16ths is padding: nothing passes it */
+    int fine;
+    const uint32_t rest = climb(row + steps, width, word, high, place, &fine);
+    *differs |= fine;
+    return (uint32_t)steps + rest;
+}
+
+INLINE void climb_tile(const struct sv_ladder *job, struct ladder_tile *t, size_t width,
+                       uint8_t *codes)
 {
     for (size_t at = 0; at < SV_TILE_DRAWS; at += 32) {
-        uint32_t differing = first ? 0 : t->differing[at / 32];
+        uint32_t differing = 0;
         for (size_t l = 0; l < 32; l++) {
             const size_t i = at + l;
-            const float *row = rows + (size_t)t->cells[i] * 2 * width;
             int differs;
-            const uint32_t count =
-                climb(row, width, t->words[i], t->highs[i], t->places[i], &differs);
-            codes[i] = (uint8_t)(first ? count : codes[i] + count);
+            codes[i] = (uint8_t)climb_all(job, (size_t)t->cells[i], width, t->words[i], t->highs[i],
+                                          t->places[i], &differs);
             differing |= (uint32_t)differs << l;
         }
         t->differing[at / 32] = differing;
@@ -91,19 +107,15 @@ static __attribute__((noinline)) uint8_t settled_code(const struct sv_ladder *jo
                                                       uint32_t word, size_t i, int climbs,
                                                       struct sv_open *open)
 {
-    size_t cell;
-    const float place =
-        place_in(job, (float)(x - job->shift) * job->cells_per_unit + job->origin, &cell);
     if (climbs) {
-        const float *row = job->rows + cell * 2 * job->width, w = (float)word;
-        uint32_t code = 0;
-        int undecided = 0;
-        for (size_t j = 0; j < job->width; j += LADDER_STEP) {
-            int differs;
-            code += climb(row + j, job->width, w, w + job->gaps[cell], place, &differs);
-            undecided |= differs;
-        }
-        if (!undecided)
+        size_t cell;
+        int differs;
+        const float w = (float)word;
+        const float place =
+            place_in(job, (float)(x - job->shift) * job->cells_per_unit + job->origin, &cell);
+        const uint32_t code =
+            climb_all(job, cell, job->width, w, w + job->gaps[cell], place, &differs);
+        if (!differs)
             return (uint8_t)code;
     }
     return sv_decided_code(job, x, word, i, open);
@@ -123,9 +135,10 @@ INLINE void ladder_tile(const struct sv_ladder *job, const void *tile, int is_do
 #endif
     {
         find_cells(job, tile, is_double, &t);
-        climb_tile(&t, job->rows, job->width, codes, 1);
-        for (size_t j = LADDER_STEP; j < job->width; j += LADDER_STEP)
-            climb_tile(&t, job->rows + j, job->width, codes, 0);
+        if (job->width == LADDER_STEP)
+            climb_tile(job, &t, LADDER_STEP, codes);
+        else
+            climb_tile(job, &t, job->width, codes);
     }
     for (size_t at = 0; at < left; at += 32) {
         uint32_t differing = t.differing[at / 32];

@@ -178,7 +178,7 @@ static PyObject *ladder(PyObject *self, PyObject *args)
     struct sv_open left = open_in(open);
     if (sv_checked_level(level) < 0 || !is_key(key, job.key) || first < 0 ||
         first % SV_TILE_DRAWS || levels < 2 || levels > 256 ||
-        width < levels - 1 || width > 256 || width % 16 || !holds(gaps, 4) || !holds(rows, 4) ||
+        width < levels - 1 + (levels > 17 ? 16 : 0) || width > 272 || width % 16 || !holds(gaps, 4) || !holds(rows, 4) ||
         gaps->len < 8 || gaps->len > MAX_GAPS || rows->len != gaps->len * 2 * width ||
         !holds_values(values, is_double) || !holds(open, 8) || (size_t)out->len != given.count)
         return refused(&v, "the ladder's parts do not fit each other");

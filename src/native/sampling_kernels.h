@@ -42,8 +42,9 @@ struct sv_ladder {
     size_t first;
     double shift, scale, divisor; /* the law is that of u = (x - shift) scale/divisor */
     float cells_per_unit, origin; /* x - shift, in cells from the first edge */
-    size_t cells, levels, width;  /* width: levels - 1 thresholds, padded to whole vectors */
-    const float *rows;            /* [cells + 1][2][width]: value at the edge, rise over the cell */
+    size_t cells, levels, width;  /* width: of a row */
+    const float *rows;            /* [cells + 1][2][width]: value at the edge, rise over the cell;
+                                     thresholds padded to 16s, and of more than 16 every 16th again */
     const float *gaps;            /* [cells + 1]; the last cell is for what lies outside */
     /* The same in 16 bits, if there are few levels: [levels - 1][2][32], see narrow_ladder.h. */
     const int16_t *narrow;

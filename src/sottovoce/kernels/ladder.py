@@ -59,7 +59,10 @@ class Ladder:
         bounds how fast any of them moves with x; both as probabilities.
         """
         cells, levels = len(thresholds) - 1, thresholds.shape[1] + 1
-        width = -(-(levels - 1) // _PADDING) * _PADDING
+        # Up to 16 thresholds are compared at once. More are padded, the last being padding, and
+        # every 16th comes again after them, to be compared first.
+        few = levels - 1 <= _PADDING
+        width = _PADDING if few else (levels - 1) // _PADDING * _PADDING + 2 * _PADDING
         rows = np.zeros((cells + 1, 2, width), dtype=np.float32)
         rows[:, 0] = np.inf  # padding is never passed; in the last cell, nothing but the gap is
         rises = DRAW * np.diff(thresholds, axis=0)
@@ -68,6 +71,9 @@ class Ladder:
         misplaced = _misplaced(low, high)
         margins = DRAW * (errors + slope * misplaced) + _ROUNDING
         rows[:cells, 0, : levels - 1] = DRAW * thresholds[:-1] + margins[:, None]
+        if not few:
+            coarse = rows[:, :, _PADDING - 1 : -_PADDING : _PADDING]
+            rows[:, :, -_PADDING:][:, :, : coarse.shape[2]] = coarse
         gaps = np.full(cells + 1, np.inf, dtype=np.float32)
         gaps[:cells] = 1.0 + 2.0 * margins
         per_unit = cells / (high - low)
