@@ -107,7 +107,7 @@ def test_codes_are_those_that_exact_arithmetic_decides(
             for i, (value, word) in enumerate(zip(values.tolist(), words, strict=True))
         ]
     )
-    assert fast.dtype == np.int64
+    assert fast.dtype == np.int32
     assert fast.tolist() == exact.tolist()
 
 

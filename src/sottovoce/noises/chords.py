@@ -52,7 +52,7 @@ def codes_by_chords(
     farthest: float,
     keystream: Keystream,
     kernels: Native,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """round((x + noise)/step), and the coordinates for which the chords cannot tell."""
     table = _chords(noise, step)  # noises are frozen dataclasses
     # `quantile` is relatively wrong by 2^-40 at each of three places that make a chord and its gap,
@@ -67,4 +67,4 @@ def codes_by_chords(
             kernels.level, key, 0, 1.0 / step, slack, table, centres, codes, left
         )
         if room <= len(left):
-            return codes.astype(np.int64), left[:room]
+            return codes, left[:room]

@@ -32,7 +32,7 @@ from sottovoce.noises.chords import LEAST_TAIL, codes_by_chords
 from sottovoce.noises.noise import Noise
 from sottovoce.randomness import Keystream
 
-GridCodes = NDArray[np.int64]
+GridCodes = NDArray[np.int32]
 
 # Beyond it float64 would decide too little to be worth its while.
 MAX_STEPS = 2.0**24
@@ -71,7 +71,7 @@ def _codes_by_draws(
 ) -> tuple[GridCodes, NDArray[np.int64]]:
     """Codes by 32 bits each, and where these do not decide."""
     words = keystream.draws(32, len(values))
-    codes = np.empty(len(values), dtype=np.int64)
+    codes = np.empty(len(values), dtype=np.int32)
     left = []
     for start in range(0, len(values), _CHUNK):
         part = slice(start, start + _CHUNK)
