@@ -40,7 +40,7 @@ STEPS = (3.1, 1.0, 0.37, 1e-3, 2.0**-17)
 
 def sample_rounded(
     values: Vector, noise: Noise, step: float, keystream: Keystream
-) -> NDArray[np.int64]:
+) -> NDArray[np.int32]:
     """The sampler in numpy, which reads planted keystreams."""
     with native.using("numpy"):
         return rounded.sample_rounded(values, noise, step, keystream)
