@@ -45,7 +45,9 @@ def test_the_ends_of_a_ladder_are_decided_exactly(levels: int) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_what_lies_far_beyond_a_table_has_the_code_of_the_nearer_end(dtype: type) -> None:
     far = [0.0, 1.0, 2.0, 1023.0, 65535.0, 65536.0, 1e6, 3e38]
-    values = np.tile(np.array([*far, *(-one for one in far)], dtype=dtype), 64)
+    values: NDArray[np.floating] = np.tile(
+        np.array([*far, *(-one for one in far)], dtype=dtype), 64
+    )
 
     def drawn(places: NDArray[np.floating]) -> bytes:
         stream = SeededRandomness(1).stream("far")
