@@ -13,7 +13,7 @@ help:            ## show this list
 
 install: $(STAMP)  ## make .venv and install everything (a second call is instant)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/native/*)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Sottovoce needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "installing into $(VENV): a minute or two, torch is most of it"

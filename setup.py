@@ -3,9 +3,13 @@
 Without a working compiler the package installs all the same, and numpy gives the same bits.
 """
 
+import sysconfig
 from glob import glob
 
 from setuptools import Extension, setup
+
+# Interpreters without a lock have no stable interface yet, and wheels that claim it are refused.
+stable = not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 setup(
     ext_modules=[
@@ -29,10 +33,10 @@ setup(
             depends=sorted(glob("src/native/*.h")),
             # Contracted multiply-adds would round differently on machines that have them.
             extra_compile_args=["-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno"],
-            define_macros=[("Py_LIMITED_API", "0x030B0000")],
-            py_limited_api=True,
+            define_macros=[("Py_LIMITED_API", "0x030B0000")] if stable else [],
+            py_limited_api=stable,
             optional=True,
         )
     ],
-    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if stable else {},
 )

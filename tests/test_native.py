@@ -362,3 +362,14 @@ def test_more_coordinates_than_32_bits_can_count() -> None:
     ones = np.array([number.bit_count() for number in range(256)], dtype=np.uint8)
     whole = int(ones[payload].sum(dtype=np.int64))
     assert abs(whole - count / 2) < 6.0 * (count / 4) ** 0.5
+
+
+@needs_the_extension
+def test_an_extension_of_another_interface_is_as_good_as_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert native._library() is not None
+    monkeypatch.setattr(native._native, "INTERFACE", native._INTERFACE + 1)
+    assert native._library() is None
+    monkeypatch.delattr(native._native, "INTERFACE")
+    assert native._library() is None

@@ -7,10 +7,15 @@ something, it decides it exactly: levels differ in speed and never in a bit. */
 #error "included by avx512.c, avx2.c and portable.c"
 #endif
 
+#include <float.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+
+#if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD == 1 || FLT_EVAL_METHOD == 2
+#error "floats and doubles must be rounded as they are written (no -ffast-math, no x87); numpy does the rest"
+#endif
 
 #if defined(SV_AVX512) || defined(SV_AVX2)
 #include <immintrin.h>

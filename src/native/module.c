@@ -5,6 +5,9 @@ here, where a mistake would read beyond an end), let go of the interpreter while
 no state. They may be called from several threads. */
 #include "native.h"
 
+/* One more whenever what a function takes has another meaning: sottovoce/native.py has the same. */
+#define SV_INTERFACE 1
+
 int sv_best_level(void)
 {
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -48,7 +51,7 @@ static int fill(PyObject *module)
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (PyModule_AddFunctions(module, parts[i]) < 0)
             return -1;
-    return 0;
+    return PyModule_AddIntConstant(module, "INTERFACE", SV_INTERFACE);
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)fill}, {0, NULL}};

@@ -22,7 +22,8 @@ INLINE struct narrow_lanes find_narrow(const struct sv_ladder *job, const void *
     uint32_t inside = 0;
     for (int half = 0; half < 2; half++) {
         const vf x = load_floats(tile, is_double, at + 16 * (size_t)half, job->shift);
-        const vf place = clamped(fused(x, unit, origin), 65536.0f);
+        /* Far enough outside to be there, and near enough for 2^15 times it to be an int32. */
+        const vf place = clamped(fused(x, unit, origin), 1024.0f);
         inside |= (uint32_t)(mask_ge(place, spread(0.0f)) & ~mask_ge(place, end) & 0xffff)
                   << 16 * half;
         /* What lies outside is at an end: for tables that is its code, families leave it open. */

@@ -14,12 +14,17 @@ from typing import Final, NamedTuple
 
 from sottovoce.errors import ParameterError
 
+# One more whenever what a function takes has another meaning: src/native/module.c has the same.
+_INTERFACE: Final = 1
+
 
 def _library() -> ModuleType | None:
     try:
-        return importlib.import_module("sottovoce._native")
+        found = importlib.import_module("sottovoce._native")
     except ImportError:  # no compiler when it was installed
         return None
+    # One that was built from other sources might read today's tables wrongly, and say nothing.
+    return found if getattr(found, "INTERFACE", None) == _INTERFACE else None
 
 
 _native = _library()
@@ -85,9 +90,10 @@ def using(name: str) -> Iterator[None]:
 def _find(name: str) -> Native | None:
     if name == "auto" and _native is None:
         warnings.warn(
-            "the C kernels of Sottovoce are not built, so numpy does their work: the same bits, "
-            "more slowly. To build them, install a C compiler (gcc or clang) and reinstall; to "
-            f"silence this, set {VARIABLE}=numpy",
+            "the C kernels of Sottovoce are not built, or are another version's, so numpy does "
+            "their work: the same bits, more slowly. To build them, install a C compiler (gcc or "
+            "clang) and reinstall (pip install --force-reinstall --no-cache-dir); to silence this, "
+            f"set {VARIABLE}=numpy",
             NativeMissingWarning,
             stacklevel=3,
         )

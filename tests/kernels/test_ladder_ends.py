@@ -2,12 +2,20 @@
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from sottovoce import native
 from sottovoce.design import hermite
 from sottovoce.kernels.family import sample_exponential_family
 from sottovoce.kernels.ladder import Affine
+from sottovoce.kernels.table import sample_table
 from sottovoce.randomness import SeededRandomness
+
+
+class _TwoKnots:
+    knots = np.array([0.0, 1.0])
+    thresholds = np.array([[0.875, 1.0], [0.125, 1.0]])
+    cumulative = ((7, 8), (1, 8))
 
 
 @pytest.mark.parametrize("levels", [3, 4, 16, 17, 256])
@@ -32,3 +40,21 @@ def test_the_ends_of_a_ladder_are_decided_exactly(levels: int) -> None:
     for level in native.levels():
         with native.using(level):
             assert drawn() == expected, level
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_lies_far_beyond_a_table_has_the_code_of_the_nearer_end(dtype: type) -> None:
+    far = [0.0, 1.0, 2.0, 1023.0, 65535.0, 65536.0, 1e6, 3e38]
+    values: NDArray[np.floating] = np.tile(
+        np.array([*far, *(-one for one in far)], dtype=dtype), 64
+    )
+
+    def drawn(places: NDArray[np.floating]) -> bytes:
+        stream = SeededRandomness(1).stream("far")
+        return sample_table(places, _TwoKnots(), stream, clamp=True).tobytes()
+
+    with native.using("numpy"):
+        expected = drawn(np.clip(values, 0.0, 1.0))
+    for level in native.levels():
+        with native.using(level):
+            assert drawn(values) == expected, level

@@ -270,6 +270,7 @@ NOISES: list[Noise] = [
     Staircase(step=2.0, epsilon=1.5, nu=0.3),
     Staircase(step=5.0, epsilon=20.0, nu=1.2e-3),
     Staircase(step=0.01, epsilon=1e-3, nu=0.5),
+    Staircase(step=1.0, epsilon=26.985295, nu=1e-6),  # its first kink at a tail of nearly 2^-20
 ]
 
 
@@ -284,13 +285,13 @@ def test_noise_lies_between_its_chords(noise: Noise) -> None:
             [
                 (2.0 ** generator.uniform(12.0, 31.0, 150)).astype(np.int64),
                 generator.integers(2**12, 2**31, 50),
-                [2**12, 2**12 + 1, 2**22 - 1, 2**22, 2**30 - 1, 2**30, 2**31 - 1],
+                [*range(2**12, 2**12 + 4), 2**22 - 1, 2**22, 2**30 - 1, 2**30, 2**31 - 1],
             ]
         )
     )
     assert heads.min() >= chords.LEAST_TAIL
     # What `codes_by_chords` allows for the float64 quantiles that the table is made of.
-    slack = 8.0 * float(chord_table[0, 0]) * 2.0**-40
+    slack = chords._slack(noise, step)
     with mpmath.workdps(50):
         for head in heads.tolist():
             octave = head.bit_length() - 1

@@ -180,7 +180,7 @@ def test_small_tails_read_on_and_others_do_not(
 
 @every_law
 @pytest.mark.parametrize("further", [0, 1, 2**11, 2**53, 2**64 - 1])
-@pytest.mark.parametrize("step", [1.0, 0.01])
+@pytest.mark.parametrize("step", [40.0, 1.0, 0.01])
 def test_the_smallest_tails_are_decided_exactly(
     noise: Noise, further: int, step: float, slow_calls: list[int]
 ) -> None:

@@ -45,6 +45,15 @@ def _chords(noise: Noise, step: float) -> NDArray[np.float64]:
     return table
 
 
+def _slack(noise: Noise, step: float) -> float:
+    """`quantile`'s error, in steps, at the three places that make a chord and its gap: five times.
+
+    The roundings of x, of the chord and of the sum are smaller still.
+    """
+    farthest = float(_chords(noise, step)[0, 0])
+    return 8.0 * (farthest + noise.quantile_slope / step) * 2.0**-40
+
+
 def codes_by_chords(
     values: Vector,
     noise: Noise,
@@ -55,9 +64,7 @@ def codes_by_chords(
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """round((x + noise)/step), and the coordinates for which the chords cannot tell."""
     table = _chords(noise, step)  # noises are frozen dataclasses
-    # `quantile` is relatively wrong by 2^-40 at each of three places that make a chord and its gap,
-    # and the roundings of x, of the chord and of the sum are smaller still.
-    slack = 8.0 * float(table[0, 0]) * 2.0**-40 + (farthest / step) * 2.0**-50
+    slack = _slack(noise, step) + (farthest / step) * 2.0**-50
     centres = np.require(values, np.float64, ["C", "A"])
     codes = np.empty(len(values), dtype=np.int32)
     key, room = keystream.spend(), _ROOM

@@ -57,7 +57,9 @@ def sample_rounded(values: Vector, noise: Noise, step: float, keystream: Keystre
     words = keystream.draws_at(32, left)
     heads, further = (words >> 1).astype(np.float64), keystream.extensions(left) * 2.0**-64
     tails = np.maximum((heads + further) * _UNIT, _LEAST_SPELLED)
-    slips = 2.0**-52 + np.where(heads > 0.0, 0.0, 2.0**-64 / np.maximum(further, 2.0**-64))
+    # Where all bits are 0 the tail has no least value, and float64 may decide nothing.
+    least = np.where(further > 0.0, further, 2.0**-1000)
+    slips = 2.0**-52 + np.where(heads > 0.0, 0.0, 2.0**-64 / least)
     codes[left], undecided = _float_codes(
         values[left], noise, step, (words & 1).astype(np.bool_), tails, slips
     )

@@ -87,8 +87,9 @@ class Staircase:
         return self.step**2 * (steps * (1.0 + 2.0 * steps) + steps * h / g + w / (3.0 * g))
 
     def quantile(self, tail: Vector) -> Vector:
-        """t >= 0 with P(X > t) = tail, for tails in (0, 1/2]; relative error below 2^-40.
+        """t >= 0 with P(X > t) = tail, for tails in (0, 1/2].
 
+        Just beyond a tiny nu the error is small beside a step, though not beside t.
         P(|X| > k + r) = b^k (1 - 2 c r) for r <= nu and b^(k+1) (1 + 2 c (1 - r)) beyond.
         """
         depth = -np.log(2.0 * tail)  # -log P(|X| > t); 2 tail is exact, also where it is near 1
