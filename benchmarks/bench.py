@@ -33,6 +33,7 @@ _MEASURES: dict[str, tuple[Callable[..., Found], str]] = {
 }
 _SPEEDS: tuple[tuple[str, str, Found], ...] = (
     ("client, 1 bit", "privatise", {"bits": 1}),
+    ("client, 1 bit, ten million", "privatise", {"bits": 1, "dimension": 10**7}),
     ("client, 2 bits", "privatise", {"bits": 2}),
     ("client, 4 bits", "privatise", {"bits": 4}),
     ("client, 8 bits", "privatise", {"bits": 8}),

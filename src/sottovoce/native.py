@@ -62,8 +62,12 @@ class _Choice:
         self.native: Native | None = None
 
     def make(self, name: str) -> None:
-        self.native = _find(name)
-        self.made = True
+        self.native, self.made = None, True  # first, as a warning may be an error
+        try:
+            self.native = _find(name)
+        except ParameterError:
+            self.made = False
+            raise
 
 
 _choice = _Choice()

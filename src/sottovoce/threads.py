@@ -6,7 +6,7 @@ without it as many as there are cores, up to 8.
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from typing import Final
 
@@ -46,7 +46,10 @@ def over_ranges(
     if len(ends) < 2:
         return work(0, size)
     waiting = [_pool(parts).submit(work, *one) for one in ends[1:]]
-    work(*ends[0])
+    try:
+        work(*ends[0])
+    finally:
+        wait(waiting)  # they write to what the caller owns
     for one in waiting:
         one.result()
     return None

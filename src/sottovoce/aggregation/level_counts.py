@@ -102,9 +102,9 @@ class LevelCounts:
             raise ParameterError(f"counts hold {MAX_CLIENTS} clients at most; begin another sum")
 
     def _flush(self) -> None:
-        if self._waiting:
-            self._tally.add(self._waiting)
-            self._waiting = []
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            self._tally.add(waiting)
 
 
 class _BitPlanes:
