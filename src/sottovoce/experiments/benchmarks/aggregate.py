@@ -1,6 +1,7 @@
 """How fast a server adds up payloads: unpacking, decoding and the mean, all clients of a round."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
