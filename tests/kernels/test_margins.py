@@ -270,7 +270,7 @@ NOISES: list[Noise] = [
 def test_noise_lies_between_its_chords(noise: Noise) -> None:
     """chord(h + 1) - error <= Q(v) <= chord(h) for v = (h + something in [0, 1)) 2^-32."""
     step = 0.01 * noise.quantile_slope
-    chord_table = chords._chords(noise, step)
+    chord_table = chords.chords(noise, step)
     generator = np.random.default_rng(6)
     heads = np.unique(
         np.concatenate(

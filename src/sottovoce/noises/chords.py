@@ -1,4 +1,4 @@
-"""Quantiles of noise by chords over cells of the tail: the table that the C kernel reads.
+"""Quantiles of noise by chords over cells of the tail: the table that kernels read.
 
 A draw's 31 bits h stand for a tail v = (h + something in [0, 1)) 2^-32. The quantile Q(v) is convex
 where the density falls away from 0, and it does for every noise here. So over a cell of h the chord
@@ -29,7 +29,7 @@ _ROOM = 1024
 
 
 @lru_cache(maxsize=16)
-def _chords(noise: Noise, step: float) -> NDArray[np.float64]:
+def chords(noise: Noise, step: float) -> NDArray[np.float64]:
     """For each cell, in steps: the chord's value at its start, its slope, and twice the gap."""
     within = np.arange(1 << _CELL_BITS) * 2.0**-_CELL_BITS
     starts = np.concatenate([2.0**octave * (1.0 + within) for octave in _OCTAVES])
@@ -45,6 +45,15 @@ def _chords(noise: Noise, step: float) -> NDArray[np.float64]:
     return table
 
 
+def slack_of(table: NDArray[np.float64], farthest: float) -> float:
+    """By how much a chord and x, at most so many steps from 0, may be wrong, in steps.
+
+    `quantile` is relatively wrong by 2^-40 at each of three places that make a chord and its gap,
+    and the roundings of x, of the chord and of the sum are smaller still.
+    """
+    return 8.0 * float(table[0, 0]) * 2.0**-40 + farthest * 2.0**-50
+
+
 def codes_by_chords(
     values: Vector,
     noise: Noise,
@@ -54,10 +63,8 @@ def codes_by_chords(
     kernels: Native,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """round((x + noise)/step), and the coordinates for which the chords cannot tell."""
-    table = _chords(noise, step)  # noises are frozen dataclasses
-    # `quantile` is relatively wrong by 2^-40 at each of three places that make a chord and its gap,
-    # and the roundings of x, of the chord and of the sum are smaller still.
-    slack = 8.0 * float(table[0, 0]) * 2.0**-40 + (farthest / step) * 2.0**-50
+    table = chords(noise, step)  # noises are frozen dataclasses
+    slack = slack_of(table, farthest / step)
     centres = np.require(values, np.float64, ["C", "A"])
     codes = np.empty(len(values), dtype=np.int32)
     key, room = keystream.spend(), _ROOM
