@@ -21,9 +21,10 @@ from sottovoce.native import Native
 from sottovoce.noises.noise import Noise
 from sottovoce.randomness import Keystream
 
-_CELL_BITS: Final = 10
+CELL_BITS: Final = 10  # the binary logarithm of the cells in an octave
 _OCTAVES: Final = range(12, 31)
-LEAST_TAIL: Final = 1 << _OCTAVES[0]  # of 2^32: smaller ones read on
+LEAST_BITS: Final = _OCTAVES[0]
+LEAST_TAIL: Final = 1 << LEAST_BITS  # of 2^32: smaller ones read on
 _UNIT = 2.0**-32
 _ROOM = 1024
 
@@ -31,7 +32,7 @@ _ROOM = 1024
 @lru_cache(maxsize=16)
 def chords(noise: Noise, step: float) -> NDArray[np.float64]:
     """For each cell, in steps: the chord's value at its start, its slope, and twice the gap."""
-    within = np.arange(1 << _CELL_BITS) * 2.0**-_CELL_BITS
+    within = np.arange(1 << CELL_BITS) * 2.0**-CELL_BITS
     starts = np.concatenate([2.0**octave * (1.0 + within) for octave in _OCTAVES])
     ends = np.append(starts[1:], 2.0 ** (_OCTAVES[-1] + 1))
     at_edges = noise.quantile(np.append(starts, ends[-1]) * _UNIT) / step
