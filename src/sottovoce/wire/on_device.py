@@ -43,8 +43,7 @@ def payload_of(mechanism: Mechanism, update: Tensor, keystream: Keystream) -> Te
             return pack(_table(mechanism, values, keystream), _bits(mechanism.levels))
         case RoundedNoise():
             return pack(_rounded_noise(mechanism, values, keystream), mechanism.bits)
-        case _:
-            _refuse(f"{type(mechanism).__name__} has no CUDA kernel")
+    _refuse(f"{type(mechanism).__name__} has no CUDA kernel")
 
 
 def _gauss_hermite(mechanism: GaussHermite, values: Tensor, keystream: Keystream) -> Tensor:
