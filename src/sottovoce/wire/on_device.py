@@ -3,8 +3,6 @@
 The payload has the bytes that `privatise` gives for the same values on the CPU.
 """
 
-from typing import NoReturn
-
 from sottovoce.design import hermite
 from sottovoce.domains import Box, Domain, L2Ball
 from sottovoce.errors import DomainError, ParameterError
@@ -43,7 +41,7 @@ def payload_of(mechanism: Mechanism, update: Tensor, keystream: Keystream) -> Te
             return pack(_table(mechanism, values, keystream), _bits(mechanism.levels))
         case RoundedNoise():
             return pack(_rounded_noise(mechanism, values, keystream), mechanism.bits)
-    _refuse(f"{type(mechanism).__name__} has no CUDA kernel")
+    raise _missing(f"{type(mechanism).__name__} has no CUDA kernel")
 
 
 def _gauss_hermite(mechanism: GaussHermite, values: Tensor, keystream: Keystream) -> Tensor:
@@ -80,7 +78,7 @@ def _table(mechanism: TableMechanism, values: Tensor, keystream: Keystream) -> T
         case L2Ball() as ball:
             values = projected(values, ball)
         case domain:
-            _refuse_domain(domain)
+            raise _no_projection(domain)
     return sample_table(values, mechanism.table, keystream, mechanism.affine)
 
 
@@ -93,7 +91,7 @@ def _rounded_noise(mechanism: RoundedNoise, values: Tensor, keystream: Keystream
             values, scale = clipped(values, ball)
             clip = Clip(scale=scale)
         case domain:
-            _refuse_domain(domain)
+            raise _no_projection(domain)
     noise, step = mechanism.noise, mechanism.step
     table = chords(noise, step)
     slack = slack_of(table, _HEADROOM * reach(mechanism.input_domain) / step)
@@ -119,9 +117,9 @@ def _vector(update: Tensor, domain: Domain) -> Tensor:
     return values
 
 
-def _refuse_domain(domain: Domain) -> NoReturn:
-    _refuse(f"{type(domain).__name__} has no projection on CUDA devices")
+def _no_projection(domain: Domain) -> ParameterError:
+    return _missing(f"{type(domain).__name__} has no projection on CUDA devices")
 
 
-def _refuse(why: str) -> NoReturn:
-    raise ParameterError(f"{why}: copy the update to the CPU with .cpu()")
+def _missing(what: str) -> ParameterError:
+    return ParameterError(f"{what}: copy the update to the CPU with .cpu()")
