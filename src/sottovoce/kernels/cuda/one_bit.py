@@ -226,7 +226,7 @@ def _first(
         left = dimension - first  # draw k counts where 32 k < left
         w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = main_block(
             (tile * 32 + lane).to(tl.uint32),
-            k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3, False,
+            k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3, tail,
         )  # fmt: skip
         a = tl.zeros((32 * warps,), tl.uint32)
         b = tl.zeros((32 * warps,), tl.uint32)
