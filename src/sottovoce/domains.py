@@ -25,7 +25,7 @@ MAX_END = 1e11  # of a box
 # between the projection and the sampler (division by sigma, sums over records in float64).
 ROUNDING_HEADROOM = 2.0**-20
 # Sums of squares, and norms to divide by, within which nothing overflows or vanishes.
-_LEAST_SQUARES, _MOST_SQUARES, _MOST_NORM = 1e-200, 1e200, 1e100
+LEAST_SQUARES, MOST_SQUARES, _MOST_NORM = 1e-200, 1e200, 1e100
 
 
 class Domain(Protocol):
@@ -149,7 +149,7 @@ class L2Ball(_Ball):
 
     def norm(self, values: Floats) -> float:
         total = square_sum(values)
-        if _LEAST_SQUARES <= total <= _MOST_SQUARES:
+        if LEAST_SQUARES <= total <= MOST_SQUARES:
             return math.sqrt(total)
         # Scaled first so that squares neither overflow nor vanish.
         largest = float(np.max(np.abs(values)))
@@ -164,20 +164,24 @@ class L2Ball(_Ball):
             return vector if scale == 1.0 else vector * scale
         _check_finite(vector)
         unit = vector / float(np.max(np.abs(vector)))
-        return unit * (self._limit / math.sqrt(square_sum(unit)))
+        return unit * (self.limit / math.sqrt(square_sum(unit)))
 
     def clip_scale(self, values: Floats) -> float | None:
         """What `project` multiplies a vector with; None if it is too long for that, or not finite.
 
         So that kernels may clip as they go.
         """
-        norm = self.norm(values)
-        if norm <= self._limit:
+        return self.scale_for(self.norm(values))
+
+    def scale_for(self, norm: float) -> float | None:
+        """The same, for a vector of this norm."""
+        if norm <= self.limit:
             return 1.0
-        return self._limit / norm if norm <= _MOST_NORM else None
+        return self.limit / norm if norm <= _MOST_NORM else None
 
     @property
-    def _limit(self) -> float:
+    def limit(self) -> float:
+        """The norm that `project` leaves a longer vector with."""
         return self.radius * (1.0 - ROUNDING_HEADROOM)
 
 

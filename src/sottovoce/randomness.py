@@ -14,7 +14,7 @@ with nonce i + 1. Everything else reads the little-endian 64-bit words of the st
 
 import hashlib
 import os
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -36,6 +36,14 @@ _WORD = 2**64
 _TILE_BLOCKS = 32
 _TILE_BYTES = 64 * _TILE_BLOCKS
 _ZEROS = memoryview(bytes(_CHUNK_BYTES))
+
+
+class Spelled(NamedTuple):
+    """Uniform numbers 0.word,extension... of some coordinates, as far as 64 bits after the draw."""
+
+    coordinates: NDArray[np.int64]
+    words: NDArray[np.unsignedinteger]
+    extensions: NDArray[np.uint64]
 
 
 class Keystream:
@@ -109,6 +117,11 @@ class Keystream:
         found = np.empty(len(coordinates), dtype=np.uint64)
         native.library.extensions(self._key, np.ascontiguousarray(coordinates, np.int64), found)
         return found
+
+    def spelled(self, bits: int, coordinates: NDArray[np.int64]) -> Spelled:
+        """The draws of some coordinates, again, and what they read on with."""
+        words = self.draws_at(bits, coordinates)
+        return Spelled(coordinates, words, self.extensions(coordinates))
 
     def extension(self, coordinate: int, num_bytes: int) -> bytes:
         """Further bytes for one coordinate that its draw left undecided."""

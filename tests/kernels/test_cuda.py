@@ -6,16 +6,23 @@ no device.
 
 import math
 import os
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sottovoce.errors import ParameterError, RandomnessError
+from sottovoce.aggregation.level_counts import LevelCounts
+from sottovoce.domains import Box, Domain, L1Ball, L2Ball
+from sottovoce.errors import DomainError, ParameterError, RandomnessError
 from sottovoce.kernels import cuda
 from sottovoce.kernels.ladder import Affine, Ladder
 from sottovoce.kernels.one_bit import sample_payload
+from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.randomness import Keystream
+from sottovoce.wire import packing
+from sottovoce.wire.privatise import privatise
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="Triton is not installed: the CUDA kernels are not tested")
@@ -24,10 +31,16 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not cuda.available():
     pytest.skip("no CUDA device: the CUDA kernels are not tested", allow_module_level=True)
 
-from sottovoce.kernels.cuda import ladder, norm  # noqa: E402
+from sottovoce.kernels.cuda import ladder, level_counts, norm  # noqa: E402
+from sottovoce.kernels.cuda import packing as cuda_packing  # noqa: E402
 from sottovoce.kernels.cuda.counts import OneCounts  # noqa: E402
 from sottovoce.kernels.cuda.one_bit import Options, sample_rows  # noqa: E402
+from sottovoce.wire.on_device import payload_of  # noqa: E402
 
+# Where numbers overflow, devices do not warn; numpy does, which the interpreter computes with.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning"
+)
 DEVICE = "cpu" if INTERPRETED else "cuda"
 TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -52,12 +65,11 @@ def test_bits_are_those_of_the_cpu(size: int, dtype: object) -> None:
         np.testing.assert_array_equal(found[i].cpu().numpy(), expected)
 
 
-@pytest.mark.parametrize("floats", [False, True])
 @pytest.mark.parametrize("spread", [0.0, 1e-3, 0.3, 5.0, 1e3, 1e30])
-def test_bits_at_any_scale_whatever_the_options(spread: float, floats: bool) -> None:
+def test_bits_at_any_scale_whatever_the_options(spread: float) -> None:
     given = values_like(9000, spread, torch.float32)
     rows = torch.from_numpy(given).to(DEVICE, torch.float32)[None]
-    found = sample_rows(rows, 1.0, [Keystream(key_of(3))], options=Options(repeat=2, floats=floats))
+    found = sample_rows(rows, 1.0, [Keystream(key_of(3))], options=Options(repeat=2))
     expected = sample_payload(given, 1.0, Keystream(key_of(3)))
     np.testing.assert_array_equal(found[0].cpu().numpy(), expected)
 
@@ -113,17 +125,20 @@ def test_sum_of_squares_is_that_of_the_tree(size: int, dtype: object) -> None:
     assert float(found) == tree(given)
 
 
-def test_privatise_clips_draws_and_packs() -> None:
-    given = values_like(1500, 1.0, torch.float32)
-    found = cuda.privatise(
-        torch.from_numpy(given).to(DEVICE, torch.float32), 2.0, 0.5, Keystream(key_of(5))
-    )
-    scale = 2.0 / math.sqrt(tree(given))
-    expected = sample_payload(given, 0.5, Keystream(key_of(5)), scale=scale)
-    np.testing.assert_array_equal(found.cpu().numpy(), expected)
-    broken = torch.tensor([1.0, math.nan], device=DEVICE)
-    with pytest.raises(ParameterError, match="not a finite number"):
-        cuda.privatise(broken, 1.0, 1.0, Keystream(key_of(6)))
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("spread", [1e-30, 1.0, 1e20])
+def test_norms_and_projections_are_those_of_the_ball(spread: float, dtype: Any) -> None:
+    if dtype is torch.float16:
+        spread = min(max(spread, 1e-3), 1e3)
+    if dtype is torch.float64:
+        spread **= 7.0  # beyond what squares hold
+    given = values_like(1500, spread, dtype)
+    ball = L2Ball(dimension=1500, radius=2.0)
+    tensor = torch.from_numpy(given).to(DEVICE, dtype)
+    assert norm.norm(tensor) == ball.norm(given)
+    found = norm.projected(tensor, ball).double().cpu().numpy()
+    np.testing.assert_array_equal(found, ball.project(given))
+    assert norm.norm(0.0 * tensor) == 0.0
 
 
 @pytest.mark.parametrize("padding", [0, 3, 8])
@@ -136,12 +151,38 @@ def test_counts_of_ones_over_batches(dimension: int, clients: int, padding: int)
     bits = np.unpackbits(payloads[:, :width], axis=1, count=dimension, bitorder="little")
     counted = OneCounts(dimension, DEVICE)
     counted.add(given)
-    counted.add(list(given))
+    counted.add(given.clone())
     assert counted.clients == 2 * clients
     expected = 2 * bits.sum(axis=0, dtype=np.int32)
     np.testing.assert_array_equal(counted.counts.cpu().numpy(), expected)
     with pytest.raises(ParameterError, match="payloads must be bytes"):
         counted.add(given.int())
+
+
+@pytest.mark.parametrize("levels", [3, 4, 5, 8, 9, 16])
+@pytest.mark.parametrize(("dimension", "clients"), [(1, 1), (37, 9), (300, 70)])
+def test_counts_of_levels_are_those_of_the_cpu(dimension: int, clients: int, levels: int) -> None:
+    generator = np.random.default_rng([dimension, levels])
+    codes = generator.integers(0, levels, size=(clients, dimension), dtype=np.uint8)
+    bits = (levels - 1).bit_length()
+    rows = [np.frombuffer(packing.pack(one, bits), dtype=np.uint8) for one in codes]
+    expected = LevelCounts(dimension, levels)
+    expected.add_rows(np.stack(rows))
+    expected.add_rows(np.stack(rows))
+    wide = torch.from_numpy(np.stack([np.append(row, np.uint8(255)) for row in rows])).to(DEVICE)
+    counted = level_counts.LevelCounts(dimension, levels, DEVICE)
+    counted.add(wide[:, :-1].contiguous())
+    counted.add(wide[:, :-1])  # with something between the payloads
+    assert counted.clients == expected.received
+    np.testing.assert_array_equal(counted.counts.cpu().numpy(), expected.counts())
+    if levels < 1 << bits:
+        beyond = np.full(dimension, (1 << bits) - 1, dtype=np.uint8)
+        broken = np.frombuffer(packing.pack(beyond, bits), dtype=np.uint8).copy()
+        with pytest.raises(ParameterError, match="not below"):
+            counted.add(torch.from_numpy(broken)[None].to(DEVICE))
+        np.testing.assert_array_equal(counted.counts.cpu().numpy(), expected.counts())
+    with pytest.raises(ParameterError, match=r"torch\.stack"):
+        counted.add(wide)
 
 
 @pytest.mark.parametrize("levels", [2, 3, 4, 16, 17])
@@ -157,9 +198,10 @@ def test_codes_are_those_of_every_threshold_that_the_gap_allows(levels: int) -> 
     steps = Ladder.between(-3.0, 3.0, thresholds(edges), errors, 0.25)
     given = np.append(values_like(2500, 1.2, torch.float32), [-9.0, 9.0, 3.0])
     affine = Affine(shift=0.5, scale=2.0, divisor=2.5)
-    found, left = ladder.sample_codes(
-        torch.from_numpy(given).to(DEVICE, torch.float32), affine, steps, Keystream(key_of(7))
-    )
+    tensor = torch.from_numpy(given).to(DEVICE, torch.float32)
+    codes, rest = ladder.sample_codes(tensor, affine, steps, Keystream(key_of(7)), clamp=False)
+    left, found = rest.spelled.coordinates, codes.cpu().numpy()
+    np.testing.assert_array_equal(rest.values, given[left])
     keystream = Keystream(key_of(7))
     draws = np.array([keystream.draw(16, i) for i in range(len(given))]) / 65536.0
     exact = thresholds(affine(given))
@@ -169,15 +211,147 @@ def test_codes_are_those_of_every_threshold_that_the_gap_allows(levels: int) -> 
     beyond = np.flatnonzero(np.abs(affine(given)) > 3.0)
     assert set(beyond) <= set(left)
     assert len(left) - len(beyond) < 100
-    np.testing.assert_array_equal(found.cpu().numpy()[decided], lowest[decided])
-    np.testing.assert_array_equal(found.cpu().numpy()[decided], highest[decided])
+    np.testing.assert_array_equal(found[decided], lowest[decided])
+    np.testing.assert_array_equal(found[decided], highest[decided])
 
 
-@pytest.mark.parametrize("bits", range(1, 9))
-@pytest.mark.parametrize("size", [1, 8, 3001])
-def test_packing_is_that_of_numpy(size: int, bits: int) -> None:
-    codes = np.random.default_rng(bits).integers(0, 2**bits, size=size, dtype=np.uint8)
-    each = (codes[:, None] >> np.arange(bits, dtype=np.uint8)) & 1
-    expected = np.packbits(each.reshape(-1), bitorder="little")
-    found = ladder.pack(torch.from_numpy(codes).to(DEVICE), bits)
-    np.testing.assert_array_equal(found.cpu().numpy(), expected)
+@pytest.mark.parametrize("bits", [*range(1, 13), 16, 20, 31])
+@pytest.mark.parametrize("size", [1, 8, 1501])
+def test_packing_is_that_of_the_cpu(size: int, bits: int) -> None:
+    codes = np.random.default_rng(bits).integers(0, 2**bits, size=size, dtype=np.int32)
+    narrow: Any = codes.astype(np.min_scalar_type(2**bits - 1))
+    expected = packing.pack(narrow, bits)
+    forms = [codes, codes.astype(np.uint8)] if bits <= 8 else [codes]
+    for form in forms:
+        found = cuda_packing.pack(torch.from_numpy(form).to(DEVICE), bits)
+        assert found.cpu().numpy().tobytes() == expected
+
+
+MECHANISMS: list[tuple[str, dict[str, Any], str]] = [
+    *(
+        ("gauss_hermite", {"levels": levels, "noise_multiplier": 0.7}, "l2")
+        for levels in (2, 3, 4, 16, 64, 256)
+    ),
+    ("interpolated_mvu", {"epsilon": 3.0, "beta": 0.5, "output_bits": 2}, "l2"),
+    ("mvu", {"epsilon": 1.0, "input_bits": 3, "output_bits": 3}, "box"),
+    ("mvu", {"epsilon": 1.0, "input_bits": 3, "output_bits": 3}, "far box"),
+    ("generalized_rr", {"epsilon": 8.0, "bits": 8}, "box"),
+    ("discrete_gaussian", {"noise_multiplier": 5.0, "bits": 16, "steps_per_radius": "auto"}, "l2"),
+    ("discrete_gaussian", {"noise_multiplier": 0.5, "bits": 5, "steps_per_radius": 9.0}, "l2"),
+    ("discrete_laplace", {"noise_multiplier": 1.0, "bits": 16, "steps_per_radius": "auto"}, "l2"),
+    (
+        "discrete_laplace",
+        {"noise_multiplier": 1.0, "bits": 20, "steps_per_radius": 99.0},
+        "far box",
+    ),
+    (
+        "discrete_staircase",
+        {
+            "step_epsilon": 1.0,
+            "nu": "auto",
+            "step_multiplier": 2.0,
+            "bits": 16,
+            "steps_per_radius": "auto",
+        },
+        "box",
+    ),
+]
+
+
+def built(kind: str, given: dict[str, Any], where: str, dimension: int) -> Mechanism:
+    domains: dict[str, Domain] = {
+        "l1": L1Ball(dimension=dimension, radius=1.5),
+        "l2": L2Ball(dimension=dimension, radius=1.5),
+        "box": Box(dimension=dimension, lower=-1.0, upper=1.0),
+        "far box": Box(dimension=dimension, lower=100.0, upper=101.0),
+    }
+    entry = registry.find(kind)
+    return entry.build(domains[where], entry.resolve(domains[where], given))
+
+
+def update_for(where: str, size: int, reach: float, dtype: Any) -> Any:
+    spread = reach if "box" in where else reach / math.sqrt(size)
+    middle = 100.5 if "far" in where else 0.0
+    made = middle + spread * np.random.default_rng(size).normal(size=size)
+    return torch.from_numpy(made).to(DEVICE, dtype)
+
+
+def same_payload(mechanism: Mechanism, update: Any, key: bytes) -> None:
+    found = payload_of(mechanism, update, Keystream(key))
+    assert found.dtype == torch.uint8
+    assert found.device.type == DEVICE
+    assert found.cpu().numpy().tobytes() == privatise(mechanism, update.cpu(), Keystream(key))
+
+
+@pytest.mark.parametrize(("kind", "given", "where"), MECHANISMS)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_payloads_are_those_of_the_cpu(
+    kind: str, given: dict[str, Any], where: str, dtype: Any
+) -> None:
+    for size, reach in ((1, 0.5), (33, 0.5), (1025, 1.0), (2003, 4.0)):
+        update = update_for(where, size, reach, dtype)
+        same_payload(built(kind, given, where, size), update, key_of(size))
+
+
+@pytest.mark.parametrize(("kind", "given", "where"), MECHANISMS)
+def test_payloads_of_extreme_updates(kind: str, given: dict[str, Any], where: str) -> None:
+    mechanism = built(kind, given, where, 600)
+    generator = np.random.default_rng(1)
+    plain = generator.normal(size=600)
+    for scale, dtype in (
+        (0.0, torch.float32),
+        (1e-42, torch.float32),
+        (1e37, torch.float32),
+        (1e-300, torch.float64),
+        (1e150, torch.float64),
+        (1e300, torch.float64),
+    ):
+        same_payload(mechanism, torch.from_numpy(scale * plain).to(DEVICE, dtype), key_of(2))
+
+
+@pytest.mark.parametrize(("kind", "given", "where"), MECHANISMS)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_refused(
+    kind: str, given: dict[str, Any], where: str, bad: float
+) -> None:
+    mechanism = built(kind, given, where, 40)
+    update = update_for(where, 40, 0.5, torch.float32)
+    update[7] = bad
+    with pytest.raises(DomainError, match=r"coordinate 7 .* finite"):
+        payload_of(mechanism, update, Keystream(key_of(1)))
+
+
+def test_tensors_with_gaps_or_gradients_and_what_is_no_vector() -> None:
+    mechanism = built("gauss_hermite", {"levels": 4, "noise_multiplier": 1.0}, "l2", 50)
+    wide = update_for("l2", 100, 1.0, torch.float32)
+    same_payload(mechanism, wide[::2], key_of(1))
+    same_payload(mechanism, wide[:50].clone().requires_grad_(), key_of(1))
+    for bad in (wide, wide[:0], wide[:50, None]):
+        with pytest.raises(DomainError, match="expected a vector of dimension 50"):
+            payload_of(mechanism, bad, Keystream(key_of(1)))
+    with pytest.raises(ParameterError, match=r"torch\.float32"):
+        payload_of(mechanism, wide[:50].int(), Keystream(key_of(1)))
+
+
+def test_mechanisms_without_a_kernel_name_the_remedy() -> None:
+    update = update_for("l2", 8, 1.0, torch.float32)
+    for kind, given, where in (
+        ("clamped_sign", {"noise_multiplier": 2.0, "logit_bound": 1.0}, "l2"),
+        (
+            "discrete_laplace",
+            {"noise_multiplier": 1.0, "bits": 8, "steps_per_radius": "auto"},
+            "l1",
+        ),
+        ("metric_mvu", {"epsilon": 2.0, "metric": "l1", "input_bits": 1, "output_bits": 1}, "l1"),
+    ):
+        with pytest.raises(ParameterError, match=r"\.cpu\(\)"):
+            payload_of(built(kind, given, where, 8), update, Keystream(key_of(1)))
+
+
+@pytest.mark.skipif(INTERPRETED, reason="no CUDA device: only there is the door one of tensors")
+def test_the_door_gives_tensors_for_tensors_on_a_device() -> None:
+    mechanism = built("gauss_hermite", {"levels": 4, "noise_multiplier": 1.0}, "l2", 500)
+    update = update_for("l2", 500, 1.0, torch.bfloat16)
+    found = privatise(mechanism, update, Keystream(key_of(1)))
+    assert not isinstance(found, bytes)
+    assert found.cpu().numpy().tobytes() == privatise(mechanism, update.cpu(), Keystream(key_of(1)))

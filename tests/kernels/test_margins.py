@@ -278,7 +278,7 @@ NOISES: list[Noise] = [
 def test_noise_lies_between_its_chords(noise: Noise) -> None:
     """chord(h + 1) - error <= Q(v) <= chord(h) for v = (h + something in [0, 1)) 2^-32."""
     step = 0.01 * noise.quantile_slope
-    chord_table = chords._chords(noise, step)
+    chord_table = chords.chords(noise, step)
     generator = np.random.default_rng(6)
     heads = np.unique(
         np.concatenate(
@@ -291,7 +291,7 @@ def test_noise_lies_between_its_chords(noise: Noise) -> None:
     )
     assert heads.min() >= chords.LEAST_TAIL
     # What `codes_by_chords` allows for the float64 quantiles that the table is made of.
-    slack = chords._slack(noise, step)
+    slack = chords.slack_of(noise, step, 0.0)
     with mpmath.workdps(50):
         for head in heads.tolist():
             octave = head.bit_length() - 1

@@ -1,5 +1,6 @@
 """Clipping on the way gives the bytes of clipping first."""
 
+import importlib.util
 from typing import Any
 
 import numpy as np
@@ -128,3 +129,33 @@ def test_codes_that_are_not_packed_are_refused() -> None:
     with pytest.raises(ParameterError, match="packed"):
         privatise(mechanism, np.zeros(3), Keystream(KEY))
     assert encode_update(mechanism, np.full(3, 9.0), Keystream(KEY)).dtype == np.float32
+
+
+@pytest.mark.parametrize(("kind", "parameters", "where"), KINDS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+def test_tensors_of_torch_are_read_exactly(
+    kind: str, parameters: dict[str, object], where: str, dtype: str
+) -> None:
+    torch = pytest.importorskip("torch")
+    mechanism = registry.find(kind).build(domain_of(where, 50), parameters)
+    wide = torch.from_numpy(updates(where, 100, seed=2, reach=1.0)).to(getattr(torch, dtype))
+    exact = wide[::2].double().numpy()
+    for update in (wide[::2], wide[::2].clone().requires_grad_()):
+        assert privatise(mechanism, update, Keystream(KEY)) == privatise(
+            mechanism, exact, Keystream(KEY)
+        )
+
+
+def test_tensors_on_a_device_need_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OnDevice:
+        is_cuda = True
+
+        def detach(self) -> "OnDevice":
+            return self
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    mechanism = registry.find("gauss_hermite").build(
+        domain_of("l2", 8), {"levels": 2, "noise_multiplier": 1.0}
+    )
+    with pytest.raises(ParameterError, match=r"pip install triton.*\.cpu\(\)"):
+        privatise(mechanism, OnDevice(), Keystream(KEY))

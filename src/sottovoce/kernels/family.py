@@ -38,12 +38,11 @@ def sample_exponential_family(
     decide only how fast this is.
     """
     kernels, vector = native(), arrays.vector(np.asarray(values))
-    fits = affine.is_moderate and 2.0**-60 < reach < 2.0**60 and len(points) <= MAX_LEVELS
-    if kernels is None or not fits:
+    if kernels is None or not has_ladder(affine, points, reach):
         tilts = affine(vector.astype(np.float64, copy=False))
         return reference.sample_exponential_family(tilts, points, weights, keystream)
+    ladder = ladder_of(points, weights, fisher_bound, reach)
     family = (points.tobytes(), weights.tobytes(), float(fisher_bound))
-    ladder = _ladder(*family, float(reach))
     narrow = _narrow(*family, _usual_reach(float(reach), len(vector)))
     law = Law(is_table=False, first=np.array(points), second=np.array(weights))
     codes, left = sample(vector, affine, ladder, narrow, law, keystream, kernels)
@@ -53,6 +52,16 @@ def sample_exponential_family(
             affine.at(float(vector[i])), points, weights, word, i, keystream
         )
     return codes
+
+
+def has_ladder(affine: Affine, points: Vector, reach: float) -> bool:
+    """Whether float32 has the range for a ladder, and a byte for the codes."""
+    return affine.is_moderate and 2.0**-60 < reach < 2.0**60 and len(points) <= MAX_LEVELS
+
+
+def ladder_of(points: Vector, weights: Vector, fisher_bound: float, reach: float) -> Ladder:
+    """The ladder of a family for tilts up to `reach`."""
+    return _ladder(points.tobytes(), weights.tobytes(), float(fisher_bound), float(reach))
 
 
 def _usual_reach(reach: float, count: int) -> float:

@@ -168,6 +168,11 @@ class Law:
     second: Vector
 
 
+def is_far(affine: Affine, ladder: Ladder) -> bool:
+    """Whether so much is subtracted from x that float32 would lose too much of it."""
+    return abs(affine.shift * (affine.scale / affine.divisor)) > _FAR * ladder.length
+
+
 def sample(
     values: arrays.Floats,
     affine: Affine,
@@ -179,7 +184,7 @@ def sample(
 ) -> tuple[NDArray[np.uint8], list[int]]:
     """Codes of values x by the law at u, and the coordinates that arbitrary precision decides."""
     per_unit = affine.scale / affine.divisor
-    if abs(affine.shift * per_unit) > _FAR * ladder.length:  # float32 would lose too much of x
+    if is_far(affine, ladder):
         values = values.astype(np.float64, copy=False)
     key = keystream.spend()
     codes = np.empty(len(values), dtype=np.uint8)

@@ -60,19 +60,29 @@ def sample_table(
         ends = affine.at(float(vector.min())), affine.at(float(vector.max()))
         if not (first - _SLACK <= ends[0] and ends[1] <= last + _SLACK):  # also refuses NaN
             raise DomainError(f"places on the table must lie between {first:g} and {last:g}")
-    if kernels is None or table.thresholds.shape[1] > MAX_LEVELS or not affine.is_moderate:
+    if kernels is None or not has_ladder(affine, table):
         places = np.clip(affine(vector.astype(np.float64, copy=False)), first, last)
         return reference.sample_table(places, knots, table.thresholds, table.cumulative, keystream)
-    ladders = _ladders.get(table)
-    if ladders is None:
-        ladders = _ladders[table] = ladders_of(knots, table.thresholds)
     law = Law(is_table=True, first=knots, second=table.thresholds)
-    codes, left = sample(vector, affine, *ladders, law, keystream, kernels)
+    codes, left = sample(vector, affine, *kept_ladders(table), law, keystream, kernels)
     for i in left:
         word = keystream.draw(16, i)
         place = min(max(affine.at(float(vector[i])), first), last)
         codes[i] = reference.exact_code(place, knots, table.cumulative, word, i, keystream)
     return codes
+
+
+def has_ladder(affine: Affine, table: Table) -> bool:
+    """Whether float32 has the range for a ladder, and a byte for the codes."""
+    return affine.is_moderate and table.thresholds.shape[1] <= MAX_LEVELS
+
+
+def kept_ladders(table: Table) -> Ladders:
+    """The ladders of a table, made once."""
+    ladders = _ladders.get(table)
+    if ladders is None:
+        ladders = _ladders[table] = ladders_of(table.knots, table.thresholds)
+    return ladders
 
 
 def ladders_of(knots: Vector, thresholds: Vector) -> Ladders:

@@ -73,7 +73,7 @@ class TableMechanism:
         return LevelCodes(levels=self.levels)
 
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
-        return sample_table(self.input_domain.check(values), self.table, keystream, self._affine())
+        return sample_table(self.input_domain.check(values), self.table, keystream, self.affine)
 
     def encode_clipped(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
         """Codes of `values` projected onto the domain; a box is clipped to in the same pass."""
@@ -81,9 +81,11 @@ class TableMechanism:
         if not isinstance(domain, Box):
             return self.encode(domain.project(values), keystream)
         vector = sized_vector(values, domain.dimension)
-        return sample_table(vector, self.table, keystream, self._affine(), clamp=True)
+        return sample_table(vector, self.table, keystream, self.affine, clamp=True)
 
-    def _affine(self) -> Affine:
+    @property
+    def affine(self) -> Affine:
+        """Where on the table a coordinate lies."""
         low, high = interval(self.input_domain)
         return Affine(shift=low, divisor=high - low)
 

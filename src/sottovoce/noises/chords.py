@@ -1,4 +1,4 @@
-"""Quantiles of noise by chords over cells of the tail: the table that the C kernel reads.
+"""Quantiles of noise by chords over cells of the tail: the table that kernels read.
 
 A draw's 31 bits h stand for a tail v = (h + something in [0, 1)) 2^-32. The quantile Q(v) is convex
 where the density falls away from 0, and it does for every noise here. So over a cell of h the chord
@@ -21,17 +21,18 @@ from sottovoce.native import Native
 from sottovoce.noises.noise import Noise
 from sottovoce.randomness import Keystream
 
-_CELL_BITS: Final = 10
+CELL_BITS: Final = 10  # the binary logarithm of the cells in an octave
 _OCTAVES: Final = range(12, 31)
-LEAST_TAIL: Final = 1 << _OCTAVES[0]  # of 2^32: smaller ones read on
+LEAST_BITS: Final = _OCTAVES[0]
+LEAST_TAIL: Final = 1 << LEAST_BITS  # of 2^32: smaller ones read on
 _UNIT = 2.0**-32
 _ROOM = 1024
 
 
 @lru_cache(maxsize=16)
-def _chords(noise: Noise, step: float) -> NDArray[np.float64]:
+def chords(noise: Noise, step: float) -> NDArray[np.float64]:
     """For each cell, in steps: the chord's value at its start, its slope, and twice the gap."""
-    within = np.arange(1 << _CELL_BITS) * 2.0**-_CELL_BITS
+    within = np.arange(1 << CELL_BITS) * 2.0**-CELL_BITS
     starts = np.concatenate([2.0**octave * (1.0 + within) for octave in _OCTAVES])
     ends = np.append(starts[1:], 2.0 ** (_OCTAVES[-1] + 1))
     at_edges = noise.quantile(np.append(starts, ends[-1]) * _UNIT) / step
@@ -45,13 +46,15 @@ def _chords(noise: Noise, step: float) -> NDArray[np.float64]:
     return table
 
 
-def _slack(noise: Noise, step: float) -> float:
-    """`quantile`'s error, in steps, at the three places that make a chord and its gap: five times.
+def slack_of(noise: Noise, step: float, farthest: float) -> float:
+    """By how much a chord and x, at most `farthest` from 0, may be wrong, in steps.
 
-    The roundings of x, of the chord and of the sum are smaller still.
+    Five times `quantile`'s error at the three places that make a chord and its gap; the roundings
+    of x, of the chord and of the sum are smaller still.
     """
-    farthest = float(_chords(noise, step)[0, 0])
-    return 8.0 * (farthest + noise.quantile_slope / step) * 2.0**-40
+    largest = float(chords(noise, step)[0, 0])
+    relative = 8.0 * (largest + noise.quantile_slope / step) * 2.0**-40
+    return relative + (farthest / step) * 2.0**-50
 
 
 def codes_by_chords(
@@ -63,8 +66,8 @@ def codes_by_chords(
     kernels: Native,
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """round((x + noise)/step), and the coordinates for which the chords cannot tell."""
-    table = _chords(noise, step)  # noises are frozen dataclasses
-    slack = _slack(noise, step) + (farthest / step) * 2.0**-50
+    table = chords(noise, step)
+    slack = slack_of(noise, step, farthest)
     centres = np.require(values, np.float64, ["C", "A"])
     codes = np.empty(len(values), dtype=np.int32)
     key, room = keystream.spend(), _ROOM

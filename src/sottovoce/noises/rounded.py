@@ -30,7 +30,7 @@ from sottovoce.errors import DomainError, ParameterError
 from sottovoce.native import native
 from sottovoce.noises.chords import LEAST_TAIL, codes_by_chords
 from sottovoce.noises.noise import Noise
-from sottovoce.randomness import Keystream
+from sottovoce.randomness import Keystream, Spelled
 
 GridCodes = NDArray[np.int32]
 
@@ -52,19 +52,27 @@ def sample_rounded(values: Vector, noise: Noise, step: float, keystream: Keystre
         codes, left = _codes_by_draws(values, noise, step, keystream)
     else:
         codes, left = codes_by_chords(values, noise, step, farthest, keystream, kernels)
-    if not len(left):
-        return codes
-    words = keystream.draws_at(32, left)
-    heads, further = (words >> 1).astype(np.float64), keystream.extensions(left) * 2.0**-64
+    if len(left):
+        spelled = keystream.spelled(32, left)
+        codes[left] = settled_codes(values[left], noise, step, spelled, keystream)
+    return codes
+
+
+def settled_codes(
+    values: Vector, noise: Noise, step: float, spelled: Spelled, keystream: Keystream
+) -> GridCodes:
+    """The codes of coordinates that their draws have left open."""
+    coordinates, words, extensions = spelled
+    heads, further = (words >> 1).astype(np.float64), extensions * 2.0**-64
     tails = np.maximum((heads + further) * _UNIT, _LEAST_SPELLED)
     # Where all bits are 0 the tail has no least value, and float64 may decide nothing.
     least = np.where(further > 0.0, further, 2.0**-1000)
     slips = 2.0**-52 + np.where(heads > 0.0, 0.0, 2.0**-64 / least)
-    codes[left], undecided = _float_codes(
-        values[left], noise, step, (words & 1).astype(np.bool_), tails, slips
-    )
-    for i, word in zip(left[undecided].tolist(), words[undecided].tolist(), strict=True):
-        codes[i] = exact_code(float(values[i]), noise, step, word, i, keystream)
+    found, undecided = _float_codes(values, noise, step, (words & 1).astype(np.bool_), tails, slips)
+    codes = found.astype(np.int32)
+    for k in np.flatnonzero(undecided).tolist():
+        word, i = int(words[k]), int(coordinates[k])
+        codes[k] = exact_code(float(values[k]), noise, step, word, i, keystream)
     return codes
 
 

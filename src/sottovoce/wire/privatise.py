@@ -3,13 +3,14 @@
 Nothing is charged here, and nothing is rotated: that is the caller's part. `rounds` does it all.
 """
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, overload, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from sottovoce.domains import sized_vector
 from sottovoce.errors import ParameterError
+from sottovoce.kernels import cuda
 from sottovoce.kernels.one_bit import sample_payload
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import Codes, LevelCodes, Mechanism
@@ -24,6 +25,18 @@ class ClipsOnTheWay(Protocol):
     def encode_clipped(self, values: ArrayLike, keystream: Keystream) -> Codes: ...
 
 
+class TorchTensor(Protocol):
+    """A tensor of torch's, which is not imported here."""
+
+    @property
+    def is_cuda(self) -> bool: ...
+
+    def detach(self) -> Any: ...
+
+
+Tensor = TypeVar("Tensor", bound=TorchTensor)
+
+
 def encode_update(mechanism: Mechanism, update: ArrayLike, keystream: Keystream) -> Codes:
     """The codes of an update, projected onto the mechanism's domain."""
     if isinstance(mechanism, ClipsOnTheWay):
@@ -31,8 +44,23 @@ def encode_update(mechanism: Mechanism, update: ArrayLike, keystream: Keystream)
     return mechanism.encode(mechanism.input_domain.project(update), keystream)
 
 
-def privatise(mechanism: Mechanism, update: ArrayLike, keystream: Keystream) -> bytes:
-    """The payload of an update: projected, encoded, packed; two passes over it for one bit."""
+@overload
+def privatise(mechanism: Mechanism, update: Tensor, keystream: Keystream) -> Tensor | bytes: ...
+@overload
+def privatise(mechanism: Mechanism, update: ArrayLike, keystream: Keystream) -> bytes: ...
+def privatise(mechanism: Mechanism, update: Any, keystream: Keystream) -> Any:
+    """The payload of an update: projected, encoded, packed; two passes over it for one bit.
+
+    Of a tensor on a CUDA device it is a tensor (uint8) on the same device, made there; of anything
+    else, bytes. The same values and keystream give the same bytes.
+    """
+    if getattr(update, "is_cuda", False):
+        cuda.required()
+        from sottovoce.wire.on_device import payload_of
+
+        return payload_of(mechanism, update, keystream)
+    if hasattr(update, "detach"):
+        update = _array(update)
     if isinstance(mechanism, GaussHermite) and mechanism.levels == 2:
         vector = sized_vector(update, mechanism.input_domain.dimension)
         scale = mechanism.input_domain.clip_scale(vector)
@@ -44,3 +72,9 @@ def privatise(mechanism: Mechanism, update: ArrayLike, keystream: Keystream) -> 
         raise ParameterError("only codes of a few bits are packed; seal float32 codes in a message")
     codes = encode_update(mechanism, update, keystream)
     return packing.pack(np.asarray(codes, dtype=code_format.dtype), code_format.bits)
+
+
+def _array(tensor: Any) -> Any:
+    """A tensor's values for numpy, which has no bfloat16: float32 holds those exactly."""
+    values = tensor.detach().cpu()
+    return (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()

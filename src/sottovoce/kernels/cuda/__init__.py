@@ -6,14 +6,8 @@ simulator) is served by the CPU then, with the same result.
 """
 
 import importlib.util
-from typing import TYPE_CHECKING
 
-from sottovoce import parameters
 from sottovoce.errors import ParameterError
-from sottovoce.randomness import Keystream
-
-if TYPE_CHECKING:
-    import torch
 
 
 def available() -> bool:
@@ -32,20 +26,3 @@ def required() -> None:
             "the CUDA kernels need Triton: pip install triton; without it, copy the values to the "
             "CPU (.cpu().numpy()), where sottovoce.kernels gives the same bits"
         )
-
-
-def privatise(
-    values: "torch.Tensor", radius: float, noise_stddev: float, keystream: Keystream
-) -> "torch.Tensor":
-    """One private bit a coordinate of a vector on a CUDA device: clipped, drawn and packed.
-
-    A vector x becomes c = x min(1, radius/|x|), and bit i of the payload (uint8, on the same
-    device, the lowest bit of a byte first) is 1 with probability 1/(1 + e^(-2 c_i/noise_stddev)),
-    exactly. Every keystream serves one vector.
-    """
-    required()
-    from sottovoce.kernels.cuda.norm import clip_scale
-    from sottovoce.kernels.cuda.one_bit import sample_rows
-
-    scale = clip_scale(values, parameters.clip_norm("radius", radius))
-    return sample_rows(values[None], noise_stddev, [keystream], scale=scale)[0]

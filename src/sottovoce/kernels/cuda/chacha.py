@@ -1,10 +1,5 @@
 """ChaCha20 (RFC 8439) for Triton: one block a lane, sixteen 32-bit words in registers.
 
-Integer instructions bound the kernels that draw from it: the compiler spreads them over two pipes,
-additions as multiply-adds and all else as logic. `turns` moves more to the first: with 1 the
-rotation by 7 is the sum of the two halves of a product with 2^7 (`unit` is 1, and the compiler must
-not know), with 2 also the rotation by 12. The words are the same.
-
 Of the stream with nonce 0 only the counter varies: the first quarter rounds of columns 1 to 3 are
 the same in every block and come prepared (`prepare`).
 """
@@ -48,56 +43,51 @@ def _rolled(words: NDArray[np.uint32], by: int) -> NDArray[np.uint32]:
 
 
 @triton.jit
-def _turned(x, by: tl.constexpr, unit, product: tl.constexpr):
-    if product:
-        found = tl.inline_asm_elementwise(
-            "{ .reg .u32 low; mul.lo.u32 low, $1, $2; mad.hi.u32 $0, $1, $2, low; }",
-            "=r,r,r",
-            [x, unit << by],
-            dtype=tl.uint32,
-            is_pure=True,
-            pack=1,
-        )
-    else:
-        found = (x << by) | (x >> (32 - by))
-    return found
+def _turned(x, by: tl.constexpr):
+    return (x << by) | (x >> (32 - by))
 
 
 @triton.jit
-def _quarter(a, b, c, d, unit, turns: tl.constexpr):
+def _quarter(a, b, c, d):
     a = a + b
-    d = _turned(d ^ a, 16, unit, False)
+    d = _turned(d ^ a, 16)
     c = c + d
-    b = _turned(b ^ c, 12, unit, turns >= 2)
+    b = _turned(b ^ c, 12)
     a = a + b
-    d = _turned(d ^ a, 8, unit, False)
+    d = _turned(d ^ a, 8)
     c = c + d
-    b = _turned(b ^ c, 7, unit, turns >= 1)
+    b = _turned(b ^ c, 7)
     return a, b, c, d
 
 
 @triton.jit
 def _columns(
     s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15,
-    unit, turns: tl.constexpr,
 ):  # fmt: skip
-    s0, s4, s8, s12 = _quarter(s0, s4, s8, s12, unit, turns)
-    s1, s5, s9, s13 = _quarter(s1, s5, s9, s13, unit, turns)
-    s2, s6, s10, s14 = _quarter(s2, s6, s10, s14, unit, turns)
-    s3, s7, s11, s15 = _quarter(s3, s7, s11, s15, unit, turns)
+    s0, s4, s8, s12 = _quarter(s0, s4, s8, s12)
+    s1, s5, s9, s13 = _quarter(s1, s5, s9, s13)
+    s2, s6, s10, s14 = _quarter(s2, s6, s10, s14)
+    s3, s7, s11, s15 = _quarter(s3, s7, s11, s15)
     return s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15
 
 
 @triton.jit
 def _diagonals(
     s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15,
-    unit, turns: tl.constexpr,
 ):  # fmt: skip
-    s0, s5, s10, s15 = _quarter(s0, s5, s10, s15, unit, turns)
-    s1, s6, s11, s12 = _quarter(s1, s6, s11, s12, unit, turns)
-    s2, s7, s8, s13 = _quarter(s2, s7, s8, s13, unit, turns)
-    s3, s4, s9, s14 = _quarter(s3, s4, s9, s14, unit, turns)
+    s0, s5, s10, s15 = _quarter(s0, s5, s10, s15)
+    s1, s6, s11, s12 = _quarter(s1, s6, s11, s12)
+    s2, s7, s8, s13 = _quarter(s2, s7, s8, s13)
+    s3, s4, s9, s14 = _quarter(s3, s4, s9, s14)
     return s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15
+
+
+@triton.jit
+def _double_round(s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15):
+    s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15 = _columns(
+        s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15
+    )
+    return _diagonals(s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15)
 
 
 @triton.jit
@@ -120,21 +110,27 @@ def prepared_words(key, like):
 @triton.jit
 def main_block(
     counter, k0, k1, k2, k3, k4, k5, k6, k7, s1, s5, s9, s13, s2, s6, s10, s14, s3, s7, s11, s15,
-    unit, turns: tl.constexpr,
+    looped: tl.constexpr,
 ):  # fmt: skip
-    """The sixteen words of block `counter` (uint32) of the stream with nonce 0."""
+    """The sixteen words of block `counter` (uint32) of the stream with nonce 0.
+
+    `looped`: as a loop, which compiles in a second, and takes a little longer.
+    """
     zero = tl.zeros_like(counter)
-    s0, s4, s8, s12 = _quarter(zero + 0x61707865, k0, k4, counter, unit, turns)
+    s0, s4, s8, s12 = _quarter(zero + 0x61707865, k0, k4, counter)
     s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15 = _diagonals(
-        s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15, unit, turns
+        s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15
     )
-    for _ in tl.static_range(9):
-        s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15 = _columns(
-            s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15, unit, turns
-        )
-        s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15 = _diagonals(
-            s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15, unit, turns
-        )
+    if looped:
+        for _ in range(9):
+            s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15 = _double_round(
+                s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15
+            )
+    else:
+        for _ in tl.static_range(9):
+            s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15 = _double_round(
+                s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15
+            )
     return (
         s0 + 0x61707865, s1 + 0x3320646E, s2 + 0x79622D32, s3 + 0x6B206574,
         s4 + k0, s5 + k1, s6 + k2, s7 + k3, s8 + k4, s9 + k5, s10 + k6, s11 + k7,
@@ -163,11 +159,8 @@ def extension(key, coordinate):
     s4, s5, s6, s7, s8, s9, s10, s11 = k0, k1, k2, k3, k4, k5, k6, k7
     s12, s13, s14, s15 = zero, low, high, zero
     for _ in range(10):
-        s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15 = _columns(
-            s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15, zero, 0
-        )
-        s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15 = _diagonals(
-            s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15, zero, 0
+        s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15 = _double_round(
+            s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15
         )
     first, second = s0 + 0x61707865, s1 + 0x3320646E
     return (_bytes_reversed(first).to(tl.uint64) << 32) | _bytes_reversed(second).to(tl.uint64)

@@ -6,8 +6,6 @@ eight words into the lowest three planes, and what they carry ripples through th
 count 1023 clients; then the planes are read out into int32 counts, and begin anew.
 """
 
-from collections.abc import Sequence
-
 import torch
 import triton
 import triton.language as tl
@@ -36,20 +34,12 @@ def _half(a, b):
 @triton.jit
 def _word(
     payloads, client, j: tl.constexpr, stride, column, here, end,
-    table: tl.constexpr, bits: tl.constexpr, masked: tl.constexpr,
+    bits: tl.constexpr, masked: tl.constexpr,
 ):  # fmt: skip
     """The word of client + j in each column; 0 from client `end` on."""
     if masked:
         here = here & (column * 0 + client + j < end)
-    if table:
-        # A place that is always there, where the client is not.
-        at = tl.minimum(client + j, end - 1) if masked else client + j
-        if bits == 32:
-            row = tl.load(payloads + at).to(tl.pointer_type(tl.int32))
-        else:
-            row = tl.load(payloads + at).to(tl.pointer_type(tl.uint8))
-    else:
-        row = payloads + stride * client + stride * j
+    row = payloads + stride * client + stride * j
     found = tl.load(row + column, mask=here, other=0)
     return found.to(tl.uint32, bitcast=True) if bits == 32 else found.to(tl.uint32)
 
@@ -58,16 +48,16 @@ def _word(
 def _eight_more(
     p0, p1, p2, p3, p4, p5, p6, p7, p8, p9,
     payloads, client, stride, column, here, end,
-    table: tl.constexpr, bits: tl.constexpr, masked: tl.constexpr,
+    bits: tl.constexpr, masked: tl.constexpr,
 ):  # fmt: skip
-    a0 = _word(payloads, client, 0, stride, column, here, end, table, bits, masked)
-    a1 = _word(payloads, client, 1, stride, column, here, end, table, bits, masked)
-    a2 = _word(payloads, client, 2, stride, column, here, end, table, bits, masked)
-    a3 = _word(payloads, client, 3, stride, column, here, end, table, bits, masked)
-    a4 = _word(payloads, client, 4, stride, column, here, end, table, bits, masked)
-    a5 = _word(payloads, client, 5, stride, column, here, end, table, bits, masked)
-    a6 = _word(payloads, client, 6, stride, column, here, end, table, bits, masked)
-    a7 = _word(payloads, client, 7, stride, column, here, end, table, bits, masked)
+    a0 = _word(payloads, client, 0, stride, column, here, end, bits, masked)
+    a1 = _word(payloads, client, 1, stride, column, here, end, bits, masked)
+    a2 = _word(payloads, client, 2, stride, column, here, end, bits, masked)
+    a3 = _word(payloads, client, 3, stride, column, here, end, bits, masked)
+    a4 = _word(payloads, client, 4, stride, column, here, end, bits, masked)
+    a5 = _word(payloads, client, 5, stride, column, here, end, bits, masked)
+    a6 = _word(payloads, client, 6, stride, column, here, end, bits, masked)
+    a7 = _word(payloads, client, 7, stride, column, here, end, bits, masked)
     p0, two0 = _full(p0, a0, a1)
     p0, two1 = _full(p0, a2, a3)
     p0, two2 = _full(p0, a4, a5)
@@ -100,7 +90,7 @@ def _count(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, place):
 @triton.jit(do_not_specialize=["dimension", "columns", "clients", "start", "each", "stride"])
 def _add_ones(
     payloads, counts, dimension, columns, clients, start, each, stride,
-    block: tl.constexpr, bits: tl.constexpr, table: tl.constexpr, together: tl.constexpr,
+    block: tl.constexpr, bits: tl.constexpr, together: tl.constexpr,
 ):  # fmt: skip
     """Program (p, s) adds clients start + s each, ..., at most `each`, to its block of columns."""
     column = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
@@ -122,12 +112,12 @@ def _add_ones(
     for client in range(begin, whole, 8):
         p0, p1, p2, p3, p4, p5, p6, p7, p8, p9 = _eight_more(
             p0, p1, p2, p3, p4, p5, p6, p7, p8, p9,
-            payloads, client, stride, column, here, end, table, bits, False,
+            payloads, client, stride, column, here, end, bits, False,
         )  # fmt: skip
     if whole < end:
         p0, p1, p2, p3, p4, p5, p6, p7, p8, p9 = _eight_more(
             p0, p1, p2, p3, p4, p5, p6, p7, p8, p9,
-            payloads, whole, stride, column, here, end, table, bits, True,
+            payloads, whole, stride, column, here, end, bits, True,
         )  # fmt: skip
     for quad in range(bits // 4):  # four counts of a column lie side by side
         place = (tl.zeros((block,), tl.int32) + 4 * quad).to(tl.uint32)
@@ -152,63 +142,43 @@ class OneCounts:
         self.counts = torch.zeros(dimension, dtype=torch.int32, device=device)
         self.clients = 0
 
-    def add(
-        self,
-        payloads: torch.Tensor | Sequence[torch.Tensor],
-        *,
-        block: int = 128,
-        warps: int = 4,
-    ) -> None:
-        """Counts the bits of payloads [clients, bytes], or of a list of payloads [bytes].
+    def add(self, payloads: torch.Tensor, *, block: int = 128, warps: int = 4) -> None:
+        """Counts the bits of payloads [clients, bytes], which stay where they are.
 
-        Coordinate i is bit i of a payload, the lowest of a byte first. They stay where they are.
+        Coordinate i is bit i of a payload, the lowest of a byte first.
         """
         dimension = self.counts.shape[0]
         clients = len(payloads)
         if self.clients + clients > _MOST_COUNTED:
             raise ParameterError("more than 2^31 - 1 clients: read the counts and begin anew")
-        if isinstance(payloads, torch.Tensor):
-            _check(payloads, (clients, -(-dimension // 8)), self.counts.device)
-        else:
-            for payload in payloads:
-                _check(payload, (-(-dimension // 8),), self.counts.device)
+        check_payloads(payloads, -(-dimension // 8), self.counts.device)
         self.clients += clients
         if dimension and clients:
             with on_device(self.counts):
                 _add(self.counts, payloads, block, warps)
 
 
-def _check(payloads: torch.Tensor, shape: tuple[int, ...], device: torch.device) -> None:
+def check_payloads(payloads: torch.Tensor, size: int, device: torch.device) -> None:
+    """Refuses what is no matrix of payloads of so many bytes on this device."""
     placed(payloads)
     if payloads.device != device:
         raise ParameterError(f"payloads are on {payloads.device} and counts on {device}: move them")
-    if payloads.dtype != torch.uint8 or payloads.shape != shape:
+    if payloads.dtype != torch.uint8 or payloads.ndim != 2 or payloads.shape[1] != size:
         raise ParameterError(
-            f"payloads must be bytes (uint8) of shape {shape}, not {payloads.dtype} of "
-            f"{tuple(payloads.shape)}"
+            f"payloads must be bytes (uint8) of shape (clients, {size}), not {payloads.dtype} of "
+            f"{tuple(payloads.shape)}; torch.stack makes a matrix of a list"
         )
-    if shape[-1] > 1 and payloads.stride(-1) != 1:
+    if size > 1 and payloads.stride(1) != 1:
         raise ParameterError("the bytes of a payload must be next to each other: use .contiguous()")
 
 
-def _add(
-    counts: torch.Tensor,
-    payloads: torch.Tensor | Sequence[torch.Tensor],
-    block: int,
-    warps: int,
-) -> None:
+def _add(counts: torch.Tensor, payloads: torch.Tensor, block: int, warps: int) -> None:
     dimension, clients = counts.shape[0], len(payloads)
     bits = 32 if _in_words(payloads) else 8
     columns = -(-dimension // bits)
     groups = -(-columns // block)
-    table = not isinstance(payloads, torch.Tensor)
-    if isinstance(payloads, torch.Tensor):
-        stride = payloads.stride(0) * 8 // bits
-        source = payloads.as_strided((1,), (1,)) if bits == 8 else _as_words(payloads)
-    else:
-        stride = 0
-        addresses = [one.data_ptr() for one in payloads]
-        source = torch.tensor(addresses, dtype=torch.int64).to(counts.device)
+    stride = payloads.stride(0) * 8 // bits
+    source = payloads.as_strided((1,), (1,)) if bits == 8 else _as_words(payloads)
     # Few columns: several programs share each.
     shares = max(1, min(-(-clients // 32), _ENOUGH // groups))
     each = min(_MOST, -(-clients // shares))
@@ -217,7 +187,7 @@ def _add(
         segments = -(-part // each)
         _add_ones[(groups, segments)](
             source, counts, dimension, columns, clients, start, each, stride,
-            block=block, bits=bits, table=table, together=segments > 1, num_warps=warps,
+            block=block, bits=bits, together=segments > 1, num_warps=warps,
         )  # fmt: skip
 
 
@@ -228,14 +198,10 @@ def _as_words(payloads: torch.Tensor) -> torch.Tensor:
     return flat.set_(payloads.untyped_storage(), start // 4, (1,), (1,))
 
 
-def _in_words(payloads: torch.Tensor | Sequence[torch.Tensor]) -> bool:
+def _in_words(payloads: torch.Tensor) -> bool:
     """Whether every payload begins at a word, and its last word lies in its memory."""
-    rows = [payloads] if isinstance(payloads, torch.Tensor) else payloads
-    for one in rows:
-        start = one.storage_offset()
-        last = (one.shape[0] - 1) * one.stride(0) if one.ndim == 2 else 0
-        if one.data_ptr() % 4 or start % 4 or (one.ndim == 2 and one.stride(0) % 4):
-            return False
-        if start + last + -(-one.shape[-1] // 4) * 4 > one.untyped_storage().nbytes():
-            return False
-    return True
+    start, stride = payloads.storage_offset(), payloads.stride(0)
+    if payloads.data_ptr() % 4 or start % 4 or stride % 4:
+        return False
+    last = start + (len(payloads) - 1) * stride
+    return last + -(-payloads.shape[1] // 4) * 4 <= payloads.untyped_storage().nbytes()

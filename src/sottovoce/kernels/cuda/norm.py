@@ -13,7 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
-from sottovoce.errors import ParameterError
+from sottovoce.domains import LEAST_SQUARES, MOST_SQUARES, L2Ball
+from sottovoce.errors import DomainError
 from sottovoce.kernels.cuda.place import checked, on_device
 
 TILE = 1024
@@ -143,9 +144,48 @@ def sum_of_squares(values: torch.Tensor, *, warps: int = 4) -> torch.Tensor:
     return sums
 
 
-def clip_scale(values: torch.Tensor, radius: float) -> float:
-    """The factor that brings a vector into the ball of this radius: 1, or radius/norm."""
-    norm = math.sqrt(float(sum_of_squares(values)))
-    if not math.isfinite(norm):
-        raise ParameterError("the norm of the values is not a finite number: clean them first")
-    return 1.0 if norm <= radius else radius / norm
+def norm(values: torch.Tensor) -> float:
+    """The Euclidean norm, the number that `L2Ball.norm` gives; not finite if a value is not."""
+    total = float(sum_of_squares(values))
+    if LEAST_SQUARES <= total <= MOST_SQUARES:
+        return math.sqrt(total)
+    unit, largest = _scaled(values)
+    if largest == 0.0 or not math.isfinite(largest):
+        return largest
+    return largest * math.sqrt(float(sum_of_squares(unit)))
+
+
+def _scaled(values: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """Values divided by the largest magnitude, and that."""
+    wide = values.double()
+    largest = wide.abs().max()  # a tensor: by a number of Python's, torch divides less exactly
+    return wide / largest, float(largest)
+
+
+def clipped(values: torch.Tensor, ball: L2Ball) -> tuple[torch.Tensor, float]:
+    """Values and what to multiply them with, in float64, to give what `ball.project` gives."""
+    scale = ball.scale_for(norm(values))
+    if scale is not None:
+        return values, scale
+    check_finite(values)
+    unit, _ = _scaled(values)
+    return unit * (ball.limit / math.sqrt(float(sum_of_squares(unit)))), 1.0
+
+
+def projected(values: torch.Tensor, ball: L2Ball) -> torch.Tensor:
+    """What `ball.project` gives: the values themselves if they lie in the ball, else in float64."""
+    given, scale = clipped(values, ball)
+    return given if scale == 1.0 else given.double() * scale
+
+
+def check_finite(values: torch.Tensor) -> None:
+    """Refuses NaN and infinity."""
+    if math.isfinite(float(sum_of_squares(values))):
+        return
+    broken = torch.nonzero(~torch.isfinite(values))
+    if len(broken):
+        where = int(broken[0])
+        raise DomainError(
+            f"coordinate {where} is {float(values[where])}; every coordinate must be finite "
+            "(a diverged model? lower the learning rate; a missing value? leave it out)"
+        )

@@ -19,8 +19,8 @@ y = x c + 1/2, c = t/(64 x): the roundings of c and x (where x had more than 24 
 Together (3.5 * 2^-19 ln 2) + 2^-22 < 2^-17.6.
 
 What is left, about 3 of 2^16 coordinates, goes to a list of blocks and is settled by a second
-kernel: 64 further bits of the coordinate's own stream against q in float64, as `decide` does on the
-CPU. What lies within 2^-49 even then goes to the CPU, to `exact_bit`.
+kernel (`one_bit_settling`): 64 further bits of the coordinate's own stream against q in float64.
+What lies within 2^-49 even then goes to the CPU, to `exact_bit`.
 """
 
 import math
@@ -34,7 +34,8 @@ import triton.language as tl
 
 from sottovoce import parameters
 from sottovoce.errors import ParameterError
-from sottovoce.kernels.cuda.chacha import PREPARED, extension, main_block, prepare, prepared_words
+from sottovoce.kernels.cuda.chacha import PREPARED, main_block, prepare, prepared_words
+from sottovoce.kernels.cuda.one_bit_settling import settle
 from sottovoce.kernels.cuda.place import checked, on_device
 from sottovoce.kernels.reference.one_bit import exact_bit
 from sottovoce.randomness import Keystream
@@ -53,8 +54,7 @@ class Options(NamedTuple):
 
     warps: int = 4
     repeat: int = 4  # tiles of a warp, one after the other
-    floats: bool = True  # gathers bits by float additions, not by shifts
-    turns: int = 0  # rotations as products (`chacha`)
+    looped: bool = False  # rounds of ChaCha20 in a loop: compiles in seconds
 
 
 @triton.jit
@@ -105,23 +105,6 @@ def _margins(w, f, asm: tl.constexpr):
 
 
 @triton.jit
-def _positive(x, asm: tl.constexpr):
-    """1 where a multiple of 2^-78 is positive, else 0."""
-    if asm:
-        found = tl.inline_asm_elementwise(
-            "mul.rn.sat.f32 $0, $1, 0f66800000;",
-            "=r,r",
-            [x],
-            dtype=tl.float32,
-            is_pure=True,
-            pack=1,
-        )
-    else:
-        found = tl.where(x > 0.0, 1.0, 0.0)
-    return found
-
-
-@triton.jit
 def _exponent(x, slope, scale, stddev, wide: tl.constexpr, asm: tl.constexpr):
     """2 log2(e) z, held to [-32, 32], in float32."""
     if wide:
@@ -147,7 +130,7 @@ def _judge(x, draw, slope, scale, stddev, wide: tl.constexpr, asm: tl.constexpr)
 @triton.jit
 def _both(
     surely, perhaps, word, j: tl.constexpr, values, left, slope, scale, stddev,
-    tail: tl.constexpr, wide: tl.constexpr, asm: tl.constexpr, floats: tl.constexpr,
+    tail: tl.constexpr, wide: tl.constexpr, asm: tl.constexpr,
 ):  # fmt: skip
     """Takes in the two draws of word j."""
     if tail:
@@ -158,39 +141,28 @@ def _both(
         early = tl.load(values + 32 * (2 * j))
     above1, below1 = _judge(late, word >> 16, slope, scale, stddev, wide, asm)
     above0, below0 = _judge(early, word & 0xFFFF, slope, scale, stddev, wide, asm)
-    if floats:
-        surely = tl.fma(_positive(above1, asm), 2.0 * 4.0 ** (j % 8), surely)
-        perhaps = tl.fma(_positive(below1, asm), 2.0 * 4.0 ** (j % 8), perhaps)
-        surely = tl.fma(_positive(above0, asm), 4.0 ** (j % 8), surely)
-        perhaps = tl.fma(_positive(below0, asm), 4.0 ** (j % 8), perhaps)
-    else:  # the last bit shifted in is the lowest; signs are the opposite of what is asked
-        surely = (surely << 1) | (above1.to(tl.uint32, bitcast=True) >> 31)
-        perhaps = (perhaps << 1) | (below1.to(tl.uint32, bitcast=True) >> 31)
-        surely = (surely << 1) | (above0.to(tl.uint32, bitcast=True) >> 31)
-        perhaps = (perhaps << 1) | (below0.to(tl.uint32, bitcast=True) >> 31)
+    # The last bit shifted in is the lowest; signs are the opposite of what is asked.
+    surely = (surely << 1) | (above1.to(tl.uint32, bitcast=True) >> 31)
+    perhaps = (perhaps << 1) | (below1.to(tl.uint32, bitcast=True) >> 31)
+    surely = (surely << 1) | (above0.to(tl.uint32, bitcast=True) >> 31)
+    perhaps = (perhaps << 1) | (below0.to(tl.uint32, bitcast=True) >> 31)
     return surely, perhaps
 
 
 @triton.jit
 def _eight_words(
     w0, w1, w2, w3, w4, w5, w6, w7, j: tl.constexpr, a, b, values, left, slope, scale, stddev,
-    tail: tl.constexpr, wide: tl.constexpr, asm: tl.constexpr, floats: tl.constexpr,
+    tail: tl.constexpr, wide: tl.constexpr, asm: tl.constexpr,
 ):  # fmt: skip
     """Sixteen draws, from the highest."""
-    a, b = _both(a, b, w7, j + 7, values, left, slope, scale, stddev, tail, wide, asm, floats)
-    a, b = _both(a, b, w6, j + 6, values, left, slope, scale, stddev, tail, wide, asm, floats)
-    a, b = _both(a, b, w5, j + 5, values, left, slope, scale, stddev, tail, wide, asm, floats)
-    a, b = _both(a, b, w4, j + 4, values, left, slope, scale, stddev, tail, wide, asm, floats)
-    a, b = _both(a, b, w3, j + 3, values, left, slope, scale, stddev, tail, wide, asm, floats)
-    a, b = _both(a, b, w2, j + 2, values, left, slope, scale, stddev, tail, wide, asm, floats)
-    a, b = _both(a, b, w1, j + 1, values, left, slope, scale, stddev, tail, wide, asm, floats)
-    return _both(a, b, w0, j, values, left, slope, scale, stddev, tail, wide, asm, floats)
-
-
-@triton.jit
-def _joined(high, low):
-    """The lower 16 bits of two floats from 2^23 on, in one word."""
-    return (high.to(tl.uint32, bitcast=True) << 16) | (low.to(tl.uint32, bitcast=True) & 0xFFFF)
+    a, b = _both(a, b, w7, j + 7, values, left, slope, scale, stddev, tail, wide, asm)
+    a, b = _both(a, b, w6, j + 6, values, left, slope, scale, stddev, tail, wide, asm)
+    a, b = _both(a, b, w5, j + 5, values, left, slope, scale, stddev, tail, wide, asm)
+    a, b = _both(a, b, w4, j + 4, values, left, slope, scale, stddev, tail, wide, asm)
+    a, b = _both(a, b, w3, j + 3, values, left, slope, scale, stddev, tail, wide, asm)
+    a, b = _both(a, b, w2, j + 2, values, left, slope, scale, stddev, tail, wide, asm)
+    a, b = _both(a, b, w1, j + 1, values, left, slope, scale, stddev, tail, wide, asm)
+    return _both(a, b, w0, j, values, left, slope, scale, stddev, tail, wide, asm)
 
 
 @triton.jit
@@ -226,15 +198,15 @@ def _transposed(x, lane, warps: tl.constexpr, asm: tl.constexpr):
     return x
 
 
-_COUNTS = ["dimension", "tiles", "tile_from", "tile_to", "capacity", "one", "row_stride"]
+_COUNTS = ["dimension", "tiles", "tile_from", "tile_to", "capacity", "row_stride"]
 
 
 @triton.jit(do_not_specialize=_COUNTS)
 def _first(
     values, keys, scales, words, count, blocks, undecided,
-    dimension, tiles, tile_from, tile_to, capacity, slope, one, row_stride,
+    dimension, tiles, tile_from, tile_to, capacity, slope, row_stride,
     prepared: tl.constexpr, warps: tl.constexpr, repeat: tl.constexpr, tail: tl.constexpr,
-    wide: tl.constexpr, asm: tl.constexpr, floats: tl.constexpr, turns: tl.constexpr,
+    wide: tl.constexpr, asm: tl.constexpr, looped: tl.constexpr,
 ):  # fmt: skip
     """First decisions. Program (p, r) takes `repeat` times `warps` tiles of row r.
 
@@ -243,9 +215,8 @@ def _first(
     row = tl.program_id(1).to(tl.int64)
     index = tl.arange(0, 32 * warps)
     lane = index % 32
-    unit = tl.zeros((32 * warps,), tl.uint32) + one.to(tl.uint32)
     k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3 = prepared_words(
-        keys + row * prepared, unit
+        keys + row * prepared, tl.zeros((32 * warps,), tl.uint32)
     )
     scale, stddev = tl.load(scales), tl.load(scales + 1)
     for again in range(repeat):
@@ -256,35 +227,20 @@ def _first(
         left = dimension - first  # draw k counts where 32 k < left
         w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = main_block(
             (tile * 32 + lane).to(tl.uint32),
-            k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3,
-            unit, turns,
+            k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3, looped,
         )  # fmt: skip
-        if floats:
-            a = tl.full((32 * warps,), 8388608.0, tl.float32)
-            b = tl.full((32 * warps,), 8388608.0, tl.float32)
-            high, high_b = _eight_words(
-                w8, w9, w10, w11, w12, w13, w14, w15, 8, a, b, here, left, slope, scale, stddev,
-                tail, wide, asm, floats,
-            )  # fmt: skip
-            low, low_b = _eight_words(
-                w0, w1, w2, w3, w4, w5, w6, w7, 0, a, b, here, left, slope, scale, stddev,
-                tail, wide, asm, floats,
-            )  # fmt: skip
-            surely = _joined(high, low)
-            open_ = _joined(high_b, low_b) & ~surely
-        else:
-            a = tl.zeros((32 * warps,), tl.uint32)
-            b = tl.zeros((32 * warps,), tl.uint32)
-            a, b = _eight_words(
-                w8, w9, w10, w11, w12, w13, w14, w15, 8, a, b, here, left, slope, scale, stddev,
-                tail, wide, asm, floats,
-            )  # fmt: skip
-            a, b = _eight_words(
-                w0, w1, w2, w3, w4, w5, w6, w7, 0, a, b, here, left, slope, scale, stddev,
-                tail, wide, asm, floats,
-            )  # fmt: skip
-            surely = ~a
-            open_ = a & ~b
+        a = tl.zeros((32 * warps,), tl.uint32)
+        b = tl.zeros((32 * warps,), tl.uint32)
+        a, b = _eight_words(
+            w8, w9, w10, w11, w12, w13, w14, w15, 8, a, b, here, left, slope, scale, stddev,
+            tail, wide, asm,
+        )  # fmt: skip
+        a, b = _eight_words(
+            w0, w1, w2, w3, w4, w5, w6, w7, 0, a, b, here, left, slope, scale, stddev,
+            tail, wide, asm,
+        )  # fmt: skip
+        surely = ~a
+        open_ = a & ~b
         if tail:
             draws = tl.minimum(tl.maximum((left + 31) // 32, 0), 32)
             real = ((tl.full(draws.shape, 1, tl.int64) << draws) - 1).to(tl.uint32)
@@ -297,84 +253,6 @@ def _first(
         tl.store(undecided + slot, open_.to(tl.int32, bitcast=True), mask=listed)
         packed = _transposed(surely, lane, warps, asm)
         tl.store(words + (row * tiles + tile) * 32 + lane, packed.to(tl.int32, bitcast=True))
-
-
-@triton.jit(do_not_specialize=["tiles", "capacity", "row_stride"])
-def _second(
-    values, keys, scales, words, count, blocks, undecided, hard,
-    tiles, capacity, row_stride,
-    prepared: tl.constexpr, programs: tl.constexpr, width: tl.constexpr,
-):  # fmt: skip
-    """Settles what is listed, 64 further random bits against q in float64."""
-    scale, stddev, margin = tl.load(scales), tl.load(scales + 1), tl.load(scales + 2)
-    listed = tl.minimum(tl.load(count), capacity)
-    for start in range(tl.program_id(0) * width, listed, programs * width):
-        slot = start + tl.arange(0, width)
-        valid = slot < listed
-        place = tl.load(blocks + slot, mask=valid, other=0)
-        bits = tl.load(undecided + slot, mask=valid, other=0).to(tl.uint32, bitcast=True)
-        row, block = place // (tiles * 32), place % (tiles * 32)
-        key = keys + row * prepared
-        counter = block.to(tl.uint32)
-        k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3 = (
-            prepared_words(key, counter)
-        )
-        w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = main_block(
-            counter, k0, k1, k2, k3, k4, k5, k6, k7,
-            a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3, counter, 0,
-        )  # fmt: skip
-        while tl.max((bits != 0).to(tl.int32), axis=0) > 0:
-            lowest = bits & (~bits + 1)
-            draw = _place(lowest)
-            half = draw // 2
-            word = w0
-            word = tl.where(half == 1, w1, word)
-            word = tl.where(half == 2, w2, word)
-            word = tl.where(half == 3, w3, word)
-            word = tl.where(half == 4, w4, word)
-            word = tl.where(half == 5, w5, word)
-            word = tl.where(half == 6, w6, word)
-            word = tl.where(half == 7, w7, word)
-            word = tl.where(half == 8, w8, word)
-            word = tl.where(half == 9, w9, word)
-            word = tl.where(half == 10, w10, word)
-            word = tl.where(half == 11, w11, word)
-            word = tl.where(half == 12, w12, word)
-            word = tl.where(half == 13, w13, word)
-            word = tl.where(half == 14, w14, word)
-            word = tl.where(half == 15, w15, word)
-            word = tl.where(draw % 2 == 1, word >> 16, word & 0xFFFF)
-            coordinate = (block // 32) * 1024 + draw * 32 + block % 32
-            active = bits != 0
-            x = tl.load(values + row * row_stride + coordinate, mask=active, other=0.0)
-            z = x.to(tl.float64) * scale / stddev
-            further = extension(key, coordinate).to(tl.float64) * 5.421010862427522e-20
-            uniform = (word.to(tl.float64) + further) * 1.52587890625e-05
-            small = tl.exp(-2.0 * tl.abs(z))
-            distance = uniform - tl.where(z > 0.0, small, 1.0) / (1.0 + small)
-            one = active & (distance > margin)
-            target = (row * tiles * 32) + coordinate // 32
-            mark = (tl.full(word.shape, 1, tl.uint32) << (coordinate % 32).to(tl.uint32)).to(
-                tl.int32, bitcast=True
-            )
-            tl.atomic_or(words + target, mark, mask=one, sem="relaxed")
-            close = active & ~(tl.abs(distance) > margin)
-            slot_hard = tl.atomic_add(count + 1 + draw * 0, 1, mask=close, sem="relaxed")
-            kept = close & (slot_hard < capacity)
-            tl.store(hard + 3 * slot_hard, row, mask=kept)
-            tl.store(hard + 3 * slot_hard + 1, coordinate, mask=kept)
-            tl.store(hard + 3 * slot_hard + 2, word.to(tl.int64), mask=kept)
-            bits = bits ^ lowest
-
-
-@triton.jit
-def _place(lowest):
-    """The number of the one bit that is set."""
-    found = ((lowest & 0xAAAAAAAA) != 0).to(tl.int64)
-    found += 2 * ((lowest & 0xCCCCCCCC) != 0).to(tl.int64)
-    found += 4 * ((lowest & 0xF0F0F0F0) != 0).to(tl.int64)
-    found += 8 * ((lowest & 0xFF00FF00) != 0).to(tl.int64)
-    return found + 16 * ((lowest & 0xFFFF0000) != 0).to(tl.int64)
 
 
 def sample_rows(
@@ -466,13 +344,13 @@ class Drawing:
                 _first[(-(-(stop - start) // (warps * repeat)), clients)](
                     rows, self._keys, self._scales, self.words, self._count,
                     self._blocks, self._undecided, dimension, self._tiles, start, stop,
-                    self._capacity, self._slope, 1, rows.stride(0),
+                    self._capacity, self._slope, rows.stride(0),
                     prepared=PREPARED, warps=warps, repeat=repeat, tail=tail, wide=self._wide,
-                    asm=rows.is_cuda, floats=options.floats, turns=options.turns,
+                    asm=rows.is_cuda, looped=tail or options.looped,
                     num_warps=warps, enable_fp_fusion=False,
                 )  # fmt: skip
         settlers = _SETTLERS if rows.is_cuda else 1
-        _second[(settlers,)](
+        settle[(settlers,)](
             rows, self._keys, self._scales, self.words, self._count,
             self._blocks, self._undecided, self._hard, self._tiles, self._capacity, rows.stride(0),
             prepared=PREPARED, programs=settlers, width=_WIDTH,

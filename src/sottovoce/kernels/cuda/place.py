@@ -7,6 +7,8 @@ import torch
 
 from sottovoce.errors import ParameterError
 
+Tensor = torch.Tensor
+
 _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from sottovoce.domains import Vector
 from sottovoce.errors import DomainError
-from sottovoce.randomness import Keystream
+from sottovoce.randomness import Keystream, Spelled
 
 Codes = NDArray[np.uint8]
 
@@ -48,10 +48,23 @@ def sample_exponential_family(
         if not len(open_):
             continue
         open_ = open_ + start
-        uniform = (words[open_] + keystream.extensions(open_) * 2.0**-64) * _UNIT
-        codes[open_], undecided = _float_codes(tilts[open_], points, weights, uniform, uniform)
-        for i in open_[undecided].tolist():
-            codes[i] = exact_code(float(tilts[i]), points, weights, int(words[i]), i, keystream)
+        spelled = Spelled(open_, words[open_], keystream.extensions(open_))
+        codes[open_] = settled_codes(tilts[open_], points, weights, spelled, keystream)
+    return codes
+
+
+def settled_codes(
+    tilts: Vector, points: Vector, weights: Vector, spelled: Spelled, keystream: Keystream
+) -> Codes:
+    """The codes of coordinates that their draws have left open."""
+    codes = np.empty(len(tilts), dtype=np.uint8)
+    for start in range(0, len(tilts), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        uniform = (spelled.words[part] + spelled.extensions[part] * 2.0**-64) * _UNIT
+        codes[part], undecided = _float_codes(tilts[part], points, weights, uniform, uniform)
+        for k in (start + np.flatnonzero(undecided)).tolist():
+            word, i = int(spelled.words[k]), int(spelled.coordinates[k])
+            codes[k] = exact_code(float(tilts[k]), points, weights, word, i, keystream)
     return codes
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from sottovoce.domains import Vector
 from sottovoce.errors import DomainError
-from sottovoce.randomness import Keystream
+from sottovoce.randomness import Keystream, Spelled
 
 Codes = NDArray[np.uint8]
 
@@ -54,14 +54,27 @@ def sample_table(
         if not len(open_):
             continue
         open_ = open_ + start
-        uniform = (words[open_] + keystream.extensions(open_) * 2.0**-64) * _UNIT
-        codes[open_], undecided = _float_codes(
-            positions[open_], knots, thresholds, uniform, uniform
+        spelled = Spelled(open_, words[open_], keystream.extensions(open_))
+        codes[open_] = settled_codes(
+            positions[open_], knots, thresholds, cumulative, spelled, keystream
         )
-        for i in open_[undecided].tolist():
-            codes[i] = exact_code(
-                float(positions[i]), knots, cumulative, int(words[i]), i, keystream
-            )
+    return codes
+
+
+def settled_codes(
+    positions: Vector,
+    knots: Vector,
+    thresholds: Vector,
+    cumulative: tuple[tuple[int, ...], ...],
+    spelled: Spelled,
+    keystream: Keystream,
+) -> Codes:
+    """The codes of coordinates that their draws have left open."""
+    uniform = (spelled.words + spelled.extensions * 2.0**-64) * _UNIT
+    codes, undecided = _float_codes(positions, knots, thresholds, uniform, uniform)
+    for k in np.flatnonzero(undecided).tolist():
+        word, i = int(spelled.words[k]), int(spelled.coordinates[k])
+        codes[k] = exact_code(float(positions[k]), knots, cumulative, word, i, keystream)
     return codes
 
 
