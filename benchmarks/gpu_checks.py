@@ -33,7 +33,7 @@ from sottovoce.wire.privatise import privatise
 
 TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 SIZES = (1, 7, 8, 31, 33, 1023, 1024, 1025, 4096, 5003, 300_001)
-VARIANTS = (Options(), Options(repeat=8), Options(warps=8, repeat=2), Options(looped=True))
+VARIANTS = (Options(), Options(repeat=8), Options(warps=8, repeat=2))
 COUNT_SHAPES = ((128, 4), (256, 4))
 GIVEN: dict[str, tuple[str, dict[str, Any], str]] = {
     **{

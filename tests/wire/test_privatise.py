@@ -1,6 +1,8 @@
 """Clipping on the way gives the bytes of clipping first."""
 
 import importlib.util
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -159,3 +161,9 @@ def test_tensors_on_a_device_need_triton(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     with pytest.raises(ParameterError, match=r"pip install triton.*\.cpu\(\)"):
         privatise(mechanism, OnDevice(), Keystream(KEY))
+
+
+def test_the_example_of_the_documentation_runs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    exec(example, {})

@@ -54,7 +54,6 @@ class Options(NamedTuple):
 
     warps: int = 4
     repeat: int = 4  # tiles of a warp, one after the other
-    looped: bool = False  # rounds of ChaCha20 in a loop: compiles in seconds
 
 
 @triton.jit
@@ -206,7 +205,7 @@ def _first(
     values, keys, scales, words, count, blocks, undecided,
     dimension, tiles, tile_from, tile_to, capacity, slope, row_stride,
     prepared: tl.constexpr, warps: tl.constexpr, repeat: tl.constexpr, tail: tl.constexpr,
-    wide: tl.constexpr, asm: tl.constexpr, looped: tl.constexpr,
+    wide: tl.constexpr, asm: tl.constexpr,
 ):  # fmt: skip
     """First decisions. Program (p, r) takes `repeat` times `warps` tiles of row r.
 
@@ -227,7 +226,7 @@ def _first(
         left = dimension - first  # draw k counts where 32 k < left
         w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = main_block(
             (tile * 32 + lane).to(tl.uint32),
-            k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3, looped,
+            k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3,
         )  # fmt: skip
         a = tl.zeros((32 * warps,), tl.uint32)
         b = tl.zeros((32 * warps,), tl.uint32)
@@ -346,7 +345,7 @@ class Drawing:
                     self._blocks, self._undecided, dimension, self._tiles, start, stop,
                     self._capacity, self._slope, rows.stride(0),
                     prepared=PREPARED, warps=warps, repeat=repeat, tail=tail, wide=self._wide,
-                    asm=rows.is_cuda, looped=tail or options.looped,
+                    asm=rows.is_cuda,
                     num_warps=warps, enable_fp_fusion=False,
                 )  # fmt: skip
         settlers = _SETTLERS if rows.is_cuda else 1

@@ -33,7 +33,7 @@ def settle(
         )
         w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = main_block(
             counter, k0, k1, k2, k3, k4, k5, k6, k7,
-            a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3, True,
+            a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3,
         )  # fmt: skip
         while tl.max((bits != 0).to(tl.int32), axis=0) > 0:
             lowest = bits & (~bits + 1)
