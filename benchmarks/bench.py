@@ -11,6 +11,7 @@ import argparse
 import datetime
 import itertools
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -289,7 +290,16 @@ def _output(script: str, about: str) -> Iterator[str]:
 
 def _printed(command: list[str]) -> str:
     """What a process of its own prints; one that fails ends everything."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=_HERE.parent)
+    # Whoever measures peers may have an interpreter that never heard of us.
+    paths = [str(_HERE.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=_HERE.parent,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )
     if done.returncode:
         what = f"{done.stdout[-500:]}{done.stderr[-2000:]}"
         raise WrongResult(f"{' '.join(command)} failed: {what}")
