@@ -5,8 +5,8 @@
 #include "native.h"
 
 struct sv_buffers {
-    Py_buffer held[32];
-    uint8_t *start[32];
+    Py_buffer held[SV_BITS_BATCH];
+    uint8_t *start[SV_BITS_BATCH];
     int count;
 };
 

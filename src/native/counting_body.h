@@ -57,15 +57,24 @@ INLINE void count_column(uint8_t *const *planes, int used, const uint8_t *const 
     }
 }
 
+#define STRIP ((size_t)2048) /* bytes */
+
 static void count_bits(uint8_t *const *planes, int used, const uint8_t *const *payloads, int count,
                        size_t begin, size_t end)
 {
-    size_t at = begin;
-    if (count == SV_BATCH)
-        for (; at + WIDE <= end; at += WIDE)
-            count_column(planes, used, payloads, SV_BATCH, at, WIDE);
-    for (; at < end; at += WIDE)
-        count_column(planes, used, payloads, count, at, end - at);
+    /* Strips so narrow that their planes stay in the first cache while payloads stream by. */
+    for (size_t strip = begin; strip < end; strip += STRIP) {
+        const size_t stop = end - strip < STRIP ? end : strip + STRIP;
+        for (int k = 0; k < count; k += SV_BATCH) {
+            const int some = count - k < SV_BATCH ? count - k : SV_BATCH;
+            size_t at = strip;
+            if (some == SV_BATCH)
+                for (; at + WIDE <= stop; at += WIDE)
+                    count_column(planes, used, payloads + k, SV_BATCH, at, WIDE);
+            for (; at < stop; at += WIDE)
+                count_column(planes, used, payloads + k, some, at, stop - at);
+        }
+    }
 }
 
 static void read_counts(const uint8_t *const *planes, int used, size_t first, size_t count,

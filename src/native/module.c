@@ -6,7 +6,7 @@ no state. They may be called from several threads. */
 #include "native.h"
 
 /* One more whenever what a function takes has another meaning: sottovoce/native.py has the same. */
-#define SV_INTERFACE 1
+#define SV_INTERFACE 2
 
 int sv_best_level(void)
 {

@@ -5,7 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SV_BATCH 16 /* payloads that are added up at once */
+#define SV_BATCH 16      /* payloads that are added up at once */
+#define SV_BITS_BATCH 64 /* and of one bit */
 
 struct sv_server {
     /* H D v in place, not scaled, for 2^k >= 64 numbers; D negates where a packed sign is 1, and is
@@ -27,7 +28,7 @@ struct sv_server {
     /* The largest of `count` packed codes of up to 8 bits. */
     uint32_t (*largest8)(const uint8_t *payload, size_t count, int bits);
 
-    /* Adds the bits of `count` <= 16 payloads to a number in every position: bit k of it is in
+    /* Adds the bits of `count` <= 64 payloads to a number in every position: bit k of it is in
        planes[k], and there are `used` >= 5 of them. Bytes begin ... end - 1; a plane is longer, up
        to a multiple of 64 bytes. */
     void (*count_bits)(uint8_t *const *planes, int used, const uint8_t *const *payloads, int count,

@@ -37,7 +37,7 @@ static PyObject *count_bits(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "iOOnn", &level, &of_planes, &of_payloads, &begin, &end) ||
         sv_checked_level(level) < 0 || sv_hold(&planes, of_planes, 32, PyBUF_WRITABLE) < 0)
         return NULL;
-    if (sv_hold(&payloads, of_payloads, SV_BATCH, PyBUF_SIMPLE) < 0) {
+    if (sv_hold(&payloads, of_payloads, SV_BITS_BATCH, PyBUF_SIMPLE) < 0) {
         sv_let_go(&planes);
         return NULL;
     }

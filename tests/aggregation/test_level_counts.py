@@ -54,7 +54,7 @@ def test_codes_are_counted(kernels: str, levels: int, dimension: int) -> None:
 
 @pytest.mark.parametrize("kernels", native.levels())
 @pytest.mark.parametrize("levels", LEVELS)
-@pytest.mark.parametrize("clients", [0, 1, 15, 16, 17, 255, 256, 257, 600])
+@pytest.mark.parametrize("clients", [0, 1, 15, 16, 17, 63, 64, 65, 255, 256, 257, 600])
 def test_any_number_of_clients_is_counted(kernels: str, levels: int, clients: int) -> None:
     """Counters of one byte end at 255."""
     rows = some_codes(clients, 131, levels)
@@ -169,3 +169,17 @@ def test_memory_does_not_grow_with_clients(levels: int, vectors: float) -> None:
     finally:
         tracemalloc.stop()
     assert held < vectors * 8 * dimension
+
+
+@pytest.mark.parametrize("level", native.levels())
+def test_many_bits_of_many_clients_are_counted_strip_by_strip(level: str) -> None:
+    dimension, clients = 40_003, 150  # more bytes than a strip, and more clients than a batch
+    bits = np.random.default_rng(3).integers(0, 2, (clients, dimension), dtype=np.uint8)
+    payloads = np.packbits(bits, axis=1, bitorder="little")
+    with native.using(level):
+        alone, together = LevelCounts(dimension, 2), LevelCounts(dimension, 2)
+        for payload in payloads:
+            alone.add(PackedCodes(payload.tobytes(), count=dimension, levels=2))
+        together.add_rows(payloads)
+        for counts in (alone, together):
+            np.testing.assert_array_equal(counts.counts()[0], bits.sum(axis=0))

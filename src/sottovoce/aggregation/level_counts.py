@@ -21,6 +21,7 @@ from sottovoce.wire.packing import Octets, PackedCodes, check_rows, packed_size,
 MAX_LEVELS: Final = 16
 MAX_CLIENTS: Final = 2**32 - 1
 BATCH: Final = 16  # payloads added up at once
+BITS_BATCH: Final = 64  # and of one bit
 _LEAST_BYTES = 1 << 16  # of each payload, for a thread of its own
 _LINE = 64
 _BYTE = 255
@@ -57,7 +58,7 @@ class LevelCounts:
         self._expect(1)
         self._waiting.append(packed.payload)
         self.received += 1
-        if len(self._waiting) == BATCH:
+        if len(self._waiting) == self._tally.batch:
             self._flush()
 
     def add_rows(self, payloads: NDArray[np.uint8]) -> None:
@@ -65,8 +66,8 @@ class LevelCounts:
         check_rows(payloads, count=self._dimension, levels=self._levels)
         self._expect(len(payloads))
         rows: list[Octets] = list(np.ascontiguousarray(payloads))
-        for start in range(0, len(rows), BATCH):
-            self._tally.add(rows[start : start + BATCH])
+        for start in range(0, len(rows), self._tally.batch):
+            self._tally.add(rows[start : start + self._tally.batch])
         self.received += len(rows)
 
     def counts(self) -> Counts:
@@ -110,6 +111,8 @@ class LevelCounts:
 class _BitPlanes:
     """Counts of one bit: coordinate i's count has its bit k at bit i of plane k."""
 
+    batch: Final = BITS_BATCH
+
     def __init__(self, dimension: int, kernels: Native, threads: int | None) -> None:
         self.kernels, self._threads = kernels, threads
         self._size = packed_size(dimension, 1)
@@ -142,6 +145,8 @@ class _ByteCounters:
     The kernels count codes of 2 and 4 bits where they lie in their bytes: counter [j, s, i] is for
     code `per` * i + s. Everything else has one counter after the other.
     """
+
+    batch: Final = BATCH
 
     def __init__(
         self, dimension: int, levels: int, kernels: Native | None, threads: int | None
