@@ -31,6 +31,14 @@ every_level = pytest.mark.parametrize("level", native.levels())
 needs_the_extension = pytest.mark.skipif(not BUILT, reason="the extension is not built")
 
 
+@pytest.mark.skipif(
+    not any(map(shutil.which, ("gcc", "clang"))), reason="no C compiler: numpy does the work"
+)
+def test_where_there_is_a_compiler_the_extension_is_built() -> None:
+    """Or else every test of the C kernels would be skipped, and a broken build go unseen."""
+    assert BUILT, "build it: python setup.py build_ext --inplace, and read what the compiler says"
+
+
 def family_codes(values: Any) -> Any:
     design = gauss_hermite(4)
     return sample_exponential_family(
