@@ -35,8 +35,8 @@ def _layout(dimension: int) -> Layout:
     "seeded_step",
     summary="16 bytes in all with a pure epsilon between any two vectors: to be shuffled",
     examples=[
-        {"epsilon": 2.0, "length": "kept", "generator": "chacha20-1", "timing": "variable"},
-        {"epsilon": 5.0, "length": "scaled", "generator": "chacha20-1", "timing": "variable"},
+        {"epsilon": 2.0, "length": "kept", "generator": "auto", "timing": "auto"},
+        {"epsilon": 5.0, "length": "scaled", "generator": "auto", "timing": "auto"},
     ],
     example_domain=L2Ball(dimension=8, radius=1.0),
     knob=Knob(parameter="epsilon", more_private="smaller", ends=(10.0, 1e-6)),
@@ -148,8 +148,8 @@ class SeededStep:
         """What a sign decodes to, before it is folded."""
         return self.input_domain.radius / self.choice().mean_score
 
-    def signs(self, codes: Codes) -> NDArray[np.uint8]:
-        return self.layout().signs(codes)
+    def signs(self, messages: Codes) -> NDArray[np.uint8]:
+        return self.layout().signs(messages)
 
     def decode(self, codes: Codes) -> Vector:
         return self.layout().decoded(codes, self.magnitude)
