@@ -31,6 +31,7 @@ import numpy as np
 
 from sottovoce import parameters
 from sottovoce.domains import Vector
+from sottovoce.design.tilted_seeds import timing_loss
 from sottovoce.errors import ParameterError
 from sottovoce.privacy.conversion import golden_section
 
@@ -78,6 +79,11 @@ class SteppedSeeds:
     def tries(self) -> int:
         """J, candidates at most."""
         return 1 + math.ceil(math.log(_FAILURE) / math.log1p(-min(self.normalisers[0], 0.999)))
+
+    @property
+    def timing_loss(self) -> float:
+        """What the number of tries tells, if it is seen."""
+        return timing_loss(*self.normalisers, self.tries)
 
     @property
     def mean_score(self) -> float:
