@@ -30,8 +30,8 @@ from functools import lru_cache
 import numpy as np
 
 from sottovoce import parameters
-from sottovoce.domains import Vector
 from sottovoce.design.tilted_seeds import timing_loss
+from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError
 from sottovoce.privacy.conversion import golden_section
 
@@ -160,6 +160,7 @@ def _gaussian_normaliser(contrast: float, cut: float, width: float) -> float:
     return least + (1.0 - least) * _upper(cut / math.sqrt(1.0 + width**2))
 
 
+@lru_cache(maxsize=4096)
 def _normalisers(contrast: float, cut: float, num_signs: int) -> tuple[float, float]:
     width = _WIDTH * peak(num_signs)
     below, above = _deviations(cut, width, peak(num_signs))
