@@ -316,6 +316,16 @@ MECHANISMS: list[tuple[str, dict[str, Any], str]] = [
         },
         "box",
     ),
+    (
+        "seeded_sign",
+        {"noise_multiplier": 0.5, "blocks": 4, "generator": "auto", "timing": "auto"},
+        "l2",
+    ),
+    (
+        "seeded_step",
+        {"epsilon": 4.0, "length": "kept", "generator": "auto", "timing": "constant"},
+        "l2",
+    ),
 ]
 
 

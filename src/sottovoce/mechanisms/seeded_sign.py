@@ -13,12 +13,12 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.design.tilted_seeds import TiltedSeeds, tilted_seeds
 from sottovoce.domains import Domain, L2Ball, Vector, require_l2_ball
 from sottovoce.errors import ParameterError
-from sottovoce.kernels import seeded
 from sottovoce.mechanisms import seeds
 from sottovoce.mechanisms.mechanism import Codes, JointLaw, LevelCodes, MomentLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.mechanisms.seeds import (
     LARGEST_WEIGHT,
+    ON_CPU,
     WORDS_PER_TRY,
     Layout,
     Scorer,
@@ -161,9 +161,9 @@ class SeededSign:
         return self.layout().code_format()
 
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint32]:
-        return self.search(self.weights(self.input_domain.check(values)), keystream)
+        return self.search(self.input_domain.check(values), keystream)
 
-    def weights(self, vector: Vector) -> list[Tilts]:
+    def tilts(self, vector: Vector) -> list[Tilts]:
         """The tilts of each block in whole multiples of a step."""
         spread = self.layout().spread(vector)
         return [self._block_tilts(spread[start:end]) for start, end in self.layout().bounds]
@@ -190,17 +190,16 @@ class SeededSign:
         return _CLAMP * reach / (math.sqrt(self.layout().num_signs) * LARGEST_WEIGHT)
 
     def search(
-        self,
-        blocks: list[Tilts],
-        keystream: Keystream,
-        scorer: Scorer = seeded.scores,
+        self, vector: Vector, keystream: Keystream, scorer: Scorer = ON_CPU
     ) -> NDArray[np.uint32]:
-        """The codes of the seeds that rejection finds for the tilts of each block."""
+        """The codes of the seeds that rejection finds, one for each block."""
         choice = self.choice()
         words = keystream.words(WORDS_PER_TRY * choice.tries * self.blocks)
         found = []
         for tries, tilts in zip(
-            words.reshape(self.blocks, choice.tries, WORDS_PER_TRY), blocks, strict=True
+            words.reshape(self.blocks, choice.tries, WORDS_PER_TRY),
+            self.tilts(vector),
+            strict=True,
         ):
             accept = partial(_acceptance, choice, tilts)
             found.append(
@@ -221,7 +220,7 @@ class SeededSign:
 
     def law(self, values: ArrayLike) -> JointLaw | MomentLaw:
         """The whole law if there are few signs; else moments, up to what truncation leaves."""
-        blocks = self.weights(self.input_domain.check(values))
+        blocks = self.tilts(self.input_domain.check(values))
         layout = self.layout()
         if layout.num_signs <= _JOINT_SIGNS:
             return self._joint_law(blocks)

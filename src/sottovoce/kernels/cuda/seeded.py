@@ -6,6 +6,8 @@ each other hold the same block of different seeds, so that they read the same we
 over at most 64 blocks is below 2^30; lanes are added in 64 bits, in whatever order, exactly.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 import triton
@@ -131,6 +133,25 @@ def scores(seeds: NDArray[np.uint8], weights: torch.Tensor) -> torch.Tensor:
             prepared=PREPARED, lanes=_LANES, group=group, num_warps=_WARPS,
         )  # fmt: skip
     return 2 * sums - weights.sum(dtype=torch.int64)
+
+
+def scores_on(
+    device: torch.device,
+) -> Callable[[NDArray[np.uint8], NDArray[np.int16]], NDArray[np.int64]]:
+    """The same for weights on the CPU, which go to the device once for all their candidates."""
+    placed_weights: list[tuple[NDArray[np.int16], torch.Tensor]] = []
+
+    def score(seeds: NDArray[np.uint8], weights: NDArray[np.int16]) -> NDArray[np.int64]:
+        if not placed_weights or placed_weights[0][0] is not weights:
+            placed_weights[:] = [(weights, torch.from_numpy(weights).to(device))]
+        return np.asarray(scores(seeds, placed_weights[0][1]).cpu().numpy())
+
+    return score
+
+
+def placed_bytes(payload: bytes, device: torch.device) -> torch.Tensor:
+    """Bytes as a uint8 tensor on the device."""
+    return torch.frombuffer(bytearray(payload), dtype=torch.uint8).to(device)
 
 
 def sign_rows(
