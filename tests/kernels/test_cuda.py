@@ -209,9 +209,10 @@ def test_signs_of_seeds_are_counted_on_the_device() -> None:
 
 def test_seeds_and_weights_that_are_none_are_refused() -> None:
     seeds, weights = np.zeros((2, 16), dtype=np.uint8), torch.ones(8, dtype=torch.int16)
-    for bad in (weights.int(), weights[None], weights[::2]):
+    placed = weights.to(DEVICE)
+    for bad in (placed.int(), placed[None], placed[::2]):
         with pytest.raises(ParameterError, match="vector of int16"):
-            cuda_seeded.scores(seeds, bad.to(DEVICE))
+            cuda_seeded.scores(seeds, bad)
     with pytest.raises(ParameterError, match="of shape"):
         cuda_seeded.scores(seeds[:, :15], weights.to(DEVICE))
     with pytest.raises(ParameterError, match="a seed has 16 bytes, got 17"):

@@ -1,6 +1,7 @@
 """Sixteen bytes for a whole vector: the one-bit mechanism's signs, named by a seed."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import ClassVar
@@ -20,6 +21,7 @@ from sottovoce.mechanisms.seeds import (
     LARGEST_WEIGHT,
     ON_CPU,
     WORDS_PER_TRY,
+    Grid,
     Layout,
     Scorer,
     Tilts,
@@ -161,23 +163,27 @@ class SeededSign:
         return self.layout().code_format()
 
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint32]:
-        return self.search(self.input_domain.check(values), keystream)
+        return self.search(self.tilts(self.input_domain.check(values)), keystream)
 
     def tilts(self, vector: Vector) -> list[Tilts]:
         """The tilts of each block in whole multiples of a step."""
-        spread = self.layout().spread(vector)
-        return [self._block_tilts(spread[start:end]) for start, end in self.layout().bounds]
+        spread, found = self.layout().spread(vector), []
+        for start, end in self.layout().bounds:
+            block = spread[start:end]
+            largest = max(float(block.max()), -float(block.min()))
+            found.append(quantised(block, self.grid(self.input_domain.norm(block), largest)))
+        return found
 
-    def _block_tilts(self, values: Vector) -> Tilts:
-        norm = self.input_domain.norm(values) / self.noise_stddev
-        scale = min(1.0, self._clip() / norm) * (1.0 - 2.0**-40) if norm > 0.0 else 1.0
-        per_unit = scale / self.noise_stddev
-        public = self._step()
+    def grid(self, norm: float, largest: float) -> Grid:
+        """How a block of this norm and largest magnitude is clipped and rounded."""
+        length = norm / self.noise_stddev
+        scale = min(1.0, self._clip() / length) * (1.0 - 2.0**-40) if length > 0.0 else 1.0
+        per_unit, public = scale / self.noise_stddev, self._step()
         if public > 0.0:  # the same rounding for neighbours, and no more than to the nearest
-            return quantised(values, per_unit, public, np.rint)
-        largest = max(float(values.max()), -float(values.min())) * per_unit
+            return Grid(per_unit=per_unit, step=public, nearest=True)
         # Truncated, tilts get shorter, never longer.
-        return quantised(values, per_unit, largest / LARGEST_WEIGHT * (1.0 + 2.0**-40), np.trunc)
+        step = largest * per_unit / LARGEST_WEIGHT * (1.0 + 2.0**-40)
+        return Grid(per_unit=per_unit, step=step, nearest=False)
 
     def _step(self) -> float:
         """What tilts are rounded to if neighbours share records; 0 if each has a step of its own.
@@ -190,16 +196,14 @@ class SeededSign:
         return _CLAMP * reach / (math.sqrt(self.layout().num_signs) * LARGEST_WEIGHT)
 
     def search(
-        self, vector: Vector, keystream: Keystream, scorer: Scorer = ON_CPU
+        self, blocks: Sequence[Tilts], keystream: Keystream, scorer: Scorer = ON_CPU
     ) -> NDArray[np.uint32]:
-        """The codes of the seeds that rejection finds, one for each block."""
+        """The codes of the seeds that rejection finds for the tilts of each block."""
         choice = self.choice()
         words = keystream.words(WORDS_PER_TRY * choice.tries * self.blocks)
         found = []
         for tries, tilts in zip(
-            words.reshape(self.blocks, choice.tries, WORDS_PER_TRY),
-            self.tilts(vector),
-            strict=True,
+            words.reshape(self.blocks, choice.tries, WORDS_PER_TRY), blocks, strict=True
         ):
             accept = partial(_acceptance, choice, tilts)
             found.append(

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +23,7 @@ from sottovoce.mechanisms.mechanism import LevelCodes, level_indices
 
 Weights = NDArray[np.int16]
 Signs = NDArray[np.uint8]  # packed: bit 1 is +1
-Score = Callable[[NDArray[np.uint8], Weights], NDArray[np.int64]]
+Score = Callable[[NDArray[np.uint8], Any], NDArray[np.int64]]
 Words = NDArray[np.uint64]
 
 GENERATORS = (seeded.GENERATOR,)
@@ -142,31 +143,46 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tilts:
-    """Tilts z = step * weights, and sum log cosh z_i."""
+class Grid:
+    """How values become weights: tilts are per_unit times values, in multiples of a step.
 
-    weights: Weights
+    They are rounded to the `nearest` multiple, or else towards 0.
+    """
+
+    per_unit: float
+    step: float
+    nearest: bool
+
+    @property
+    def vanishes(self) -> bool:
+        """Whether all tilts are as good as 0."""
+        return self.step < _LEAST_STEP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tilts:
+    """Tilts z = step * weights, and sum log cosh z_i; the weights lie where they are scored."""
+
+    weights: Any
     step: float
     log_cosh_sum: float
 
 
-def quantised(
-    values: Vector, per_unit: float, step: float, rounded: Callable[..., Vector]
-) -> Tilts:
-    """The tilts per_unit * values, rounded to multiples of `step` and cut off at the largest."""
+def quantised(values: Vector, grid: Grid) -> Tilts:
+    """The tilts of some values, cut off at the largest weight."""
     weights = np.zeros(len(values), dtype=np.int16)
     total = 0.0
-    if step < _LEAST_STEP:  # as good as 0
+    if grid.vanishes:
         return Tilts(weights=weights, step=0.0, log_cosh_sum=0.0)
     for start in range(0, len(values), _CHUNK):
         part = slice(start, start + _CHUNK)
-        whole = values[part] * (per_unit / step)
+        whole = values[part] * (grid.per_unit / grid.step)
         np.clip(whole, -LARGEST_WEIGHT, LARGEST_WEIGHT, out=whole)
-        rounded(whole, out=whole)
+        (np.rint if grid.nearest else np.trunc)(whole, out=whole)
         weights[part] = whole
-        whole *= step
+        whole *= grid.step
         total += _log_cosh_sum(whole)
-    return Tilts(weights=weights, step=step, log_cosh_sum=total)
+    return Tilts(weights=weights, step=grid.step, log_cosh_sum=total)
 
 
 def _log_cosh_sum(tilts: Vector) -> float:
@@ -202,7 +218,7 @@ def as_codes(seeds: list[bytes]) -> NDArray[np.uint32]:
 
 
 def chosen_seed(
-    weights: Weights,
+    weights: Any,
     accept: Callable[[NDArray[np.int64]], Vector],
     words: Words,
     *,

@@ -8,11 +8,17 @@ from sottovoce.domains import Box, Domain, L2Ball
 from sottovoce.errors import DomainError, ParameterError
 from sottovoce.kernels.cuda.grid_noise import Clip, sample_grid
 from sottovoce.kernels.cuda.ladder import sample_exponential_family, sample_table, with_codes
-from sottovoce.kernels.cuda.norm import check_finite, clipped, projected
+from sottovoce.kernels.cuda.norm import check_finite, clipped, norm, projected
 from sottovoce.kernels.cuda.one_bit import sample_rows
 from sottovoce.kernels.cuda.packing import pack
 from sottovoce.kernels.cuda.place import Tensor, checked
-from sottovoce.kernels.cuda.seeded import placed_bytes, scores_on
+from sottovoce.kernels.cuda.seeded import (
+    largest_of,
+    placed_bytes,
+    quantised,
+    scores_on,
+    scores_there,
+)
 from sottovoce.kernels.ladder import Affine
 from sottovoce.mechanisms.finite_channel import TableMechanism
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
@@ -21,7 +27,7 @@ from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rounded_noise import RoundedNoise, reach
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeded_step import SeededStep
-from sottovoce.mechanisms.seeds import Scorer
+from sottovoce.mechanisms.seeds import Scorer, Tilts
 from sottovoce.noises.chords import CELL_BITS, LEAST_BITS, chords, slack_of
 from sottovoce.noises.rounded import settled_codes
 from sottovoce.randomness import Keystream
@@ -109,11 +115,31 @@ def _rounded_noise(mechanism: RoundedNoise, values: Tensor, keystream: Keystream
 
 
 def _seeded(mechanism: SeededSign | SeededStep, values: Tensor, keystream: Keystream) -> Tensor:
-    """Candidates are scored on the device; the rest is a few passes and is left to the CPU."""
-    vector = mechanism.input_domain.project(values.double().cpu().numpy())
-    scorer = Scorer(score=scores_on(values.device), together=_SCORED_TOGETHER)
-    codes = mechanism.search(vector, keystream, scorer)
+    """Candidates are scored on the device, where the weights of long vectors are made as well."""
+    scorer = Scorer(score=scores_there, together=_SCORED_TOGETHER)
+    if isinstance(mechanism, SeededSign) and mechanism.layout().copies == 1:
+        vector = projected(values, mechanism.input_domain)
+        codes = mechanism.search(_tilts(mechanism, vector), keystream, scorer)
+    else:
+        placing = Scorer(score=scores_on(values.device), together=_SCORED_TOGETHER)
+        own = mechanism.input_domain.project(values.double().cpu().numpy())
+        if isinstance(mechanism, SeededSign):
+            codes = mechanism.search(mechanism.tilts(own), keystream, placing)
+        else:
+            codes = mechanism.search(own, keystream, placing)
     return placed_bytes(packing.pack(codes, mechanism.code_format().bits), values.device)
+
+
+def _tilts(mechanism: SeededSign, vector: Tensor) -> list[Tilts]:
+    found = []
+    for start, end in mechanism.layout().bounds:
+        block = vector[start:end]
+        grid = mechanism.grid(norm(block), largest_of(block))
+        step = 0.0 if grid.vanishes else grid.step
+        ratio = 0.0 if grid.vanishes else grid.per_unit / grid.step
+        weights, total = quantised(block, ratio, step, nearest=grid.nearest)
+        found.append(Tilts(weights=weights, step=step, log_cosh_sum=total))
+    return found
 
 
 def _bits(levels: int) -> int:

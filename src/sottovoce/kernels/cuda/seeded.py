@@ -25,6 +25,7 @@ _LANES, _WARPS = 128, 4
 _GROUP = 32  # seeds side by side
 _MOST_ROWS = 65535
 _MOST_BLOCKS = 64  # that a lane adds up in 32 bits
+_LARGEST_WEIGHT = 32_767.0
 _ENOUGH = 4096  # programs that keep a device busy
 
 
@@ -147,6 +148,29 @@ def scores_on(
         return np.asarray(scores(seeds, placed_weights[0][1]).cpu().numpy())
 
     return score
+
+
+def scores_there(seeds: NDArray[np.uint8], weights: torch.Tensor) -> NDArray[np.int64]:
+    """The scores for weights on a device, brought back."""
+    return np.asarray(scores(seeds, weights).cpu().numpy())
+
+
+def largest_of(values: torch.Tensor) -> float:
+    """The largest magnitude."""
+    low, high = torch.aminmax(values)
+    return max(float(high), -float(low))
+
+
+def quantised(
+    values: torch.Tensor, ratio: float, step: float, *, nearest: bool
+) -> tuple[torch.Tensor, float]:
+    """Values times `ratio` as int16 weights, rounded or truncated, and sum log cosh(step w)."""
+    whole = (values.double() * ratio).clamp_(-_LARGEST_WEIGHT, _LARGEST_WEIGHT)
+    whole = whole.round_() if nearest else whole.trunc_()
+    weights = whole.to(torch.int16)
+    # log cosh z = -log(1 - tanh(z)^2)/2, in which nothing cancels for the small z there are.
+    slopes = whole.mul_(step).tanh_()
+    return weights, -0.5 * float(torch.log1p(-slopes * slopes).sum())
 
 
 def placed_bytes(payload: bytes, device: torch.device) -> torch.Tensor:
