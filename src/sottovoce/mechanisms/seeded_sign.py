@@ -48,14 +48,23 @@ def _automatic_blocks(domain: Domain, given: Parameters) -> int:
     ball = require_l2_ball(domain)
     reach = ball.records / parameters.noise_multiplier(given["noise_multiplier"])
     blocks = max(1, math.ceil((reach / _REACH) ** 2 * (1.0 - 1e-9)))
-    while blocks <= MAX_BLOCKS and _block_reach(_layout(ball.dimension, blocks), reach) > _REACH:
-        blocks += max(1, blocks // 50)
+    while blocks <= MAX_BLOCKS and not _holds(ball.dimension, blocks, reach):
+        blocks += 1
     if blocks > MAX_BLOCKS:
         raise ParameterError(
             f"an update {reach:.4g} noise widths long would take more than {MAX_BLOCKS} seeds; use "
             "mechanism 'gauss_hermite' with levels = 2"
         )
     return blocks
+
+
+def _holds(dimension: int, blocks: int, reach: float) -> bool:
+    """Whether there are so many blocks of so few signs, each short enough."""
+    try:
+        layout = _layout(dimension, blocks)
+    except ParameterError:  # blocks of whole bytes leave some without a sign
+        return False
+    return _block_reach(layout, reach) <= _REACH
 
 
 def _ends(domain: Domain, given: Parameters) -> tuple[float, float]:
