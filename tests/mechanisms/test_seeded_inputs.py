@@ -160,7 +160,7 @@ def test_too_few_blocks_are_refused_with_a_number_that_works(
     noise = noise_multiplier * records
     if 1.0 / noise_multiplier < 2.0:
         noise *= 0.5
-    with pytest.raises(ParameterError, match="use blocks = |use mechanism") as refused:
+    with pytest.raises(ParameterError, match=r"use blocks = |use mechanism") as refused:
         sign(domain, noise_multiplier=noise)
     named = re.search(r"use blocks = (\d+)", str(refused.value))
     if named is None:  # blocks of a few signs each would be too uneven
