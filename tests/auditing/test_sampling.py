@@ -59,9 +59,14 @@ def test_every_registered_example_passes_a_short_audit(
     adjacency: Adjacency,
 ) -> None:
     mechanism = registration.build(dataclasses.replace(domain, dimension=2), example)
-    slow = registration.kind in ("cldp", "staircase", "no_privacy")
+    draws = {"cldp": 2_000, "staircase": 2_000, "no_privacy": 2_000}
+    draws |= {"seeded_sign": 600, "seeded_step": 600}  # milliseconds each
     verdict = audit_by_sampling(
-        mechanism, adjacency, delta=1e-5, draws=2_000 if slow else 20_000, confidence=0.999999
+        mechanism,
+        adjacency,
+        delta=1e-5,
+        draws=draws.get(registration.kind, 20_000),
+        confidence=0.999999,
     )
     assert not verdict.violated, verdict.finding
     assert verdict.adjacency is adjacency
