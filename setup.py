@@ -22,6 +22,7 @@ setup(
                     "buffers",
                     "sampling",
                     "extension",
+                    "seeded",
                     "server",
                     "packing",
                     "sums",

@@ -157,10 +157,18 @@ def arguments() -> dict[str, list[Any]]:
             0, KEY, 0, 1.0, 0.1, np.zeros((19 << 10, 4)), values, np.zeros(10, dtype=np.int32),
             left,
         ],
+        "expand_signs": [0, KEY[:16], bytes(48), 10, np.zeros((3, 2), dtype=np.uint8)],
+        "score_signs": [
+            0, KEY[:16], bytes(48), np.zeros(10, dtype=np.int16), np.zeros(3, dtype=np.int64),
+        ],
     }  # fmt: skip
 
 
-FUNCTIONS = ["draws", "draws_at", "extensions", "square_sum", "one_bit", "ladder", "grid_noise"]
+WITHOUT_LEVEL = ["draws_at", "extensions"]
+WITH_LEVEL = [
+    "draws", "square_sum", "one_bit", "ladder", "grid_noise", "expand_signs", "score_signs",
+]  # fmt: skip
+FUNCTIONS = WITHOUT_LEVEL + WITH_LEVEL
 
 
 def misplaced(array: np.ndarray) -> np.ndarray:
@@ -178,7 +186,7 @@ def test_buffers_of_the_wrong_size_are_refused(name: str) -> None:
     assert chosen is not None
     call = getattr(chosen.library, name)
     given = arguments()[name]
-    if name not in ("draws_at", "extensions"):
+    if name not in WITHOUT_LEVEL:
         given[0] = chosen.level
     call(*given)
     refused = 0
@@ -205,7 +213,7 @@ def test_buffers_of_the_wrong_size_are_refused(name: str) -> None:
 
 
 @needs_the_extension
-@pytest.mark.parametrize("name", ["draws", "square_sum", "one_bit", "ladder", "grid_noise"])
+@pytest.mark.parametrize("name", WITH_LEVEL)
 @pytest.mark.parametrize("level", [-1, 3, 1000])
 def test_levels_that_no_processor_has_are_refused(name: str, level: int) -> None:
     chosen = native._native

@@ -33,34 +33,41 @@ INLINE void quarter_round(vu *a, vu *b, vu *c, vu *d)
     *c += *d, *b = rotated(*b ^ *c, 7);
 }
 
+INLINE void mix_columns(vu x[16])
+{
+    for (int i = 0; i < 4; i++)
+        quarter_round(&x[i], &x[4 + i], &x[8 + i], &x[12 + i]);
+}
+
+INLINE void mix_diagonals(vu x[16])
+{
+    for (int i = 0; i < 4; i++)
+        quarter_round(&x[i], &x[4 + (i + 1) % 4], &x[8 + (i + 2) % 4], &x[12 + (i + 3) % 4]);
+}
+
 INLINE vu all(uint32_t word) { return (vu){0} + word; }
+
+static const uint32_t chacha_constants[4] = {0x61707865, 0x3320646e, 0x79622d32, 0x6b206574};
 
 /* Words 0 ... 15 of the blocks first, first + 1, ..., of the stream with nonce 0. */
 INLINE void chacha_blocks(const uint32_t key[8], uint32_t first, vu x[16])
 {
     static const uint32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    static const uint32_t constants[4] = {0x61707865, 0x3320646e, 0x79622d32, 0x6b206574};
     vu counters;
     memcpy(&counters, lanes, sizeof counters);
     counters += first;
     for (int i = 0; i < 4; i++)
-        x[i] = all(constants[i]);
+        x[i] = all(chacha_constants[i]);
     for (int i = 0; i < 8; i++)
         x[4 + i] = all(key[i]);
     x[12] = counters;
     x[13] = x[14] = x[15] = all(0);
     for (int round = 0; round < 10; round++) {
-        quarter_round(&x[0], &x[4], &x[8], &x[12]);
-        quarter_round(&x[1], &x[5], &x[9], &x[13]);
-        quarter_round(&x[2], &x[6], &x[10], &x[14]);
-        quarter_round(&x[3], &x[7], &x[11], &x[15]);
-        quarter_round(&x[0], &x[5], &x[10], &x[15]);
-        quarter_round(&x[1], &x[6], &x[11], &x[12]);
-        quarter_round(&x[2], &x[7], &x[8], &x[13]);
-        quarter_round(&x[3], &x[4], &x[9], &x[14]);
+        mix_columns(x);
+        mix_diagonals(x);
     }
     for (int i = 0; i < 4; i++)
-        x[i] += constants[i];
+        x[i] += chacha_constants[i];
     for (int i = 0; i < 8; i++)
         x[4 + i] += key[i];
     x[12] += counters;

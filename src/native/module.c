@@ -6,7 +6,7 @@ no state. They may be called from several threads. */
 #include "native.h"
 
 /* One more whenever what a function takes has another meaning: sottovoce/native.py has the same. */
-#define SV_INTERFACE 2
+#define SV_INTERFACE 3
 
 int sv_best_level(void)
 {
@@ -47,8 +47,8 @@ static PyMethodDef methods[] = {
 
 static int fill(PyObject *module)
 {
-    PyMethodDef *const parts[] = {sv_sampling_methods, sv_server_methods, sv_packing_methods,
-                                  sv_sums_methods};
+    PyMethodDef *const parts[] = {sv_sampling_methods, sv_seeded_methods, sv_server_methods,
+                                  sv_packing_methods, sv_sums_methods};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (PyModule_AddFunctions(module, parts[i]) < 0)
             return -1;

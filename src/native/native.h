@@ -19,6 +19,7 @@ int sv_best_level(void);
 int sv_checked_level(int level);
 
 extern PyMethodDef sv_sampling_methods[]; /* sampling.c */
+extern PyMethodDef sv_seeded_methods[];   /* seeded.c */
 extern PyMethodDef sv_server_methods[];   /* server.c */
 extern PyMethodDef sv_packing_methods[];  /* packing.c */
 extern PyMethodDef sv_sums_methods[];     /* sums.c */

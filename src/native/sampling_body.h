@@ -8,6 +8,7 @@
 #include "narrow_ladder.h"
 #include "ladder.h"
 #include "grid_noise.h"
+#include "seeded_body.h"
 
 const struct sv_sampling SV_NAMED(sv_sampling) = {
     .draws16 = draws16,
@@ -16,4 +17,6 @@ const struct sv_sampling SV_NAMED(sv_sampling) = {
     .one_bit = one_bit,
     .ladder = ladder,
     .grid_noise = grid_noise,
+    .expand_signs = expand_signs,
+    .score_signs = score_signs,
 };

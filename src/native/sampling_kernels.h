@@ -65,6 +65,17 @@ struct sv_grid_noise {
     const double *chords;
 };
 
+#define SV_SEED_BYTES 16
+#define SV_BLOCK_BITS 512
+
+/* Signs of seeds: the keystream, in its own order, of the key that is a seed and then `tag`, with
+   nonce 0; bit i is the sign of coordinate i, and 1 is +. */
+struct sv_seeds {
+    const uint8_t *start; /* SV_SEED_BYTES each */
+    size_t count;
+    uint8_t tag[32 - SV_SEED_BYTES];
+};
+
 struct sv_sampling {
     /* `count` tiles of the interleaved stream with nonce 0, from tile `first` on: draws of 16 bits,
        1024 a tile, or of 32 bits, 512 a tile. */
@@ -78,6 +89,11 @@ struct sv_sampling {
                    struct sv_open *open);
     void (*grid_noise)(const struct sv_grid_noise *job, struct sv_values values, int32_t *codes,
                        struct sv_open *open);
+    /* `count` packed signs of each seed, one row after the other; unused bits are 0. */
+    void (*expand_signs)(const struct sv_seeds *seeds, size_t count, uint8_t *out);
+    /* out[k] = the sum of sign i of seed k times weights[i], i = 0 ... count - 1. */
+    void (*score_signs)(const struct sv_seeds *seeds, const int16_t *weights, size_t count,
+                        int64_t *out);
 };
 
 /* The first 64 bits that a coordinate goes on with: those of the stream with nonce i + 1. */

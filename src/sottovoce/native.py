@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from sottovoce.errors import ParameterError
 
 # One more whenever what a function takes has another meaning: src/native/module.c has the same.
-_INTERFACE: Final = 2
+_INTERFACE: Final = 3
 
 
 def _library() -> ModuleType | None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sottovoce.adjacency import Adjacency
-from sottovoce.channels.means import Cohort, CountedMean, DecodedMean, mean_of
+from sottovoce.channels.means import Cohort, Mean, mean_of
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.privacy.events import PrivacyEvent
 
@@ -25,7 +25,7 @@ class Direct:
         """Any cohort will do."""
         return True
 
-    def collector(self, dimension: int, cohort: Cohort) -> CountedMean | DecodedMean:
+    def collector(self, dimension: int, cohort: Cohort) -> Mean:
         return mean_of(dimension, cohort)
 
     def describe(self) -> str:

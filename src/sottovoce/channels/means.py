@@ -1,21 +1,30 @@
 """Means of messages that the server may read one by one."""
 
 from collections.abc import Iterable
+from typing import Protocol
+
+import numpy as np
 
 from sottovoce.aggregation.level_counts import MAX_LEVELS, LevelCounts
 from sottovoce.aggregation.mean import MAX_PACKED_BITS, StreamingMean
 from sottovoce.domains import Vector
 from sottovoce.errors import WireError
-from sottovoce.mechanisms.mechanism import Mechanism, points_of
+from sottovoce.mechanisms.mechanism import Expanding, Mechanism, points_of
 from sottovoce.wire.message import Opened, codes_of
 from sottovoce.wire.packing import PackedCodes
 
 Cohort = Iterable[tuple[Mechanism, float]]
 
 
-def mean_of(dimension: int, cohort: Cohort) -> "CountedMean | DecodedMean":
-    """Counts codes if all of the cohort have one weight and one mechanism of a few levels."""
+class ExpandingMechanism(Expanding, Mechanism, Protocol):
+    """A mechanism whose codes stand for signs."""
+
+
+def mean_of(dimension: int, cohort: Cohort) -> "Mean":
+    """Counts codes, or signs, if all of the cohort have one weight and one mechanism of a few."""
     mechanism = _one_for_all(cohort)
+    if mechanism is not None and isinstance(mechanism, Expanding):
+        return ExpandedMean(mechanism)
     points = None if mechanism is None else points_of(mechanism, most=MAX_LEVELS)
     if mechanism is None or points is None:
         return DecodedMean(dimension)
@@ -40,6 +49,32 @@ class CountedMean:
         if not self._counts.received:
             return None
         return self._counts.total(self._points) / self._counts.received
+
+
+class ExpandedMean:
+    """The mean of equally weighted messages that stand for signs: expanded, counted, folded once.
+
+    So it does not depend on the order either.
+    """
+
+    def __init__(self, mechanism: ExpandingMechanism) -> None:
+        self._mechanism, self._layout = mechanism, mechanism.layout()
+        self._counts = LevelCounts(self._layout.num_signs, 2)
+
+    def add(self, mechanism: Mechanism, weight: float, opened: Opened) -> None:  # noqa: ARG002
+        # Equal weights, which the plan has seen, cancel.
+        same = mechanism is self._mechanism or mechanism == self._mechanism
+        if not same:
+            raise WireError("a message of another mechanism does not belong into this mean")
+        signs = self._mechanism.signs(codes_of(opened))
+        self._counts.add(PackedCodes(signs, count=self._layout.num_signs, levels=2))
+
+    def result(self) -> Vector | None:
+        if not self._counts.received:
+            return None
+        magnitude = self._mechanism.magnitude
+        total = self._counts.total(np.array([-magnitude, magnitude]))
+        return self._layout.folded(total) / self._counts.received
 
 
 class DecodedMean:
@@ -68,6 +103,9 @@ class DecodedMean:
         if self._points is None or self._points[0] is not mechanism:
             self._points = mechanism, points_of(mechanism, most=1 << MAX_PACKED_BITS)
         return self._points[1]
+
+
+Mean = CountedMean | ExpandedMean | DecodedMean
 
 
 def _one_for_all(cohort: Cohort) -> Mechanism | None:

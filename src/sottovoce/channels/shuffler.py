@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
-from sottovoce.channels.means import Cohort, CountedMean, DecodedMean, mean_of
+from sottovoce.channels.means import Cohort, Mean, mean_of
 from sottovoce.errors import ParameterError, PrivacyError
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.privacy.events import Shuffled
@@ -50,7 +50,7 @@ class Shuffler:
         """Whether messages of a cohort of this (public) size could be released."""
         return clients >= self.minimum_clients
 
-    def collector(self, dimension: int, cohort: Cohort) -> CountedMean | DecodedMean:
+    def collector(self, dimension: int, cohort: Cohort) -> Mean:
         return mean_of(dimension, cohort)
 
     def describe(self) -> str:

@@ -231,8 +231,38 @@ class Pointwise(Protocol):
     def points(self) -> Vector: ...
 
 
+class SignLayout(Protocol):
+    """How the signs that a message stands for lie over a vector."""
+
+    @property
+    def num_signs(self) -> int: ...
+
+    def folded(self, values: Vector) -> Vector:
+        """The vector of what was decoded of each sign: linear."""
+        ...
+
+
+@runtime_checkable
+class Expanding(Protocol):
+    """A mechanism whose few codes stand for many signs, which anybody can expand.
+
+    decode(codes) is +-magnitude for each sign, folded: a server may count signs, and fold once.
+    """
+
+    @property
+    def magnitude(self) -> float: ...
+
+    def layout(self) -> SignLayout: ...
+
+    def signs(self, codes: Codes) -> NDArray[np.uint8]:
+        """The signs, packed, the lowest bit of a byte first; a 1 is +."""
+        ...
+
+
 def has_a_range(mechanism: Mechanism) -> bool:
-    """Whether one of finitely many codes is sent for each coordinate: then a rotation may gain."""
+    """Whether a coordinate is sent as one of finitely many codes: then a rotation may gain."""
+    if isinstance(mechanism, Expanding):
+        return True
     code_format = mechanism.code_format()
     return isinstance(code_format, LevelCodes) and code_format.count is None
 

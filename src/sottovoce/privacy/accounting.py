@@ -11,7 +11,7 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.errors import UnknownNameError, UnsupportedEventError
 from sottovoce.privacy.accountant import Accountant
 from sottovoce.privacy.cubic import CubicAccountant
-from sottovoce.privacy.events import PrivacyEvent, unhidden
+from sottovoce.privacy.events import ASSUMPTIONS, PrivacyEvent, assumptions, unhidden
 from sottovoce.privacy.gaussian import GaussianAccountant
 from sottovoce.privacy.pld import PldAccountant
 from sottovoce.privacy.renyi import RenyiAccountant
@@ -39,11 +39,13 @@ class PrivacySpent:
     adjacency: Adjacency
     accountant: str
     bounds: tuple[tuple[str, float], ...]
+    assumptions: tuple[str, ...] = ()  # sentences, to be printed beside the epsilon
 
     def __str__(self) -> str:
         return (
             f"epsilon = {show_epsilon(self.epsilon)} at delta = {self.delta!r} ({self.adjacency}, "
             f"by the {self.accountant} accountant)"
+            + "".join(f"; if {assumption}" for assumption in self.assumptions)
         )
 
 
@@ -78,6 +80,7 @@ def privacy_spent(event: PrivacyEvent, delta: float, accountant: str | None = No
         adjacency=event.adjacency,
         accountant=name,
         bounds=tuple(bounds),
+        assumptions=tuple(ASSUMPTIONS[name] for name in assumptions(event)),
     )
 
 

@@ -10,6 +10,9 @@ with equality at l = eps + y. So delta <= b mu^3 I(z) for the best y, z = (eps -
 I(z) = E (Z - z)_+^3 of a standard normal Z. At delta = 1e-5 it costs 2 to 3% in mu against Gaussian
 noise, where the Renyi bound costs 5 to 8%. The proof is in docs/privacy.md, section 14.
 
+Bits of seeds (`SeededBits`) have E h(loss) <= e^x E h(loss of such bits + x), x their excess: over
+a composition the excesses add up to X, and delta is e^X times that at eps - X.
+
 References: Eaton 1974 and Pinelis 1994 (cubic comparison of signs with a Gaussian); the tilt, the
 shape of delta and its majorant are our own.
 """
@@ -21,11 +24,19 @@ import numpy as np
 from sottovoce import parameters
 from sottovoce.errors import UnsupportedEventError
 from sottovoce.privacy.conversion import golden_section
-from sottovoce.privacy.events import BasicEvent, GaussianNoise, OneBit, PrivacyEvent, basic_counts
+from sottovoce.privacy.events import (
+    BasicEvent,
+    GaussianNoise,
+    OneBit,
+    PrivacyEvent,
+    SeededBits,
+    basic_counts,
+)
 from sottovoce.privacy.gaussian import least_epsilon
 
 _PLACES = np.log(np.geomspace(1e-3, 8.0, 40))  # of y; any is sound
 _FAR = 20.0  # from here on I(z) < 6 phi(z)/z^4 is close enough, and nothing cancels
+_HOPELESS = 100.0  # an excess that leaves nothing to say
 _ROUNDING = 2.0**-40  # of all that follows, on the private side
 
 
@@ -35,12 +46,14 @@ class CubicAccountant:
     name = "cubic"
 
     def delta(self, event: PrivacyEvent, epsilon: float) -> float:
-        return cubic_delta(_total_mu(event), epsilon)
+        mu, excess = _total_mu(event), _total_excess(event)
+        if not excess < _HOPELESS:
+            return 1.0
+        return min(1.0, math.exp(excess) * cubic_delta(mu, epsilon - excess))
 
     def epsilon(self, event: PrivacyEvent, delta: float) -> float:
         parameters.delta(delta)
-        mu = _total_mu(event)
-        return least_epsilon(lambda epsilon: cubic_delta(mu, epsilon), delta)
+        return least_epsilon(lambda epsilon: self.delta(event, epsilon), delta)
 
 
 def cubic_delta(mu: float, epsilon: float) -> float:
@@ -63,7 +76,7 @@ def log_bound(mu: float, epsilon: float, y: float) -> float:
     growth = math.expm1(y)
     z = (epsilon + y - 3.0 * growth) / mu - mu / 2.0
     # Rounding moves z by a part of all that cancels in it, and log I by at most |z| + 3 times that.
-    reach = (epsilon + y + 3.0 * growth) / mu + mu
+    reach = (abs(epsilon) + y + 3.0 * growth) / mu + mu
     slack = _ROUNDING * (1.0 + reach * (abs(z) + 3.0))
     log_b = -y - math.log(27.0) - 2.0 * math.log(growth)
     return log_b + 3.0 * math.log(mu) + _log_third_moment(z) + slack
@@ -95,11 +108,21 @@ def _total_mu(event: PrivacyEvent) -> float:
     return math.hypot(*mus) * (1.0 + 2.0**-48)
 
 
+def _total_excess(event: PrivacyEvent) -> float:
+    """What choosing seeds adds to the losses of the bits, rounded up."""
+    excesses = [
+        float(min(count, 2**1000)) * part.excess
+        for part, count in basic_counts(event).items()
+        if isinstance(part, SeededBits)
+    ]
+    return math.fsum(excesses) * (1.0 + 2.0**-48)
+
+
 def _mu(event: BasicEvent) -> float:
     match event:
         case GaussianNoise():
             return event.mu
-        case OneBit() if event.against_zero:
+        case OneBit() | SeededBits() if event.against_zero:
             return event.shift / 2.0  # a bit's two losses lie as far apart as its logit moves
         case _:
             raise UnsupportedEventError(

@@ -21,6 +21,7 @@ from sottovoce.privacy.events import (
     RenyiCurve,
     Sampled,
     SecureSum,
+    SeededBits,
     Shuffled,
     ZeroConcentrated,
     basic_counts,
@@ -102,6 +103,8 @@ def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
             return _sampled(event)
         case Shuffled():
             return _alike(clones_pair(event))
+        case SeededBits():
+            return _alike(randomised_response(event.largest_loss))
         case LaplaceNoise() | GaussianNoise() | SecureSum() | ZeroConcentrated() | RenyiCurve():
             raise UnsupportedEventError(
                 f"the pld accountant needs a dominating pair, which {type(event).__name__} does "

@@ -7,6 +7,7 @@ from typing import Any
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import LedgerError, PrivacyError
 from sottovoce.privacy.events import (
+    Assumed,
     Composed,
     FinitePair,
     GaussianNoise,
@@ -20,6 +21,7 @@ from sottovoce.privacy.events import (
     Repeated,
     Sampled,
     SecureSum,
+    SeededBits,
     Shuffled,
     ZeroConcentrated,
 )
@@ -36,11 +38,13 @@ _SHAPES: dict[str, type[PrivacyEvent]] = {
         FinitePair,
         RenyiCurve,
         OneBit,
+        SeededBits,
         SecureSum,
         Sampled,
         Shuffled,
         Repeated,
         Composed,
+        Assumed,
     )
 }
 

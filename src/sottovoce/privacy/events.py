@@ -181,6 +181,37 @@ class OneBit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeededBits:
+    """Bits as in `OneBit`, expanded from seeds that rejection sampling chose with truncated odds.
+
+    That raises the Renyi divergences of such bits by at most `excess` a/(a - 1), and (against_zero)
+    what the cubic comparison says of their losses to e^excess E h(loss + excess). No likelihood
+    ratio exceeds e^largest_loss.
+    """
+
+    shift: float
+    dimension: int
+    excess: float
+    largest_loss: float
+    adjacency: Adjacency
+    against_zero: bool = False
+
+    def __post_init__(self) -> None:
+        parameters.positive("excess", self.excess)
+        parameters.positive("largest_loss", self.largest_loss)
+        self.bits()  # checks the rest
+
+    def bits(self) -> OneBit:
+        """The bits that these are compared with."""
+        return OneBit(
+            shift=self.shift,
+            dimension=self.dimension,
+            adjacency=self.adjacency,
+            against_zero=self.against_zero,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SecureSum:
     """Sums of `clients` vectors of bits, of which nothing but the sums is seen.
 
@@ -323,6 +354,34 @@ class Composed:
         return self.events[0].adjacency
 
 
+Assumption = Literal["chacha20"]
+# What an epsilon rests on beside its proof, to be printed beside it.
+ASSUMPTIONS: dict[Assumption, str] = {
+    "chacha20": "no efficient test tells ChaCha20's expansion of a random 16-byte seed from "
+    "random bits",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumed:
+    """`event`, which holds only if an assumption does; accountants count the event."""
+
+    event: "PrivacyEvent"
+    assumption: Assumption
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.event, PrivacyEvent):
+            raise ParameterError(f"only a privacy event can be assumed, got {self.event!r}")
+        if self.assumption not in ASSUMPTIONS:
+            raise ParameterError(
+                f"assumption must be one of {', '.join(ASSUMPTIONS)}, got {self.assumption!r}"
+            )
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return self.event.adjacency
+
+
 BasicEvent = (
     NonPrivate
     | GaussianNoise
@@ -333,11 +392,12 @@ BasicEvent = (
     | FinitePair
     | RenyiCurve
     | OneBit
+    | SeededBits
     | SecureSum
     | Sampled
     | Shuffled
 )
-PrivacyEvent = BasicEvent | Repeated | Composed
+PrivacyEvent = BasicEvent | Repeated | Composed | Assumed
 
 
 def multiset(events: Iterable[tuple[PrivacyEvent, int]]) -> PrivacyEvent:
@@ -357,17 +417,37 @@ def basic_counts(event: PrivacyEvent) -> dict[BasicEvent, int]:
                 pending.append((current.event, times * current.count))
             case Composed():
                 pending.extend((part, times) for part in current.events)
+            case Assumed():
+                pending.append((current.event, times))
             case _:
                 counts[current] = counts.get(current, 0) + times
     return counts
 
 
+def assumptions(event: PrivacyEvent) -> tuple[Assumption, ...]:
+    """What the event rests on, each once, in alphabetical order."""
+    found: set[Assumption] = set()
+    pending: list[PrivacyEvent] = [event]
+    while pending:
+        match pending.pop():
+            case Assumed(event=inner, assumption=assumption):
+                found.add(assumption)
+                pending.append(inner)
+            case Composed(events=parts):
+                pending.extend(parts)
+            case Repeated(event=inner) | Sampled(event=inner) | Shuffled(event=inner):
+                pending.append(inner)
+            case _:
+                pass
+    return tuple(sorted(found))
+
+
 def beside_others(event: PrivacyEvent) -> PrivacyEvent:
     """What the event is if others' contributions are in the message too: no bits need be fair."""
     match event:
-        case OneBit() | SecureSum():
+        case OneBit() | SeededBits() | SecureSum():
             return replace(event, against_zero=False)
-        case Repeated():
+        case Repeated() | Assumed():
             return replace(event, event=beside_others(event.event))
         case Composed():
             return replace(event, events=tuple(beside_others(part) for part in event.events))
@@ -390,4 +470,7 @@ def unhidden(event: PrivacyEvent) -> PrivacyEvent:
             case _:
                 seen = part
         counts[seen] = counts.get(seen, 0) + count
-    return multiset(counts.items())
+    shown = multiset(counts.items())
+    for assumption in assumptions(event):
+        shown = Assumed(event=shown, assumption=assumption)
+    return shown

@@ -17,6 +17,7 @@ from sottovoce.privacy.events import (
     RenyiCurve,
     Sampled,
     SecureSum,
+    SeededBits,
     Shuffled,
     ZeroConcentrated,
     basic_counts,
@@ -48,6 +49,8 @@ def _basic(event: BasicEvent) -> float:
         case OneBit():
             # A logit that moves by s changes log P(bit) by at most |s|, and |s|_1 <= |s|_2 sqrt d.
             return event.shift * math.sqrt(event.dimension)
+        case SeededBits():
+            return event.largest_loss
         case SecureSum():
             return _basic(event.local())
         case Sampled():

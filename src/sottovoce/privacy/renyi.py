@@ -20,6 +20,7 @@ from sottovoce.privacy.events import (
     RenyiCurve,
     Sampled,
     SecureSum,
+    SeededBits,
     Shuffled,
     ZeroConcentrated,
     basic_counts,
@@ -68,6 +69,10 @@ def _basic(event: BasicEvent, order: float) -> float:
             return event.divergences[above] if above < len(event.orders) else math.inf
         case OneBit():
             return one_bit_renyi(event.shift, event.dimension, order)
+        case SeededBits():
+            bits = one_bit_renyi(event.shift, event.dimension, order)
+            truncated = bits + event.excess * order / (order - 1.0)
+            return min(truncated, _randomised_response(event.largest_loss, order))
         case SecureSum():
             return secure_sum_renyi(event, order)
         case Sampled():

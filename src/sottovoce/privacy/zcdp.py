@@ -21,6 +21,7 @@ from sottovoce.privacy.events import (
     RenyiCurve,
     Sampled,
     SecureSum,
+    SeededBits,
     Shuffled,
     ZeroConcentrated,
     basic_counts,
@@ -54,7 +55,7 @@ def _basic(event: BasicEvent) -> float:
             return event.shift**2 / 8.0
         case SecureSum():
             return _basic(event.local())
-        case FinitePair() | RenyiCurve() | Sampled() | Shuffled():
+        case FinitePair() | RenyiCurve() | SeededBits() | Sampled() | Shuffled():
             raise UnsupportedEventError(
                 f"the zcdp accountant has no rho for {type(event).__name__}; use renyi"
             )

@@ -1,0 +1,258 @@
+/* Signs of seeds, written out or multiplied with weights at once.
+
+Scores: seeds lie in lanes, so a register holds the same word of LANES streams, the signs of the same
+32 coordinates. SPAN signs are a number below 2^SPAN; of SPAN neighbouring weights there is a table of
+all sums that signs can give them, which serves every lane of every seed. A block of the streams is
+512 coordinates, and its tables stay in the first cache while all seeds pass by. */
+
+#if defined(SV_AVX2)
+#define SPAN 3 /* a table is a register: eight sums */
+#else
+#define SPAN 4
+#endif
+#define SUMS (1 << SPAN)
+#define SPANS ((32 + SPAN - 1) / SPAN) /* in a word: the last may be short */
+#define TOGETHER 128                   /* seeds at a time: what is kept of them is 8 KiB */
+
+/* Words of streams of which only the counter is missing: columns 1 to 3 are mixed once already. */
+struct streams {
+    vu key[4]; /* words that the seeds give */
+    vu columns[3][4];
+};
+
+INLINE void prepare(struct streams *streams, const struct sv_seeds *seeds, size_t first,
+                    const uint32_t tag[4])
+{
+    uint32_t words[4][LANES] = {{0}};
+    for (size_t l = 0; l < LANES && first + l < seeds->count; l++)
+        for (size_t w = 0; w < 4; w++)
+            memcpy(&words[w][l], seeds->start + SV_SEED_BYTES * (first + l) + 4 * w, 4);
+    memcpy(streams->key, words, sizeof words);
+    for (int i = 1; i < 4; i++) {
+        vu *column = streams->columns[i - 1];
+        column[0] = all(chacha_constants[i]);
+        column[1] = streams->key[i];
+        column[2] = all(tag[i]);
+        column[3] = all(0);
+        quarter_round(&column[0], &column[1], &column[2], &column[3]);
+    }
+}
+
+/* Words 0 ... 15 of block `counter` of LANES streams. */
+INLINE void chacha_lanes(const struct streams *streams, const uint32_t tag[4], uint32_t counter,
+                         vu x[16])
+{
+    x[0] = all(chacha_constants[0]);
+    x[4] = streams->key[0];
+    x[8] = all(tag[0]);
+    x[12] = all(counter);
+    quarter_round(&x[0], &x[4], &x[8], &x[12]);
+    for (int i = 1; i < 4; i++)
+        for (int row = 0; row < 4; row++)
+            x[4 * row + i] = streams->columns[i - 1][row];
+    mix_diagonals(x);
+    for (int round = 1; round < 10; round++) {
+        mix_columns(x);
+        mix_diagonals(x);
+    }
+    for (int i = 0; i < 4; i++) {
+        x[i] += chacha_constants[i];
+        x[4 + i] += streams->key[i];
+        x[8 + i] += tag[i];
+    }
+    x[12] += counter;
+}
+
+struct sums {
+    int32_t of[16][SPANS][SUMS];
+} __attribute__((aligned(64)));
+
+#if defined(SV_AVX512) || defined(SV_AVX2)
+/* Two neighbouring weights in every lane. */
+INLINE vi two_weights(const int16_t *weights)
+{
+    int32_t both;
+    memcpy(&both, weights, sizeof both);
+    return spread_int(both);
+}
+
+/* The sum of two products of 16 bits in every lane. */
+INLINE vi two_products(vi a, vi b)
+{
+#if defined(SV_AVX512)
+    return (vi)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#else
+    return (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#endif
+}
+#endif
+
+/* sums->of[w][s][m] = the sum of weights 32 w + SPAN s ... with the signs that m spells. */
+static void fill_sums(const int16_t weights[SV_BLOCK_BITS], struct sums *sums)
+{
+#if defined(SV_AVX512) || defined(SV_AVX2)
+    int16_t signs[2][SUMS][2];
+    for (int m = 0; m < SUMS; m++)
+        for (int i = 0; i < 4; i++)
+            signs[i / 2][m][i % 2] = (int16_t)(i >= SPAN ? 0 : m >> i & 1 ? 1 : -1);
+    vi low, high;
+    memcpy(&low, signs[0], sizeof low);
+    memcpy(&high, signs[1], sizeof high);
+    for (size_t w = 0; w < 16; w++)
+        for (size_t s = 0; s < SPANS; s++) {
+            const int16_t *first = weights + 32 * w + SPAN * s;
+            vi found = two_products(two_weights(first), low);
+            if (SPAN * s + 2 < 32)
+                found += two_products(two_weights(first + 2), high);
+            memcpy(sums->of[w][s], &found, sizeof found);
+        }
+#else
+    for (size_t w = 0; w < 16; w++)
+        for (size_t s = 0; s < SPANS; s++) {
+            const int16_t *first = weights + 32 * w + SPAN * s;
+            const int32_t a = first[0], b = first[1], c = first[2], d = first[3];
+            const vi low = {-a - b, a - b, b - a, a + b};
+            const int32_t high[4] = {-c - d, c - d, d - c, c + d};
+            for (int m = 0; m < 4; m++) {
+                const vi found = low + high[m];
+                memcpy(sums->of[w][s] + 4 * m, &found, sizeof found);
+            }
+        }
+#endif
+}
+
+/* In each lane: the sum that its signs give to a block's weights, at most 2^24. */
+INLINE vi looked_up(const struct sums *sums, const vu x[16])
+{
+#if defined(SV_AVX512) || defined(SV_AVX2)
+    vi total = {0};
+    for (int w = 0; w < 16; w++)
+        for (int s = 0; s < SPANS; s++) {
+            const vu signs = x[w] >> (uint32_t)(SPAN * s); /* bits above them are not looked at */
+            const void *table = sums->of[w][s];
+#if defined(SV_AVX512)
+            total += (vi)_mm512_permutexvar_epi32((__m512i)signs, _mm512_load_si512(table));
+#else
+            total += (vi)_mm256_permutevar8x32_epi32(_mm256_load_si256(table), (__m256i)signs);
+#endif
+        }
+    return total;
+#else
+    int32_t totals[LANES] = {0};
+    for (int w = 0; w < 16; w++)
+        for (int l = 0; l < LANES; l++) {
+            uint32_t signs = x[w][l];
+            for (int s = 0; s < SPANS; s++, signs >>= SPAN)
+                totals[l] += sums->of[w][s][signs % SUMS];
+        }
+    vi total;
+    memcpy(&total, totals, sizeof total);
+    return total;
+#endif
+}
+
+static void score_signs(const struct sv_seeds *seeds, const int16_t *weights, size_t count,
+                        int64_t *out)
+{
+    struct sums sums;
+    struct streams streams[TOGETHER / LANES];
+    int64_t totals[TOGETHER];
+    int16_t padded[SV_BLOCK_BITS];
+    uint32_t tag[4];
+    memcpy(tag, seeds->tag, sizeof tag);
+    for (size_t first = 0; first < seeds->count; first += TOGETHER) {
+        const size_t left = seeds->count - first, some = left < TOGETHER ? left : TOGETHER;
+        const size_t groups = (some + LANES - 1) / LANES;
+        memset(totals, 0, sizeof totals);
+        for (size_t g = 0; g < groups; g++)
+            prepare(&streams[g], seeds, first + LANES * g, tag);
+        for (size_t at = 0; at < count; at += SV_BLOCK_BITS) {
+            const int16_t *here = weights + at;
+            if (count - at < SV_BLOCK_BITS) {
+                memset(padded, 0, sizeof padded);
+                memcpy(padded, here, (count - at) * sizeof *here);
+                here = padded;
+            }
+            fill_sums(here, &sums);
+            for (size_t g = 0; g < groups; g++) {
+                vu x[16];
+                chacha_lanes(&streams[g], tag, (uint32_t)(at / SV_BLOCK_BITS), x);
+                const vi found = looked_up(&sums, x);
+                for (int l = 0; l < LANES; l++)
+                    totals[LANES * g + (size_t)l] += found[l];
+            }
+        }
+        memcpy(out + first, totals, some * sizeof *totals);
+    }
+}
+
+/* Squares of `by` words change places: a step of the transpose of LANES registers. */
+INLINE void exchange(vu *a, vu *b, int by)
+{
+    const vu first = *a, second = *b;
+#if defined(SV_AVX512)
+    static const uint32_t numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    vu low, high;
+    memcpy(&low, numbers, sizeof low);
+    const vu moved = (vu)((low & (uint32_t)by) != 0);
+    high = low + ((uint32_t)by & ~moved) + (16 & moved);
+    low += (16u - (uint32_t)by) & moved;
+    *a = (vu)_mm512_permutex2var_epi32((__m512i)first, (__m512i)low, (__m512i)second);
+    *b = (vu)_mm512_permutex2var_epi32((__m512i)first, (__m512i)high, (__m512i)second);
+#elif defined(SV_AVX2)
+    const __m256i x = (__m256i)first, y = (__m256i)second;
+    if (by == 4) {
+        *a = (vu)_mm256_permute2x128_si256(x, y, 0x20);
+        *b = (vu)_mm256_permute2x128_si256(x, y, 0x31);
+    } else if (by == 2) {
+        *a = (vu)_mm256_unpacklo_epi64(x, y);
+        *b = (vu)_mm256_unpackhi_epi64(x, y);
+    } else {
+        *a = (vu)_mm256_blend_epi32(x, _mm256_slli_epi64(y, 32), 0xaa);
+        *b = (vu)_mm256_blend_epi32(_mm256_srli_epi64(x, 32), y, 0xaa);
+    }
+#else
+    if (by == 2) {
+        *a = (vu){first[0], first[1], second[0], second[1]};
+        *b = (vu){first[2], first[3], second[2], second[3]};
+    } else {
+        *a = (vu){first[0], second[0], first[2], second[2]};
+        *b = (vu){first[1], second[1], first[3], second[3]};
+    }
+#endif
+}
+
+/* LANES blocks of a stream, one after the other. */
+INLINE void stream_blocks(const uint32_t key[8], uint32_t first, uint8_t *out)
+{
+    vu x[16];
+    chacha_blocks(key, first, x);
+    for (int by = LANES / 2; by; by /= 2)
+        for (int pair = 0; pair < 8; pair++) {
+            const int i = pair / by * 2 * by + pair % by;
+            exchange(&x[i], &x[i + by], by);
+        }
+    for (size_t l = 0; l < LANES; l++)
+        for (size_t part = 0; part < 16 / LANES; part++)
+            memcpy(out + 64 * l + part * sizeof x[0], &x[LANES * part + l], sizeof x[0]);
+}
+
+static void expand_signs(const struct sv_seeds *seeds, size_t count, uint8_t *out)
+{
+    const size_t size = (count + 7) / 8, step = 64 * LANES;
+    uint32_t key[8];
+    uint8_t last[64 * LANES];
+    memcpy(key + 4, seeds->tag, sizeof seeds->tag);
+    for (size_t k = 0; k < seeds->count; k++, out += size) {
+        memcpy(key, seeds->start + SV_SEED_BYTES * k, SV_SEED_BYTES);
+        size_t at = 0;
+        for (; at + step <= size; at += step)
+            stream_blocks(key, (uint32_t)(at / 64), out + at);
+        if (at < size) {
+            stream_blocks(key, (uint32_t)(at / 64), last);
+            memcpy(out + at, last, size - at);
+        }
+        if (count % 8)
+            out[size - 1] &= (uint8_t)((1u << count % 8) - 1);
+    }
+}

@@ -1,0 +1,110 @@
+"""How odds are truncated so that a seed can be chosen by rejection, and what that costs.
+
+Signs b in {-1, 1}^D, fair under Q, have r(b) = exp(<b, z> - sum log cosh z_i) times their fair
+probability under the one-bit law P of the tilts z, |z| <= M. A candidate is accepted with
+probability c(b)/t, c = r cut to [1/t, t], at most J of them; the last one is sent if none was. So
+the message follows (1 - w) c/Z + w, in units of Q, with Z = E_Q c and w = (1 - Z/t)^(J-1).
+
+    log t = M^2/2 + M x,   x = sqrt(2 log(1/tail))
+
+and by Chernoff's bound (D_a <= a M^2/2 both ways) P(r > t), Q(r < 1/t) and P'(r > t) for the law P'
+of any other tilts in the ball are at most `tail`: 1 - tail <= Z <= 1 + tail/t. docs/privacy.md,
+section 27, has what follows.
+
+Reference: Feldman and Talwar 2021 (seeds in place of outputs); the truncation is our own.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from sottovoce import parameters
+from sottovoce.domains import Vector
+from sottovoce.errors import ParameterError
+
+MAX_TRIES = 20_000  # on average
+# The share of rho that truncation may cost.
+_SHARE = 2.0**-12
+_LARGEST_TAIL = 1e-3
+_LEAST_TAIL = 1e-30
+# Failing J times has this part of the tail's probability.
+_FAILING = 0.125
+# Of odds in float64, and of comparing them with 64 random bits: relative errors below 2^-40.
+_ROUNDING = 2.0**-38
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiltedSeeds:
+    """The choice of one seed for tilts of norm at most `reach`."""
+
+    reach: float
+    tail: float
+
+    def __post_init__(self) -> None:
+        parameters.positive("reach", self.reach)
+        parameters.fraction("tail", self.tail)
+
+    @property
+    def log_limit(self) -> float:
+        """log t, which is also the average number of tries (up to `tail`)."""
+        width = math.sqrt(-2.0 * math.log(self.tail))
+        return self.reach * (self.reach / 2.0 + width) * (1.0 + 2.0**-50)
+
+    @property
+    def tries(self) -> int:
+        """J, candidates at most: all fail with probability `failure` at most."""
+        acceptance = (1.0 - self.tail) * math.exp(-self.log_limit)
+        return 1 + math.ceil(math.log(self.failure) / math.log1p(-min(acceptance, 0.999)))
+
+    def acceptance(self, log_odds: Vector) -> Vector:
+        """c/t for candidates with log r = `log_odds`."""
+        limit = self.log_limit
+        return np.asarray(np.exp(np.clip(log_odds, -limit, limit) - limit))
+
+    @property
+    def failure(self) -> float:
+        """A bound on w."""
+        return _FAILING * self.tail
+
+    @property
+    def excess(self) -> float:
+        """D_a grows by at most `excess` a/(a - 1): by Z, by what is cut, and by failures."""
+        floor = math.exp(-self.log_limit) * self.tail
+        cut = self.tail + 2.0 * floor
+        return cut - math.log1p(-self.tail) + floor - math.log1p(-self.failure) + _ROUNDING
+
+    def largest_loss(self, *, against_zero: bool) -> float:
+        """The log of the largest ratio: against fair signs (log t - log Z), or of two inputs."""
+        extremes = self.log_limit * (1.0 if against_zero else 2.0)
+        return extremes + math.log1p(self.tail) - math.log1p(-self.tail) + _ROUNDING
+
+    @property
+    def shrinkage(self) -> float:
+        """E <b, z>/|z|^2 at |z| = reach, with a normal <b, z>: what decoding divides by.
+
+        (1 - w) P(1/t < r < t)/Z. It is closer to 1 for shorter inputs, whose mean is decoded by
+        at most the difference too long.
+        """
+        from scipy.special import ndtr
+
+        limit, reach = self.log_limit, self.reach
+        inside = float(ndtr((limit - reach**2 / 2.0) / reach))
+        inside -= float(ndtr((-limit - reach**2 / 2.0) / reach))
+        above = math.exp(limit) * float(ndtr(-(limit + reach**2 / 2.0) / reach))
+        below = math.exp(-limit) * float(ndtr((reach**2 / 2.0 - limit) / reach))
+        normaliser = inside + above + below
+        failing = (1.0 - normaliser * math.exp(-limit)) ** (self.tries - 1)
+        return (1.0 - failing) * inside / normaliser
+
+
+def tilted_seeds(reach: float, rho: float) -> TiltedSeeds:
+    """The choice for tilts up to `reach` that costs about a 2000th of `rho`."""
+    tail = min(_LARGEST_TAIL, max(_LEAST_TAIL, _SHARE * rho))
+    found = TiltedSeeds(reach=reach, tail=tail)
+    if found.log_limit > math.log(MAX_TRIES):
+        raise ParameterError(
+            f"a seed for an update {reach:.4g} noise widths long takes e^{found.log_limit:.3g} "
+            f"tries, and {MAX_TRIES} are the limit"
+        )
+    return found

@@ -1,0 +1,274 @@
+"""Sixteen bytes for a whole vector: the one-bit mechanism's signs, named by a seed."""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sottovoce import parameters
+from sottovoce.adjacency import Adjacency
+from sottovoce.design.tilted_seeds import TiltedSeeds, tilted_seeds
+from sottovoce.domains import Domain, L2Ball, Vector, require_l2_ball
+from sottovoce.errors import ParameterError
+from sottovoce.kernels import seeded
+from sottovoce.mechanisms import seeds
+from sottovoce.mechanisms.mechanism import Codes, JointLaw, LevelCodes, MomentLaw, Sampling
+from sottovoce.mechanisms.registry import Knob, Parameters, register
+from sottovoce.mechanisms.seeds import LARGEST_WEIGHT, WORDS_PER_TRY, Layout, Scorer, Weights
+from sottovoce.privacy.events import Assumed, SeededBits
+from sottovoce.randomness import Keystream
+
+MAX_BLOCKS = 4096
+LEAST_SIGNS = 4096
+_REACH = 1.2  # of a block: about 300 tries
+# The norm check and u/sigma round by less than this part of the distance of neighbours.
+_ROUNDING = 2.0**-26
+# Of several records: coordinates are cut off at so many times their root mean square, and rounded
+# to a step that is the same for everybody.
+_CLAMP = 8.0
+_JOINT_SIGNS = 12  # whose law is listed as a whole
+
+
+def _automatic_blocks(domain: Domain, given: Parameters) -> int:
+    """The fewest seeds that are each found in a few hundred tries."""
+    ball = require_l2_ball(domain)
+    reach = ball.records / parameters.noise_multiplier(given["noise_multiplier"])
+    blocks = max(1, math.ceil((reach / _REACH) ** 2 * (1.0 - 1e-9)))
+    while blocks <= MAX_BLOCKS and _block_reach(_layout(ball.dimension, blocks), reach) > _REACH:
+        blocks += max(1, blocks // 50)
+    if blocks > MAX_BLOCKS:
+        raise ParameterError(
+            f"an update {reach:.4g} noise widths long would take more than {MAX_BLOCKS} seeds; use "
+            "mechanism 'gauss_hermite' with levels = 2"
+        )
+    return blocks
+
+
+@lru_cache(maxsize=1024)
+def _layout(dimension: int, blocks: int) -> Layout:
+    return Layout.of(dimension, blocks=blocks, least_signs=LEAST_SIGNS)
+
+
+def _block_reach(layout: Layout, reach: float) -> float:
+    """The longest that a block may be, in noise widths.
+
+    If blocks hold the same parts of every coordinate, the norm over sqrt k, exactly. Else what a
+    rotated vector's blocks stay within but for one in a thousand; a longer one is scaled down.
+    """
+    share = reach / math.sqrt(layout.blocks) * (1.0 + 2.0**-40)
+    if layout.is_even:
+        return share
+    return min(reach, share * (1.0 + 3.1 / math.sqrt(2.0 * layout.block_size)))
+
+
+@register(
+    "seeded_sign",
+    summary="16 bytes in all, at about the one-bit (and the Gaussian) mechanism's accuracy",
+    examples=[
+        {"noise_multiplier": 2.0, "blocks": 1, "generator": "chacha20-1", "timing": "variable"},
+        {"noise_multiplier": 0.7, "blocks": 3, "generator": "chacha20-1", "timing": "constant"},
+    ],
+    example_domain=L2Ball(dimension=8, radius=1.0),
+    knob=Knob(parameter="noise_multiplier", more_private="larger"),
+    automatic={
+        "blocks": _automatic_blocks,
+        "generator": lambda domain, given: seeds.GENERATORS[-1],  # noqa: ARG005
+        "timing": lambda domain, given: "variable",  # noqa: ARG005
+    },
+    settings=[{"blocks": "auto", "generator": "auto", "timing": "auto"}],
+)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeededSign:
+    """The seed of signs b in {-1, 1}^D that were chosen with probability about
+    2^-D exp(<b, z> - sum log cosh z_i), z = u/sigma; decodes to (sigma/k) b.
+
+    sigma = noise_multiplier * clip norm/records, as for one bit a coordinate (`gauss_hermite` with
+    two levels), whose privacy and accuracy it has up to a 2000th of rho: odds are truncated so that
+    rejection ends, see `design.tilted_seeds`. The constant k undoes what truncation takes from an
+    update of full norm; for a shorter one it is too large by less than 1e-4.
+
+    Below 4096 coordinates each has several signs: the bias of tanh is that of a coordinate
+    spread over them. One seed holds what is up to 1.2 noise widths long; `blocks` seeds
+    ('auto': as few as that takes) hold sqrt(blocks) times that. A block of a vector whose blocks
+    are uneven is scaled down to its own clip: rotate first.
+
+    With 'constant' timing all tries are made, so that the time tells nothing; see docs/privacy.md,
+    section 27, for the little that it tells otherwise.
+    """
+
+    input_domain: L2Ball
+    noise_multiplier: float
+    blocks: int
+    generator: str
+    timing: str
+    sampling: ClassVar[Sampling] = "exact"
+
+    def __post_init__(self) -> None:
+        require_l2_ball(self.input_domain)
+        parameters.noise_multiplier(self.noise_multiplier)
+        parameters.integer("blocks", self.blocks, low=1, high=MAX_BLOCKS)
+        seeds.check_choices(self.generator, self.timing)
+        self.layout()
+        try:
+            self.choice()
+        except ParameterError as error:
+            given = {"noise_multiplier": self.noise_multiplier}
+            needed = _automatic_blocks(self.input_domain, given)
+            raise ParameterError(f"{error}; use blocks = {needed} (or 'auto')") from None
+
+    @property
+    def noise_stddev(self) -> float:
+        return self.noise_multiplier * self.input_domain.radius / self.input_domain.records
+
+    def layout(self) -> Layout:
+        return _layout(self.input_domain.dimension, self.blocks)
+
+    def choice(self) -> TiltedSeeds:
+        """How the seed of each block is chosen."""
+        longest = self._clip() + self._step() * math.sqrt(self.layout().num_signs) / 2.0
+        return _choice(longest, 1.0 / (2.0 * self.noise_multiplier**2 * self.blocks))
+
+    def _clip(self) -> float:
+        """The norm, in noise widths, that a longer block is scaled down to before it is rounded."""
+        reach = self.input_domain.records / self.noise_multiplier
+        return _block_reach(self.layout(), reach * (1.0 + _ROUNDING))
+
+    def code_format(self) -> LevelCodes:
+        return self.layout().code_format()
+
+    def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint32]:
+        return self.search(self.weights(self.input_domain.check(values)), keystream)
+
+    def weights(self, vector: Vector) -> list[tuple[Weights, float]]:
+        """The tilts of each block as whole multiples of a step, and the step."""
+        tilts = self.layout().spread(vector / self.noise_stddev)
+        return [self._block_weights(tilts[start:end]) for start, end in self.layout().bounds]
+
+    def _block_weights(self, tilts: Vector) -> tuple[Weights, float]:
+        norm = math.sqrt(float(tilts @ tilts))
+        scale = min(1.0, self._clip() / norm) * (1.0 - 2.0**-40) if norm > 0.0 else 1.0
+        public = self._step()
+        if public > 0.0:  # the same rounding for neighbours, and no more than to the nearest
+            whole = np.rint(np.clip(tilts * (scale / public), -LARGEST_WEIGHT, LARGEST_WEIGHT))
+            return whole.astype(np.int16), public
+        largest = float(np.max(np.abs(tilts))) * scale
+        if largest < 1e-290:
+            return np.zeros(len(tilts), dtype=np.int16), 0.0
+        step = largest / LARGEST_WEIGHT * (1.0 + 2.0**-40)
+        return np.trunc(tilts * (scale / step)).astype(np.int16), step  # shorter, never longer
+
+    def _step(self) -> float:
+        """What tilts are rounded to if neighbours share records; 0 if each has a step of its own.
+
+        A whole client's tilts may be any in the ball, so its step may depend on them.
+        """
+        if self.input_domain.records == 1:
+            return 0.0
+        reach = self.input_domain.records / self.noise_multiplier
+        return _CLAMP * reach / (math.sqrt(self.layout().num_signs) * LARGEST_WEIGHT)
+
+    def search(
+        self,
+        blocks: list[tuple[Weights, float]],
+        keystream: Keystream,
+        scorer: Scorer = seeded.scores,
+    ) -> NDArray[np.uint32]:
+        """The codes of the seeds that rejection finds for the tilts of each block."""
+        choice = self.choice()
+        words = keystream.words(WORDS_PER_TRY * choice.tries * self.blocks)
+        found = []
+        for tries, (weights, step) in zip(
+            words.reshape(self.blocks, choice.tries, WORDS_PER_TRY), blocks, strict=True
+        ):
+            accept = partial(_acceptance, choice, step, _log_cosh_sum(weights, step))
+            found.append(
+                seeds.chosen_seed(weights, accept, tries, timing=self.timing, scorer=scorer)
+            )
+        return seeds.as_codes(found)
+
+    @property
+    def magnitude(self) -> float:
+        """What a sign decodes to, before it is folded."""
+        return self.noise_stddev / self.choice().shrinkage
+
+    def signs(self, codes: Codes) -> NDArray[np.uint8]:
+        return self.layout().signs(codes)
+
+    def decode(self, codes: Codes) -> Vector:
+        return self.layout().decoded(codes, self.magnitude)
+
+    def law(self, values: ArrayLike) -> JointLaw | MomentLaw:
+        """The whole law if there are few signs; else moments, up to what truncation leaves."""
+        blocks = self.weights(self.input_domain.check(values))
+        layout = self.layout()
+        if layout.num_signs <= _JOINT_SIGNS:
+            return self._joint_law(blocks)
+        means = np.concatenate([np.tanh(weights * step) for weights, step in blocks])
+        means *= self.choice().shrinkage
+        together = layout.copies if layout.copies > 1 else 1
+        square = (means**2).reshape(together, layout.dimension).sum(axis=0) / together
+        return MomentLaw(
+            centre=layout.folded(means * self.magnitude),
+            spread=self.magnitude**2 * (1.0 - square),
+        )
+
+    def _joint_law(self, blocks: list[tuple[Weights, float]]) -> JointLaw:
+        choice, total, pmf = self.choice(), np.zeros((1, 0)), np.ones(1)
+        for weights, step in blocks:
+            numbers = np.arange(1 << len(weights))
+            signs = 2.0 * ((numbers[:, None] >> np.arange(len(weights))) & 1) - 1.0
+            odds = signs @ (weights * step) - _log_cosh_sum(weights, step)
+            accepted = choice.acceptance(odds)
+            mean = float(accepted.mean())
+            failing = (1.0 - mean) ** (choice.tries - 1)
+            own = ((1.0 - failing) * accepted / mean + failing) / len(numbers)
+            total = np.hstack([np.repeat(total, len(signs), axis=0), np.tile(signs, (len(pmf), 1))])
+            pmf = np.outer(pmf, own).ravel()
+        points = np.stack([self.layout().folded(row) for row in self.magnitude * total])
+        return JointLaw(points=points, pmf=pmf)
+
+    def privacy(self, adjacency: Adjacency) -> Assumed:
+        domain, choice = self.input_domain, self.choice()
+        shift = domain.relative_sensitivity(adjacency) / self.noise_multiplier * (1.0 + _ROUNDING)
+        if domain.records > 1:
+            shift += self._step() * math.sqrt(self.layout().num_signs)  # two halves, rounded up
+        against_zero = domain.against_zero(adjacency)
+        return Assumed(
+            event=SeededBits(
+                shift=2.0 * shift,
+                dimension=self.layout().num_signs,
+                excess=self.blocks * choice.excess,
+                largest_loss=self.blocks * choice.largest_loss(against_zero=against_zero),
+                adjacency=adjacency,
+                against_zero=against_zero,
+            ),
+            assumption="chacha20",
+        )
+
+
+@lru_cache(maxsize=1024)
+def _choice(reach: float, rho: float) -> TiltedSeeds:
+    return tilted_seeds(reach, rho)
+
+
+def _acceptance(
+    choice: TiltedSeeds, step: float, normaliser: float, scores: NDArray[np.int64]
+) -> Vector:
+    return choice.acceptance(scores * step - normaliser)
+
+
+def _log_cosh_sum(weights: Weights, step: float) -> float:
+    """sum log cosh z_i for z = step * weights: by its series where tilts are small."""
+    tilts = weights * step
+    if not len(tilts) or float(np.max(np.abs(tilts))) > 0.1:
+        sizes = np.abs(tilts)
+        return float(np.sum(sizes + np.log1p(np.exp(-2.0 * sizes)) - math.log(2.0)))
+    # z^2/2 - z^4/12 + z^6/45 - 17 z^8/2520 + 31 z^10/14175, wrong by less than 1e-12 z^2 up to .1
+    squares = tilts * tilts
+    fourths = squares * squares
+    total = float(np.sum(squares)) / 2.0 - float(np.sum(fourths)) / 12.0
+    total += float(fourths @ squares) / 45.0 - 17.0 / 2520.0 * float(fourths @ fourths)
+    return total + 31.0 / 14175.0 * float((fourths * squares) @ fourths)

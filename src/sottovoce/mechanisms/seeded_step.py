@@ -1,0 +1,191 @@
+"""Sixteen bytes for a direction, with a small pure epsilon: what a shuffler can amplify."""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sottovoce import parameters
+from sottovoce.adjacency import Adjacency
+from sottovoce.design.stepped_seeds import CLAMP, SteppedSeeds, stepped_seeds
+from sottovoce.domains import L2Ball, Vector, require_l2_ball
+from sottovoce.errors import UnknownNameError
+from sottovoce.kernels import seeded
+from sottovoce.mechanisms import seeds
+from sottovoce.mechanisms.mechanism import Codes, LevelCodes, MomentLaw, Sampling
+from sottovoce.mechanisms.registry import Knob, register
+from sottovoce.mechanisms.seeds import LARGEST_WEIGHT, WORDS_PER_TRY, Layout, Scorer, Weights
+from sottovoce.privacy.events import Assumed, FinitePair, PureDp
+from sottovoce.randomness import Keystream
+
+LEAST_SIGNS = 16_384
+Length = Literal["scaled", "kept"]
+_LENGTHS = ("scaled", "kept")
+
+
+@lru_cache(maxsize=1024)
+def _layout(dimension: int) -> Layout:
+    return Layout.of(dimension, blocks=1, least_signs=LEAST_SIGNS)
+
+
+@register(
+    "seeded_step",
+    summary="16 bytes in all with a pure epsilon between any two vectors: to be shuffled",
+    examples=[
+        {"epsilon": 2.0, "length": "kept", "generator": "chacha20-1", "timing": "variable"},
+        {"epsilon": 5.0, "length": "scaled", "generator": "chacha20-1", "timing": "variable"},
+    ],
+    example_domain=L2Ball(dimension=8, radius=1.0),
+    knob=Knob(parameter="epsilon", more_private="smaller", ends=(10.0, 1e-6)),
+    automatic={
+        "length": lambda domain, given: "kept",  # noqa: ARG005
+        "generator": lambda domain, given: seeds.GENERATORS[-1],  # noqa: ARG005
+        "timing": lambda domain, given: "variable",  # noqa: ARG005
+    },
+    settings=[{"length": "auto", "generator": "auto", "timing": "auto"}],
+)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeededStep:
+    """The seed of signs b in {-1, 1}^D that are likelier, up to e^epsilon times, if they agree with
+    the direction z of the update; decodes to (C/G) b, C the clip norm and G the mean of <b, z>.
+
+    A candidate is accepted by whether its score <b, z>/|z| lies above a cut: PrivUnit's law, on
+    signs and with a step that is not quite sharp, so that epsilon is certified *between any two
+    updates* (replace-one): see `design.stepped_seeds`. That is the epsilon that shuffling needs.
+    An update learns like one with Gaussian noise of stddev C/G on each coordinate: G = .79, 1.51,
+    1.85 at epsilon = 2, 4, 5.
+
+    z must have norm 1, and no coordinate beyond 5/sqrt D. `length` says what becomes of the norm:
+
+    scaled   every update is scaled to norm C: only its direction is sent.
+    kept     an update shorter than C is filled up with random signs of the client's own, which are
+             0 on average: what is decoded has the update as its mean, and costs nothing more.
+
+    Coordinates beyond 3.9/sqrt D are cut off, and filled up likewise: rotate first. Nothing at all
+    is all filling, and is accepted as often as everything else. Below 16,384 coordinates each has
+    several signs.
+    """
+
+    input_domain: L2Ball
+    epsilon: float
+    length: Length
+    generator: str
+    timing: str
+    sampling: ClassVar[Sampling] = "exact"
+
+    def __post_init__(self) -> None:
+        require_l2_ball(self.input_domain)
+        parameters.epsilon(self.epsilon)
+        seeds.check_choices(self.generator, self.timing)
+        if self.length not in _LENGTHS:
+            raise UnknownNameError.among("length", self.length, _LENGTHS)
+        self.choice()
+
+    def layout(self) -> Layout:
+        return _layout(self.input_domain.dimension)
+
+    def choice(self) -> SteppedSeeds:
+        """How the seed is chosen."""
+        return stepped_seeds(float(self.epsilon), self.layout().num_signs)
+
+    def code_format(self) -> LevelCodes:
+        return self.layout().code_format()
+
+    def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint32]:
+        return self.search(self.input_domain.check(values), keystream)
+
+    def search(
+        self, vector: Vector, keystream: Keystream, scorer: Scorer = seeded.scores
+    ) -> NDArray[np.uint32]:
+        """The codes of the seed that rejection finds."""
+        choice, num_signs = self.choice(), self.layout().num_signs
+        size = WORDS_PER_TRY * choice.tries
+        words = keystream.words(size + -(-num_signs // 64))
+        octets = words[size:].astype("<u8").view(np.uint8)
+        weights = self.weights(vector, np.unpackbits(octets, count=num_signs, bitorder="little"))
+        # |w| in float64 is within 2^-50 of itself: scores err by as much, and a by far less.
+        length = math.sqrt(float(_square_sum(weights)))
+
+        def accept(scores: NDArray[np.int64]) -> Vector:
+            return choice.acceptance(scores / length)
+
+        tries = words[:size].reshape(choice.tries, WORDS_PER_TRY)
+        seed = seeds.chosen_seed(weights, accept, tries, timing=self.timing, scorer=scorer)
+        return seeds.as_codes([seed])
+
+    def direction(self, vector: Vector) -> Vector:
+        """What of z is the update's own: cut off, and of norm 1 at most."""
+        norm = self.input_domain.norm(vector)
+        if norm == 0.0:
+            return np.zeros(self.layout().num_signs)
+        whole = norm if self.length == "scaled" else self.input_domain.radius
+        limit = CLAMP / math.sqrt(self.layout().num_signs)
+        return np.clip(self.layout().spread(vector / whole), -limit, limit)
+
+    def weights(self, vector: Vector, bits: NDArray[np.uint8]) -> Weights:
+        """z in whole multiples of a step, filled up to norm 1 with signs drawn from fair bits.
+
+        Whatever the update is, no coordinate exceeds the peak that was certified: it is checked on
+        the integers themselves, and signs alone take the place of what fails (nothing known does).
+        """
+        peak, filling = self.choice().peak, 2.0 * bits - 1.0
+        own = self.direction(vector)
+        inner, missing = float(own @ filling), max(0.0, 1.0 - float(own @ own))
+        size = (math.sqrt(inner**2 + len(own) * missing) - inner) / len(own)
+        whole = np.rint((own + size * filling) * (LARGEST_WEIGHT / peak))
+        largest = float(np.max(np.abs(whole)))
+        if largest <= LARGEST_WEIGHT:
+            weights = whole.astype(np.int16)
+            if largest**2 <= peak**2 * _square_sum(weights) * (1.0 - 2.0**-40):
+                return weights
+        return filling.astype(np.int16)
+
+    @property
+    def magnitude(self) -> float:
+        """What a sign decodes to, before it is folded."""
+        return self.input_domain.radius / self.choice().mean_score
+
+    def signs(self, codes: Codes) -> NDArray[np.uint8]:
+        return self.layout().signs(codes)
+
+    def decode(self, codes: Codes) -> Vector:
+        return self.layout().decoded(codes, self.magnitude)
+
+    def law(self, values: ArrayLike) -> MomentLaw:
+        """Moments for a normal score: wrong by about the square of z's largest coordinate.
+
+        Two signs of a coordinate agree as both agree with z: E b_i b_j = (E g^2 - 1) z_i z_j.
+        """
+        own = self.layout().folded(self.direction(self.input_domain.check(values)))
+        copies, score = self.layout().copies, self.choice().mean_score
+        agreeing = self.choice().excess_square * (1.0 - 1.0 / copies) - score**2
+        return MomentLaw(
+            centre=self.input_domain.radius * own,
+            spread=self.magnitude**2 * (1.0 + agreeing * own**2),
+        )
+
+    def privacy(self, adjacency: Adjacency) -> Assumed:
+        """Between any two updates epsilon; against nothing, whose signs are fair, less.
+
+        Filling of fair signs alone makes every sign vector equally likely, by symmetry.
+        """
+        event: PureDp | FinitePair
+        if self.input_domain.against_zero(adjacency):
+            largest, least = self.choice().ratios()
+            share = (1.0 - least) / (largest - least)
+            first = share * largest
+            event = FinitePair(
+                first=(first, 1.0 - first), second=(share, 1.0 - share), adjacency=adjacency
+            )
+        else:
+            event = PureDp(epsilon=float(self.epsilon), adjacency=adjacency)
+        return Assumed(event=event, assumption="chacha20")
+
+
+def _square_sum(weights: Weights) -> int:
+    """sum w_i^2, exactly: each product fits into 31 bits."""
+    wide = weights.astype(np.int64)
+    return int(wide @ wide)
