@@ -74,7 +74,7 @@ def seeded(
         int | None, typer.Option(help="Seeds in an update; as few as it takes if not given.")
     ] = None,
     updates: Annotated[int, typer.Option(help="Updates that are sent, for the errors.")] = 100,
-    clients: Annotated[int, typer.Option(help="Messages that the server adds up.")] = 256,
+    clients: Annotated[int, typer.Option(help="Messages that the server adds up.")] = 1000,
     seconds: Seconds = 5.0,
     as_json: Json = False,
 ) -> None:

@@ -108,7 +108,7 @@ def measure(
     mu: float = 1.0,
     blocks: int | None = None,
     updates: int = 100,
-    clients: int = 256,
+    clients: int = 1000,
     seconds: float = 5.0,
 ) -> dict[str, Any]:
     """Bytes, errors and times of seeds for updates of `dimension` coordinates, on one core.
