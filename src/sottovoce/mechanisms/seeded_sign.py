@@ -13,24 +13,26 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.design.tilted_seeds import TiltedSeeds, tilted_seeds
 from sottovoce.domains import Domain, L2Ball, Vector, require_l2_ball
 from sottovoce.errors import ParameterError
-from sottovoce.kernels import seeded
 from sottovoce.mechanisms import seeds
 from sottovoce.mechanisms.mechanism import Codes, JointLaw, LevelCodes, MomentLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.mechanisms.seeds import (
     LARGEST_WEIGHT,
+    ON_CPU,
     WORDS_PER_TRY,
     Layout,
     Scorer,
     Tilts,
     quantised,
 )
+from sottovoce.privacy.calibration import ENDS
 from sottovoce.privacy.events import Assumed, SeededBits
 from sottovoce.randomness import Keystream
 
 MAX_BLOCKS = 4096
 LEAST_SIGNS = 4096
 _REACH = 1.2  # of a block: about 300 tries
+_LARGEST_REACH = 1.7  # close to what the limit of tries allows
 # The norm check and u/sigma round by less than this part of the distance of neighbours.
 _ROUNDING = 2.0**-26
 # Of several records: coordinates are cut off at so many times their root mean square, and rounded
@@ -52,6 +54,18 @@ def _automatic_blocks(domain: Domain, given: Parameters) -> int:
             "mechanism 'gauss_hermite' with levels = 2"
         )
     return blocks
+
+
+def _ends(domain: Domain, given: Parameters) -> tuple[float, float]:
+    """From the least noise that so many blocks can hold."""
+    records, blocks = require_l2_ball(domain).records, given.get("blocks")
+    if not isinstance(blocks, int):
+        return 1.1 * records / (_REACH * math.sqrt(MAX_BLOCKS)), ENDS["larger"][1]
+    parameters.integer("blocks", blocks, low=1, high=MAX_BLOCKS)
+    longest, reach = _block_reach(_layout(domain.dimension, blocks), 1.0), _LARGEST_REACH
+    while not _feasible(reach, reach**2 / (2.0 * blocks * (records * longest) ** 2)):
+        reach *= 0.9
+    return records * longest / reach, ENDS["larger"][1]
 
 
 @lru_cache(maxsize=1024)
@@ -79,7 +93,7 @@ def _block_reach(layout: Layout, reach: float) -> float:
         {"noise_multiplier": 0.7, "blocks": "auto", "generator": "auto", "timing": "constant"},
     ],
     example_domain=L2Ball(dimension=8, radius=1.0),
-    knob=Knob(parameter="noise_multiplier", more_private="larger"),
+    knob=Knob(parameter="noise_multiplier", more_private="larger", ends=_ends),
     automatic={
         "blocks": _automatic_blocks,
         "generator": lambda domain, given: seeds.GENERATORS[-1],  # noqa: ARG005
@@ -147,9 +161,9 @@ class SeededSign:
         return self.layout().code_format()
 
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint32]:
-        return self.search(self.weights(self.input_domain.check(values)), keystream)
+        return self.search(self.input_domain.check(values), keystream)
 
-    def weights(self, vector: Vector) -> list[Tilts]:
+    def tilts(self, vector: Vector) -> list[Tilts]:
         """The tilts of each block in whole multiples of a step."""
         spread = self.layout().spread(vector)
         return [self._block_tilts(spread[start:end]) for start, end in self.layout().bounds]
@@ -176,17 +190,16 @@ class SeededSign:
         return _CLAMP * reach / (math.sqrt(self.layout().num_signs) * LARGEST_WEIGHT)
 
     def search(
-        self,
-        blocks: list[Tilts],
-        keystream: Keystream,
-        scorer: Scorer = seeded.scores,
+        self, vector: Vector, keystream: Keystream, scorer: Scorer = ON_CPU
     ) -> NDArray[np.uint32]:
-        """The codes of the seeds that rejection finds for the tilts of each block."""
+        """The codes of the seeds that rejection finds, one for each block."""
         choice = self.choice()
         words = keystream.words(WORDS_PER_TRY * choice.tries * self.blocks)
         found = []
         for tries, tilts in zip(
-            words.reshape(self.blocks, choice.tries, WORDS_PER_TRY), blocks, strict=True
+            words.reshape(self.blocks, choice.tries, WORDS_PER_TRY),
+            self.tilts(vector),
+            strict=True,
         ):
             accept = partial(_acceptance, choice, tilts)
             found.append(
@@ -207,7 +220,7 @@ class SeededSign:
 
     def law(self, values: ArrayLike) -> JointLaw | MomentLaw:
         """The whole law if there are few signs; else moments, up to what truncation leaves."""
-        blocks = self.weights(self.input_domain.check(values))
+        blocks = self.tilts(self.input_domain.check(values))
         layout = self.layout()
         if layout.num_signs <= _JOINT_SIGNS:
             return self._joint_law(blocks)
@@ -258,6 +271,14 @@ class SeededSign:
 @lru_cache(maxsize=1024)
 def _choice(reach: float, rho: float) -> TiltedSeeds:
     return tilted_seeds(reach, rho)
+
+
+def _feasible(reach: float, rho: float) -> bool:
+    try:
+        tilted_seeds(1.01 * reach, rho)  # above what rounding adds
+    except ParameterError:
+        return False
+    return True
 
 
 def _acceptance(choice: TiltedSeeds, tilts: Tilts, scores: NDArray[np.int64]) -> Vector:

@@ -13,11 +13,17 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.design.stepped_seeds import CLAMP, SteppedSeeds, stepped_seeds
 from sottovoce.domains import L2Ball, Vector, require_l2_ball
 from sottovoce.errors import UnknownNameError
-from sottovoce.kernels import seeded
 from sottovoce.mechanisms import seeds
 from sottovoce.mechanisms.mechanism import Codes, LevelCodes, MomentLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, register
-from sottovoce.mechanisms.seeds import LARGEST_WEIGHT, WORDS_PER_TRY, Layout, Scorer, Weights
+from sottovoce.mechanisms.seeds import (
+    LARGEST_WEIGHT,
+    ON_CPU,
+    WORDS_PER_TRY,
+    Layout,
+    Scorer,
+    Weights,
+)
 from sottovoce.privacy.events import Assumed, FinitePair, PureDp
 from sottovoce.randomness import Keystream
 
@@ -98,7 +104,7 @@ class SeededStep:
         return self.search(self.input_domain.check(values), keystream)
 
     def search(
-        self, vector: Vector, keystream: Keystream, scorer: Scorer = seeded.scores
+        self, vector: Vector, keystream: Keystream, scorer: Scorer = ON_CPU
     ) -> NDArray[np.uint32]:
         """The codes of the seed that rejection finds."""
         choice, num_signs = self.choice(), self.layout().num_signs

@@ -22,7 +22,7 @@ from sottovoce.mechanisms.mechanism import LevelCodes, level_indices
 
 Weights = NDArray[np.int16]
 Signs = NDArray[np.uint8]  # packed: bit 1 is +1
-Scorer = Callable[[NDArray[np.uint8], Weights], NDArray[np.int64]]
+Score = Callable[[NDArray[np.uint8], Weights], NDArray[np.int64]]
 Words = NDArray[np.uint64]
 
 GENERATORS = (seeded.GENERATOR,)
@@ -182,6 +182,20 @@ def _log_cosh_sum(tilts: Vector) -> float:
     return total + 31.0 / 14175.0 * float((fourths * squares) @ fourths)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scorer:
+    """Where candidates are scored: how, and how many in one call (None: as suits the processor)."""
+
+    score: Score = seeded.scores
+    together: int | None = None
+
+    def batch(self, num_signs: int) -> int:
+        return self.together or min(_MOST, max(_FEWEST, _TOGETHER // num_signs))
+
+
+ON_CPU = Scorer()
+
+
 def as_codes(seeds: list[bytes]) -> NDArray[np.uint32]:
     """Seeds as they are packed: four little-endian words each."""
     return np.frombuffer(b"".join(seeds), dtype="<u4").astype(np.uint32)
@@ -193,7 +207,7 @@ def chosen_seed(
     words: Words,
     *,
     timing: str,
-    scorer: Scorer = seeded.scores,
+    scorer: Scorer = ON_CPU,
 ) -> bytes:
     """The first seed that is accepted, or the last of all candidates.
 
@@ -202,11 +216,11 @@ def chosen_seed(
     is chosen: how long it takes then tells nothing.
     """
     seeds: NDArray[np.uint8] = words[:, :2].astype("<u8").view(np.uint8)
-    together = min(_MOST, max(_FEWEST, _TOGETHER // len(weights)))
+    together = scorer.batch(len(weights))
     found: int | None = None
     for start in range(0, len(words), together):
         part = slice(start, start + together)
-        probabilities = accept(scorer(np.ascontiguousarray(seeds[part]), weights))
+        probabilities = accept(scorer.score(np.ascontiguousarray(seeds[part]), weights))
         # A probability of 1 would not fit into 64 bits; 2^-53 less makes no difference that counts.
         thresholds = np.minimum(probabilities, 1.0 - 2.0**-53) * float(_WORD)
         accepted = np.flatnonzero(words[part, 2] < thresholds.astype(np.uint64))

@@ -12,16 +12,22 @@ from sottovoce.kernels.cuda.norm import check_finite, clipped, projected
 from sottovoce.kernels.cuda.one_bit import sample_rows
 from sottovoce.kernels.cuda.packing import pack
 from sottovoce.kernels.cuda.place import Tensor, checked
+from sottovoce.kernels.cuda.seeded import placed_bytes, scores_on
 from sottovoce.kernels.ladder import Affine
 from sottovoce.mechanisms.finite_channel import TableMechanism
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.interpolated_mvu import InterpolatedMvu
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rounded_noise import RoundedNoise, reach
+from sottovoce.mechanisms.seeded_sign import SeededSign
+from sottovoce.mechanisms.seeded_step import SeededStep
+from sottovoce.mechanisms.seeds import Scorer
 from sottovoce.noises.chords import CELL_BITS, LEAST_BITS, chords, slack_of
 from sottovoce.noises.rounded import settled_codes
 from sottovoce.randomness import Keystream
+from sottovoce.wire import packing
 
+_SCORED_TOGETHER = 256  # candidates for one seed
 _HEADROOM = 1.0 + 2.0**-20  # over what rounding adds to a coordinate's reach
 
 
@@ -41,6 +47,8 @@ def payload_of(mechanism: Mechanism, update: Tensor, keystream: Keystream) -> Te
             return pack(_table(mechanism, values, keystream), _bits(mechanism.levels))
         case RoundedNoise():
             return pack(_rounded_noise(mechanism, values, keystream), mechanism.bits)
+        case SeededSign() | SeededStep():
+            return _seeded(mechanism, values, keystream)
     raise _missing(f"{type(mechanism).__name__} has no CUDA kernel")
 
 
@@ -98,6 +106,14 @@ def _rounded_noise(mechanism: RoundedNoise, values: Tensor, keystream: Keystream
     codes, left = sample_grid(values, clip, table, CELL_BITS, LEAST_BITS, step, slack, keystream)
     settled = settled_codes(clip(left.values), noise, step, left.spelled, keystream)
     return with_codes(codes, left, settled) & (mechanism.levels - 1)
+
+
+def _seeded(mechanism: SeededSign | SeededStep, values: Tensor, keystream: Keystream) -> Tensor:
+    """Candidates are scored on the device; the rest is a few passes and is left to the CPU."""
+    vector = mechanism.input_domain.project(values.double().cpu().numpy())
+    scorer = Scorer(score=scores_on(values.device), together=_SCORED_TOGETHER)
+    codes = mechanism.search(vector, keystream, scorer)
+    return placed_bytes(packing.pack(codes, mechanism.code_format().bits), values.device)
 
 
 def _bits(levels: int) -> int:
