@@ -16,11 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 from gpu_checks import COUNT_SHAPES, VARIANTS, built, check_all
 
-from sottovoce.kernels.cuda import level_counts, norm
+from sottovoce.kernels.cuda import level_counts, norm, seeded
 from sottovoce.kernels.cuda.counts import OneCounts
 from sottovoce.kernels.cuda.one_bit import Drawing, Options, sample_rows
 from sottovoce.mechanisms.mechanism import Mechanism
@@ -158,6 +159,20 @@ def measure_counts(table: Table, dimension: int, clients: int) -> None:
         table.add(name, seconds, coordinates=total, moved=moved)
 
 
+def measure_seeds(table: Table, dimension: int) -> None:
+    """Signs of seeds and their scores, the whole calls; weights are read once for all seeds."""
+    weights = torch.randint(-3000, 3001, (dimension,), dtype=torch.int16, device="cuda")
+    for count in (1, 64, 1024):
+        seeds = np.random.default_rng(count).integers(0, 256, size=(count, 16), dtype=np.uint8)
+        total = float(count * dimension)
+        seconds = table.time(partial(seeded.scores, seeds, weights))
+        name = f"scores of {count} seeds, d = {dimension}"
+        table.add(name, seconds, coordinates=total, moved=2.0 * dimension)
+        seconds = table.time(partial(seeded.sign_rows, seeds, dimension))
+        name = f"signs of {count} seeds, d = {dimension}"
+        table.add(name, seconds, coordinates=total, moved=total / 8.0)
+
+
 def page(table: Table, done: int, wrong: list[str]) -> str:
     """What was measured, in Markdown."""
     lines = [
@@ -215,6 +230,7 @@ def main() -> int:
         measure_mechanisms(table, arguments.dimension // 5)
         measure_counts(table, 10_000_000, 1000)
         measure_counts(table, 100_000, 10_000)
+        measure_seeds(table, 1_000_000)
     if arguments.page:
         arguments.page.write_text(page(table, done, wrong))
     if arguments.report:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from sottovoce.aggregation.level_counts import LevelCounts
 from sottovoce.domains import Box, Domain, L2Ball
 from sottovoce.errors import DomainError, ParameterError
-from sottovoce.kernels.cuda import level_counts, norm
+from sottovoce.kernels.cuda import level_counts, norm, seeded
 from sottovoce.kernels.cuda.counts import OneCounts
 from sottovoce.kernels.cuda.one_bit import Options, sample_rows
 from sottovoce.kernels.reference.one_bit import exact_bit
@@ -284,6 +284,36 @@ def check_level_counts(checks: Checks, levels: int) -> None:
         checks.refused(f"code {(1 << bits) - 1} of {levels} levels", lambda: counted.add(beyond))
 
 
+def expected_signs(seed: bytes, count: int) -> NDArray[np.uint8]:
+    """The keystream's own bits, from the definition."""
+    stream = bytes(Keystream(seed + b"sottovoce-signs1")._bytes(0, -(-count // 8)))
+    return np.unpackbits(np.frombuffer(stream, np.uint8), count=count, bitorder="little")
+
+
+def check_seeds(checks: Checks, count: int) -> None:
+    """Signs of seeds, and scores of weights up to the ends of int16."""
+    generator = np.random.default_rng(count)
+    seeds = generator.integers(0, 256, size=(count, 16), dtype=np.uint8)
+    for size in SIZES:
+        bits = np.stack([expected_signs(seed.tobytes(), size) for seed in seeds])
+        rows = seeded.sign_rows(seeds, size).cpu().numpy()
+        packed = np.packbits(bits, axis=1, bitorder="little")
+        checks.same(f"signs, {size} of {count}", rows, packed)
+        for reach in (1, 3000, 32768):
+            weights = generator.integers(-reach, reach, size=size).astype(np.int16)
+            found = seeded.scores(seeds, torch.from_numpy(weights).cuda()).cpu().numpy()
+            expected = (2 * bits.astype(np.int64) - 1) @ weights.astype(np.int64)
+            checks.same(f"scores, {size} of {count}, weights to {reach}", found, expected)
+        largest = np.where(bits[0] == 1, 32767, -32768).astype(np.int16)
+        found = seeded.scores(seeds, torch.from_numpy(largest).cuda()).cpu().numpy()
+        expected = (2 * bits.astype(np.int64) - 1) @ largest.astype(np.int64)
+        checks.same(f"scores, {size} of {count}, nothing cancels", found, expected)
+    on_cpu = torch.ones(8, dtype=torch.int16)
+    checks.refused("weights on the CPU", lambda: seeded.scores(seeds, on_cpu))
+    checks.refused("weights of 32 bits", lambda: seeded.scores(seeds, on_cpu.int().cuda()))
+    checks.refused("seeds of 15 bytes", lambda: seeded.sign_rows(seeds[:, :15], 8))
+
+
 def run_check(check: Callable[[Checks, Any], None], what: Any) -> tuple[int, list[str]]:
     checks = Checks()
     try:
@@ -305,6 +335,7 @@ def check_all() -> tuple[int, list[str]]:
         *((check_mechanism, name) for name in GIVEN),
         *((check_level_counts, levels) for levels in (3, 4, 8, 13, 16)),
         *((check_counts, shape) for shape in COUNT_SHAPES),
+        *((check_seeds, count) for count in (1, 3, 33)),
     ]
     done, wrong = 0, list[str]()
     with ProcessPoolExecutor(WORKERS, multiprocessing.get_context("spawn")) as pool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sottovoce.aggregation.level_counts import LevelCounts
 from sottovoce.domains import Box, Domain, L1Ball, L2Ball
 from sottovoce.errors import DomainError, ParameterError, RandomnessError
-from sottovoce.kernels import cuda
+from sottovoce.kernels import cuda, seeded
 from sottovoce.kernels.ladder import Affine, Ladder
 from sottovoce.kernels.one_bit import sample_payload
 from sottovoce.mechanisms import registry
@@ -33,6 +33,7 @@ if not INTERPRETED and not cuda.available():
 
 from sottovoce.kernels.cuda import ladder, level_counts, norm  # noqa: E402
 from sottovoce.kernels.cuda import packing as cuda_packing  # noqa: E402
+from sottovoce.kernels.cuda import seeded as cuda_seeded  # noqa: E402
 from sottovoce.kernels.cuda.counts import OneCounts  # noqa: E402
 from sottovoce.kernels.cuda.one_bit import Options, sample_rows  # noqa: E402
 from sottovoce.wire.on_device import payload_of  # noqa: E402
@@ -159,6 +160,67 @@ def test_counts_of_ones_over_batches(dimension: int, clients: int, padding: int)
         counted.add(given.int())
 
 
+def seeds_like(count: int, number: int) -> NDArray[np.uint8]:
+    return np.random.default_rng(number).integers(0, 256, size=(count, 16), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 31, 511, 512, 513, 2051])
+def test_signs_of_seeds_are_those_of_the_cpu(size: int) -> None:
+    for seeds in (seeds_like(2, size), seeds_like(0, size)):
+        rows = cuda_seeded.sign_rows(seeds, size, DEVICE)
+        assert rows.dtype == torch.uint8
+        np.testing.assert_array_equal(rows.cpu().numpy(), seeded.sign_rows(seeds, size))
+
+
+@pytest.mark.parametrize("size", [0, 1, 512, 2051])
+@pytest.mark.parametrize("count", [0, 1, 3, 33])
+def test_scores_of_seeds_are_those_of_the_cpu(count: int, size: int) -> None:
+    seeds = seeds_like(count, size)
+    given = np.random.default_rng(size).integers(-32768, 32768, size=size).astype(np.int16)
+    found = cuda_seeded.scores(seeds, torch.from_numpy(given).to(DEVICE))
+    assert found.dtype == torch.int64
+    np.testing.assert_array_equal(found.cpu().numpy(), seeded.scores(seeds, given))
+
+
+# 64 blocks of the largest weights for each lane are sums that need more than 32 bits.
+@pytest.mark.parametrize("size", [5003] if INTERPRETED else [5003, 150_001, 5_000_000])
+def test_scores_where_a_lane_takes_many_blocks(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_seeded, "_ENOUGH", 1)
+    seeds = seeds_like(33, 1)
+    bits = np.unpackbits(seeded.signs(seeds[0].tobytes(), size), count=size, bitorder="little")
+    weights = np.where(bits == 1, 32767, -32768).astype(np.int16)
+    found = cuda_seeded.scores(seeds, torch.from_numpy(weights).to(DEVICE))
+    np.testing.assert_array_equal(found.cpu().numpy(), seeded.scores(seeds, weights))
+    assert int(found[0]) >= 32767 * size
+
+
+def test_signs_of_seeds_are_counted_on_the_device() -> None:
+    seeds = seeds_like(5, 2)
+    rows = cuda_seeded.sign_rows(seeds, 1003, DEVICE)
+    np.testing.assert_array_equal(
+        cuda_seeded.signs(seeds[3].tobytes(), 1003, DEVICE).cpu().numpy(), rows[3].cpu().numpy()
+    )
+    counted = OneCounts(1003, DEVICE)
+    counted.add(rows)
+    expected = LevelCounts(1003, 2)
+    expected.add_rows(seeded.sign_rows(seeds, 1003))
+    np.testing.assert_array_equal(counted.counts.cpu().numpy(), expected.counts()[0])
+
+
+def test_seeds_and_weights_that_are_none_are_refused() -> None:
+    seeds, weights = np.zeros((2, 16), dtype=np.uint8), torch.ones(8, dtype=torch.int16)
+    placed = weights.to(DEVICE)
+    for bad in (placed.int(), placed[None], placed[::2]):
+        with pytest.raises(ParameterError, match="vector of int16"):
+            cuda_seeded.scores(seeds, bad)
+    with pytest.raises(ParameterError, match="of shape"):
+        cuda_seeded.scores(seeds[:, :15], weights.to(DEVICE))
+    with pytest.raises(ParameterError, match="a seed has 16 bytes, got 17"):
+        cuda_seeded.signs(bytes(17), 8, DEVICE)
+    with pytest.raises(ParameterError, match="count"):
+        cuda_seeded.sign_rows(seeds, -1, DEVICE)
+
+
 @pytest.mark.parametrize("levels", [3, 4, 5, 8, 9, 16])
 @pytest.mark.parametrize(("dimension", "clients"), [(1, 1), (37, 9), (300, 70)])
 def test_counts_of_levels_are_those_of_the_cpu(dimension: int, clients: int, levels: int) -> None:
@@ -254,6 +316,16 @@ MECHANISMS: list[tuple[str, dict[str, Any], str]] = [
             "steps_per_radius": "auto",
         },
         "box",
+    ),
+    (
+        "seeded_sign",
+        {"noise_multiplier": 0.5, "blocks": 4, "generator": "auto", "timing": "auto"},
+        "l2",
+    ),
+    (
+        "seeded_step",
+        {"epsilon": 4.0, "length": "kept", "generator": "auto", "timing": "constant"},
+        "l2",
     ),
 ]
 

@@ -44,6 +44,8 @@ MECHANISMS: list[dict[str, Any]] = [
     {"kind": "gauss_hermite", "levels": 4},
     {"kind": "gaussian"},
     {"kind": "stochastic_sign"},
+    {"kind": "seeded_sign", "blocks": "auto", "generator": "auto", "timing": "auto"},
+    {"kind": "seeded_step", "length": "auto", "generator": "auto", "timing": "auto"},
 ]
 
 

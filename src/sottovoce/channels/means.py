@@ -9,9 +9,11 @@ from sottovoce.aggregation.level_counts import MAX_LEVELS, LevelCounts
 from sottovoce.aggregation.mean import MAX_PACKED_BITS, StreamingMean
 from sottovoce.domains import Vector
 from sottovoce.errors import WireError
-from sottovoce.mechanisms.mechanism import Expanding, Mechanism, points_of
+from sottovoce.mechanisms.mechanism import Codes, Expanding, Mechanism, points_of
 from sottovoce.wire.message import Opened, codes_of
 from sottovoce.wire.packing import PackedCodes
+
+_EXPANDED_TOGETHER = 16  # messages whose signs are in memory at once
 
 Cohort = Iterable[tuple[Mechanism, float]]
 
@@ -60,16 +62,24 @@ class ExpandedMean:
     def __init__(self, mechanism: ExpandingMechanism) -> None:
         self._mechanism, self._layout = mechanism, mechanism.layout()
         self._counts = LevelCounts(self._layout.num_signs, 2)
+        self._waiting: list[Codes] = []
 
     def add(self, mechanism: Mechanism, weight: float, opened: Opened) -> None:  # noqa: ARG002
         # Equal weights, which the plan has seen, cancel.
         same = mechanism is self._mechanism or mechanism == self._mechanism
         if not same:
             raise WireError("a message of another mechanism does not belong into this mean")
-        signs = self._mechanism.signs(codes_of(opened))
-        self._counts.add(PackedCodes(signs, count=self._layout.num_signs, levels=2))
+        self._waiting.append(codes_of(opened))
+        if len(self._waiting) == _EXPANDED_TOGETHER:
+            self._flush()
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            self._counts.add_rows(self._mechanism.signs(np.stack(waiting).astype(np.uint32)))
 
     def result(self) -> Vector | None:
+        self._flush()
         if not self._counts.received:
             return None
         magnitude = self._mechanism.magnitude

@@ -24,7 +24,7 @@ from typing import ClassVar
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
-from sottovoce.channels.means import Cohort, CountedMean, DecodedMean, mean_of
+from sottovoce.channels.means import Cohort, Mean, mean_of
 from sottovoce.channels.shuffler import check_alike, hidden_among
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.privacy.events import Shuffled
@@ -63,7 +63,7 @@ class SecretOrder:
         """Whether messages of a cohort of this (public) size could be released."""
         return clients >= self.fewest_messages
 
-    def collector(self, dimension: int, cohort: Cohort) -> CountedMean | DecodedMean:
+    def collector(self, dimension: int, cohort: Cohort) -> Mean:
         return mean_of(dimension, cohort)
 
     def describe(self) -> str:

@@ -98,6 +98,8 @@ def show_(
     for row in rows:
         row["epsilon"] = row["epsilon"] if row["private"] else float("inf")
     print_table(columns, [[show(row[column], column) for column in columns] for row in rows])
+    for assumption in sorted({row["assumes"] for row in rows if row["assumes"]}):
+        typer.echo(f"assuming that {assumption}")
 
 
 def _row(
@@ -117,6 +119,7 @@ def _row(
         "delta": delta,
         "adjacency": str(spent.adjacency) if spent else None,
         "accountant": spent.accountant if spent else None,
+        "assumes": spent.assumes if spent else None,
         "budget": limit[0] if limit else None,
         "budget_delta": limit[1] if limit else None,
     }

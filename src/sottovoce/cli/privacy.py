@@ -129,6 +129,7 @@ def curve(
         "sampling_grade": built.sampling,
         "delta": delta,
         "adjacency": str(event.adjacency),
+        "assumes": spents[0].assumes,
         **setting.describe(),
         "curve": [
             {
@@ -146,7 +147,7 @@ def curve(
     if as_json:
         print_json(result)
         return
-    fields = {name: result[name] for name in ("mechanism", "delta", "adjacency")}
+    fields = {name: result[name] for name in ("mechanism", "delta", "adjacency", "assumes")}
     print_fields({**fields, "sampling_grade": _grade(built), **setting.describe()})
     print_table(
         ["rounds", "epsilon", "accountant"],
@@ -256,6 +257,7 @@ def _report(
         "delta": delta,
         "adjacency": str(spent.adjacency),
         "accountant": spent.accountant,
+        "assumes": spent.assumes,
         "private": math.isfinite(spent.epsilon),
         "mechanism": kind_of(mechanism),
         "parameters": parameters_of(mechanism),

@@ -30,6 +30,7 @@ from functools import lru_cache
 import numpy as np
 
 from sottovoce import parameters
+from sottovoce.design.tilted_seeds import timing_loss
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError
 from sottovoce.privacy.conversion import golden_section
@@ -78,6 +79,11 @@ class SteppedSeeds:
     def tries(self) -> int:
         """J, candidates at most."""
         return 1 + math.ceil(math.log(_FAILURE) / math.log1p(-min(self.normalisers[0], 0.999)))
+
+    @property
+    def timing_loss(self) -> float:
+        """What the number of tries tells, if it is seen."""
+        return timing_loss(*self.normalisers, self.tries)
 
     @property
     def mean_score(self) -> float:
@@ -154,6 +160,7 @@ def _gaussian_normaliser(contrast: float, cut: float, width: float) -> float:
     return least + (1.0 - least) * _upper(cut / math.sqrt(1.0 + width**2))
 
 
+@lru_cache(maxsize=4096)
 def _normalisers(contrast: float, cut: float, num_signs: int) -> tuple[float, float]:
     width = _WIDTH * peak(num_signs)
     below, above = _deviations(cut, width, peak(num_signs))

@@ -80,6 +80,12 @@ class TiltedSeeds:
         return extremes + math.log1p(self.tail) - math.log1p(-self.tail) + _ROUNDING
 
     @property
+    def timing_loss(self) -> float:
+        """What the number of tries tells, if it is seen: geometric with parameter Z/t."""
+        limit = math.exp(self.log_limit)
+        return timing_loss((1.0 - self.tail) / limit, (1.0 + self.tail / limit) / limit, self.tries)
+
+    @property
     def shrinkage(self) -> float:
         """E <b, z>/|z|^2 at |z| = reach, with a normal <b, z>: what decoding divides by.
 
@@ -96,6 +102,13 @@ class TiltedSeeds:
         normaliser = inside + above + below
         failing = (1.0 - normaliser * math.exp(-limit)) ** (self.tries - 1)
         return (1.0 - failing) * inside / normaliser
+
+
+def timing_loss(least: float, most: float, tries: int) -> float:
+    """The log ratio of two geometric laws, cut off at `tries`, with parameters in a range."""
+    if most >= 1.0:  # one of them may stop at once
+        return math.inf if least < 1.0 else 0.0
+    return math.log(most / least) + (tries - 1) * (math.log1p(-least) - math.log1p(-most))
 
 
 def tilted_seeds(reach: float, rho: float) -> TiltedSeeds:

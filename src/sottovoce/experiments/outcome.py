@@ -17,6 +17,7 @@ from sottovoce.experiments.client_table import client_table, group_table
 from sottovoce.files import finite_or_none
 from sottovoce.harmonizer.sampling import ASSUMPTIONS
 from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
+from sottovoce.privacy import events
 from sottovoce.privacy.accounting import privacy_spent, show_epsilon
 from sottovoce.privacy.events import NonPrivate, multiset, unhidden
 from sottovoce.rounds.plan import records_hidden_by
@@ -102,6 +103,8 @@ def guarantee(assembly: Assembly) -> str:
         public = "; the size of the smallest data set is public"  # the noise is made from it
     if assembly.algorithm.record_sampling_rate < 1.0:
         public += f"; it assumes that {ASSUMPTIONS[records_hidden_by(assembly.channel)]}"
+    for name in events.assumptions(mechanism.privacy(spec.privacy.adjacency)):
+        public += f"; it assumes that {events.ASSUMPTIONS[name]}"
     reasons = [
         *(["seeded randomness"] if spec.randomness == "seeded" else []),
         *(["values drawn in float32"] if _is_drawn(assembly) else []),
@@ -292,6 +295,7 @@ def result_of(
         "delta": spec.privacy.delta,
         "private": spent is None or math.isfinite(spent.epsilon),
         "accountant": spent.accountant if spent else None,
+        "assumes": spent.assumes if spent else None,
         "adjacency": str(spec.privacy.adjacency),
         "level": spec.privacy.level,
         "guarantee": guarantee(assembly),

@@ -154,6 +154,7 @@ class Ranking:
             "bytes_per_update": candidate.bytes_per_update,
             "epsilon": candidate.spent.epsilon,
             "accountant": candidate.spent.accountant,
+            "assumes": candidate.spent.assumes,
             "sampling_grade": candidate.mechanism.sampling,
             "unbiased_within": candidate.prediction.unbiased_within,
             "explanation": self.explain(candidate),

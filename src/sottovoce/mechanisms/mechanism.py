@@ -254,8 +254,8 @@ class Expanding(Protocol):
 
     def layout(self) -> SignLayout: ...
 
-    def signs(self, codes: Codes) -> NDArray[np.uint8]:
-        """The signs, packed, the lowest bit of a byte first; a 1 is +."""
+    def signs(self, messages: Codes) -> NDArray[np.uint8]:
+        """The signs of several messages, a row for each: packed, the lowest bit first; 1 is +."""
         ...
 
 

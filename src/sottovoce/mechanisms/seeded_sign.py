@@ -1,6 +1,7 @@
 """Sixteen bytes for a whole vector: the one-bit mechanism's signs, named by a seed."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import ClassVar
@@ -13,17 +14,27 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.design.tilted_seeds import TiltedSeeds, tilted_seeds
 from sottovoce.domains import Domain, L2Ball, Vector, require_l2_ball
 from sottovoce.errors import ParameterError
-from sottovoce.kernels import seeded
 from sottovoce.mechanisms import seeds
 from sottovoce.mechanisms.mechanism import Codes, JointLaw, LevelCodes, MomentLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, Parameters, register
-from sottovoce.mechanisms.seeds import LARGEST_WEIGHT, WORDS_PER_TRY, Layout, Scorer, Weights
+from sottovoce.mechanisms.seeds import (
+    LARGEST_WEIGHT,
+    ON_CPU,
+    WORDS_PER_TRY,
+    Grid,
+    Layout,
+    Scorer,
+    Tilts,
+    quantised,
+)
+from sottovoce.privacy.calibration import ENDS
 from sottovoce.privacy.events import Assumed, SeededBits
 from sottovoce.randomness import Keystream
 
 MAX_BLOCKS = 4096
 LEAST_SIGNS = 4096
 _REACH = 1.2  # of a block: about 300 tries
+_LARGEST_REACH = 1.7  # close to what the limit of tries allows
 # The norm check and u/sigma round by less than this part of the distance of neighbours.
 _ROUNDING = 2.0**-26
 # Of several records: coordinates are cut off at so many times their root mean square, and rounded
@@ -47,6 +58,18 @@ def _automatic_blocks(domain: Domain, given: Parameters) -> int:
     return blocks
 
 
+def _ends(domain: Domain, given: Parameters) -> tuple[float, float]:
+    """From the least noise that so many blocks can hold."""
+    records, blocks = require_l2_ball(domain).records, given.get("blocks")
+    if not isinstance(blocks, int):
+        return 1.1 * records / (_REACH * math.sqrt(MAX_BLOCKS)), ENDS["larger"][1]
+    parameters.integer("blocks", blocks, low=1, high=MAX_BLOCKS)
+    longest, reach = _block_reach(_layout(domain.dimension, blocks), 1.0), _LARGEST_REACH
+    while not _feasible(reach, reach**2 / (2.0 * blocks * (records * longest) ** 2)):
+        reach *= 0.9
+    return records * longest / reach, ENDS["larger"][1]
+
+
 @lru_cache(maxsize=1024)
 def _layout(dimension: int, blocks: int) -> Layout:
     return Layout.of(dimension, blocks=blocks, least_signs=LEAST_SIGNS)
@@ -68,11 +91,11 @@ def _block_reach(layout: Layout, reach: float) -> float:
     "seeded_sign",
     summary="16 bytes in all, at about the one-bit (and the Gaussian) mechanism's accuracy",
     examples=[
-        {"noise_multiplier": 2.0, "blocks": 1, "generator": "chacha20-1", "timing": "variable"},
-        {"noise_multiplier": 0.7, "blocks": 3, "generator": "chacha20-1", "timing": "constant"},
+        {"noise_multiplier": 2.0, "blocks": "auto", "generator": "auto", "timing": "auto"},
+        {"noise_multiplier": 4.0, "blocks": "auto", "generator": "auto", "timing": "constant"},
     ],
     example_domain=L2Ball(dimension=8, radius=1.0),
-    knob=Knob(parameter="noise_multiplier", more_private="larger"),
+    knob=Knob(parameter="noise_multiplier", more_private="larger", ends=_ends),
     automatic={
         "blocks": _automatic_blocks,
         "generator": lambda domain, given: seeds.GENERATORS[-1],  # noqa: ARG005
@@ -140,25 +163,27 @@ class SeededSign:
         return self.layout().code_format()
 
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint32]:
-        return self.search(self.weights(self.input_domain.check(values)), keystream)
+        return self.search(self.tilts(self.input_domain.check(values)), keystream)
 
-    def weights(self, vector: Vector) -> list[tuple[Weights, float]]:
-        """The tilts of each block as whole multiples of a step, and the step."""
-        tilts = self.layout().spread(vector / self.noise_stddev)
-        return [self._block_weights(tilts[start:end]) for start, end in self.layout().bounds]
+    def tilts(self, vector: Vector) -> list[Tilts]:
+        """The tilts of each block in whole multiples of a step."""
+        spread, found = self.layout().spread(vector), []
+        for start, end in self.layout().bounds:
+            block = spread[start:end]
+            largest = max(float(block.max()), -float(block.min()))
+            found.append(quantised(block, self.grid(self.input_domain.norm(block), largest)))
+        return found
 
-    def _block_weights(self, tilts: Vector) -> tuple[Weights, float]:
-        norm = math.sqrt(float(tilts @ tilts))
-        scale = min(1.0, self._clip() / norm) * (1.0 - 2.0**-40) if norm > 0.0 else 1.0
-        public = self._step()
+    def grid(self, norm: float, largest: float) -> Grid:
+        """How a block of this norm and largest magnitude is clipped and rounded."""
+        length = norm / self.noise_stddev
+        scale = min(1.0, self._clip() / length) * (1.0 - 2.0**-40) if length > 0.0 else 1.0
+        per_unit, public = scale / self.noise_stddev, self._step()
         if public > 0.0:  # the same rounding for neighbours, and no more than to the nearest
-            whole = np.rint(np.clip(tilts * (scale / public), -LARGEST_WEIGHT, LARGEST_WEIGHT))
-            return whole.astype(np.int16), public
-        largest = float(np.max(np.abs(tilts))) * scale
-        if largest < 1e-290:
-            return np.zeros(len(tilts), dtype=np.int16), 0.0
-        step = largest / LARGEST_WEIGHT * (1.0 + 2.0**-40)
-        return np.trunc(tilts * (scale / step)).astype(np.int16), step  # shorter, never longer
+            return Grid(per_unit=per_unit, step=public, nearest=True)
+        # Truncated, tilts get shorter, never longer.
+        step = largest * per_unit / LARGEST_WEIGHT * (1.0 + 2.0**-40)
+        return Grid(per_unit=per_unit, step=step, nearest=False)
 
     def _step(self) -> float:
         """What tilts are rounded to if neighbours share records; 0 if each has a step of its own.
@@ -171,21 +196,18 @@ class SeededSign:
         return _CLAMP * reach / (math.sqrt(self.layout().num_signs) * LARGEST_WEIGHT)
 
     def search(
-        self,
-        blocks: list[tuple[Weights, float]],
-        keystream: Keystream,
-        scorer: Scorer = seeded.scores,
+        self, blocks: Sequence[Tilts], keystream: Keystream, scorer: Scorer = ON_CPU
     ) -> NDArray[np.uint32]:
         """The codes of the seeds that rejection finds for the tilts of each block."""
         choice = self.choice()
         words = keystream.words(WORDS_PER_TRY * choice.tries * self.blocks)
         found = []
-        for tries, (weights, step) in zip(
+        for tries, tilts in zip(
             words.reshape(self.blocks, choice.tries, WORDS_PER_TRY), blocks, strict=True
         ):
-            accept = partial(_acceptance, choice, step, _log_cosh_sum(weights, step))
+            accept = partial(_acceptance, choice, tilts)
             found.append(
-                seeds.chosen_seed(weights, accept, tries, timing=self.timing, scorer=scorer)
+                seeds.chosen_seed(tilts.weights, accept, tries, timing=self.timing, scorer=scorer)
             )
         return seeds.as_codes(found)
 
@@ -194,19 +216,19 @@ class SeededSign:
         """What a sign decodes to, before it is folded."""
         return self.noise_stddev / self.choice().shrinkage
 
-    def signs(self, codes: Codes) -> NDArray[np.uint8]:
-        return self.layout().signs(codes)
+    def signs(self, messages: Codes) -> NDArray[np.uint8]:
+        return self.layout().signs(messages)
 
     def decode(self, codes: Codes) -> Vector:
         return self.layout().decoded(codes, self.magnitude)
 
     def law(self, values: ArrayLike) -> JointLaw | MomentLaw:
         """The whole law if there are few signs; else moments, up to what truncation leaves."""
-        blocks = self.weights(self.input_domain.check(values))
+        blocks = self.tilts(self.input_domain.check(values))
         layout = self.layout()
         if layout.num_signs <= _JOINT_SIGNS:
             return self._joint_law(blocks)
-        means = np.concatenate([np.tanh(weights * step) for weights, step in blocks])
+        means = np.concatenate([np.tanh(tilts.weights * tilts.step) for tilts in blocks])
         means *= self.choice().shrinkage
         together = layout.copies if layout.copies > 1 else 1
         square = (means**2).reshape(together, layout.dimension).sum(axis=0) / together
@@ -215,12 +237,13 @@ class SeededSign:
             spread=self.magnitude**2 * (1.0 - square),
         )
 
-    def _joint_law(self, blocks: list[tuple[Weights, float]]) -> JointLaw:
+    def _joint_law(self, blocks: list[Tilts]) -> JointLaw:
         choice, total, pmf = self.choice(), np.zeros((1, 0)), np.ones(1)
-        for weights, step in blocks:
-            numbers = np.arange(1 << len(weights))
-            signs = 2.0 * ((numbers[:, None] >> np.arange(len(weights))) & 1) - 1.0
-            odds = signs @ (weights * step) - _log_cosh_sum(weights, step)
+        for tilts in blocks:
+            places = np.arange(len(tilts.weights))
+            numbers = np.arange(1 << len(places))
+            signs = 2.0 * ((numbers[:, None] >> places) & 1) - 1.0
+            odds = signs @ (tilts.weights * tilts.step) - tilts.log_cosh_sum
             accepted = choice.acceptance(odds)
             mean = float(accepted.mean())
             failing = (1.0 - mean) ** (choice.tries - 1)
@@ -254,21 +277,13 @@ def _choice(reach: float, rho: float) -> TiltedSeeds:
     return tilted_seeds(reach, rho)
 
 
-def _acceptance(
-    choice: TiltedSeeds, step: float, normaliser: float, scores: NDArray[np.int64]
-) -> Vector:
-    return choice.acceptance(scores * step - normaliser)
+def _feasible(reach: float, rho: float) -> bool:
+    try:
+        tilted_seeds(1.01 * reach, rho)  # above what rounding adds
+    except ParameterError:
+        return False
+    return True
 
 
-def _log_cosh_sum(weights: Weights, step: float) -> float:
-    """sum log cosh z_i for z = step * weights: by its series where tilts are small."""
-    tilts = weights * step
-    if not len(tilts) or float(np.max(np.abs(tilts))) > 0.1:
-        sizes = np.abs(tilts)
-        return float(np.sum(sizes + np.log1p(np.exp(-2.0 * sizes)) - math.log(2.0)))
-    # z^2/2 - z^4/12 + z^6/45 - 17 z^8/2520 + 31 z^10/14175, wrong by less than 1e-12 z^2 up to .1
-    squares = tilts * tilts
-    fourths = squares * squares
-    total = float(np.sum(squares)) / 2.0 - float(np.sum(fourths)) / 12.0
-    total += float(fourths @ squares) / 45.0 - 17.0 / 2520.0 * float(fourths @ fourths)
-    return total + 31.0 / 14175.0 * float((fourths * squares) @ fourths)
+def _acceptance(choice: TiltedSeeds, tilts: Tilts, scores: NDArray[np.int64]) -> Vector:
+    return choice.acceptance(np.asarray(scores * tilts.step - tilts.log_cosh_sum))

@@ -13,11 +13,17 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.design.stepped_seeds import CLAMP, SteppedSeeds, stepped_seeds
 from sottovoce.domains import L2Ball, Vector, require_l2_ball
 from sottovoce.errors import UnknownNameError
-from sottovoce.kernels import seeded
 from sottovoce.mechanisms import seeds
 from sottovoce.mechanisms.mechanism import Codes, LevelCodes, MomentLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, register
-from sottovoce.mechanisms.seeds import LARGEST_WEIGHT, WORDS_PER_TRY, Layout, Scorer, Weights
+from sottovoce.mechanisms.seeds import (
+    LARGEST_WEIGHT,
+    ON_CPU,
+    WORDS_PER_TRY,
+    Layout,
+    Scorer,
+    Weights,
+)
 from sottovoce.privacy.events import Assumed, FinitePair, PureDp
 from sottovoce.randomness import Keystream
 
@@ -35,8 +41,8 @@ def _layout(dimension: int) -> Layout:
     "seeded_step",
     summary="16 bytes in all with a pure epsilon between any two vectors: to be shuffled",
     examples=[
-        {"epsilon": 2.0, "length": "kept", "generator": "chacha20-1", "timing": "variable"},
-        {"epsilon": 5.0, "length": "scaled", "generator": "chacha20-1", "timing": "variable"},
+        {"epsilon": 2.0, "length": "kept", "generator": "auto", "timing": "auto"},
+        {"epsilon": 5.0, "length": "scaled", "generator": "auto", "timing": "auto"},
     ],
     example_domain=L2Ball(dimension=8, radius=1.0),
     knob=Knob(parameter="epsilon", more_private="smaller", ends=(10.0, 1e-6)),
@@ -98,7 +104,7 @@ class SeededStep:
         return self.search(self.input_domain.check(values), keystream)
 
     def search(
-        self, vector: Vector, keystream: Keystream, scorer: Scorer = seeded.scores
+        self, vector: Vector, keystream: Keystream, scorer: Scorer = ON_CPU
     ) -> NDArray[np.uint32]:
         """The codes of the seed that rejection finds."""
         choice, num_signs = self.choice(), self.layout().num_signs
@@ -148,8 +154,8 @@ class SeededStep:
         """What a sign decodes to, before it is folded."""
         return self.input_domain.radius / self.choice().mean_score
 
-    def signs(self, codes: Codes) -> NDArray[np.uint8]:
-        return self.layout().signs(codes)
+    def signs(self, messages: Codes) -> NDArray[np.uint8]:
+        return self.layout().signs(messages)
 
     def decode(self, codes: Codes) -> Vector:
         return self.layout().decoded(codes, self.magnitude)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,17 +23,20 @@ from sottovoce.mechanisms.mechanism import LevelCodes, level_indices
 
 Weights = NDArray[np.int16]
 Signs = NDArray[np.uint8]  # packed: bit 1 is +1
-Scorer = Callable[[NDArray[np.uint8], Weights], NDArray[np.int64]]
+Score = Callable[[NDArray[np.uint8], Any], NDArray[np.int64]]
 Words = NDArray[np.uint64]
 
-GENERATORS = ("chacha20-1",)
+GENERATORS = (seeded.GENERATOR,)
 TIMINGS = ("variable", "constant")
 LARGEST_WEIGHT = 32_767
 WORDS_PER_TRY = 3  # a seed, and 64 bits to accept it with
+_CHUNK = 1 << 15  # coordinates that stay in a core's cache
+_LEAST_STEP = 1e-290
+_SERIES_REACH = 0.1
 _CODES = 4  # in a seed
 _WORD = 2**64
 _TOGETHER = 1 << 19  # signs of candidates that are scored in one call
-_FEWEST, _MOST = 8, 256  # of them
+_FEWEST, _MOST = 16, 256  # of them
 
 
 def check_choices(generator: str, timing: str) -> None:
@@ -107,32 +111,105 @@ class Layout:
     def code_format(self) -> LevelCodes:
         return LevelCodes(levels=2**32, count=_CODES * self.blocks)
 
-    def signs(self, codes: ArrayLike) -> Signs:
-        """All signs that the codes of a message stand for."""
-        seeds = self.seeds(codes)
+    def signs(self, messages: ArrayLike) -> Signs:
+        """All signs that the codes of some messages stand for, a row for each message."""
+        seeds = self.seeds(messages)
         if self.blocks == 1:
-            return seeded.signs(seeds[0].tobytes(), self.num_signs)
+            return seeded.sign_rows(seeds[:, 0], self.num_signs)
         return np.concatenate(
             [
-                seeded.signs(seed.tobytes(), end - start)
-                for seed, (start, end) in zip(seeds, self.bounds, strict=True)
-            ]
+                seeded.sign_rows(np.ascontiguousarray(seeds[:, i]), end - start)
+                for i, (start, end) in enumerate(self.bounds)
+            ],
+            axis=1,
         )
 
-    def seeds(self, codes: ArrayLike) -> NDArray[np.uint8]:
-        """The seeds that codes spell, one in each row."""
-        words = level_indices(codes, 2**32).astype("<u4")
-        if words.shape != (_CODES * self.blocks,):
+    def seeds(self, messages: ArrayLike) -> NDArray[np.uint8]:
+        """The seeds that codes spell: at [message, block, byte]."""
+        words = level_indices(messages, 2**32)
+        if words.ndim != 2 or words.shape[1] != _CODES * self.blocks:
             raise DomainError(
-                f"expected {self.blocks} seeds of {SEED_BYTES} bytes ({_CODES} codes each), got "
-                f"codes of shape {words.shape}"
+                f"expected {self.blocks} seeds of {SEED_BYTES} bytes ({_CODES} codes each) in a "
+                f"message, got codes of shape {words.shape[1:]}"
             )
-        return words.view(np.uint8).reshape(self.blocks, SEED_BYTES)
+        octets = words.astype("<u4").view(np.uint8)
+        return octets.reshape(len(words), self.blocks, SEED_BYTES)
 
     def decoded(self, codes: ArrayLike, magnitude: float) -> Vector:
         """The vector whose coordinates are +-magnitude for each sign, folded."""
-        bits = np.unpackbits(self.signs(codes), count=self.num_signs, bitorder="little")
+        signs = self.signs(np.asarray(codes)[None])[0]
+        bits = np.unpackbits(signs, count=self.num_signs, bitorder="little")
         return self.folded(np.where(bits, magnitude, -magnitude))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """How values become weights: tilts are per_unit times values, in multiples of a step.
+
+    They are rounded to the `nearest` multiple, or else towards 0.
+    """
+
+    per_unit: float
+    step: float
+    nearest: bool
+
+    @property
+    def vanishes(self) -> bool:
+        """Whether all tilts are as good as 0."""
+        return self.step < _LEAST_STEP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tilts:
+    """Tilts z = step * weights, and sum log cosh z_i; the weights lie where they are scored."""
+
+    weights: Any
+    step: float
+    log_cosh_sum: float
+
+
+def quantised(values: Vector, grid: Grid) -> Tilts:
+    """The tilts of some values, cut off at the largest weight."""
+    weights = np.zeros(len(values), dtype=np.int16)
+    total = 0.0
+    if grid.vanishes:
+        return Tilts(weights=weights, step=0.0, log_cosh_sum=0.0)
+    for start in range(0, len(values), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        whole = values[part] * (grid.per_unit / grid.step)
+        np.clip(whole, -LARGEST_WEIGHT, LARGEST_WEIGHT, out=whole)
+        (np.rint if grid.nearest else np.trunc)(whole, out=whole)
+        weights[part] = whole
+        whole *= grid.step
+        total += _log_cosh_sum(whole)
+    return Tilts(weights=weights, step=grid.step, log_cosh_sum=total)
+
+
+def _log_cosh_sum(tilts: Vector) -> float:
+    """sum log cosh z_i: by its series where tilts are small."""
+    if float(np.max(np.abs(tilts))) > _SERIES_REACH:
+        sizes = np.abs(tilts)
+        return float(np.sum(sizes + np.log1p(np.exp(-2.0 * sizes)) - math.log(2.0)))
+    # z^2/2 - z^4/12 + z^6/45 - 17 z^8/2520 + 31 z^10/14175, wrong by less than 1e-12 z^2 up to .1
+    squares = tilts * tilts
+    fourths = squares * squares
+    total = float(np.sum(squares)) / 2.0 - float(np.sum(fourths)) / 12.0
+    total += float(fourths @ squares) / 45.0 - 17.0 / 2520.0 * float(fourths @ fourths)
+    return total + 31.0 / 14175.0 * float((fourths * squares) @ fourths)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scorer:
+    """Where candidates are scored: how, and how many in one call (None: as suits the processor)."""
+
+    score: Score = seeded.scores
+    together: int | None = None
+
+    def batch(self, num_signs: int) -> int:
+        return self.together or min(_MOST, max(_FEWEST, _TOGETHER // num_signs))
+
+
+ON_CPU = Scorer()
 
 
 def as_codes(seeds: list[bytes]) -> NDArray[np.uint32]:
@@ -141,12 +218,12 @@ def as_codes(seeds: list[bytes]) -> NDArray[np.uint32]:
 
 
 def chosen_seed(
-    weights: Weights,
+    weights: Any,
     accept: Callable[[NDArray[np.int64]], Vector],
     words: Words,
     *,
     timing: str,
-    scorer: Scorer = seeded.scores,
+    scorer: Scorer = ON_CPU,
 ) -> bytes:
     """The first seed that is accepted, or the last of all candidates.
 
@@ -154,12 +231,12 @@ def chosen_seed(
     probability for each score <b, w>. With 'constant' timing every candidate is scored, whichever
     is chosen: how long it takes then tells nothing.
     """
-    seeds = words[:, :2].astype("<u8").view(np.uint8)
-    together = min(_MOST, max(_FEWEST, _TOGETHER // len(weights)))
+    seeds: NDArray[np.uint8] = words[:, :2].astype("<u8").view(np.uint8)
+    together = scorer.batch(len(weights))
     found: int | None = None
     for start in range(0, len(words), together):
         part = slice(start, start + together)
-        probabilities = accept(scorer(np.ascontiguousarray(seeds[part]), weights))
+        probabilities = accept(scorer.score(np.ascontiguousarray(seeds[part]), weights))
         # A probability of 1 would not fit into 64 bits; 2^-53 less makes no difference that counts.
         thresholds = np.minimum(probabilities, 1.0 - 2.0**-53) * float(_WORD)
         accepted = np.flatnonzero(words[part, 2] < thresholds.astype(np.uint64))
@@ -167,4 +244,5 @@ def chosen_seed(
             found = start + int(accepted[0])
             if timing == "variable":
                 break
-    return seeds[len(seeds) - 1 if found is None else found].tobytes()
+    last = len(seeds) - 1
+    return bytes(seeds[last if found is None else found])

@@ -41,6 +41,11 @@ class PrivacySpent:
     bounds: tuple[tuple[str, float], ...]
     assumptions: tuple[str, ...] = ()  # sentences, to be printed beside the epsilon
 
+    @property
+    def assumes(self) -> str | None:
+        """What epsilon rests on beside its proof, in a line; None for nothing."""
+        return "; ".join(self.assumptions) or None
+
     def __str__(self) -> str:
         return (
             f"epsilon = {show_epsilon(self.epsilon)} at delta = {self.delta!r} ({self.adjacency}, "

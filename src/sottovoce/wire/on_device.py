@@ -8,20 +8,32 @@ from sottovoce.domains import Box, Domain, L2Ball
 from sottovoce.errors import DomainError, ParameterError
 from sottovoce.kernels.cuda.grid_noise import Clip, sample_grid
 from sottovoce.kernels.cuda.ladder import sample_exponential_family, sample_table, with_codes
-from sottovoce.kernels.cuda.norm import check_finite, clipped, projected
+from sottovoce.kernels.cuda.norm import check_finite, clipped, norm, projected
 from sottovoce.kernels.cuda.one_bit import sample_rows
 from sottovoce.kernels.cuda.packing import pack
 from sottovoce.kernels.cuda.place import Tensor, checked
+from sottovoce.kernels.cuda.seeded import (
+    largest_of,
+    placed_bytes,
+    quantised,
+    scores_on,
+    scores_there,
+)
 from sottovoce.kernels.ladder import Affine
 from sottovoce.mechanisms.finite_channel import TableMechanism
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.interpolated_mvu import InterpolatedMvu
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rounded_noise import RoundedNoise, reach
+from sottovoce.mechanisms.seeded_sign import SeededSign
+from sottovoce.mechanisms.seeded_step import SeededStep
+from sottovoce.mechanisms.seeds import Scorer, Tilts
 from sottovoce.noises.chords import CELL_BITS, LEAST_BITS, chords, slack_of
 from sottovoce.noises.rounded import settled_codes
 from sottovoce.randomness import Keystream
+from sottovoce.wire import packing
 
+_SCORED_TOGETHER = 256  # candidates for one seed
 _HEADROOM = 1.0 + 2.0**-20  # over what rounding adds to a coordinate's reach
 
 
@@ -41,6 +53,8 @@ def payload_of(mechanism: Mechanism, update: Tensor, keystream: Keystream) -> Te
             return pack(_table(mechanism, values, keystream), _bits(mechanism.levels))
         case RoundedNoise():
             return pack(_rounded_noise(mechanism, values, keystream), mechanism.bits)
+        case SeededSign() | SeededStep():
+            return _seeded(mechanism, values, keystream)
     raise _missing(f"{type(mechanism).__name__} has no CUDA kernel")
 
 
@@ -98,6 +112,34 @@ def _rounded_noise(mechanism: RoundedNoise, values: Tensor, keystream: Keystream
     codes, left = sample_grid(values, clip, table, CELL_BITS, LEAST_BITS, step, slack, keystream)
     settled = settled_codes(clip(left.values), noise, step, left.spelled, keystream)
     return with_codes(codes, left, settled) & (mechanism.levels - 1)
+
+
+def _seeded(mechanism: SeededSign | SeededStep, values: Tensor, keystream: Keystream) -> Tensor:
+    """Candidates are scored on the device, where the weights of long vectors are made as well."""
+    scorer = Scorer(score=scores_there, together=_SCORED_TOGETHER)
+    if isinstance(mechanism, SeededSign) and mechanism.layout().copies == 1:
+        vector = projected(values, mechanism.input_domain)
+        codes = mechanism.search(_tilts(mechanism, vector), keystream, scorer)
+    else:
+        placing = Scorer(score=scores_on(values.device), together=_SCORED_TOGETHER)
+        own = mechanism.input_domain.project(values.double().cpu().numpy())
+        if isinstance(mechanism, SeededSign):
+            codes = mechanism.search(mechanism.tilts(own), keystream, placing)
+        else:
+            codes = mechanism.search(own, keystream, placing)
+    return placed_bytes(packing.pack(codes, mechanism.code_format().bits), values.device)
+
+
+def _tilts(mechanism: SeededSign, vector: Tensor) -> list[Tilts]:
+    found = []
+    for start, end in mechanism.layout().bounds:
+        block = vector[start:end]
+        grid = mechanism.grid(norm(block), largest_of(block))
+        step = 0.0 if grid.vanishes else grid.step
+        ratio = 0.0 if grid.vanishes else grid.per_unit / grid.step
+        weights, total = quantised(block, ratio, step, nearest=grid.nearest)
+        found.append(Tilts(weights=weights, step=step, log_cosh_sum=total))
+    return found
 
 
 def _bits(levels: int) -> int:
