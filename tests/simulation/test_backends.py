@@ -64,6 +64,8 @@ def test_packed_messages_are_the_stored_ones(
     changes = {**level, "mechanism": mechanism, "rotation": rotation}
     if level is ONE_EACH and (rotation == "on" or mechanism["kind"] != "gauss_hermite"):
         pytest.skip("a thousand ledger entries once are enough")
+    if level == {} and mechanism["kind"] == "seeded_sign":
+        pytest.skip("hundreds of records in a sum are thousands of seeds")
     stored = run(small_spec(**{"rounds": 2, **changes}), tmp_path / "stored")
     # The run's name is part of every keystream's label, and the runtime is part of the name.
     packed = run_as(small_spec(**{"rounds": 2, **changes}), "packed", tmp_path / "packed")
