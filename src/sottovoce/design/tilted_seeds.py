@@ -30,8 +30,9 @@ _LARGEST_TAIL = 1e-3
 _LEAST_TAIL = 1e-30
 # Failing J times has this part of the tail's probability.
 _FAILING = 0.125
-# Of odds in float64, and of comparing them with 64 random bits: relative errors below 2^-40.
+# Of odds in float64: relative errors below 2^-40.
 _ROUNDING = 2.0**-38
+_LEAST_DIFFERENCE = 2.0**-64  # of probabilities that random words are compared with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +73,34 @@ class TiltedSeeds:
         """D_a grows by at most `excess` a/(a - 1): by Z, by what is cut, and by failures."""
         floor = math.exp(-self.log_limit) * self.tail
         cut = self.tail + 2.0 * floor
-        return cut - math.log1p(-self.tail) + floor - math.log1p(-self.failure) + _ROUNDING
+        return cut - math.log1p(-self.tail) + floor + self._failures + self._rounding
+
+    @property
+    def _failures(self) -> float:
+        """How far log densities move if failures get the weight w' that they have for another
+        input, in place of w.
+
+        (1 - w) c/Z + w gains (w - w')(1 - c/Z). If w > w', that is at most the part (w - w') t Z of
+        it, for c >= 1/t, and w/w' - 1 in any case; else (w' - w)/(1 - w'). Both laws then have the
+        same part of fair signs, which only brings them together.
+        """
+        limit = math.exp(self.log_limit)
+        low, high = (1.0 - self.tail) / limit, (1.0 + self.tail / limit) / limit
+        log_ratio = math.inf
+        if high < 1.0:
+            log_ratio = (self.tries - 1) * (math.log1p(-low) - math.log1p(-high))
+        part = -math.expm1(-log_ratio) * self.failure * (limit + self.tail) / (1.0 - self.failure)
+        return min(log_ratio, math.log1p(part)) * (1.0 + 2.0**-40)
+
+    @property
+    def _rounding(self) -> float:
+        """Of log probabilities, and of the words that they are compared with."""
+        return _ROUNDING + 2.0 * _LEAST_DIFFERENCE * math.exp(2.0 * self.log_limit)
 
     def largest_loss(self, *, against_zero: bool) -> float:
         """The log of the largest ratio: against fair signs (log t - log Z), or of two inputs."""
         extremes = self.log_limit * (1.0 if against_zero else 2.0)
-        return extremes + math.log1p(self.tail) - math.log1p(-self.tail) + _ROUNDING
+        return extremes + math.log1p(self.tail) - math.log1p(-self.tail) + self._rounding
 
     @property
     def timing_loss(self) -> float:

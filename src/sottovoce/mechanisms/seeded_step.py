@@ -173,6 +173,11 @@ class SeededStep:
             spread=self.magnitude**2 * (1.0 + agreeing * own**2),
         )
 
+    @property
+    def hides_only_against_zero(self) -> bool:
+        """Whether the zero-out claim is against the update 0 alone, and not between two updates."""
+        return self.input_domain.against_zero(Adjacency.ZERO_OUT)
+
     def privacy(self, adjacency: Adjacency) -> Assumed:
         """Between any two updates epsilon; against nothing, whose signs are fair, less.
 

@@ -445,8 +445,11 @@ def assumptions(event: PrivacyEvent) -> tuple[Assumption, ...]:
 def beside_others(event: PrivacyEvent) -> PrivacyEvent:
     """What the event is if others' contributions are in the message too: no bits need be fair."""
     match event:
-        case OneBit() | SeededBits() | SecureSum():
+        case OneBit() | SecureSum():
             return replace(event, against_zero=False)
+        case SeededBits() if event.against_zero:
+            # Both neighbours' odds may be truncated now, at opposite ends.
+            return replace(event, against_zero=False, largest_loss=2.0 * event.largest_loss)
         case Repeated() | Assumed():
             return replace(event, event=beside_others(event.event))
         case Composed():
