@@ -114,6 +114,24 @@ def test_sites_have_spent_what_the_server_says(run: StartedRun) -> None:
                 assert own.verify() == []
 
 
+def test_sixteen_byte_messages_cross_the_federation(run: StartedRun, tmp_path: Path) -> None:
+    table = federated_table(
+        "seeds",
+        clients=len(SITES),
+        rounds=2,
+        algorithm={"kind": "fedavg", "server_learning_rate": 1.0, "local_learning_rate": 0.5},
+        privacy={"level": "client", "clip_norm": 1.0, "epsilon": 8.0, "delta": 1e-5},
+        mechanism={
+            "kind": "seeded_sign", "blocks": "auto", "generator": "auto", "timing": "auto",
+        },
+    )  # fmt: skip
+    started = start_run(run.running, table, tmp_path / "run")
+    started.finish()
+    assert_same_run(started.folder, simulated(table, tmp_path / "here"))
+    assert started.folder.result()["payload_bytes_up_per_message"] == 16.0
+    assert "ChaCha20" in started.folder.result()["assumes"]
+
+
 def test_flowers_simulation_trains_the_same_model(here: RunFolder, tmp_path: Path) -> None:
     if importlib.util.find_spec("ray") is None:
         pytest.skip("Flower's simulation needs ray: pip install 'flwr[simulation]'")

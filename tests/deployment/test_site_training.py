@@ -263,6 +263,14 @@ def test_noise_that_a_trusted_server_would_add_is_not_relied_on(order: Order, si
         compute(changed(order, channel={"kind": "central"}), site)
 
 
+def test_an_order_that_names_its_client_hides_nobodys_place(order: Order, site: Site) -> None:
+    """Whatever the spec says of its backend: the server knows whom it asks, and when."""
+    secret = {"channel": {"kind": "secret_order", "minimum_clients": 2}}
+    with pytest.raises(ConfigError, match=r"knows when each is asked.*'shuffler'"):
+        compute(changed(order, **secret), site)
+    assert charges(site) == 0
+
+
 def test_control_variates_that_a_site_would_have_to_keep_are_refused(tmp_path: Path) -> None:
     order = first_order(small_spec(privacy=CLIENT, algorithm=LOCAL), tmp_path)
     algorithm = {**LOCAL, "kind": "scaffold"}

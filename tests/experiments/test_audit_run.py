@@ -225,16 +225,28 @@ def test_a_secure_sum_is_audited_by_its_sums() -> None:
         audited(parse(table), method="clients")
 
 
-def test_a_shuffler_is_audited_by_its_means() -> None:
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        {"channel": {"kind": "shuffler", "minimum_clients": 30}},
+        {
+            "channel": {"kind": "secret_order", "minimum_clients": 40},
+            "sampling": {"kind": "epochs", "size": 20},
+            "rounds": 4,
+        },
+    ],
+    ids=["shuffler", "secret order"],
+)
+def test_shuffled_messages_are_audited_by_their_means(hidden: dict[str, Any]) -> None:
     table = small_table(
         rounds=2,
         data={"dataset": "digits", "clients": 40},
         algorithm=LOCAL,
         privacy={**CLIENT, "delta": 1e-3, "adjacency": "replace-one"},
         mechanism={"kind": "cldp", "epsilon": 1.0},
-        channel={"kind": "shuffler", "minimum_clients": 30},
     )
-    assert not audited(parse(table), canaries=20)["violated"]
+    result = audited(parse({**table, **hidden}), canaries=20)
+    assert (result["rounds"], result["violated"]) == (2, False)
 
 
 # Around it.

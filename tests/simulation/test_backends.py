@@ -44,6 +44,8 @@ MECHANISMS: list[dict[str, Any]] = [
     {"kind": "gauss_hermite", "levels": 4},
     {"kind": "gaussian"},
     {"kind": "stochastic_sign"},
+    {"kind": "seeded_sign", "blocks": "auto", "generator": "auto", "timing": "auto"},
+    {"kind": "seeded_step", "length": "auto", "generator": "auto", "timing": "auto"},
 ]
 
 
@@ -62,6 +64,8 @@ def test_packed_messages_are_the_stored_ones(
     changes = {**level, "mechanism": mechanism, "rotation": rotation}
     if level is ONE_EACH and (rotation == "on" or mechanism["kind"] != "gauss_hermite"):
         pytest.skip("a thousand ledger entries once are enough")
+    if level == {} and mechanism["kind"] == "seeded_sign":
+        pytest.skip("hundreds of records in a sum are thousands of seeds")
     stored = run(small_spec(**{"rounds": 2, **changes}), tmp_path / "stored")
     # The run's name is part of every keystream's label, and the runtime is part of the name.
     packed = run_as(small_spec(**{"rounds": 2, **changes}), "packed", tmp_path / "packed")
@@ -70,6 +74,48 @@ def test_packed_messages_are_the_stored_ones(
     )
     for key in ("epsilon", "payload_bytes_up_per_message", "total_bytes_up_per_message"):
         assert packed[key] == stored[key], key
+
+
+SHUFFLED: dict[str, Any] = {
+    **CLIENT_LEVEL,
+    "data": {"dataset": "digits", "clients": 60},
+    "privacy": {
+        "level": "client",
+        "adjacency": "replace-one",
+        "clip_norm": 0.5,
+        "delta": 1e-3,
+    },
+    "mechanism": {"kind": "cldp", "epsilon": 1.0},
+    "rounds": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("channel", "sampling"),
+    [
+        # On average 42 of the 60 are drawn, and rounds of fewer ask nobody.
+        ({"kind": "shuffler", "minimum_clients": 42}, {"kind": "poisson", "rate": 0.7}),
+        ({"kind": "secret_order", "minimum_clients": 60}, {"kind": "epochs", "size": 30}),
+    ],
+    ids=["shuffler", "secret order"],
+)
+def test_packed_messages_are_the_shuffled_ones(
+    tmp_path: Path, channel: dict[str, Any], sampling: dict[str, Any]
+) -> None:
+    """A mean does not depend on whose messages were whose; what is charged is the channel's."""
+    spec = small_spec(**{**SHUFFLED, "channel": channel, "sampling": sampling})
+    stored = run(spec, tmp_path / "stored")
+    packed = run_as(spec, "packed", tmp_path / "packed")
+    np.testing.assert_allclose(
+        model_of(tmp_path / "packed"), model_of(tmp_path / "stored"), rtol=0, atol=3e-6
+    )
+    same = ("epsilon", "local_epsilon", "central_epsilon", "clients", "payload_bytes_up_per_client")
+    for key in same:
+        assert packed[key] == stored[key], key
+    for name in ("stored", "packed"):
+        asked = [row["clients_asked"] for row in RunFolder(tmp_path / name).metrics()]
+        assert all(count == 0 or count >= 30 for count in asked)
+        assert (0 in asked) == (channel["kind"] == "shuffler")
 
 
 def run_as(spec: Any, messages: str, folder: Path) -> dict[str, Any]:
@@ -147,7 +193,7 @@ def test_budgets_stop_clients_in_memory_as_in_the_ledger(tmp_path: Path) -> None
     ("changes", "message"),
     [
         ({"randomness": "system"}, "seeded"),
-        ({"channel": {"kind": "shuffler", "minimum_clients": 3}}, "stored"),
+        ({"channel": {"kind": "secure_sum", "minimum_clients": 3}}, "stored"),
         (
             {"mechanism": {"kind": "discrete_gaussian", "bits": 6, "steps_per_radius": "auto"}},
             "packed",

@@ -9,13 +9,14 @@ from typing import Protocol
 
 from sottovoce.channels.central import Central as Central
 from sottovoce.channels.direct import Direct as Direct
+from sottovoce.channels.secret_order import SecretOrder as SecretOrder
 from sottovoce.channels.secure_sum import SecureSum as SecureSum
 from sottovoce.channels.shuffler import Shuffler as Shuffler
 from sottovoce.domains import Vector
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.wire.message import Opened
 
-MessageChannel = Direct | SecureSum | Shuffler  # clients encode, and messages travel
+MessageChannel = Direct | SecureSum | Shuffler | SecretOrder  # clients encode, and messages travel
 Channel = MessageChannel | Central
 
 

@@ -33,33 +33,18 @@ class Shuffler:
             remedy="one message has but one order",
         )
 
-    def event(self, mechanism: Mechanism, adjacency: Adjacency) -> Shuffled:
-        """One message among `minimum_clients`.
+    @property
+    def fewest_messages(self) -> int:
+        """Of a round, that are ever released."""
+        return self.minimum_clients
 
-        The others are clones of the protected client in so far as their messages could have come
-        from *its* inputs. So the mechanism must be eps0-DP between any two inputs that clients may
-        have: replace-one, and a whole input, not one record of it.
-        """
-        if adjacency is not Adjacency.REPLACE_ONE:
-            raise PrivacyError(
-                "shuffling hides any change of an input, zero-out among them, and is charged as "
-                "such: set privacy.adjacency = 'replace-one'"
-            )
-        if getattr(mechanism.input_domain, "records", 1) != 1:
-            raise PrivacyError(
-                "shuffling hides a client among others whose inputs may differ from its own in "
-                "everything, so one record's epsilon says nothing here: protect whole clients "
-                "(privacy.level = 'client')"
-            )
-        return shuffled(mechanism.privacy(adjacency), self.minimum_clients)
+    def event(self, mechanism: Mechanism, adjacency: Adjacency) -> Shuffled:
+        """One message among `minimum_clients` of its round."""
+        return hidden_among(self.minimum_clients, mechanism, adjacency)
 
     def check(self, cohort: Cohort) -> None:
         """A message that only some could have sent, or that weighs more, would have a sender."""
-        if len(set(cohort)) > 1:
-            raise ParameterError(
-                "a shuffler needs the same mechanism and weight for every client; drop "
-                "'privacy.groups', and protect whole clients (privacy.level = 'client')"
-            )
+        check_alike(cohort, "a shuffler")
 
     def serves(self, clients: int) -> bool:
         """Whether messages of a cohort of this (public) size could be released."""
@@ -70,3 +55,33 @@ class Shuffler:
 
     def describe(self) -> str:
         return "shuffler, simulated: the server is trusted to shuffle messages and forget senders"
+
+
+def hidden_among(clients: int, mechanism: Mechanism, adjacency: Adjacency) -> Shuffled:
+    """One message among those of so many clients.
+
+    The others are clones of the protected client in so far as their messages could have come from
+    *its* inputs. So the mechanism must be eps0-DP between any two inputs that clients may have:
+    replace-one, and a whole input, not one record of it.
+    """
+    if adjacency is not Adjacency.REPLACE_ONE:
+        raise PrivacyError(
+            "shuffling hides any change of an input, zero-out among them, and is charged as "
+            "such: set privacy.adjacency = 'replace-one'"
+        )
+    if getattr(mechanism.input_domain, "records", 1) != 1:
+        raise PrivacyError(
+            "shuffling hides a client among others whose inputs may differ from its own in "
+            "everything, so one record's epsilon says nothing here: protect whole clients "
+            "(privacy.level = 'client')"
+        )
+    return shuffled(mechanism.privacy(adjacency), clients)
+
+
+def check_alike(cohort: Cohort, what: str) -> None:
+    """Refuse clients of whom a message tells which it may have come from."""
+    if len(set(cohort)) > 1:
+        raise ParameterError(
+            f"{what} needs the same mechanism and weight for every client; drop "
+            "'privacy.groups', and protect whole clients (privacy.level = 'client')"
+        )

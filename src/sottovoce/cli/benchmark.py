@@ -66,6 +66,34 @@ def aggregate(
     )
 
 
+@app.command("seeded")
+def seeded(
+    dimension: Dimension = 1_000_000,
+    mu: Annotated[float, typer.Option(help="Clip norm over the stddev of the noise.")] = 1.0,
+    blocks: Annotated[
+        int | None, typer.Option(help="Seeds in an update; as few as it takes if not given.")
+    ] = None,
+    updates: Annotated[int, typer.Option(help="Updates that are sent, for the errors.")] = 100,
+    clients: Annotated[int, typer.Option(help="Messages that the server adds up.")] = 1000,
+    seconds: Seconds = 5.0,
+    as_json: Json = False,
+) -> None:
+    """Updates in 16 bytes beside one bit a coordinate at equal zCDP: bytes, errors, times."""
+    from sottovoce.experiments.benchmarks.seeded import measure
+
+    _show(
+        lambda: measure(
+            dimension=dimension,
+            mu=mu,
+            blocks=blocks,
+            updates=updates,
+            clients=clients,
+            seconds=seconds,
+        ),
+        as_json,
+    )
+
+
 @app.command("simulate")
 def simulate(
     clients: Annotated[int, typer.Option(help="Clients in a round, one sample each.")] = 1000,

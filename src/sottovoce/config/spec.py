@@ -149,6 +149,17 @@ class ShufflerSpec(Section):
     minimum_clients: Annotated[int, Field(ge=2, lt=2**31)]
 
 
+class SecretOrderSpec(Section):
+    """Clients asked once an epoch in a simulated secret order: they hide among the whole epoch's.
+
+    At least `minimum_clients` of them follow their mechanism. With sampling 'epochs' or 'everyone',
+    whole epochs, and `randomness = "seeded"`: the order comes from the seed.
+    """
+
+    kind: Literal["secret_order"]
+    minimum_clients: Annotated[int, Field(ge=2, lt=2**31)]
+
+
 class CentralSpec(Section):
     """A trusted server, simulated, that adds the mechanism's noise once, to the sum.
 
@@ -300,7 +311,8 @@ class RunSpec(Section):
     ] = EveryoneSpec(kind="everyone")
 
     channel: Annotated[
-        DirectSpec | SecureSumSpec | ShufflerSpec | CentralSpec, Field(discriminator="kind")
+        DirectSpec | SecureSumSpec | ShufflerSpec | SecretOrderSpec | CentralSpec,
+        Field(discriminator="kind"),
     ] = DirectSpec(kind="direct")
     runtime: RuntimeSpec = RuntimeSpec()
     deployment: DeploymentSpec = DeploymentSpec()

@@ -16,12 +16,13 @@ from sottovoce.config.spec import (
     FixedSizeSpec,
     PoissonSpec,
     RunSpec,
+    SecretOrderSpec,
     SecureSumSpec,
     ShufflerSpec,
 )
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ConfigError
-from sottovoce.experiments import central, federated
+from sottovoce.experiments import central, federated, secret_order
 from sottovoce.experiments.algorithms import check_gathering
 from sottovoce.experiments.calibrations import Charge
 from sottovoce.experiments.choice import chosen, in_one_sentence
@@ -208,7 +209,10 @@ def _check_minimum(spec: RunSpec, num_clients: int) -> None:
 
 
 def _check_runtime(spec: RunSpec) -> None:
-    """What needs no ledger must be repeatable; what hides or carries messages needs them."""
+    """What needs no ledger must be repeatable; what carries messages, or sums bits, needs them.
+
+    A shuffler only hides whose a message is: the mean of the same messages is the same without it.
+    """
     if spec.runtime.backend != "fast":
         federated.check_runtime(spec)
     elif spec.data.sites:
@@ -226,8 +230,8 @@ def _check_runtime(spec: RunSpec) -> None:
             f"runtime.messages = '{spec.runtime.messages}' is a simulation: set randomness = "
             "'seeded', or runtime.messages = 'stored'"
         )
-    if not isinstance(spec.channel, DirectSpec):
-        raise ConfigError(f"the channel '{spec.channel.kind}' needs runtime.messages = 'stored'")
+    if isinstance(spec.channel, SecureSumSpec):
+        raise ConfigError("the channel 'secure_sum' needs runtime.messages = 'stored'")
 
 
 def _sampling(spec: RunSpec, num_clients: int) -> ClientSampling:
@@ -263,6 +267,8 @@ def channel_of(spec: RunSpec, num_clients: int) -> Channel:
         case ShufflerSpec(minimum_clients=minimum):
             _check_reachable(spec, num_clients, minimum, "no message")
             return Shuffler(minimum_clients=minimum)
+        case SecretOrderSpec(minimum_clients=minimum):
+            return secret_order.channel(spec, minimum, _sampling(spec, num_clients), num_clients)
         case CentralSpec():
             return central.channel(spec)
         case _:

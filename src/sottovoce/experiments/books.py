@@ -3,7 +3,6 @@
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 from sottovoce.channels.channel import Central
@@ -101,7 +100,7 @@ def backend_here(assembly: Assembly, books: Books) -> Backend:
         )
     kind: Callable[..., Backend]
     if isinstance(assembly.channel, Central):
-        kind = partial(CentralSums, channel=assembly.channel)
+        kind = CentralSums
     else:
         kind = DrawnMessages if spec.runtime.messages == "none" else PackedMessages
     return kind(
@@ -113,4 +112,5 @@ def backend_here(assembly: Assembly, books: Books) -> Backend:
         randomness=SeededRandomness(spec.seed),
         tally=books,
         rotated=rotated,
+        channel=assembly.channel,
     )

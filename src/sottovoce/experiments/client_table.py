@@ -9,8 +9,13 @@ from sottovoce.files import finite_or_none
 from sottovoce.mechanisms.mechanism import bits_per_coordinate
 
 
-def client_table(assembly: Assembly, books: Books, able: Collection[str]) -> list[dict[str, Any]]:
-    """Budget and spending of each client at its own delta; whoever is not `able` has run out.
+def client_table(
+    assembly: Assembly, books: Books, able: Collection[str], *, most_rounds: int
+) -> list[dict[str, Any]]:
+    """Budget and spending of each client at its own delta.
+
+    Whoever is not `able` to pay for the last round has run out, unless it has paid for as many as
+    it could be asked in: of an epoch one, whichever it was.
 
     `group` counts the spec's tables from 1; 0 are clients that no table names.
     """
@@ -27,7 +32,7 @@ def client_table(assembly: Assembly, books: Books, able: Collection[str]) -> lis
                 "delta": group.delta,
                 "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
                 "rounds": rounds.get(name, 0),
-                "ran_out": name not in able,
+                "ran_out": name not in able and rounds.get(name, 0) < most_rounds,
             }
     return [rows[part.client] for part in assembly.parts]
 

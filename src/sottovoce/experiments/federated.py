@@ -8,6 +8,7 @@ from sottovoce.config.spec import (
     PoissonSpec,
     RunSpec,
     ScaffoldSpec,
+    SecretOrderSpec,
 )
 from sottovoce.errors import ConfigError
 
@@ -23,6 +24,12 @@ def check_runtime(spec: RunSpec) -> None:
         raise ConfigError(
             f"runtime.backend = '{backend}' has no trusted server that adds noise to sums; set "
             "channel.kind = 'direct'"
+        )
+    if isinstance(spec.channel, SecretOrderSpec):
+        raise ConfigError(
+            f"runtime.backend = '{backend}' asks clients by name, so the server would know the "
+            "order that is to be secret; use the channel 'shuffler', which hides who sent which "
+            "message of a round, or simulate with runtime.backend = 'fast'"
         )
     if isinstance(spec.algorithm, ScaffoldSpec) and spec.privacy.level == "client":
         raise ConfigError(

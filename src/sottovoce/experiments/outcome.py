@@ -8,7 +8,7 @@ from typing import Any, assert_never
 from sottovoce import __version__
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.algorithms.nbafl import NbAfl
-from sottovoce.channels.channel import Central, Direct, SecureSum, Shuffler
+from sottovoce.channels.channel import Central, Direct, SecretOrder, SecureSum, Shuffler
 from sottovoce.errors import ConfigError
 from sottovoce.experiments import aggregates, central, nbafl
 from sottovoce.experiments.assembly import Assembly
@@ -16,12 +16,12 @@ from sottovoce.experiments.books import Books
 from sottovoce.experiments.client_table import client_table, group_table
 from sottovoce.files import finite_or_none
 from sottovoce.harmonizer.sampling import ASSUMPTIONS
-from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
 from sottovoce.privacy import events
 from sottovoce.privacy.accounting import privacy_spent, show_epsilon
 from sottovoce.privacy.events import NonPrivate, multiset, unhidden
 from sottovoce.rounds.plan import records_hidden_by
+from sottovoce.simulation.cohorts import most_participations
 from sottovoce.simulation.engine import RoundRecord, Simulation
 from sottovoce.simulation.progress import Progress
 
@@ -120,6 +120,11 @@ def guarantee(assembly: Assembly) -> str:
             what = (
                 f"privacy of shuffled messages ({assembly.channel.describe()}): together they hide"
             )
+        case SecretOrder():
+            what = (
+                f"privacy of messages in a secret order ({assembly.channel.describe()}): together "
+                "they hide"
+            )
         case Central():
             what = f"central privacy ({assembly.channel.describe()}): the noisy sums hide"
         case _:
@@ -134,9 +139,8 @@ def _both_epsilons(assembly: Assembly, books: Books, charged: float) -> dict[str
         return {"local_epsilon": finite_or_none(charged), "central_epsilon": None}
     if isinstance(assembly.channel, Central):  # messages have no noise of their own
         return {"local_epsilon": None, "central_epsilon": finite_or_none(charged)}
-    assert isinstance(books, Ledger)  # what hides messages stores them
     # Clients mostly share a history: each distinct one is accounted once.
-    histories = {tuple(books.history(client)) for client in books.clients()} - {()}
+    histories = {tuple(books.history(part.client)) for part in assembly.parts} - {()}
     delta = assembly.spec.privacy.delta
     totals = [privacy_spent(unhidden(multiset(history)), delta).epsilon for history in histories]
     return {
@@ -157,7 +161,7 @@ def _published(assembly: Assembly, books: Books) -> dict[str, float]:
 
 
 def _idle_shuffler(
-    channel: Shuffler, local_epsilon: float | None, central_epsilon: float | None
+    channel: Shuffler | SecretOrder, local_epsilon: float | None, central_epsilon: float | None
 ) -> list[str]:
     """A warning where the shuffle saves less than a hundredth of epsilon."""
     local, central = local_epsilon or 0.0, central_epsilon or 0.0
@@ -202,7 +206,7 @@ def _warnings(
             "the secure sum is simulated: bytes are those of the bare codes, and a real protocol "
             "sends more (a sum of n bits alone takes log2(n + 1) bits a coordinate)"
         )
-    if isinstance(assembly.channel, Shuffler):
+    if isinstance(assembly.channel, Shuffler | SecretOrder):
         found += _idle_shuffler(assembly.channel, **epsilons)
     if isinstance(assembly.channel, Central):
         found.append(central.WARNING)
@@ -266,8 +270,9 @@ def result_of(
     received = sum(row["clients_received"] for row in rows)
     evaluation = assembly.task.evaluate(progress.model)
     # Who could not pay for the last round, or for the one that was not run any more.
-    able = simulation.able(progress.rounds_done + (1 if halted else 0))
-    clients = client_table(assembly, books, able)
+    last = progress.rounds_done + (1 if halted else 0)
+    most = most_participations(assembly.sampling, len(assembly.clients), last)
+    clients = client_table(assembly, books, simulation.able(last), most_rounds=most)
 
     def per_client(direction: str, kind: str, count: int) -> float | None:
         total = sum(row[f"{kind}_bytes_{direction}"] for row in rows)
@@ -302,6 +307,8 @@ def result_of(
         "total_bytes_up_per_message": per_client("up", "total", received),
         "payload_bytes_down_per_message": per_client("down", "payload", asked),
         "total_bytes_down_per_message": per_client("down", "total", asked),
+        "payload_bytes_up_per_client": per_client("up", "payload", len(assembly.clients)),
+        "total_bytes_up_per_client": per_client("up", "total", len(assembly.clients)),
         "clients_out_of_budget": sum(row["ran_out"] for row in clients),
         "spec_hash": spec.hash,
         "groups": group_table(assembly, clients),

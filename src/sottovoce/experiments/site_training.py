@@ -17,7 +17,7 @@ from sottovoce.channels.channel import Central, MessageChannel
 from sottovoce.config.features_spec import PreconditionSpec
 from sottovoce.config.loading import parse
 from sottovoce.config.model_spec import ModuleSpec, to_model
-from sottovoce.config.spec import FedAvgSpec, MeanSpec, RunSpec
+from sottovoce.config.spec import FedAvgSpec, MeanSpec, RunSpec, SecretOrderSpec
 from sottovoce.deployment.orders import Order
 from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import Asked, Site
@@ -131,6 +131,11 @@ def _terms(order: Order, spec: RunSpec, kind: str) -> Terms:
 
 
 def _channel(spec: RunSpec, num_clients: int) -> MessageChannel:
+    if isinstance(spec.channel, SecretOrderSpec):
+        raise ConfigError(
+            "an order names its client, so the server knows when each is asked, and the channel "
+            "'secret_order' hides nothing; use the channel 'shuffler'"
+        )
     channel = channel_of(spec, num_clients)
     if isinstance(channel, Central):
         raise ConfigError("the channel 'central' has no messages; there is nothing to send")

@@ -18,6 +18,7 @@ from sottovoce.config.spec import (
     ModeConnectivitySpec,
     NbAflSpec,
     RunSpec,
+    SecretOrderSpec,
     SecureSumSpec,
     ShufflerSpec,
 )
@@ -43,8 +44,8 @@ def simulated(spec: RunSpec, seed: int) -> RunSpec:
     might pay a little more for the same, and stop before the others. NbAFL has no budget, but makes
     noise of its epsilon.
     """
-    sums = isinstance(spec.channel, SecureSumSpec | ShufflerSpec)  # of stored messages alone
-    messages = spec.runtime.messages if sums else "none"
+    hidden = isinstance(spec.channel, SecureSumSpec | ShufflerSpec | SecretOrderSpec)
+    messages = spec.runtime.messages if hidden else "none"  # sums are of stored ones alone
     runtime = spec.runtime.model_copy(update={"messages": messages, "backend": "fast"})
     changes: dict[str, Any] = {"seed": seed, "randomness": "seeded", "runtime": runtime}
     if not isinstance(spec.algorithm, NbAflSpec):

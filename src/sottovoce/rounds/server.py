@@ -102,7 +102,7 @@ class AnonymousServer(_Accumulator):
         if not plan.channel.hides_sender:
             raise ParameterError(
                 "messages of this plan are bound to their senders; use RoundServer, or the "
-                "channel 'shuffler'"
+                "channel 'shuffler' or 'secret_order'"
             )
         super().__init__(plan, dimension, uplink)
 

@@ -7,7 +7,7 @@ and messages are encrypted for the server, so that it sees sizes and senders but
 
 from typing import assert_never
 
-from sottovoce.channels.channel import Direct, SecureSum, Shuffler
+from sottovoce.channels.channel import Direct, SecretOrder, SecureSum, Shuffler
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError, WireError
 from sottovoce.randomness import Randomness, permutation
@@ -24,10 +24,12 @@ class ShufflerStage:
     """
 
     def __init__(self, plan: RoundPlan, randomness: Randomness, *, uplink: int = 0) -> None:
-        if not isinstance(plan.channel, Shuffler):
-            raise ParameterError("only messages of a plan with the channel 'shuffler' are shuffled")
+        if not isinstance(plan.channel, Shuffler | SecretOrder):
+            raise ParameterError(
+                "only messages of a plan with the channel 'shuffler' or 'secret_order' are shuffled"
+            )
         self._plan = plan
-        self._minimum = plan.channel.minimum_clients
+        self._minimum = plan.channel.fewest_messages
         self._randomness = randomness
         self._uplink = uplink
         self._waiting = {part.client: part for part in plan.clients}
@@ -116,7 +118,7 @@ def open_round(
     match plan.channel:
         case Direct() | SecureSum():
             return RoundServer(plan, dimension=dimension, uplink=uplink, keeps_each=keeps_each)
-        case Shuffler():
+        case Shuffler() | SecretOrder():
             return ShuffledRound(plan, randomness, dimension=dimension, uplink=uplink)
         case _:
             assert_never(plan.channel)

@@ -7,7 +7,6 @@ for silence would tell who was not sampled.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -23,9 +22,7 @@ from sottovoce.wire.message import HEADER_BYTES
 class CentralSums(CountedClients):
     """Nothing is encoded or sent."""
 
-    def __init__(self, *, channel: Central, **shared: Any) -> None:
-        super().__init__(**shared)
-        self.channel = channel
+    channel: Central
 
     def replay(self, number: int, cohort: Sequence[int]) -> None:  # noqa: ARG002
         self.tally.charge(number, self._payers(number))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.algorithms.algorithm import Algorithm, Combined, Each, Step
+from sottovoce.channels.channel import Channel
 from sottovoce.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.learning.clients import Clients
 from sottovoce.learning.rows import Rows, clipped
@@ -79,18 +80,20 @@ class CountedClients(ABC):
         randomness: SeededRandomness,
         tally: Tally,
         rotated: bool,
+        channel: Channel,
     ) -> None:
         self.run, self.task, self.clients, self.parts = run, task, clients, parts
         self.algorithm, self.randomness, self.tally = algorithm, randomness, tally
-        self.rotated = rotated
+        self.rotated, self.channel = rotated, channel
 
     def able(self, number: int) -> Mask:
         return self.tally.able(number)
 
     def replay(self, number: int, cohort: Sequence[int]) -> None:
-        self.tally.charge(number, cohort)
+        self.tally.charge(number, self._served(cohort))
 
     def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
+        cohort = self._served(cohort)
         self.tally.charge(number, cohort)
         gathered = [
             Gathering(torch.zeros(self.task.dimension, dtype=torch.float64, device=self._device))
@@ -108,6 +111,10 @@ class CountedClients(ABC):
             payload_bytes_up=bytes_up,
             total_bytes_up=bytes_up + HEADER_BYTES * len(cohort) * len(gathered),
         )
+
+    def _served(self, cohort: Sequence[int]) -> Sequence[int]:
+        """Who is asked: nobody, and nobody is charged, where nothing could be released."""
+        return cohort if self.channel.serves(len(cohort)) else []
 
     def rotation(self, number: int) -> Rotation | None:
         """The round's own rotation, where updates are rotated."""

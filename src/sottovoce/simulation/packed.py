@@ -1,11 +1,13 @@
 """Codes really drawn from each client's own keystream, packed, checked and added up.
 
 The codes are those that `rounds` would send from the same seed; headers are counted and not made,
-and charges are counted in memory. One bit a coordinate has a path of its own: several clients at
-once, on several threads; or on the device where the rows are, if that is a CUDA device and Triton
-is installed. The bits are the same.
+and charges are counted in memory. Several threads make them. One bit a coordinate has a path of its
+own: several clients at once; or on the device where the rows are, if that is a CUDA device and
+Triton is installed. The bits are the same.
 """
 
+import itertools
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -13,12 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from sottovoce.aggregation.level_counts import LevelCounts
-from sottovoce.channels.means import DecodedMean
+from sottovoce.channels.means import DecodedMean, ExpandedMean
 from sottovoce.domains import Vector
 from sottovoce.errors import DomainError
 from sottovoce.kernels import cuda
 from sottovoce.kernels.one_bit import sample_payload
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
+from sottovoce.mechanisms.mechanism import Expanding
 from sottovoce.randomness import Keystream
 from sottovoce.rounds.plan import ClientPlan
 from sottovoce.simulation.counted import CountedClients, Gathering, Portion
@@ -29,6 +32,7 @@ from sottovoce.wire.message import Opened, codes_of, opened_as_sent
 # often, which counts for more than arrays that fit a core's cache.
 _TOGETHER = 1 << 21
 _MOST_ROWS = 255  # that small models have in common: a cohort is to keep every thread busy
+_MADE_TOGETHER = 256  # messages, where they are made one by one
 _DIVERGED = "an update is not finite (a diverged model? lower the learning rate)"
 _TOGETHER_ON_DEVICE = 1 << 27
 _MOST_ROWS_ON_DEVICE = 4096
@@ -110,32 +114,71 @@ class PackedMessages(CountedClients):
     def _add_one_by_one(
         self, gathering: Gathering, portion: Portion, number: int, uplink: int
     ) -> None:
-        domain = portion.mechanism.input_domain
-        sums = DecodedMean(self.task.dimension)
+        """Each client's message, read as the server reads it; several are made at once."""
+        sums = _sum_of(self.task.dimension, portion)
         position = 0
-        for block in portion.rows.blocks(64):
-            for row in block.to("cpu", torch.float64).numpy():
-                part = portion.clients[position]
-                position += 1
-                values = domain.project(row)
-                if self._rotation is not None:
-                    values = self._rotation.forward(values)
-                opened = self._sent(part, values, number, uplink)
-                sums.add(part.mechanism, part.weight, opened)
-                if self.algorithm.gathers:
-                    decoded = part.mechanism.decode(codes_of(opened))
-                    if self._rotation is not None:
-                        decoded = self._rotation.inverse(decoded)
-                    gathering.rows.append(decoded)
-                    gathering.clients.append(part.client)
-                    gathering.weights.append(part.weight)
-        total = sums.total()
+        with ThreadPoolExecutor(how_many()) as pool:
+            for block in portion.rows.blocks(_MADE_TOGETHER):
+                rows = block.to("cpu", torch.float64).numpy()
+                parts = portion.clients[position : position + len(rows)]
+                position += len(rows)
+                for part, opened in self._made(pool, parts, rows, number, uplink):
+                    sums.add(part.mechanism, part.weight, opened)
+                    if self.algorithm.gathers:
+                        self._gather(gathering, part, opened)
+        total = _total(sums, portion)
         if self._rotation is not None:
             total = self._rotation.inverse(total)
         gathering.total += torch.from_numpy(total).to(gathering.total.device)
 
-    def _sent(self, part: ClientPlan, values: Vector, number: int, uplink: int) -> Opened:
-        """What the server reads: encoded, packed, checked."""
+    def _made(
+        self,
+        pool: ThreadPoolExecutor,
+        parts: Sequence[ClientPlan],
+        rows: NDArray[np.float64],
+        number: int,
+        uplink: int,
+    ) -> Iterator[tuple[ClientPlan, Opened]]:
+        """Clients and what the server reads of them, in order; each thread makes a share."""
+        share = -(-len(rows) // how_many())
+
+        def work(start: int) -> list[Opened]:
+            own = slice(start, start + share)
+            pairs = zip(parts[own], rows[own], strict=True)
+            return [self._sent(part, row, number, uplink) for part, row in pairs]
+
+        made = itertools.chain.from_iterable(pool.map(work, range(0, len(rows), share)))
+        return zip(parts, made, strict=True)
+
+    def _gather(self, gathering: Gathering, part: ClientPlan, opened: Opened) -> None:
+        decoded = part.mechanism.decode(codes_of(opened))
+        if self._rotation is not None:
+            decoded = self._rotation.inverse(decoded)
+        gathering.rows.append(decoded)
+        gathering.clients.append(part.client)
+        gathering.weights.append(part.weight)
+
+    def _sent(self, part: ClientPlan, row: Vector, number: int, uplink: int) -> Opened:
+        """What the server reads: projected, rotated, encoded, packed, checked."""
         mechanism = part.mechanism
+        values = mechanism.input_domain.project(row)
+        if self._rotation is not None:
+            values = self._rotation.forward(values)
         codes = mechanism.encode(values, self._keystream(part, number, uplink))
         return opened_as_sent(codes, mechanism.code_format())
+
+
+def _sum_of(dimension: int, portion: Portion) -> ExpandedMean | DecodedMean:
+    """Signs are counted where everybody has one weight, and folded once; all else is decoded."""
+    mechanism = portion.mechanism
+    if isinstance(mechanism, Expanding) and bool((portion.weights == portion.weights[0]).all()):
+        return ExpandedMean(mechanism)
+    return DecodedMean(dimension)
+
+
+def _total(sums: ExpandedMean | DecodedMean, portion: Portion) -> Vector:
+    if isinstance(sums, DecodedMean):
+        return sums.total()
+    mean = sums.result()
+    assert mean is not None
+    return mean * portion.weight

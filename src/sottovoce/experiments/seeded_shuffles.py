@@ -1,0 +1,79 @@
+"""The study of seeds, shuffles: what hiding whole updates among others' buys, by accounting."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from sottovoce.adjacency import Adjacency
+from sottovoce.domains import L2Ball
+from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.seeded_step import SeededStep
+from sottovoce.privacy import accounting
+from sottovoce.privacy.events import PrivacyEvent, Repeated
+from sottovoce.privacy.pure import pure_epsilon
+from sottovoce.privacy.shuffling import shuffled
+
+STEP, ONE_BIT, GAUSSIAN = "seeds, step law", "one bit", "Gaussian (float32)"
+DELTA = 1e-6
+DIMENSION = 10_000
+_R = Adjacency.REPLACE_ONE
+
+
+def step_law(eps0: float, dimension: int = DIMENSION) -> SeededStep:
+    """The mechanism whose message has epsilon eps0 between any two updates."""
+    ball = L2Ball(dimension=dimension, radius=1.0)
+    given = {"epsilon": eps0, "length": "kept", "generator": "auto", "timing": "auto"}
+    found = registry.find("seeded_step")
+    mechanism = found.build(ball, {**given, **found.resolve(ball, given)})
+    assert isinstance(mechanism, SeededStep)
+    return mechanism
+
+
+def largest_eps0(epsilon: float, clients: int, rounds: int, dimension: int) -> float:
+    """What a message may have if `rounds` shuffles of `clients` are to keep epsilon in all."""
+    given = {"length": "kept", "generator": "auto", "timing": "auto"}
+    found = registry.find("seeded_step").calibrated(
+        L2Ball(dimension=dimension, radius=1.0),
+        given,
+        rounds=rounds,
+        epsilon=epsilon,
+        delta=DELTA,
+        event_of=lambda mechanism: shuffled(mechanism.privacy(_R), clients),
+    )
+    return float(found["epsilon"])
+
+
+def amplified(eps0: float, clients: int, rounds: int) -> Iterator[dict[str, Any]]:
+    """Local and shuffled epsilon of the step law, and of what learns like it without a seed.
+
+    Those have Gaussian noise of as much: mu is the step law's mean score.
+    """
+    step = step_law(eps0)
+    mu, ball = step.choice().mean_score, step.input_domain
+    others = {
+        ONE_BIT: ("gauss_hermite", {"levels": 2, "noise_multiplier": 1.0 / mu}),
+        GAUSSIAN: ("gaussian", {"noise_multiplier": 1.0 / mu}),
+    }
+    mechanisms: dict[str, Mechanism] = {STEP: step}
+    mechanisms |= {name: registry.find(kind).build(ball, g) for name, (kind, g) in others.items()}
+    for name, mechanism in mechanisms.items():
+        event = mechanism.privacy(_R)
+        pure = pure_epsilon(event)
+        yield {
+            "mechanism": name,
+            "dimension": ball.dimension,
+            "mu": mu,
+            "clients": clients,
+            "rounds": rounds,
+            "delta": DELTA,
+            "message_epsilon": pure if math.isfinite(pure) else None,
+            "local_epsilon": _epsilon(event, rounds),
+            "shuffled_epsilon": _epsilon(shuffled(event, clients), rounds)
+            if math.isfinite(pure)
+            else None,
+        }
+
+
+def _epsilon(event: PrivacyEvent, rounds: int) -> float:
+    return accounting.epsilon(Repeated(event=event, count=rounds), DELTA)
