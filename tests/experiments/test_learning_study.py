@@ -24,7 +24,7 @@ from sottovoce.experiments.catalogue import (
     full_grid,
 )
 from sottovoce.experiments.experiment import Experiment, Findings, find
-from sottovoce.experiments.learning_rows import Comparison, summaries, verdict
+from sottovoce.experiments.learning_rows import OF_HIDDEN, Comparison, summaries, verdict
 from sottovoce.experiments.sweep import TrialResult, expand
 from sottovoce.experiments.tuning import FIRST_TUNING_SEED, chosen, group_of
 from sottovoce.reporting.figures import LineChart
@@ -114,6 +114,7 @@ def test_a_study_sums_up_seeds_and_draws(tmp_path: Path) -> None:
     assert row["accuracy_high"] == pytest.approx(0.782 + 4.30265 * 0.001 / 3**0.5)
     assert (row["bits_per_coordinate"], row["payload_bytes_up_per_message"]) == (1.0, 82)
     assert rows["no privacy", None]["epsilon_spent"] is None
+    assert not set(row) & set(OF_HIDDEN)  # here every message is seen
     scatter, curves = (figure.chart for figure in findings.figures)
     assert isinstance(scatter, ScatterChart)
     assert isinstance(curves, LineChart)

@@ -1,5 +1,6 @@
 """Trials of a grid summed up over seeds, and a verdict that follows from the sums alone."""
 
+import itertools
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,6 +61,11 @@ class Summary:
         return tuple(value for name, value in self.key.items() if name != MECHANISM)
 
     @property
+    def is_hidden(self) -> bool:
+        """Whether messages would give away more if they were seen with their senders."""
+        return self.first["local_epsilon"] not in (None, self.spent)
+
+    @property
     def mean(self) -> float | None:
         return statistics.fmean(self.accuracies.values()) if self.accuracies else None
 
@@ -100,11 +106,19 @@ COMMON = (
     "dimension",
     "rounds",
 )
+# What messages would give away if they were seen, and all that a client sends.
+OF_HIDDEN = ("local_epsilon", "payload_bytes_up_per_client", "total_bytes_up_per_client")
 
 
 def table(rows: Sequence[Summary], target_accuracy: float | None) -> list[Row]:
-    """The page's table; epsilons that are no bound have a column only where there are some."""
+    """The page's table; what few experiments have has a column only where there is some of it.
+
+    Epsilons that are no bound, and what there is to say where messages are hidden.
+    """
     plain = [row.plain(target_accuracy) for row in rows]
+    if not any(row.is_hidden for row in rows):
+        for cells, name in itertools.product(plain, OF_HIDDEN):
+            del cells[name]
     if all(row.published is None for row in rows):
         for cells in plain:
             del cells["published_epsilon"]
@@ -146,7 +160,7 @@ def _summary(
         rate=rate,
         spent=max(spent) if spent and private else None,
         published=max(published, default=None),
-        first={name: first.get(name) for name in COMMON},
+        first={name: first.get(name) for name in (*COMMON, *OF_HIDDEN)},
     )
 
 
