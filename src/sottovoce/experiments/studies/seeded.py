@@ -242,15 +242,16 @@ def _about_vectors(rows: Sequence[Row]) -> Iterator[str]:
     seeds, bits = largest
     yield (
         f"At d = {number(seeds, 'dimension'):,.0f} and mu = {number(seeds, 'mu'):g} an update "
-        f"takes {number(seeds, 'payload_bytes'):,.0f} bytes, {number(bits, 'payload_bytes'):,.0f} with "
-        "one bit a coordinate."
+        f"takes {number(seeds, 'payload_bytes'):,.0f} bytes, "
+        f"{number(bits, 'payload_bytes'):,.0f} with one bit a coordinate."
     )
     slower = [
         number(one, "encode_seconds") / number(other, "encode_seconds") for one, other in pairs
     ]
     yield (
         f"That costs time: finding seeds takes {min(slower):.0f} to {max(slower):.0f} times as "
-        f"long as drawing bits, {max(number(one, 'encode_seconds') for one, _ in pairs):.2g} s at most."
+        "long as drawing bits, "
+        f"{max(number(one, 'encode_seconds') for one, _ in pairs):.2g} s at most."
     )
     larger = [
         one
@@ -325,7 +326,7 @@ enter(
         claim="A client sends 16 bytes for a whole model update with the error of the one-bit (and "
         "the Gaussian) mechanism at equal zCDP; with the step law 1000 shuffled clients of "
         f"eps0 = {CLAIMED_EPS0:g} have epsilon at most {CLAIMED} at delta {DELTA:g}.",
-        default_seeds=5,
+        default_seeds=10,
         fast_seeds=3,
         run=study,
         trains=True,
