@@ -101,10 +101,10 @@ def vector(mechanism: str, dimension: int, error: float, size: int, mu: float = 
 
 def test_a_verdict_names_where_seeds_lose() -> None:
     rows = [
-        vector(seeded.ONE_BIT, 1_000, 1.0, 125),
-        vector(seeded.SEEDS, 1_000, 1.2, 144),
-        vector(seeded.ONE_BIT, 10_000, 1.0, 1_250),
-        vector(seeded.SEEDS, 10_000, 1.001, 16),
+        vector(seeded_vectors.ONE_BIT, 1_000, 1.0, 125),
+        vector(seeded_vectors.SEEDS, 1_000, 1.2, 144),
+        vector(seeded_vectors.ONE_BIT, 10_000, 1.0, 1_250),
+        vector(seeded_vectors.SEEDS, 10_000, 1.001, 16),
     ]
     said = "\n".join(seeded._about_vectors(rows))
     assert "at most 1.2000 times one bit's error (d = 1,000" in said
@@ -114,7 +114,7 @@ def test_a_verdict_names_where_seeds_lose() -> None:
 
 def test_a_verdict_says_if_the_shuffled_epsilon_is_larger_than_claimed() -> None:
     row = {
-        "mechanism": seeded.STEP,
+        "mechanism": seeded_shuffles.STEP,
         "clients": 1_000,
         "rounds": 1,
         "message_epsilon": 2.0,
@@ -138,5 +138,5 @@ def test_a_verdict_says_if_one_of_them_learns_better() -> None:
         return seeded._full(seeded.TRAINING, values)
 
     for gap, said in ((0.05, "-5.00 points (+-1.41) beside one bit"), (0.0, "no clear difference")):
-        rows = [trained(seeded.ONE_BIT, 0.8), trained(seeded.SEEDS, 0.8 - gap)]
+        rows = [trained(seeded_vectors.ONE_BIT, 0.8), trained(seeded_vectors.SEEDS, 0.8 - gap)]
         assert said in "\n".join(seeded._about_training(rows))
