@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce import __version__
-from sottovoce.experiments.benchmarks import account, aggregate, design, privatise, simulate
+from sottovoce.experiments.benchmarks import (
+    account,
+    aggregate,
+    design,
+    privatise,
+    seeded,
+    simulate,
+)
 from sottovoce.experiments.benchmarks.measurement import WrongResult, machine, version
 from sottovoce.files import write_atomic
 
@@ -28,6 +35,7 @@ Found = dict[str, Any]
 _MEASURES: dict[str, tuple[Callable[..., Found], str]] = {
     "privatise": (privatise.measure, privatise.UNIT),
     "aggregate": (aggregate.measure, aggregate.UNIT),
+    "seeded": (seeded.measure, seeded.UNIT),
     "simulate": (simulate.measure, simulate.UNIT),
     "design": (design.measure, design.UNIT),
     "account": (account.measure, account.UNIT),
@@ -40,6 +48,7 @@ _SPEEDS: tuple[tuple[str, str, Found], ...] = (
     ("client, 8 bits", "privatise", {"bits": 8}),
     ("client, MVU table of 3 bits", "privatise", {"mechanism": "mvu"}),
     ("client, Gaussian on a grid, 16 bits", "privatise", {"mechanism": "discrete_gaussian"}),
+    ("client, a seed of 16 bytes", "seeded", {}),
     ("server, 1 bit", "aggregate", {"bits": 1}),
     ("server, 2 bits", "aggregate", {"bits": 2}),
     ("server, 4 bits", "aggregate", {"bits": 4}),
@@ -60,6 +69,7 @@ _SCRIPTS: tuple[tuple[str, str], ...] = (
 _QUICK: dict[str, Found] = {
     "privatise": {"dimension": 1000},
     "aggregate": {"dimension": 1000, "clients": 4},
+    "seeded": {"dimension": 1000, "updates": 3, "clients": 8},
     "simulate": {"dimension": 100, "clients": 8},
     "design": {"input_bits": 1, "bits": 1},
     "account": {"rounds": 2},
@@ -110,6 +120,7 @@ def _page(quick: bool, peers: str) -> Iterator[str]:
     speeds = [(name, *_measured(kind, given, quick)) for name, kind, given in _SPEEDS]
     yield from _speeds(speeds)
     yield from _shortfalls(speeds)
+    yield from _seeds(quick)
     yield from _peers(peers, quick)
     yield from _designs(quick)
     yield from _accountants(quick)
@@ -181,6 +192,42 @@ def _shortfalls(speeds: Sequence[tuple[str, str, Found]]) -> Iterator[str]:
     if lines:
         yield "\nBelow what one would hope:\n"
         yield from (f"- {line}" for line in lines)
+
+
+def _seeds(quick: bool) -> Iterator[str]:
+    """Bytes, errors and times of updates that are sent as seeds."""
+    yield "\n## Seeds\n"
+    yield (
+        "Updates sent as seeds of 16 bytes, beside one bit a coordinate at equal zCDP (rho = "
+        "mu^2/2), one core. In brackets one bit's.\n"
+    )
+    cases = [(10**4, 1.0), (10**5, 1.0), (10**6, 0.5), (10**6, 1.0), (10**6, 2.0)]
+    rows = []
+    for dimension, mu in [(1000, 1.0)] if quick else cases:
+        print(f"seeded {dimension} {mu}", flush=True)
+        sizes = {**_QUICK["seeded"], "seconds": 0.05} if quick else {}
+        found = seeded.measure(**{**sizes, "dimension": dimension, "mu": mu})
+        rows.append(
+            [
+                str(dimension),
+                f"{mu:g}",
+                f"{found['payload_bytes']} ({found['one_bit_payload_bytes']})",
+                f"{found['mse_ratio_to_one_bit']:.5f} +- {found['mse_ratio_half_width']:.0e}",
+                f"{found['tries_mean']:.0f} of {found['tries_limit']}",
+                f"{_ms(found, 'encode_seconds')} ({_ms(found, 'one_bit_encode_seconds')})",
+                _ms(found, "encode_seconds_constant_time"),
+                f"{1e6 * found['server_seconds_per_client']:.3g} us "
+                f"({1e6 * found['one_bit_server_seconds_per_client']:.3g} us)",
+            ]
+        )
+    yield from _table(
+        ["d", "mu", "bytes", "error to one bit's", "tries", "encode", "constant time", "server"],
+        rows,
+    )
+
+
+def _ms(found: Found, key: str) -> str:
+    return f"{1e3 * found[key]:.3g} ms"
 
 
 def _peers(python: str, quick: bool) -> Iterator[str]:

@@ -6,9 +6,20 @@ import numpy as np
 import pytest
 
 from sottovoce import native
-from sottovoce.experiments.benchmarks import account, aggregate, design, privatise, simulate
-from sottovoce.experiments.benchmarks.measurement import Contender, rates
+from sottovoce.adjacency import Adjacency
+from sottovoce.experiments.benchmarks import (
+    account,
+    aggregate,
+    design,
+    privatise,
+    seeded,
+    simulate,
+)
+from sottovoce.experiments.benchmarks.measurement import Contender, WrongResult, rates
+from sottovoce.experiments.equal_rho import rho_of_orders, rotated_update
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
+from sottovoce.mechanisms.seeds import WORDS_PER_TRY
+from sottovoce.randomness import SeededRandomness
 
 QUICK = "--seconds 0.01"
 SHARED = {
@@ -53,6 +64,48 @@ def test_aggregate(cli: Any, bits: int) -> None:
     speed = found["clients_per_second"]
     assert found["coordinates_per_second"] == pytest.approx(1003 * speed)
     assert found["ratio_to_torch"] > 0.0
+
+
+def test_seeded(cli: Any) -> None:
+    found = measured(cli, "seeded --dimension 5000 --updates 20 --clients 20")
+    assert (found["payload_bytes"], found["one_bit_payload_bytes"]) == (16, 625)
+    # At most 0.2% of rho is truncation's; |error|^2 differs by its own spread, 2/sqrt(5000 * 20).
+    assert found["mse_ratio_to_one_bit"] == pytest.approx(1.0, abs=0.01)
+    assert abs(found["alignment"] - 1.0) < 4.0 * found["alignment_half_width"]
+    assert abs(found["one_bit_alignment"] - 1.0) < 4.0 * found["one_bit_alignment_half_width"]
+    assert 1.0 <= found["tries_mean"] <= found["tries_most"] <= found["tries_limit"]
+    for key in ("encode_seconds", "encode_seconds_constant_time", "server_seconds_per_client"):
+        assert found[key] > 0.0
+        assert found[f"one_bit_{key}".removesuffix("_constant_time")] > 0.0
+
+
+def test_seeded_takes_as_many_seeds_as_it_needs(cli: Any) -> None:
+    found = measured(cli, "seeded --dimension 1000 --mu 2.5 --updates 3 --clients 17")
+    assert found["payload_bytes"] == 16 * found["blocks"] > 16
+    assert found["rho"] == pytest.approx(3.125)
+
+
+def test_both_sides_of_the_comparison_have_the_rho_that_is_named() -> None:
+    for mechanism in seeded.mechanisms_of(3000, 0.7, None):
+        rho = rho_of_orders(mechanism.privacy(Adjacency.ZERO_OUT))
+        assert rho <= 0.245
+        assert rho == pytest.approx(0.245, rel=1e-9)
+
+
+def test_tries_are_counted_to_the_seed_that_was_sent() -> None:
+    mechanism, _ = seeded.mechanisms_of(500, 1.5, 2)
+
+    def stream(seed: int = 4) -> Any:
+        return SeededRandomness(seed).stream("tries")
+
+    tries = mechanism.choice().tries
+    words = stream().words(WORDS_PER_TRY * tries * 2).reshape(2, tries, WORDS_PER_TRY)
+    payload = words[0, 6, :2].tobytes() + words[1, 30, :2].tobytes()
+    assert seeded.tries_of(mechanism, payload, stream()) == 7 + 31
+    sent = seeded.payload_of(mechanism, rotated_update(500, 1), stream())
+    assert 2 <= seeded.tries_of(mechanism, sent, stream()) <= 2 * tries
+    with pytest.raises(WrongResult, match="none of the candidates"):
+        seeded.tries_of(mechanism, sent, stream(5))
 
 
 def test_simulate(cli: Any) -> None:
@@ -129,6 +182,16 @@ def test_people_see_the_same_fields(cli: Any) -> None:
         ("aggregate --clients 0", "clients must be"),
         ("aggregate --dimension 1000000000 --clients 100000", "GB of memory"),
         ("simulate --dimension 900000000 --clients 100000", "GB of memory"),
+        ("seeded --dimension 0", "dimension must be"),
+        ("seeded --mu 0", "mu must be"),
+        ("seeded --mu -1", "mu must be"),
+        ("seeded --mu nan", "mu must be"),
+        ("seeded --mu 5 --blocks 1", "use blocks = 18"),
+        ("seeded --blocks 0", "blocks must be"),
+        ("seeded --mu 300", "gauss_hermite"),
+        ("seeded --updates 1", "updates must be"),
+        ("seeded --clients 0", "clients must be"),
+        ("seeded --dimension 9000000000", "GB of memory"),
         ("design --bits 9", "output_bits must be"),
         ("account --mechanism gausian", "did you mean 'gaussian'"),
         ("account --rate 0", "rate must be"),
@@ -165,6 +228,14 @@ def test_a_wrong_mean_exits_1(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None
     result = cli("benchmark", "aggregate", "--dimension", 99, "--clients", 3, *QUICK.split())
     assert result.code == 1
     assert "differs from a plain sum" in result.err
+
+
+def test_a_wrong_seed_exits_1(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = seeded.mean
+    monkeypatch.setattr(seeded, "mean", lambda *given: right(*given) * (1.0 + 1e-6))
+    result = cli("benchmark", "seeded", "--dimension", 99, *QUICK.split())
+    assert result.code == 1
+    assert "differs from that of decoded messages" in result.err
 
 
 def test_a_wrong_round_exits_1(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:

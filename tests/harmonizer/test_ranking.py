@@ -214,3 +214,18 @@ def test_what_hides_against_zero_alone_is_not_sampled_from_own_records() -> None
     assert "replace-one" in reasons["cldp"]
     other = dataclasses.replace(asked, adjacency=Adjacency.REPLACE_ONE)
     assert "cldp" in {one.kind for one in rank(other).candidates}
+
+
+def test_seeds_are_ranked_beside_the_bits_whose_law_they_follow() -> None:
+    by_kind = {one.kind: one for one in rank(setting(dimension=5000)).best_of_each().candidates}
+    bits, seeds, step = (by_kind[k] for k in ("gauss_hermite", "seeded_sign", "seeded_step"))
+    assert seeds.mse == pytest.approx(bits.mse, rel=0.005)
+    assert step.mse > seeds.mse  # many rounds: a pure epsilon is the worse bargain
+    for one in (seeds, step):
+        assert one.bytes_per_update == HEADER_BYTES + 16
+        assert one.bits_per_coordinate == 128 / 5000
+
+
+def test_a_pure_epsilon_is_the_better_bargain_in_one_round() -> None:
+    found = rank(setting(dimension=100, epsilon=4.0, rounds=1)).best_of_each()
+    assert found.candidates[0].kind == "seeded_step"

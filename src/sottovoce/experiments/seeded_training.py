@@ -22,11 +22,11 @@ BASE: dict[str, Any] = {
     "rotation": "off",
     "data": {"dataset": "digits", "clients": CLIENTS},
     "model": {"kind": "linear"},
-    "algorithm": {"kind": "fedavg", "server_learning_rate": 1.0, "local_learning_rate": 1.0},
+    "algorithm": {"kind": "fedavg", "server_learning_rate": 16.0, "local_learning_rate": 1.0},
     "privacy": {
         "level": "client",
         "adjacency": "zero-out",
-        "clip_norm": 1.0,
+        "clip_norm": 0.2,
         "epsilon": LOCAL_EPSILON,
         "delta": DELTA,
     },

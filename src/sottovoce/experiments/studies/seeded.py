@@ -13,6 +13,7 @@ from sottovoce.experiments.seeded_shuffles import DELTA, STEP
 from sottovoce.experiments.seeded_vectors import GAUSSIAN, ONE_BIT, SEEDS
 from sottovoce.experiments.sweep import label, run_trials
 from sottovoce.experiments.workers import Train
+from sottovoce.privacy.accounting import show_epsilon
 from sottovoce.reporting.figures import Line, LineChart
 
 NAME = "seeded"
@@ -238,19 +239,20 @@ def _about_vectors(rows: Sequence[Row]) -> Iterator[str]:
         f"Seeds have at most {worst:.4f} times one bit's error (d = {d:,.0f}, mu = {mu:g}); "
         f"{len(ratios) - len(beyond)} of {len(ratios)} cells are within {WITHIN:.0%}."
     )
-    largest = max(pairs, key=lambda pair: (number(pair[0], "dimension"), -number(pair[0], "mu")))
-    seeds, bits = largest
+    charted = [pair for pair in pairs if pair[0]["mu"] == CHARTED_MU]
+    seeds, bits = max(charted, key=lambda pair: number(pair[0], "dimension"))
     yield (
         f"At d = {number(seeds, 'dimension'):,.0f} and mu = {number(seeds, 'mu'):g} an update "
-        f"takes {number(seeds, 'payload_bytes'):,.0f} bytes, {number(bits, 'payload_bytes'):,.0f} with "
-        "one bit a coordinate."
+        f"takes {number(seeds, 'payload_bytes'):,.0f} bytes, "
+        f"{number(bits, 'payload_bytes'):,.0f} with one bit a coordinate."
     )
     slower = [
         number(one, "encode_seconds") / number(other, "encode_seconds") for one, other in pairs
     ]
     yield (
         f"That costs time: finding seeds takes {min(slower):.0f} to {max(slower):.0f} times as "
-        f"long as drawing bits, {max(number(one, 'encode_seconds') for one, _ in pairs):.2g} s at most."
+        "long as drawing bits, "
+        f"{max(number(one, 'encode_seconds') for one, _ in pairs):.2g} s at most."
     )
     larger = [
         one
@@ -273,11 +275,11 @@ def _about_shuffles(rows: Sequence[Row]) -> Iterator[str]:
         holds = "as claimed" if epsilon <= CLAIMED else "MORE than claimed"
         yield (
             f"{CLAIMED_CLIENTS} shuffled clients, eps0 = {CLAIMED_EPS0:g} between any two updates: "
-            f"epsilon {epsilon:.4f} at delta {DELTA:g} ({holds}: at most {CLAIMED})."
+            f"epsilon {show_epsilon(epsilon)} at delta {DELTA:g} ({holds}: at most {CLAIMED})."
         )
     for eps0, found in _eps0s(rows).items():
         shown = ", ".join(
-            f"{number(row, 'shuffled_epsilon'):.3g} among {number(row, 'clients'):,.0f}"
+            f"{_shown(row, 'shuffled_epsilon')} among {number(row, 'clients'):,.0f}"
             for row in found
             if row["rounds"] == 1
         )
@@ -296,11 +298,11 @@ def _about_training(rows: Sequence[Row]) -> Iterator[str]:
     }
     for name, row in found.items():
         central = row["shuffled_epsilon"]
-        behind = f", central {number(row, 'shuffled_epsilon'):g}" if central is not None else ""
+        behind = "" if central is None else f", central {_shown(row, 'shuffled_epsilon')}"
         yield (
             f"{name}: {number(row, 'accuracy'):.1%} ({number(row, 'accuracy_low'):.1%} to "
             f"{number(row, 'accuracy_high'):.1%}) at local epsilon "
-            f"{number(row, 'local_epsilon'):.3g}{behind}, "
+            f"{_shown(row, 'local_epsilon')}{behind}, "
             f"{number(row, 'bytes_per_client'):,.0f} bytes a client."
         )
     ours, theirs = found.get(seeded_training.SEEDS), found.get(seeded_training.ONE_BIT)
@@ -314,6 +316,10 @@ def _about_training(rows: Sequence[Row]) -> Iterator[str]:
         )
 
 
+def _shown(row: Row, key: str) -> str:
+    return show_epsilon(number(row, key), 3)
+
+
 def _half_width(row: Row) -> float:
     return (number(row, "accuracy_high") - number(row, "accuracy_low")) / 2.0
 
@@ -325,7 +331,7 @@ enter(
         claim="A client sends 16 bytes for a whole model update with the error of the one-bit (and "
         "the Gaussian) mechanism at equal zCDP; with the step law 1000 shuffled clients of "
         f"eps0 = {CLAIMED_EPS0:g} have epsilon at most {CLAIMED} at delta {DELTA:g}.",
-        default_seeds=5,
+        default_seeds=10,
         fast_seeds=3,
         run=study,
         trains=True,
