@@ -176,12 +176,26 @@ class SeededSign:
 
     def tilts(self, vector: Vector) -> list[Tilts]:
         """The tilts of each block in whole multiples of a step."""
-        spread, found = self.layout().spread(vector), []
-        for start, end in self.layout().bounds:
-            block = spread[start:end]
-            largest = max(float(block.max()), -float(block.min()))
-            found.append(quantised(block, self.grid(self.input_domain.norm(block), largest)))
-        return found
+        layout = self.layout()
+        if layout.is_even:  # one copy after another, and all blocks alike
+            repeats = layout.copies // layout.blocks
+            one = self._rounded(vector / math.sqrt(layout.copies), repeats)
+            return [one] * layout.blocks
+        spread = layout.spread(vector)
+        return [self._rounded(spread[start:end], 1) for start, end in layout.bounds]
+
+    def _rounded(self, values: Vector, repeats: int) -> Tilts:
+        """The tilts of a block that holds the same values so many times."""
+        norm = math.sqrt(repeats) * self.input_domain.norm(values)
+        largest = max(float(values.max()), -float(values.min()))
+        once = quantised(values, self.grid(norm, largest))
+        if repeats == 1:
+            return once
+        return Tilts(
+            weights=np.tile(once.weights, repeats),
+            step=once.step,
+            log_cosh_sum=repeats * once.log_cosh_sum,
+        )
 
     def grid(self, norm: float, largest: float) -> Grid:
         """How a block of this norm and largest magnitude is clipped and rounded."""

@@ -123,31 +123,35 @@ class SeededStep:
         return seeds.as_codes([seed])
 
     def direction(self, vector: Vector) -> Vector:
-        """What of z is the update's own: cut off, and of norm 1 at most."""
+        """What of z is the update's own, in each copy: cut off, and of norm 1 at most over all."""
         norm = self.input_domain.norm(vector)
         if norm == 0.0:
-            return np.zeros(self.layout().num_signs)
+            return np.zeros(len(vector))
         whole = norm if self.length == "scaled" else self.input_domain.radius
         limit = CLAMP / math.sqrt(self.layout().num_signs)
-        return np.clip(self.layout().spread(vector / whole), -limit, limit)
+        return np.clip(vector / whole / math.sqrt(self.layout().copies), -limit, limit)
 
     def weights(self, vector: Vector, bits: NDArray[np.uint8]) -> Weights:
         """z in whole multiples of a step, filled up to norm 1 with signs drawn from fair bits.
 
         Whatever the update is, no coordinate exceeds the peak that was certified: it is checked on
         the integers themselves, and signs alone take the place of what fails (nothing known does).
+        A coordinate has one of two weights, so that little is done for each of its copies.
         """
-        peak, filling = self.choice().peak, 2.0 * bits - 1.0
-        own = self.direction(vector)
-        inner, missing = float(own @ filling), max(0.0, 1.0 - float(own @ own))
-        size = (math.sqrt(inner**2 + len(own) * missing) - inner) / len(own)
-        whole = np.rint((own + size * filling) * (LARGEST_WEIGHT / peak))
-        largest = float(np.max(np.abs(whole)))
-        if largest <= LARGEST_WEIGHT:
-            weights = whole.astype(np.int16)
-            if largest**2 <= peak**2 * _square_sum(weights) * (1.0 - 2.0**-40):
-                return weights
-        return filling.astype(np.int16)
+        peak, copies, own = self.choice().peak, self.layout().copies, self.direction(vector)
+        filling = bits.reshape(copies, len(own))
+        ones = filling.sum(axis=0, dtype=np.int64)
+        inner = float(own @ (2.0 * ones - copies))
+        missing = max(0.0, 1.0 - copies * float(own @ own))
+        size = (math.sqrt(inner**2 + len(bits) * missing) - inner) / len(bits)
+        high, low = (np.rint((own + one) * (LARGEST_WEIGHT / peak)) for one in (size, -size))
+        largest = max(float(np.max(np.abs(high))), float(np.max(np.abs(low))))
+        # Whole numbers below 2^53 (checked for the norm's own sake on what is sent).
+        square = float(ones @ high**2 + (copies - ones) @ low**2)
+        if largest <= LARGEST_WEIGHT and largest**2 <= peak**2 * square * (1.0 - 2.0**-40):
+            span = (high - low).astype(np.int16)
+            return (filling.astype(np.int16) * span + low.astype(np.int16)).ravel()
+        return 2 * bits.astype(np.int16) - 1
 
     @property
     def magnitude(self) -> float:
@@ -165,8 +169,8 @@ class SeededStep:
 
         Two signs of a coordinate agree as both agree with z: E b_i b_j = (E g^2 - 1) z_i z_j.
         """
-        own = self.layout().folded(self.direction(self.input_domain.check(values)))
         copies, score = self.layout().copies, self.choice().mean_score
+        own = math.sqrt(copies) * self.direction(self.input_domain.check(values))
         agreeing = self.choice().excess_square * (1.0 - 1.0 / copies) - score**2
         return MomentLaw(
             centre=self.input_domain.radius * own,
