@@ -14,7 +14,7 @@ from sottovoce.kernels import seeded
 from sottovoce.mechanisms import registry, seeded_sign, seeded_step
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeded_step import SeededStep
-from sottovoce.mechanisms.seeds import Scorer, Weights
+from sottovoce.mechanisms.seeds import TIMINGS, Scorer, Weights, chosen_seed
 from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.privacy.renyi import renyi_divergence
 from sottovoce.randomness import SeededRandomness
@@ -184,6 +184,24 @@ def test_the_last_seed_is_sent_as_often_as_all_others_fail() -> None:
         expected = words[accepted[0] if len(accepted) else -1, :2]
         sent = mechanism.layout().seeds(mechanism.search(tilts, stream, refusing)[None])[0, 0]
         assert sent.tobytes() == expected.astype("<u8").tobytes()
+
+
+@pytest.mark.parametrize("timing", TIMINGS)
+@pytest.mark.parametrize("first", [0, 3, 15, 16, 17, 40, 49])
+def test_the_first_accepted_seed_is_sent(first: int, timing: str) -> None:
+    """Also beyond the first call of the scorer, and though later ones are accepted, too."""
+    words = np.random.default_rng(first).integers(0, 2**63, (50, 3), dtype=np.uint64)
+    scorer = Scorer(score=lambda seeds, weights: seeds[:, 0].astype(np.int64), together=16)
+    words[:, 0] &= np.uint64(2**64 - 256)
+    words[first:, 0] |= np.uint64(1)  # the first byte is what they are told apart by
+    sent = chosen_seed(
+        np.zeros(8, dtype=np.int16),
+        lambda scores: np.where(scores == 1, 1.0, 0.0),
+        words,
+        timing=timing,
+        scorer=scorer,
+    )
+    assert sent == words[first, :2].astype("<u8").tobytes()
 
 
 # -- what is claimed -------------------------------------------------------------------------

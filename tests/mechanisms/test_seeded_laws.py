@@ -241,6 +241,52 @@ def test_sent_signs_follow_the_step_s_exact_law() -> None:
     assert stats.chisquare(observed, step_law(mechanism, -values) * samples).pvalue < 1e-9
 
 
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+def test_a_flat_update_meets_the_step_s_claims(epsilon: float) -> None:
+    """Of many equal coordinates the score is binomial: the claims hold, with little to spare."""
+    mechanism, count = stepped(16_384, epsilon), 16_384
+    choice, heads = mechanism.choice(), np.arange(count + 1)
+    fair = stats.binom.pmf(heads, count, 0.5)
+    accepted = choice.acceptance((2.0 * heads - count) / math.sqrt(count))
+    mean = float(fair @ accepted)
+    refused = (1.0 - mean) ** (choice.tries - 1)
+    density = (1.0 - refused) * accepted / mean + refused
+    likely = fair > 1e-300
+    towards, away, neither = (
+        (one * fair)[likely] for one in (density, density[::-1], 1.0 + 0.0 * fair)
+    )
+    for adjacency, pair in (
+        (Adjacency.ZERO_OUT, (towards, neither)),
+        (Adjacency.REPLACE_ONE, (towards, away)),
+    ):
+        claim = mechanism.privacy(adjacency)
+        largest = float(np.max(np.abs(np.log(pair[0] / pair[1]))))
+        assert 0.98 * pure_epsilon(claim) < largest <= pure_epsilon(claim)
+        for first, second in (pair, pair[::-1]):
+            for order in ORDERS:
+                exact = finite_renyi(first, second, order)
+                assert exact <= renyi_divergence(claim, order) * (1.0 + 1e-9) + 1e-12
+            for at in EPSILONS:
+                exact = finite_hockey_stick(first, second, at)
+                assert exact <= find_accountant("pld").delta(claim, at) * (1.0 + 1e-9) + 1e-12
+
+
+def test_signs_alone_take_the_place_of_what_exceeds_the_peak(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mechanism = stepped(16_384, 2.0)
+    spike = np.zeros(16_384)
+    bits = np.random.default_rng(1).integers(0, 2, 16_384, dtype=np.uint8)
+    for height in (0.9, 0.05, 0.03):
+        spike[5] = height
+        monkeypatch.setattr(SeededStep, "direction", lambda self, vector: spike)
+        weights = mechanism.weights(spike, bits).astype(np.int64)
+        largest = int(np.abs(weights).max())
+        assert largest**2 <= mechanism.choice().peak ** 2 * int(weights @ weights)
+        replaced = weights.tolist() == (2 * bits.astype(int) - 1).tolist()
+        assert replaced == (height > 0.04)
+
+
 @pytest.mark.parametrize("length", ["kept", "scaled"])
 def test_no_weights_exceed_the_certified_peak(length: str) -> None:
     mechanism = stepped(100, 2.0, length)

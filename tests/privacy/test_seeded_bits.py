@@ -64,6 +64,12 @@ EVENTS: dict[str, PrivacyEvent] = {
     "composed": Composed(
         events=(SEEDED, GaussianNoise(mu=0.3, adjacency=ZERO_OUT), Repeated(event=SEEDED, count=2))
     ),
+    "beside a shuffled one": Composed(
+        events=(
+            assumed(bits(adjacency=REPLACE_ONE)),
+            Shuffled(event=PureDp(epsilon=1.0, adjacency=REPLACE_ONE), clients=1000),
+        )
+    ),
     "shuffled epochs": Repeated(
         event=Shuffled(event=assumed(PureDp(epsilon=1.0, adjacency=REPLACE_ONE)), clients=1000),
         count=3,
