@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from specs import small_spec
 
+from sottovoce.config.loading import load
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError
 from sottovoce.experiments.assembly import assemble
@@ -37,6 +38,7 @@ IN_SECRET: dict[str, Any] = {
     "channel": {"kind": "secret_order", "minimum_clients": 55},
     "rounds": 6,
 }
+EXAMPLE = Path(__file__).parents[2] / "examples" / "secret_order.toml"
 
 
 def a_spec(**changes: Any) -> RunSpec:
@@ -132,6 +134,19 @@ def test_resume_goes_on_in_the_same_order(tmp_path: Path, messages: str) -> None
 def test_a_trial_has_both_epsilons() -> None:
     found = trial(a_spec(runtime={"messages": "packed"}))
     assert found["local_epsilon"] > 1.5 * found["central_epsilon"] > 0.0
+
+
+def test_the_example_is_within_its_budget_and_says_what_senders_would_cost() -> None:
+    assembly = assemble(load(EXAMPLE))
+    spec = assembly.spec
+    event = assembly.channel.event(assembly.parts[0].mechanism, spec.privacy.adjacency)
+    assert isinstance(event, events.Shuffled)
+    central, local = (
+        accounting.epsilon(Repeated(event=one, count=2), spec.privacy.delta)
+        for one in (event, event.event)
+    )
+    assert 1.99 < central <= 2.0
+    assert local == pytest.approx(7.35, abs=0.01)
 
 
 def test_everyone_in_every_round_is_an_epoch_a_round() -> None:
