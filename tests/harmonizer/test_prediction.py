@@ -9,13 +9,14 @@ import pytest
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Box, L2Ball, clipped
 from sottovoce.errors import ParameterError
+from sottovoce.harmonizer.candidates import Candidate
 from sottovoce.harmonizer.prediction import MAX_WHOLE_DIMENSION, predict
-from sottovoce.harmonizer.ranking import Ranking, rank
+from sottovoce.harmonizer.ranking import rank
 from sottovoce.harmonizer.setting import Setting
 from sottovoce.harmonizer.simulation import simulated_mse
 from sottovoce.harmonizer.updates import coordinate_nodes, typical_updates
 from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.mechanism import MomentLaw
+from sottovoce.mechanisms.mechanism import Expanding, MomentLaw
 
 
 def setting(geometry: str, dimension: int, epsilon: float, rounds: int, **more: Any) -> Setting:
@@ -42,20 +43,35 @@ CASES = {
 
 
 SLOW = ("l1 in rounds", "linf in rounds")
+FEW = 100  # coordinates: below, 2% takes thousands of messages, and a seed is a search each time
 
 
 @pytest.mark.parametrize(
     "case", [pytest.param(c, marks=[pytest.mark.slow] if c in SLOW else []) for c in CASES]
 )
 def test_errors_are_as_predicted_for_each_mechanism(case: str) -> None:
-    """Nearly three standard errors are 2%: a prediction that is off by 4% cannot pass."""
-    ranking: Ranking = rank(CASES[case]).best_of_each()
+    ranking = rank(CASES[case]).best_of_each()
     assert len(ranking.candidates) >= 4
+    few = CASES[case].domain.dimension < FEW
     for one in ranking.candidates:
-        simulated = simulated_mse(
-            one.mechanism, ranking.setting.domain, relative_error=0.007, seed=7
-        )
-        assert one.mse == pytest.approx(simulated, rel=0.02), one.kind
+        if not (few and isinstance(one.mechanism, Expanding)):
+            check_error(one, ranking.setting)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [c for c in CASES if CASES[c].domain.dimension < FEW])
+def test_errors_of_seeds_are_as_predicted_in_few_dimensions(case: str) -> None:
+    ranking = rank(CASES[case]).best_of_each()
+    seeds = [one for one in ranking.candidates if isinstance(one.mechanism, Expanding)]
+    assert {one.kind for one in seeds} == {"seeded_sign", "seeded_step"}
+    for one in seeds:
+        check_error(one, ranking.setting)
+
+
+def check_error(one: Candidate, asked: Setting) -> None:
+    """Nearly three standard errors are 2%: a prediction that is off by 4% cannot pass."""
+    simulated = simulated_mse(one.mechanism, asked.domain, relative_error=0.007, seed=7)
+    assert one.mse == pytest.approx(simulated, rel=0.02), one.kind
 
 
 @pytest.mark.parametrize("kind", [r.kind for r in registry.registrations() if r.coordinatewise])

@@ -83,8 +83,9 @@ class ExpandedMean:
         if not self._counts.received:
             return None
         magnitude = self._mechanism.magnitude
-        total = self._counts.total(np.array([-magnitude, magnitude]))
-        return self._layout.folded(total) / self._counts.received
+        mean = self._layout.folded(self._counts.total(np.array([-magnitude, magnitude])))
+        mean /= self._counts.received  # in place: nobody else has it, and it may be large
+        return mean
 
 
 class DecodedMean:

@@ -72,7 +72,8 @@ METHOD = (
     "with the dimension, the Gaussian has none, so a shuffler amplifies neither. "
     f"Training: digits, {seeded_training.CLIENTS} clients, a linear model of "
     f"{seeded_training.DIMENSION} parameters, {seeded_training.ROUNDS} rounds of everybody, one "
-    "clip and one rate for all, chosen on held-out training data; client level, packed messages; "
+    "clip and one rate for all, picked by hand among few on held-out training data with the "
+    "Gaussian and the step law, and tuned for none; client level, packed messages; "
     "bytes with headers. All epsilons of seeds rest on ChaCha20 being a pseudorandom generator."
 )
 
