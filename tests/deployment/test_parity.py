@@ -128,8 +128,10 @@ def test_sixteen_byte_messages_cross_the_federation(run: StartedRun, tmp_path: P
     started = start_run(run.running, table, tmp_path / "run")
     started.finish()
     assert_same_run(started.folder, simulated(table, tmp_path / "here"))
-    assert started.folder.result()["payload_bytes_up_per_message"] == 16.0
-    assert "ChaCha20" in started.folder.result()["assumes"]
+    result = started.folder.result()
+    assert result is not None
+    assert result["payload_bytes_up_per_message"] == 16.0
+    assert "ChaCha20" in result["assumes"]
 
 
 def test_flowers_simulation_trains_the_same_model(here: RunFolder, tmp_path: Path) -> None:

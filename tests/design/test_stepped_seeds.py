@@ -197,7 +197,7 @@ def test_ratios_and_failures(epsilon: float, num_signs: int) -> None:
 def test_moments_are_those_of_many_signs(epsilon: float) -> None:
     choice = stepped_seeds(epsilon, 16_384)
     heads = np.arange(16_385)
-    scores = (2.0 * heads - 16_384) / 128.0
+    scores: Vector = np.asarray((2.0 * heads - 16_384) / 128.0)
     law = stats.binom.pmf(heads, 16_384, 0.5) * choice.acceptance(scores)
     assert float(law @ scores / law.sum()) == pytest.approx(choice.mean_score, rel=2e-3)
     square = float(law @ scores**2 / law.sum()) - 1.0

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeded_step import SeededStep
 from sottovoce.privacy.accounting import find_accountant
 from sottovoce.privacy.divergences import finite_hockey_stick, finite_renyi
-from sottovoce.privacy.events import PureDp
+from sottovoce.privacy.events import PureDp, SeededBits
 from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.privacy.renyi import renyi_divergence
 from sottovoce.randomness import SeededRandomness
@@ -138,16 +138,20 @@ def test_the_mean_of_the_whole_law_is_the_update_but_for_tanh() -> None:
     assert means == pytest.approx(sigma * np.tanh(values / sigma), rel=2e-3)
 
 
+def charged_shift(mechanism: SeededSign, adjacency: Adjacency) -> float:
+    event = mechanism.privacy(adjacency).event
+    assert isinstance(event, SeededBits)
+    return event.shift / 2.0
+
+
 @pytest.mark.usefixtures("one_copy")
-@pytest.mark.parametrize("records", [2, 4, 20, 1000])
+@pytest.mark.parametrize("records", [2, 4, 20, 64])
 def test_neighbours_tilts_lie_no_farther_apart_than_charged(records: int) -> None:
     """Rounding, clipping of blocks and the largest weight move them apart by what is charged."""
     for dimension, blocks in ((3, 1), (10, 2), (40, 3), (1000, 5)):
         mechanism = tilted(dimension, records=records, blocks=blocks)
         generator = np.random.default_rng(dimension)
-        charged = {
-            adjacency: mechanism.privacy(adjacency).event.shift / 2.0 for adjacency in ADJACENCIES
-        }
+        charged = {adjacency: charged_shift(mechanism, adjacency) for adjacency in ADJACENCIES}
         for _ in range(30):
             base = generator.normal(size=dimension) ** 3
             base *= generator.uniform(0.8, 1.0) * (records - 1) / records / np.linalg.norm(base)
@@ -247,7 +251,7 @@ def test_a_flat_update_meets_the_step_s_claims(epsilon: float) -> None:
     mechanism, count = stepped(16_384, epsilon), 16_384
     choice, heads = mechanism.choice(), np.arange(count + 1)
     fair = stats.binom.pmf(heads, count, 0.5)
-    accepted = choice.acceptance((2.0 * heads - count) / math.sqrt(count))
+    accepted = choice.acceptance(np.asarray((2.0 * heads - count) / math.sqrt(count)))
     mean = float(fair @ accepted)
     refused = (1.0 - mean) ** (choice.tries - 1)
     density = (1.0 - refused) * accepted / mean + refused
@@ -319,13 +323,14 @@ def test_no_weights_exceed_the_certified_peak(length: str) -> None:
 @pytest.mark.parametrize("kind", ["flat", "spike", "random", "short"])
 @pytest.mark.parametrize("name", ["one seed", "three seeds", "uneven seeds", "step", "direction"])
 def test_decoded_vectors_have_the_declared_moments(name: str, kind: str) -> None:
-    mechanism: SeededSign | SeededStep = {
+    choices: dict[str, Callable[[], SeededSign | SeededStep]] = {
         "one seed": lambda: tilted(300, reach=0.7),
         "three seeds": lambda: tilted(300, reach=1.9, blocks=3),
         "uneven seeds": lambda: tilted(5000, reach=0.9, blocks=3),
         "step": lambda: stepped(300, 4.0),
         "direction": lambda: stepped(300, 4.0, "scaled"),
-    }[name]()
+    }
+    mechanism = choices[name]()
     dimension = mechanism.input_domain.dimension
     generator = np.random.default_rng(9)
     values = {

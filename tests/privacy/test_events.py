@@ -14,6 +14,7 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.errors import AdjacencyMismatchError, LedgerError, ParameterError, PrivacyError
 from sottovoce.privacy.event_json import from_json, to_json
 from sottovoce.privacy.events import (
+    Assumed,
     BasicEvent,
     Composed,
     FinitePair,
@@ -118,6 +119,8 @@ def count_by_recursion(event: PrivacyEvent) -> dict[BasicEvent, int]:
             for basic, times in count_by_recursion(part).items():
                 totals[basic] = totals.get(basic, 0) + times
         return totals
+    if isinstance(event, Assumed):
+        return count_by_recursion(event.event)
     return {event: 1}
 
 

@@ -23,7 +23,7 @@ from sottovoce import parameters
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError
 
-MAX_TRIES = 20_000  # on average
+MAX_TRIES = 2_000  # on average
 # The share of rho that truncation may cost.
 _SHARE = 2.0**-12
 _LARGEST_TAIL = 1e-3

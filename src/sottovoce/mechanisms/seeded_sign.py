@@ -31,7 +31,8 @@ from sottovoce.privacy.calibration import ENDS
 from sottovoce.privacy.events import Assumed, SeededBits
 from sottovoce.randomness import Keystream
 
-MAX_BLOCKS = 4096
+MAX_BLOCKS = 128  # beyond, one bit a coordinate is as small for all but the largest models
+MAX_RECORDS = 64
 LEAST_SIGNS = 4096
 _REACH = 1.2  # of a block: about 300 tries
 _LARGEST_REACH = 1.7  # close to what the limit of tries allows
@@ -43,12 +44,23 @@ _CLAMP = 8.0
 _JOINT_SIGNS = 12  # whose law is listed as a whole
 
 
+def _check_records(ball: L2Ball) -> int:
+    """Refuses means that no number of seeds holds at a noise that anybody would want."""
+    if ball.records > MAX_RECORDS:
+        raise ParameterError(
+            f"a mean of {ball.records} records is far longer than the noise that hides one "
+            f"of them (seeds hold {MAX_RECORDS} at most): use 'gauss_hermite' with levels = 2, or "
+            "protect whole clients (privacy.level = 'client')"
+        )
+    return ball.records
+
+
 def _automatic_blocks(domain: Domain, given: Parameters) -> int:
     """The fewest seeds that are each found in a few hundred tries."""
     ball = require_l2_ball(domain)
     reach = ball.records / parameters.noise_multiplier(given["noise_multiplier"])
     blocks = max(1, math.ceil((reach / _REACH) ** 2 * (1.0 - 1e-9)))
-    while blocks <= MAX_BLOCKS and not _holds(ball.dimension, blocks, reach):
+    while blocks <= MAX_BLOCKS and not _holds(ball, blocks, reach):
         blocks += 1
     if blocks > MAX_BLOCKS:
         raise ParameterError(
@@ -58,20 +70,28 @@ def _automatic_blocks(domain: Domain, given: Parameters) -> int:
     return blocks
 
 
-def _holds(dimension: int, blocks: int, reach: float) -> bool:
+def _holds(ball: L2Ball, blocks: int, reach: float) -> bool:
     """Whether there are so many blocks of so few signs, each short enough."""
     try:
-        layout = _layout(dimension, blocks)
+        layout = _layout(ball.dimension, blocks)
     except ParameterError:  # blocks of whole bytes leave some without a sign
         return False
-    return _block_reach(layout, reach) <= _REACH
+    longest = _block_reach(layout, reach)
+    return longest <= _REACH and _feasible(longest, (reach / ball.records) ** 2 / (2.0 * blocks))
 
 
 def _ends(domain: Domain, given: Parameters) -> tuple[float, float]:
     """From the least noise that so many blocks can hold."""
-    records, blocks = require_l2_ball(domain).records, given.get("blocks")
+    records, blocks = _check_records(require_l2_ball(domain)), given.get("blocks")
     if not isinstance(blocks, int):
-        return 1.1 * records / (_REACH * math.sqrt(MAX_BLOCKS)), ENDS["larger"][1]
+        noise = records / (_REACH * math.sqrt(MAX_BLOCKS))
+        while True:
+            noise *= 1.1
+            try:
+                _automatic_blocks(domain, {"noise_multiplier": noise})
+            except ParameterError:
+                continue
+            return noise, ENDS["larger"][1]
     parameters.integer("blocks", blocks, low=1, high=MAX_BLOCKS)
     longest, reach = _block_reach(_layout(domain.dimension, blocks), 1.0), _LARGEST_REACH
     while not _feasible(reach, reach**2 / (2.0 * blocks * (records * longest) ** 2)):
@@ -140,6 +160,7 @@ class SeededSign:
 
     def __post_init__(self) -> None:
         require_l2_ball(self.input_domain)
+        _check_records(self.input_domain)
         parameters.noise_multiplier(self.noise_multiplier)
         parameters.integer("blocks", self.blocks, low=1, high=MAX_BLOCKS)
         seeds.check_choices(self.generator, self.timing)
