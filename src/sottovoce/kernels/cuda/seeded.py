@@ -32,7 +32,7 @@ _ENOUGH = 4096  # programs that keep a device busy
 @triton.jit
 def _plus(word, bit, weight):
     """The weight where this bit is 1."""
-    return tl.where(((word >> bit) & 1) != 0, tl.load(weight + bit), 0)
+    return tl.where(((word >> bit) & 1) != 0, tl.load(weight + bit).to(tl.int32), 0)
 
 
 @triton.jit
@@ -69,8 +69,7 @@ def _score(
         )  # fmt: skip
         part = tl.zeros((lanes,), tl.int32)
         start = weights + block * 512
-        for number in range(32):
-            bit = (tl.zeros((lanes,), tl.int32) + number).to(tl.uint32)
+        for bit in range(32):
             part += _eight_plus(w0, w1, w2, w3, w4, w5, w6, w7, bit, start)
             part += _eight_plus(w8, w9, w10, w11, w12, w13, w14, w15, bit, start + 256)
         total += tl.where(here < blocks, part, 0)
@@ -211,8 +210,6 @@ def _keys(seeds: NDArray[np.uint8], device: torch.device) -> torch.Tensor:
 
 
 def _whole_blocks(weights: torch.Tensor) -> torch.Tensor:
-    """The weights in 32 bits, which costs lanes an instruction less, then zeros to fill a block."""
-    size = -(-len(weights) // BLOCK) * BLOCK
-    whole = torch.zeros(size, dtype=torch.int32, device=weights.device)
-    whole[: len(weights)] = weights
-    return whole
+    """The weights, then zeros up to the end of a block."""
+    missing = -len(weights) % BLOCK
+    return torch.nn.functional.pad(weights, (0, missing)) if missing else weights
