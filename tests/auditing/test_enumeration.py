@@ -112,7 +112,9 @@ def test_no_registered_example_exceeds_its_certificate(
     mechanism = registration.build(dataclasses.replace(domain, dimension=2), example)
     verdict = audit_by_enumeration(mechanism, adjacency, delta=1e-5)
     if verdict is None:
-        assert registration.kind in ("no_privacy", "cldp", "staircase", "skellam")
+        # Of seeds the law is listed where a coordinate has one sign: tests/mechanisms.
+        without = ("no_privacy", "cldp", "staircase", "skellam", "seeded_sign", "seeded_step")
+        assert registration.kind in without
         return
     assert not verdict.violated, verdict.finding
     assert 0.0 < verdict.lower_bound <= verdict.certified
