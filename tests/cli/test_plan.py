@@ -24,7 +24,7 @@ def test_a_plan_as_json(cli: Any) -> None:
         assert set(entry) == {
             *("mechanism", "parameters", "mse", "relative_mse", "bits_per_coordinate"),
             *("bytes_per_update", "epsilon", "accountant", "sampling_grade", "unbiased_within"),
-            *("explanation", "clip_geometry", "clip_norm"),
+            *("assumes", "explanation", "clip_geometry", "clip_norm"),
         }
         assert 1.9 < entry["epsilon"] <= 2.0
     gaussian = next(entry for entry in ranking if entry["mechanism"] == "gaussian")

@@ -114,10 +114,11 @@ def test_sites_have_spent_what_the_server_says(run: StartedRun) -> None:
                 assert own.verify() == []
 
 
-def test_sixteen_byte_messages_cross_the_federation(run: StartedRun, tmp_path: Path) -> None:
+def test_sixteen_byte_messages_cross_a_federation(tmp_path: Path) -> None:
+    sites = site_names(2)
     table = federated_table(
         "seeds",
-        clients=len(SITES),
+        clients=len(sites),
         rounds=2,
         algorithm={"kind": "fedavg", "server_learning_rate": 1.0, "local_learning_rate": 0.5},
         privacy={"level": "client", "clip_norm": 1.0, "epsilon": 8.0, "delta": 1e-5},
@@ -125,8 +126,13 @@ def test_sixteen_byte_messages_cross_the_federation(run: StartedRun, tmp_path: P
             "kind": "seeded_sign", "blocks": "auto", "generator": "auto", "timing": "auto",
         },
     )  # fmt: skip
-    started = start_run(run.running, table, tmp_path / "run")
-    started.finish()
+    with rehearsal(tmp_path, sites=sites, start=False) as running:
+        running.start_link()
+        for site in sites:
+            allow(running, site, mechanisms=["seeded_sign"], level="client")
+            running.start_node(site)
+        started = start_run(running, table, tmp_path / "run")
+        started.finish()
     assert_same_run(started.folder, simulated(table, tmp_path / "here"))
     result = started.folder.result()
     assert result is not None

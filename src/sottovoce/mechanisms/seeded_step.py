@@ -12,7 +12,6 @@ from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.design.stepped_seeds import CLAMP, SteppedSeeds, stepped_seeds
 from sottovoce.domains import L2Ball, Vector, require_l2_ball
-from sottovoce.errors import UnknownNameError
 from sottovoce.mechanisms import seeds
 from sottovoce.mechanisms.mechanism import Codes, LevelCodes, MomentLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, register
@@ -86,8 +85,7 @@ class SeededStep:
         require_l2_ball(self.input_domain)
         parameters.epsilon(self.epsilon)
         seeds.check_choices(self.generator, self.timing)
-        if self.length not in _LENGTHS:
-            raise UnknownNameError.among("length", self.length, _LENGTHS)
+        seeds.check_name("length", self.length, _LENGTHS)
         self.choice()
 
     def layout(self) -> Layout:

@@ -6,7 +6,7 @@ from the client's own keystream, the first accepted one is sent, or the last of 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -41,10 +41,14 @@ _FEWEST, _MOST = 16, 256  # of them
 
 def check_choices(generator: str, timing: str) -> None:
     """Refuses a generator or a timing that this side does not know."""
-    if generator not in GENERATORS:
-        raise UnknownNameError.among("generator of signs", generator, GENERATORS)
-    if timing not in TIMINGS:
-        raise UnknownNameError.among("timing", timing, TIMINGS)
+    check_name("generator of signs", generator, GENERATORS)
+    check_name("timing", timing, TIMINGS)
+
+
+def check_name(what: str, name: object, names: Sequence[str]) -> None:
+    """Refuses anything but one of the names; specs may bring any value."""
+    if name not in names:
+        raise UnknownNameError.among(what, str(name), names)
 
 
 @dataclass(frozen=True)
