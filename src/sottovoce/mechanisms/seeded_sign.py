@@ -147,8 +147,8 @@ class SeededSign:
     ('auto': as few as that takes) hold sqrt(blocks) times that. A block of a vector whose blocks
     are uneven is scaled down to its own clip: rotate first.
 
-    With 'constant' timing all tries are made, so that the time tells nothing; see docs/privacy.md,
-    section 27, for the little that it tells otherwise.
+    With 'constant' timing all tries are made, so that their number is hidden; docs/privacy.md,
+    section 27, has the little that it tells otherwise.
     """
 
     input_domain: L2Ball
@@ -274,8 +274,7 @@ class SeededSign:
             return self._joint_law(blocks)
         means = np.concatenate([np.tanh(tilts.weights * tilts.step) for tilts in blocks])
         means *= self.choice().shrinkage
-        together = layout.copies if layout.copies > 1 else 1
-        square = (means**2).reshape(together, layout.dimension).sum(axis=0) / together
+        square = (means**2).reshape(layout.copies, layout.dimension).mean(axis=0)
         return MomentLaw(
             centre=layout.folded(means * self.magnitude),
             spread=self.magnitude**2 * (1.0 - square),

@@ -144,7 +144,7 @@ class SeededStep:
         size = (math.sqrt(inner**2 + len(bits) * missing) - inner) / len(bits)
         high, low = (np.rint((own + one) * (LARGEST_WEIGHT / peak)) for one in (size, -size))
         largest = max(float(np.max(np.abs(high))), float(np.max(np.abs(low))))
-        # Whole numbers below 2^53 (checked for the norm's own sake on what is sent).
+        # A sum of squares, right to a part in 2^50: the margin below is wider.
         square = float(ones @ high**2 + (copies - ones) @ low**2)
         if largest <= LARGEST_WEIGHT and largest**2 <= peak**2 * square * (1.0 - 2.0**-40):
             span = (high - low).astype(np.int16)

@@ -46,14 +46,19 @@ class CubicAccountant:
     name = "cubic"
 
     def delta(self, event: PrivacyEvent, epsilon: float) -> float:
-        mu, excess = _total_mu(event), _total_excess(event)
-        if not excess < _HOPELESS:
-            return 1.0
-        return min(1.0, math.exp(excess) * cubic_delta(mu, epsilon - excess))
+        return _delta(_total_mu(event), _total_excess(event), epsilon)
 
     def epsilon(self, event: PrivacyEvent, delta: float) -> float:
         parameters.delta(delta)
-        return least_epsilon(lambda epsilon: self.delta(event, epsilon), delta)
+        mu, excess = _total_mu(event), _total_excess(event)
+        return least_epsilon(lambda epsilon: _delta(mu, excess, epsilon), delta)
+
+
+def _delta(mu: float, excess: float, epsilon: float) -> float:
+    """e^X times the bound at eps - X."""
+    if not excess < _HOPELESS:
+        return 1.0
+    return min(1.0, math.exp(excess) * cubic_delta(mu, epsilon - excess))
 
 
 def cubic_delta(mu: float, epsilon: float) -> float:
