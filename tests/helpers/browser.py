@@ -45,7 +45,7 @@ class Browser:
         return [entry["message"] for entry in found if entry["level"] in levels]
 
     def requests(self) -> list[str]:
-        """Addresses that pages have asked for, since last asked; data: and blob: are none."""
+        """Addresses that pages have asked for, since last asked; the browser's own are none."""
         logged = (json.loads(row["message"]) for row in self.driver.get_log("performance"))
         sent = [entry["message"] for entry in logged]
         urls = [
@@ -53,7 +53,7 @@ class Browser:
             for entry in sent
             if entry["method"] == "Network.requestWillBeSent"
         ]
-        return [url for url in urls if not url.startswith(("data:", "blob:"))]
+        return [url for url in urls if not url.startswith(("data:", "blob:", "chrome:"))]
 
     def run(self, script: str, *arguments: Any) -> Any:
         """The value that a script returns."""
