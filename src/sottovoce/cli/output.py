@@ -7,6 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from sottovoce.api.shown import show as show
+from sottovoce.api.shown import text_fields
+
 _PROSE_WIDTH = 24
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -51,27 +54,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def print_fields(fields: Mapping[str, object]) -> None:
     """Names and values, one a line."""
-    width = max(len(name) for name in fields)
-    for name, value in fields.items():
-        typer.echo(f"{name:<{width}}  {show(value, name)}")
-
-
-def show(value: object, name: str = "") -> str:
-    """A value for people; epsilons are rounded up; deltas, noise and parameters are exact."""
-    from sottovoce.privacy.accounting import show_epsilon
-
-    if value is None:
-        return "none"
-    if isinstance(value, float):
-        if name.endswith("epsilon") or name == "bounds":
-            return show_epsilon(value)
-        # These get copied into other commands; an epsilon among them is asked for, not spent.
-        exact = name in ("delta", "parameters", "example") or name.startswith("noise")
-        return repr(value) if exact else f"{value:.6g}"
-    if isinstance(value, dict):
-        inner = name if name in ("bounds", "parameters", "example") else ""
-        return ", ".join(f"{key}={show(item, inner or key)}" for key, item in value.items())
-    return str(value)
+    typer.echo(text_fields(fields))
 
 
 class Bars:

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sottovoce.cli.output import Json, print_json, print_table, show
+from sottovoce.cli.output import Json, print_json, print_table
 from sottovoce.cli.setting import (
     AdjacencyName,
     Records,
@@ -15,10 +15,11 @@ from sottovoce.cli.setting import (
     SamplingHiddenBy,
     SamplingRate,
     check_plot,
-    secret_sample,
+    option,
 )
 
 if TYPE_CHECKING:
+    from sottovoce.api.planning import Plan
     from sottovoce.harmonizer.ranking import Ranking
     from sottovoce.reporting.figures import Line
 
@@ -50,68 +51,52 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Which mechanism errs least within a budget: all of them calibrated, predicted and ranked."""
-    from sottovoce.adjacency import Adjacency
-    from sottovoce.domains import clipped
-    from sottovoce.harmonizer.ranking import rank
-    from sottovoce.harmonizer.setting import Setting
+    from sottovoce.api.planning import plan as planned
+    from sottovoce.api.release import secret_sample
 
     check_plot(plot)
-    setting = Setting(
-        domain=clipped(clip_geometry, dimension, clip_norm, records),
+    # Here once more, so that a mistake is told in the names of options.
+    secret_sample(sampling_rate, sampling, sampling_hidden_by, named=option)
+    found = planned(
         epsilon=epsilon,
         delta=delta,
-        adjacency=Adjacency.parse(adjacency),
+        dimension=dimension,
         rounds=rounds,
-        sample=secret_sample(sampling_rate, sampling, sampling_hidden_by),
+        clip_norm=clip_norm,
+        clip_geometry=clip_geometry,
+        records=records,
+        adjacency=adjacency,
+        sampling_rate=sampling_rate,
+        sampling=sampling,
+        sampling_hidden_by=sampling_hidden_by,
         bits=bits,
+        all_settings=all_settings,
         designs=designs,
     )
-    everything = rank(setting)
-    ranking = everything if all_settings else everything.best_of_each()
-    result = ranking.describe()
+    result = found.to_dict()
     if plot is not None:
-        _plot(plot, everything)
+        _plot(plot, found.all_settings)
         result["plot"] = str(plot)
     if as_json:
         print_json(result)
         return
-    _print(ranking)
+    _print(found)
     if plot is not None:
         typer.echo(f"\nDrawn: {plot}")
 
 
-def _print(ranking: "Ranking") -> None:
-    entries = ranking.describe()["ranking"]
-    print_table(
-        ["mechanism", "parameters", "mse", "times best", "bits", "bytes", "epsilon", "sampling"],
-        [
-            [
-                entry["mechanism"],
-                _rounded(entry["parameters"]),
-                f"{entry['mse']:.4g}",
-                f"{entry['relative_mse']:.4g}",
-                f"{entry['bits_per_coordinate']:g}",
-                str(entry["bytes_per_update"]),
-                show(entry["epsilon"], "epsilon"),
-                entry["sampling_grade"],
-            ]
-            for entry in entries
-        ],
-    )
-    typer.echo(f"{ranking.explanation}.")
+def _print(found: "Plan") -> None:
+    from sottovoce.api.planning import COLUMNS
+    from sottovoce.api.shown import rounded
+
+    print_table(COLUMNS, [one.cells() for one in found])
+    typer.echo(f"{found.explanation}.")
     typer.echo("Parameters are rounded here; --json has every digit.")
-    if ranking.left_out:
+    if found.left_out:
         typer.echo("\nleft out:")
-    for one in ranking.left_out:
-        given = f" ({_rounded(one.setting)})" if one.setting else ""
-        typer.echo(f"  {one.kind}{given}: {one.reason}")
-
-
-def _rounded(parameters: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{name}={value:.5g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in parameters.items()
-    )
+    for one in found.left_out:
+        given = f" ({rounded(one.parameters)})" if one.parameters else ""
+        typer.echo(f"  {one.mechanism}{given}: {one.reason}")
 
 
 def _frontier(found: Iterable[Mapping[float, float]]) -> "Line":

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sottovoce.cli.output import Json, print_fields, print_json, print_table, progress_bars, show
-from sottovoce.cli.setting import Setting, check_plot, with_setting
+from sottovoce.cli.setting import check_plot, with_setting
 
 if TYPE_CHECKING:
+    from sottovoce.api.release import Release
+    from sottovoce.api.spending import Spent
     from sottovoce.mechanisms.mechanism import Mechanism
     from sottovoce.privacy.accounting import PrivacySpent
     from sottovoce.privacy.events import PrivacyEvent
@@ -32,7 +34,7 @@ def _given(param: list[str] | None) -> dict[str, Any]:
 @app.command()
 @with_setting
 def spend(
-    setting: Setting,
+    setting: "Release",
     delta: Delta,
     param: Param = None,
     rounds: Rounds = 1,
@@ -41,16 +43,13 @@ def spend(
 ) -> None:
     """The epsilon that a client spends over some rounds."""
     from sottovoce import parameters
+    from sottovoce.api.spending import checked_rounds, spent_by
 
     parameters.delta(delta)
-    _check_rounds(rounds)
+    checked_rounds(rounds)
     built = setting.registration.build(setting.domain, _given(param))
-    _report(
-        built,
-        setting,
-        rounds=rounds,
-        delta=delta,
-        accountant=accountant,
+    _print(
+        spent_by(built, setting, rounds=rounds, delta=delta, accountant=accountant),
         as_json=as_json,
     )
 
@@ -58,7 +57,7 @@ def spend(
 @app.command()
 @with_setting
 def calibrate(
-    setting: Setting,
+    setting: "Release",
     epsilon: Annotated[float, typer.Option(help="The budget over all rounds.")],
     delta: Delta,
     param: Param = None,
@@ -72,6 +71,8 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """The parameters, or the number of rounds, that just stay within (epsilon, delta)."""
+    from sottovoce.api.spending import checked_rounds, spent_by
+
     given = _given(param)
     registration = setting.registration
     knob = registration.knob.parameter if registration.knob else None
@@ -81,7 +82,7 @@ def calibrate(
             built = registration.build(setting.domain, given)
             rounds = _rounds(setting.event(built), epsilon, delta)
         else:
-            rounds = _check_rounds(1 if rounds is None else rounds)
+            rounds = checked_rounds(1 if rounds is None else rounds)
             found = registration.calibrated(
                 setting.domain,
                 given,
@@ -92,13 +93,13 @@ def calibrate(
             )
             built = registration.build(setting.domain, found)
         bars.update("calibrating", 1, 1, "done")
-    _report(built, setting, rounds=rounds, delta=delta, as_json=as_json)
+    _print(spent_by(built, setting, rounds=rounds, delta=delta), as_json=as_json)
 
 
 @app.command()
 @with_setting
 def curve(
-    setting: Setting,
+    setting: "Release",
     delta: Delta,
     param: Param = None,
     rounds: Rounds = 1000,
@@ -108,11 +109,12 @@ def curve(
 ) -> None:
     """How epsilon grows with the rounds, by every sound bound."""
     from sottovoce import parameters
+    from sottovoce.api.spending import FLOAT_GRADE, checked_rounds
     from sottovoce.privacy.accounting import privacy_spent
     from sottovoce.privacy.events import Repeated
 
     parameters.delta(delta)
-    _check_rounds(rounds)
+    checked_rounds(rounds)
     parameters.integer("points", points, low=1, high=1000)
     check_plot(plot)
     built = setting.registration.build(setting.domain, _given(param))
@@ -148,7 +150,8 @@ def curve(
         print_json(result)
         return
     fields = {name: result[name] for name in ("mechanism", "delta", "adjacency", "assumes")}
-    print_fields({**fields, "sampling_grade": _grade(built), **setting.describe()})
+    grade = FLOAT_GRADE if built.sampling == "float" else built.sampling
+    print_fields({**fields, "sampling_grade": grade, **setting.describe()})
     print_table(
         ["rounds", "epsilon", "accountant"],
         [
@@ -156,13 +159,6 @@ def curve(
             for count, spent in zip(counts, spents, strict=True)
         ],
     )
-
-
-def _check_rounds(rounds: int) -> int:
-    from sottovoce import parameters
-    from sottovoce.privacy.calibration import MAX_ROUNDS
-
-    return parameters.integer("rounds", rounds, low=1, high=MAX_ROUNDS)
 
 
 def _rounds(event: "PrivacyEvent", epsilon: float, delta: float) -> int:
@@ -230,65 +226,8 @@ def _plot(
     write_atomic(path, standalone(chart.svg()).encode())
 
 
-def _report(
-    mechanism: "Mechanism",
-    setting: Setting,
-    *,
-    rounds: int,
-    delta: float,
-    as_json: bool,
-    accountant: str | None = None,
-) -> None:
-    import math
-
-    from sottovoce.domains import MAX_DIMENSION, geometry_of
-    from sottovoce.mechanisms.mechanism import bits_per_coordinate
-    from sottovoce.mechanisms.registry import kind_of, parameters_of
-    from sottovoce.privacy.accounting import privacy_spent
-    from sottovoce.privacy.calibration import MAX_ROUNDS
-    from sottovoce.privacy.events import Repeated
-
-    event = Repeated(event=setting.event(mechanism), count=rounds)
-    spent = privacy_spent(event, delta, accountant)
-    local = setting.local_event(mechanism, setting.adjacency)
-    any_dimension = setting.dimension is None and getattr(local, "dimension", 1) == MAX_DIMENSION
-    result = {
-        "epsilon": _finite(spent.epsilon),
-        "delta": delta,
-        "adjacency": str(spent.adjacency),
-        "accountant": spent.accountant,
-        "assumes": spent.assumes,
-        "private": math.isfinite(spent.epsilon),
-        "mechanism": kind_of(mechanism),
-        "parameters": parameters_of(mechanism),
-        "dimension": "any" if any_dimension else mechanism.input_domain.dimension,
-        "clip_norm": setting.clip_norm,
-        "clip_geometry": geometry_of(mechanism.input_domain),
-        "records": getattr(mechanism.input_domain, "records", 1),
-        "noise_stddev": getattr(mechanism, "noise_stddev", None),
-        "rounds": rounds,
-        "bits_per_coordinate": bits_per_coordinate(mechanism),
-        "sampling_grade": mechanism.sampling,
-        "rounding_inflation": getattr(mechanism, "inflation", None),
-        **setting.describe(),
-        "bounds": {name: _finite(bound) for name, bound in spent.bounds},
-    }
-    fields = {**result, "epsilon": spent.epsilon, "bounds": dict(spent.bounds)}
-    if setting.amplified:
-        local = Repeated(event=setting.local_event(mechanism, spent.adjacency), count=rounds)
-        fields["local_epsilon"] = privacy_spent(local, delta).epsilon
-        result["local_epsilon"] = _finite(fields["local_epsilon"])
+def _print(spent: "Spent", *, as_json: bool) -> None:
     if as_json:
-        print_json(result)
-        return
-    if rounds == MAX_ROUNDS:
-        fields["rounds"] = f"{rounds} (more are not counted)"
-    fields["sampling_grade"] = _grade(mechanism)
-    print_fields(fields)
-
-
-def _grade(mechanism: "Mechanism") -> str:
-    """The sampling grade, and what it means for a deployment."""
-    if mechanism.sampling == "float":
-        return "float (simulation only: float noise leaks in its last bits)"
-    return mechanism.sampling
+        print_json(spent.to_dict())
+    else:
+        print_fields(spent.fields())

@@ -5,6 +5,7 @@ from typing import Any
 
 import typer
 
+from sottovoce.api.shown import round_note as round_note
 from sottovoce.cli.output import print_fields, print_json, print_table, show
 
 
@@ -26,14 +27,3 @@ def print_result(result: dict[str, Any], folder: Path, *, as_json: bool) -> None
 def _print_groups(groups: list[dict[str, Any]]) -> None:
     columns = list(groups[0])
     print_table(columns, [[show(row[column], column) for column in columns] for row in groups])
-
-
-def round_note(row: dict[str, Any]) -> str:
-    """What a progress bar says after a round."""
-    from sottovoce.privacy.accounting import show_epsilon
-
-    spent = row["epsilon"]
-    epsilon = "no privacy" if spent is None else f"epsilon {show_epsilon(spent, 2)}"
-    asked, received = row["clients_asked"], row["clients_received"]
-    missing = f"  {received} of {asked} answered" if received < asked else ""
-    return f"accuracy {row['accuracy']:.3f}  {epsilon}{missing}"

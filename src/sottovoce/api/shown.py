@@ -1,0 +1,68 @@
+"""Values in the words that people read, in a terminal and in a notebook alike."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def show(value: object, name: str = "") -> str:
+    """A value for people; epsilons are rounded up; deltas, noise and parameters are exact."""
+    from sottovoce.privacy.accounting import show_epsilon
+
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        if name.endswith("epsilon") or name == "bounds":
+            return show_epsilon(value)
+        # These get copied into other commands; an epsilon among them is asked for, not spent.
+        exact = name in ("delta", "parameters", "example") or name.startswith("noise")
+        return repr(value) if exact else f"{value:.6g}"
+    if isinstance(value, Mapping):
+        inner = name if name in ("bounds", "parameters", "example") else ""
+        return ", ".join(f"{key}={show(item, inner or key)}" for key, item in value.items())
+    return str(value)
+
+
+def rounded(parameters: Mapping[str, Any]) -> str:
+    """Parameters in a few digits: to be read, not to be copied."""
+    return ", ".join(
+        f"{name}={value:.5g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in parameters.items()
+    )
+
+
+def round_note(row: Mapping[str, Any]) -> str:
+    """What a line of progress says after a round."""
+    from sottovoce.privacy.accounting import show_epsilon
+
+    spent = row["epsilon"]
+    epsilon = "no privacy" if spent is None else f"epsilon {show_epsilon(spent, 2)}"
+    asked, received = row["clients_asked"], row["clients_received"]
+    missing = f"  {received} of {asked} answered" if received < asked else ""
+    return f"accuracy {row['accuracy']:.3f}  {epsilon}{missing}"
+
+
+def text_table(columns: list[str], rows: list[list[str]]) -> str:
+    """A table in plain characters; numbers stand right, words left."""
+    cells = [columns, *rows]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
+    right = [is_numeric([row[at] for row in rows]) for at in range(len(columns))]
+
+    def line(row: list[str]) -> str:
+        placed = (
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(row, widths, right, strict=True)
+        )
+        return "  ".join(placed).rstrip()
+
+    return "\n".join([line(columns), "  ".join("-" * width for width in widths), *map(line, rows)])
+
+
+def text_fields(fields: Mapping[str, object]) -> str:
+    """Names and values, one a line."""
+    width = max(len(name) for name in fields)
+    return "\n".join(f"{name:<{width}}  {show(value, name)}" for name, value in fields.items())
+
+
+def is_numeric(cells: list[str]) -> bool:
+    """Whether a column holds numbers, and so stands right."""
+    return bool(cells) and all(cell[:1] in "0123456789-+.<" for cell in cells)
