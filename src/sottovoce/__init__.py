@@ -1,7 +1,8 @@
 """Sottovoce: federated learning and analytics in a whisper.
 
 Clients send a few bits instead of float32 updates, and those bits are differentially private.
-The names below are loaded on first use, so importing the package stays cheap.
+The names below are loaded on first use, so importing the package stays cheap. Plain functions for
+notebooks and programs: `plan`, `simulate`, `open_run` and `spend`.
 """
 
 import importlib
@@ -11,6 +12,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from sottovoce.adjacency import Adjacency as Adjacency
+    from sottovoce.api.planning import plan as plan
+    from sottovoce.api.runs import open_run as open_run
+    from sottovoce.api.simulating import simulate as simulate
+    from sottovoce.api.spending import spend as spend
     from sottovoce.domains import Box as Box
     from sottovoce.domains import L1Ball as L1Ball
     from sottovoce.domains import L2Ball as L2Ball
@@ -48,6 +53,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Adjacency": "adjacency",
+    "plan": "api.planning",
+    "open_run": "api.runs",
+    "simulate": "api.simulating",
+    "spend": "api.spending",
     "Box": "domains",
     "L1Ball": "domains",
     "L2Ball": "domains",

@@ -15,6 +15,7 @@ ADAPTER: TypeAdapter[AnyModelSpec] = TypeAdapter(ModelSpec)
 NEEDED: dict[type, dict[str, Any]] = {
     models.Mlp: {"hidden_units": 7},
     models.UserModule: {"factory": "package.module:function"},
+    models.InMemoryModule: {"label": "network"},
 }
 CASES: list[tuple[dict[str, Any], Model]] = [
     ({"kind": "linear"}, models.Linear()),
@@ -36,6 +37,7 @@ CASES: list[tuple[dict[str, Any], Model]] = [
         {"kind": "module", "factory": "nets:small", "arguments": {"width": 3}},
         models.UserModule(factory="nets:small", arguments={"width": 3}),
     ),
+    ({"kind": "in_memory", "label": "network"}, models.InMemoryModule(label="network")),
 ]
 
 

@@ -13,8 +13,10 @@ from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError, UnknownNameError
 
 
-def load(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
-    """The spec in a TOML file, after `key.path=value` overrides."""
+def load(
+    path: Path, overrides: Sequence[str] = (), *, values: Mapping[str, Any] | None = None
+) -> RunSpec:
+    """The spec in a TOML file, after `key.path=value` overrides, or values by key path."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -24,6 +26,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     table = parse_text(text, str(path))
     for key, value in parse_assignments(overrides, "--set").items():
         override(table, key, value, source=f"--set {key}")
+    for key, value in (values or {}).items():
+        override(table, key, value, source="overrides")
     return parse(table, str(path))
 
 

@@ -66,6 +66,13 @@ class ModuleSpec(Section):
     arguments: dict[str, Any] = Field(default_factory=dict)
 
 
+class InMemorySpec(Section):
+    """A module that a Python program gave to `sottovoce.simulate`; no other program has it."""
+
+    kind: Literal["in_memory"]
+    label: str
+
+
 AnyModelSpec = (
     LinearSpec
     | MlpSpec
@@ -78,6 +85,7 @@ AnyModelSpec = (
     | Resnet18Spec
     | WindCnnSpec
     | ModuleSpec
+    | InMemorySpec
 )
 ModelSpec = Annotated[AnyModelSpec, Field(discriminator="kind")]
 
@@ -109,5 +117,7 @@ def to_model(spec: AnyModelSpec) -> "Model":
             return models.WindCnn(filters=filters)
         case ModuleSpec(factory=factory, arguments=arguments):
             return models.UserModule(factory=factory, arguments=arguments)
+        case InMemorySpec(label=label):
+            return models.InMemoryModule(label=label)
         case _:
             assert_never(spec)

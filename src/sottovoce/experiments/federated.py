@@ -16,6 +16,12 @@ from sottovoce.errors import ConfigError
 def check_runtime(spec: RunSpec) -> None:
     """Refuse what no federation of machines can do."""
     backend = spec.runtime.backend
+    if spec.data.dataset.startswith("memory:") or spec.model.kind == "in_memory":
+        raise ConfigError(
+            f"runtime.backend = '{backend}' trains in other processes, which do not have data or "
+            "models of this one's memory; set runtime.backend = 'fast', or name a file "
+            "('npz:PATH') and a factory (model.kind = 'module')"
+        )
     if spec.runtime.messages != "stored":
         raise ConfigError(
             f"runtime.backend = '{backend}' sends every message: set runtime.messages = 'stored'"

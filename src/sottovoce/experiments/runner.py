@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from sottovoce.config.spec import RunSpec
-from sottovoce.errors import ConfigError, LedgerError, OutputError
+from sottovoce.errors import ConfigError, DataError, LedgerError, OutputError
 from sottovoce.experiments.assembly import Assembly, assemble
 from sottovoce.experiments.books import BackendOf, Books, simulation_of, tally_of
 from sottovoce.experiments.data import digest_of
@@ -62,6 +62,7 @@ def _run(
 ) -> dict[str, Any]:
     if resume:
         _check_same_spec(run_folder, assembly.spec)
+        _check_same_parts(run_folder, assembly)
         assembly = dataclasses.replace(assembly, run=run_folder.header().get("run", assembly.run))
     else:
         assembly = _named(assembly)
@@ -172,4 +173,24 @@ def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
         raise ConfigError(
             f"{run_folder.path} was made from another spec (hash {found}, this one {spec.hash}); "
             "resume with the same spec, or choose another --out"
+        )
+
+
+def _check_same_parts(run_folder: RunFolder, assembly: Assembly) -> None:
+    """What a spec only names, files and functions and arrays in memory, may have changed since."""
+    layout = [[name, list(shape)] for name, shape in assembly.task.layout.items()]
+    if run_folder.header()["layout"] != layout:
+        raise ConfigError(
+            f"the model of {run_folder.path} has other parameters than the one that the spec makes "
+            "now; resume with the model that it was begun with, or choose another --out"
+        )
+    if assembly.spec.data.sites:
+        return
+    expected = run_folder.data_digest()
+    if expected is not None and expected != digest_of(
+        assembly.spec, assembly.clients, assembly.task
+    ):
+        raise DataError(
+            f"{run_folder.path} was begun on other data: '{assembly.spec.data.dataset}' is not "
+            "what it was; restore it, or choose another --out"
         )

@@ -43,7 +43,7 @@ WRITE_AGAIN = "write it again"
 Array = NDArray[Any]
 
 
-def damaged(path: Path, reason: object, *, remedy: str = FETCH_AGAIN) -> DataError:
+def damaged(path: Path | str, reason: object, *, remedy: str = FETCH_AGAIN) -> DataError:
     """The error for a file that is there but not what it should be."""
     return DataError(f"{path} cannot be read as data: {reason}; {remedy}")
 
@@ -101,7 +101,7 @@ def read_npz(
 
 
 def pixels(
-    path: Path,
+    path: Path | str,
     name: str,
     images: Array,
     shape: Sequence[int] | None = None,
@@ -136,7 +136,7 @@ def scaled(bytes_: Array) -> Features:
 
 
 def classes(
-    path: Path, name: str, labels: Array, num_classes: int, *, remedy: str = FETCH_AGAIN
+    path: Path | str, name: str, labels: Array, num_classes: int, *, remedy: str = FETCH_AGAIN
 ) -> NDArray[np.int64]:
     """Labels as int64, checked to lie in 0..num_classes-1; a column of labels is flattened."""
     flat = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
@@ -161,7 +161,7 @@ def classes(
     return flat.astype(np.int64)
 
 
-def same_rows(path: Path, remedy: str = FETCH_AGAIN, /, **arrays: Array) -> None:
+def same_rows(path: Path | str, remedy: str = FETCH_AGAIN, /, **arrays: Array) -> None:
     """Refuse arrays whose rows cannot belong together, or that have none."""
     rows = {name: len(array) for name, array in arrays.items()}
     if len(set(rows.values())) > 1:

@@ -1,6 +1,7 @@
 """The user's own data: an npz of arrays, or a csv table."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +24,12 @@ from sottovoce.learning.datasets.dataset import Dataset, Features, Labels, Owner
 from sottovoce.learning.datasets.register import Request, register
 from sottovoce.learning.datasets.tables import CsvOptions, Table, as_number, features_of, read_table
 
+_WHOLE = ("x", "y")
+_SPLIT = ("x_train", "y_train", "x_test", "y_test")
+_OWNERS = ("owner", "owner_train")
 _ATTRIBUTE = "attribute_"
 MAX_ATTRIBUTE_VALUES = 2**16
 _INFERRED = "The number of classes was read from the data."
-
-
-def _damaged(path: Path, reason: str) -> DataError:
-    """The error for arrays of the user's own, which can be fetched from nowhere."""
-    return damaged(path, reason, remedy=WRITE_AGAIN)
 
 
 def existing_file(text: str) -> Path:
@@ -55,103 +54,130 @@ def own_npz(request: Request) -> Dataset:
     known of each row, as integers from 0.
     """
     path = existing_file(request.argument)
-    if "x_train" in names_in_npz(path, remedy=WRITE_AGAIN):
-        return _already_split(request, path)
-    data = _read(path, ("x", "y"), "owner")
-    features = _features(path, "x", data["x"])
-    labels, num_classes = _labels(path, data["y"])
-    return with_random_test_part(
-        request.name,
-        features,
-        labels,
-        request.generator,
-        num_classes=num_classes,
-        owners=_owners(path, data.get("owner")),
-        attributes=_attributes(path, "", len(labels)),
-        note=_INFERRED if num_classes else "",
-    )
+    names = names_in_npz(path, remedy=WRITE_AGAIN)
+    wanted = _SPLIT if "x_train" in names else _WHOLE
+    optional = [name for name in names if name in _OWNERS or name.startswith(_ATTRIBUTE)]
+    arrays = read_npz(path, dict.fromkeys((*wanted, *optional)), remedy=WRITE_AGAIN)
+    return dataset_of(request, arrays, where=path, remedy=WRITE_AGAIN)
 
 
-def _already_split(request: Request, path: Path) -> Dataset:
-    data = _read(path, ("x_train", "y_train"), "owner_train") | _read(path, ("x_test", "y_test"))
-    ours, tests = data["y_train"], data["y_test"]
-    if ours.shape[1:] != tests.shape[1:] or (ours.dtype.kind == "f") != (tests.dtype.kind == "f"):
-        raise _damaged(path, "'y_train' and 'y_test' are of different kinds or widths")
-    # Together, so that a class that only the test part has is counted.
-    labels, num_classes = _labels(path, np.concatenate([ours, tests]))
-    num_train = len(ours)
-    return Dataset(
-        name=request.name,
-        train_features=_features(path, "x_train", data["x_train"]),
-        train_labels=labels[:num_train],
-        test_features=_features(path, "x_test", data["x_test"]),
-        test_labels=labels[num_train:],
-        num_classes=num_classes,
-        train_owners=_owners(path, data.get("owner_train")),
-        train_attributes=_attributes(path, "_train", num_train),
-        test_attributes=_attributes(path, "_test", len(tests)),
-        note=_INFERRED if num_classes else "",
-    )
+def dataset_of(
+    request: Request, arrays: Mapping[str, Array], *, where: Path | str, remedy: str
+) -> Dataset:
+    """The dataset that arrays make, wherever they come from; what is wrong is told of `where`."""
+    return _Arrays(where, remedy, arrays).dataset(request)
 
 
-def _read(path: Path, names: tuple[str, ...], optional: str = "") -> dict[str, Array]:
-    """Arrays with a row a sample; the optional one if the file has it."""
-    present = (optional,) if optional in names_in_npz(path, remedy=WRITE_AGAIN) else ()
-    data = read_npz(path, dict.fromkeys((*names, *present)), remedy=WRITE_AGAIN)
-    for name, values in data.items():
-        if not values.ndim:
-            raise _damaged(path, f"'{name}' is a single value; give one a row")
-    same_rows(path, WRITE_AGAIN, **data)
-    return data
+class _Arrays:
+    """Arrays by name, and how to speak of them."""
+
+    def __init__(self, where: Path | str, remedy: str, arrays: Mapping[str, Array]) -> None:
+        self._where, self._remedy, self._arrays = where, remedy, arrays
+
+    def dataset(self, request: Request) -> Dataset:
+        if "x_train" in self._arrays:
+            return self._already_split(request)
+        data = self._read(_WHOLE, "owner")
+        features = self._features("x", data["x"])
+        labels, num_classes = self._labels(data["y"])
+        return with_random_test_part(
+            request.name,
+            features,
+            labels,
+            request.generator,
+            num_classes=num_classes,
+            owners=self._owners(data.get("owner")),
+            attributes=self._attributes("", len(labels)),
+            note=_INFERRED if num_classes else "",
+        )
+
+    def _already_split(self, request: Request) -> Dataset:
+        data = self._read(_SPLIT[:2], "owner_train") | self._read(_SPLIT[2:])
+        ours, tests = data["y_train"], data["y_test"]
+        if ours.shape[1:] != tests.shape[1:] or (ours.dtype.kind == "f") != (
+            tests.dtype.kind == "f"
+        ):
+            raise self._damaged("'y_train' and 'y_test' are of different kinds or widths")
+        # Together, so that a class that only the test part has is counted.
+        labels, num_classes = self._labels(np.concatenate([ours, tests]))
+        num_train = len(ours)
+        return Dataset(
+            name=request.name,
+            train_features=self._features("x_train", data["x_train"]),
+            train_labels=labels[:num_train],
+            test_features=self._features("x_test", data["x_test"]),
+            test_labels=labels[num_train:],
+            num_classes=num_classes,
+            train_owners=self._owners(data.get("owner_train")),
+            train_attributes=self._attributes("_train", num_train),
+            test_attributes=self._attributes("_test", len(tests)),
+            note=_INFERRED if num_classes else "",
+        )
+
+    def _damaged(self, reason: str) -> DataError:
+        return damaged(self._where, reason, remedy=self._remedy)
+
+    def _read(self, names: tuple[str, ...], optional: str = "") -> dict[str, Array]:
+        """Arrays with a row a sample; the optional one if it is there."""
+        for name in names:
+            if name not in self._arrays:
+                raise self._damaged(f"array '{name}' is missing (it needs {', '.join(names)})")
+        present = (optional,) if optional in self._arrays else ()
+        data = {name: self._arrays[name] for name in (*names, *present)}
+        for name, values in data.items():
+            if not values.ndim:
+                raise self._damaged(f"'{name}' is a single value; give one a row")
+        same_rows(self._where, self._remedy, **data)
+        return data
+
+    def _features(self, name: str, values: Array) -> Features:
+        if values.dtype == np.uint8 and values.ndim == 2:
+            return scaled(values)
+        if values.dtype == np.uint8:
+            return pixels(self._where, name, values, remedy=self._remedy)
+        if values.dtype.kind not in "fiu" or values.ndim < 2:
+            raise self._damaged(f"'{name}' is {values.dtype} of shape {values.shape}, not features")
+        result = values.astype(np.float32)
+        if not np.isfinite(result).all():
+            raise self._damaged(f"'{name}' has values that are not finite float32 numbers")
+        return result
+
+    def _labels(self, values: Array) -> tuple[Labels, int | None]:
+        if values.dtype.kind == "f":
+            return values.reshape(len(values), -1).astype(np.float32), None
+        if values.dtype.kind not in "iu":
+            raise self._damaged(f"the labels are {values.dtype}, neither classes nor numbers")
+        if not values.size:
+            raise self._damaged(f"the labels have shape {values.shape}; give one a row")
+        num_classes = max(2, int(values.max()) + 1)
+        found = classes(self._where, "y", values, num_classes, remedy=self._remedy)
+        return found, num_classes
+
+    def _owners(self, owners: Array | None) -> Owners | None:
+        if owners is None:
+            return None
+        if owners.ndim != 1:
+            raise self._damaged(f"owners have shape {owners.shape}; give one a row")
+        return _numbered(owners)
+
+    def _attributes(self, ending: str, rows: int) -> dict[str, NDArray[np.int64]]:
+        """Arrays attribute_NAME, those with the `ending` of a part if there are parts."""
+        found = {}
+        for name, values in self._arrays.items():
+            called = name.removeprefix(_ATTRIBUTE).removesuffix(ending)
+            if not (name.startswith(_ATTRIBUTE) and name.endswith(ending) and called):
+                continue
+            if values.shape != (rows,):
+                raise self._damaged(f"'{name}' has shape {values.shape}; give one a row ({rows})")
+            found[called] = classes(
+                self._where, name, values, MAX_ATTRIBUTE_VALUES, remedy=self._remedy
+            )
+        return found
 
 
-def _features(path: Path, name: str, values: Array) -> Features:
-    if values.dtype == np.uint8 and values.ndim == 2:
-        return scaled(values)
-    if values.dtype == np.uint8:
-        return pixels(path, name, values, remedy=WRITE_AGAIN)
-    if values.dtype.kind not in "fiu" or values.ndim < 2:
-        raise _damaged(path, f"'{name}' is {values.dtype} of shape {values.shape}, not features")
-    result = values.astype(np.float32)
-    if not np.isfinite(result).all():
-        raise _damaged(path, f"'{name}' has values that are not finite float32 numbers")
-    return result
-
-
-def _labels(path: Path, values: Array) -> tuple[Labels, int | None]:
-    if values.dtype.kind == "f":
-        return values.reshape(len(values), -1).astype(np.float32), None
-    if values.dtype.kind not in "iu":
-        raise _damaged(path, f"the labels are {values.dtype}, neither classes nor numbers")
-    if not values.size:
-        raise _damaged(path, f"the labels have shape {values.shape}; give one a row")
-    num_classes = max(2, int(values.max()) + 1)
-    return classes(path, "y", values, num_classes, remedy=WRITE_AGAIN), num_classes
-
-
-def _owners(path: Path, owners: Array | None) -> Owners | None:
+def _numbered(owners: Array) -> Owners:
     """Owners as numbers, whatever they are called."""
-    if owners is None:
-        return None
-    if owners.ndim != 1:
-        raise _damaged(path, f"owners have shape {owners.shape}; give one a row")
     return np.unique(owners, return_inverse=True)[1].astype(np.int64)
-
-
-def _attributes(path: Path, ending: str, rows: int) -> dict[str, NDArray[np.int64]]:
-    """Arrays attribute_NAME of a file, those with the `ending` of a part if it has parts."""
-    names = [
-        name
-        for name in names_in_npz(path, remedy=WRITE_AGAIN)
-        if name.startswith(_ATTRIBUTE) and name.endswith(ending) and name != _ATTRIBUTE + ending
-    ]
-    found = {}
-    for name, values in read_npz(path, dict.fromkeys(names), remedy=WRITE_AGAIN).items():
-        if values.shape != (rows,):
-            raise _damaged(path, f"'{name}' has shape {values.shape}; give one a row ({rows})")
-        called = name.removeprefix(_ATTRIBUTE).removesuffix(ending)
-        found[called] = classes(path, name, values, MAX_ATTRIBUTE_VALUES, remedy=WRITE_AGAIN)
-    return found
 
 
 def _table_owners(table: Table, column: str) -> Owners | None:
@@ -161,7 +187,7 @@ def _table_owners(table: Table, column: str) -> Owners | None:
             f"{table.path}, data row {cells.index('') + 1}, column '{column}': it is not said "
             "whose the row is; fill it in or remove the row"
         )
-    return _owners(table.path, np.array(cells))
+    return _numbered(np.array(cells))
 
 
 @register("csv:", placeholder="PATH", summary="your own table of numbers with a label column")

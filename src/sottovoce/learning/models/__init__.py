@@ -1,4 +1,5 @@
-"""Models as torch modules. A user's own module joins by `UserModule`; the others come along.
+"""Models as torch modules. A user's own module joins by `UserModule`, or `InMemoryModule`; the
+others come along.
 
     models.create(models.Mlp(hidden_units=32), (64,), 10, generator)
 
@@ -14,6 +15,7 @@ from torch import nn
 from sottovoce.errors import ParameterError
 from sottovoce.learning.models import (
     femnist_convnet,
+    in_memory_module,
     initialisation,
     linear,
     mlp,
@@ -28,6 +30,7 @@ from sottovoce.learning.models import (
 )
 from sottovoce.learning.models.checks import check_module
 from sottovoce.learning.models.femnist_convnet import FemnistConvnet
+from sottovoce.learning.models.in_memory_module import InMemoryModule
 from sottovoce.learning.models.linear import Linear
 from sottovoce.learning.models.mlp import Mlp
 from sottovoce.learning.models.resnet18 import Resnet18
@@ -52,10 +55,12 @@ Model = (
     | Resnet18
     | WindCnn
     | UserModule
+    | InMemoryModule
 )
 
 __all__ = [
     "FemnistConvnet",
+    "InMemoryModule",
     "InputShape",
     "Linear",
     "Mlp",
@@ -79,7 +84,7 @@ def create(
     model: Model, input_shape: InputShape, num_outputs: int, generator: np.random.Generator
 ) -> nn.Module:
     """The module with initial weights that follow from `generator` alone."""
-    if isinstance(model, UserModule):
+    if isinstance(model, UserModule | InMemoryModule):
         seed = int(generator.integers(2**63))
         return _built(model, input_shape, num_outputs, torch_seed=seed)
     module = build(model, input_shape, num_outputs)
@@ -108,7 +113,7 @@ def initialise(model: Model, module: nn.Module, generator: np.random.Generator) 
             | WindCnn()
         ):
             initialisation.for_relu(module, generator)
-        case UserModule(factory=factory):
+        case UserModule(factory=factory) | InMemoryModule(label=factory):
             raise ParameterError(
                 f"the module of '{factory}' draws its own weights while it is built; "
                 "use models.create, which builds it under a seed from the generator"
@@ -151,5 +156,7 @@ def _module(model: Model, input_shape: InputShape, num_outputs: int) -> nn.Modul
             return wind_cnn.build(model, input_shape, num_outputs)
         case UserModule():
             return user_module.build(model, input_shape, num_outputs)
+        case InMemoryModule():
+            return in_memory_module.build(model, input_shape, num_outputs)
         case _:
             assert_never(model)

@@ -46,7 +46,8 @@ class UserModule:
 def build(model: UserModule, input_shape: InputShape, num_outputs: int) -> nn.Module:
     """What the factory makes, tried on two blank samples."""
     with _current_folder_importable():
-        return _tried(model, input_shape, num_outputs)
+        arguments = {"input_shape": input_shape, "num_outputs": num_outputs, **model.arguments}
+        return tried(model.factory, _imported(model.factory), arguments)
 
 
 @contextlib.contextmanager
@@ -66,24 +67,22 @@ def _current_folder_importable() -> Iterator[None]:
             sys.path.remove("")
 
 
-def _tried(model: UserModule, input_shape: InputShape, num_outputs: int) -> nn.Module:
-    factory = _imported(model.factory)
-    arguments = {"input_shape": input_shape, "num_outputs": num_outputs, **model.arguments}
-    _check_call(model.factory, factory, arguments)
+def tried(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> nn.Module:
+    """The module that a factory makes of input_shape, num_outputs and whatever else it takes."""
+    _check_call(name, factory, arguments)
     try:
         module = factory(**arguments)
     except Exception as error:  # whatever the user's code raises
         raise ParameterError(
-            f"factory '{model.factory}' raised {_in_one_line(error)}; correct it or the model's "
-            "arguments"
+            f"factory '{name}' raised {_in_one_line(error)}; correct it or the model's arguments"
         ) from error
     if not isinstance(module, nn.Module):
         raise ParameterError(
-            f"factory '{model.factory}' returned {type(module).__name__}, not a torch.nn.Module; "
+            f"factory '{name}' returned {type(module).__name__}, not a torch.nn.Module; "
             "return the module itself"
         )
     check_module(module)
-    _try(model.factory, module, input_shape, num_outputs)
+    _try(name, module, arguments["input_shape"], arguments["num_outputs"])
     return module
 
 
