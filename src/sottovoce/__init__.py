@@ -12,10 +12,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from sottovoce.adjacency import Adjacency as Adjacency
+    from sottovoce.api.planning import Plan as Plan
     from sottovoce.api.planning import plan as plan
+    from sottovoce.api.runs import Run as Run
     from sottovoce.api.runs import open_run as open_run
     from sottovoce.api.simulating import simulate as simulate
+    from sottovoce.api.spending import Spent as Spent
     from sottovoce.api.spending import spend as spend
+    from sottovoce.api.table import Table as Table
     from sottovoce.domains import Box as Box
     from sottovoce.domains import L1Ball as L1Ball
     from sottovoce.domains import L2Ball as L2Ball
@@ -53,10 +57,14 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Adjacency": "adjacency",
+    "Plan": "api.planning",
     "plan": "api.planning",
+    "Run": "api.runs",
     "open_run": "api.runs",
     "simulate": "api.simulating",
+    "Spent": "api.spending",
     "spend": "api.spending",
+    "Table": "api.table",
     "Box": "domains",
     "L1Ball": "domains",
     "L2Ball": "domains",
