@@ -6,9 +6,16 @@ notebooks and programs: `plan`, `simulate`, `open_run` and `spend`.
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if sys.version_info < (3, 11):  # noqa: UP036  (pip refuses, a source tree on the path does not)
+    raise ImportError(
+        f"Sottovoce needs Python 3.11 or newer, and this is {sys.version.split()[0]}; make a "
+        "virtual environment with a newer one: python3.11 -m venv .venv"
+    )
 
 if TYPE_CHECKING:
     from sottovoce.adjacency import Adjacency as Adjacency

@@ -133,7 +133,7 @@ BAD_CALLS = [
     (SPEND + " --clip-norm 1e-320", "must be at least 1e-100"),
     ("privacy spent", "No such command 'spent'"),
     ("run", "Missing argument"),
-    ("run nowhere.toml", "cannot read the spec nowhere.toml"),
+    ("run nowhere.toml", "there is no spec nowhere.toml"),
     ("ledger show nowhere", "no ledger at nowhere"),
     ("export nowhere model.safetensors", "not a run folder"),
 ]  # fmt: skip

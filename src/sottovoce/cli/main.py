@@ -6,37 +6,41 @@ import sys
 import traceback
 
 import typer
+import typer.core
 
 from sottovoce import __version__
 from sottovoce.cli import (
     attack,
     audit,
     benchmark,
+    completion,
     data,
     demo,
     deploy,
+    doctor,
     experiment,
     export,
     ledger,
     mechanism,
+    mistakes,
     plan,
     privacy,
     run,
 )
-from sottovoce.errors import SottovoceError
 
 _INTERRUPTED = 130
-# Which extra brings an optional package.
-_EXTRAS = {
-    "torch": "learn",
-    "sklearn": "learn",
-    "safetensors": "learn",
-    "flwr": "flower",
-    "httpx": "flower",
-    "starlette": "flower",
-    "uvicorn": "flower",
-    "jinja2": "report",
-}
+_FIRST_STEPS = f"""\
+Sottovoce {__version__}: federated learning in a whisper, a few private bits for each number.
+
+  sottovoce demo               train privately on bundled data, in half a minute, and look at a page
+  sottovoce run SPEC.toml      train as a spec says; examples/ has some
+  sottovoce plan --epsilon 2 --delta 1e-5 --rounds 100 --dimension 10000   which mechanism?
+  sottovoce doctor             what is installed, and whether it works
+  sottovoce --help             every command; each has a --help of its own
+
+In Python: import sottovoce, then sottovoce.simulate, sottovoce.plan, sottovoce.spend."""
+# Of typer's help only, which would print \\[default] where rich is installed but not asked to draw.
+typer.core.HAS_RICH = False
 
 app = typer.Typer(
     name="sottovoce",
@@ -50,6 +54,8 @@ app.command("demo")(demo.demo)
 app.command("run")(run.run)
 app.command("plan")(plan.plan)
 app.command("export")(export.export)
+app.command("doctor")(doctor.doctor)
+app.command("completion")(completion.completion)
 app.add_typer(experiment.app, name="experiment")
 app.add_typer(attack.app, name="attack")
 app.add_typer(data.app, name="data")
@@ -81,6 +87,11 @@ def main() -> None:
     """Run the command line."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1  # --debug is welcome anywhere on the line
+    if completion.VARIABLE in os.environ:
+        completion.answer(app)
+    if not arguments:
+        typer.echo(_FIRST_STEPS)
+        sys.exit(0)
     try:
         code = app(arguments, standalone_mode=False)
         sys.stdout.flush()
@@ -91,7 +102,7 @@ def main() -> None:
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except Exception as error:
-        message = _explain(error)
+        message = mistakes.explain(error)
         if message is None:
             raise
         if debug:
@@ -113,35 +124,6 @@ def _how_to_go_on(arguments: list[str]) -> str:
     if arguments[:1] == ["audit"]:
         return "an audit keeps nothing before its end, so the same command begins anew"
     return "'run' goes on from its last checkpoint with --resume"
-
-
-def _explain(error: Exception) -> str | None:
-    """A user's mistake, or a state of the world, in one line; None for a bug of ours."""
-    if type(error).__name__ == "NoArgsIsHelpError":
-        return str(error)
-    if isinstance(error, SottovoceError):
-        return f"error: {error}"
-    if hasattr(error, "format_message"):  # a usage error, wherever typer keeps its click
-        return f"error: {error.format_message().rstrip('.')}{_given(error)}; see --help"
-    if isinstance(error, ModuleNotFoundError):
-        extra = _EXTRAS.get((error.name or "").split(".")[0])
-        return extra and f"error: this needs {error.name}: pip install 'sottovoce[{extra}]'"
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's
-        return (
-            "error: out of memory; train fewer clients in a round or a smaller model, or set "
-            "runtime.device = 'cpu'. A run goes on from its last checkpoint with --resume"
-        )
-    if isinstance(error, OSError):
-        return f"error: cannot write the output: {error.strerror or error}"
-    return None
-
-
-def _given(error: Exception) -> str:
-    """The value that an option was given, which click's own message leaves out."""
-    for option in getattr(getattr(error, "param", None), "opts", []):
-        if option in sys.argv[:-1]:
-            return f", got '{sys.argv[sys.argv.index(option) + 1]}'"
-    return ""
 
 
 if __name__ == "__main__":

@@ -6,8 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from sottovoce.cli.data import DataDir, fetch_missing, use
+from sottovoce.cli.mistakes import absent_spec
 from sottovoce.cli.output import Json, progress_bars
 from sottovoce.cli.result import print_result, round_note
+from sottovoce.errors import ConfigError
 
 
 def run(
@@ -27,6 +29,8 @@ def run(
     """Train as a spec says; results, ledger and checkpoints go into a run folder."""
     from sottovoce.config.loading import load
 
+    if not spec.exists():
+        raise ConfigError(absent_spec(spec))
     loaded = load(spec, set_ or [])
     if federation is not None:
         from sottovoce.cli import deploy_run

@@ -1,0 +1,120 @@
+"""What went wrong, in one line that says what to do."""
+
+import difflib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from sottovoce.api import extras
+from sottovoce.errors import SottovoceError, UnknownNameError
+
+_SHOWN_SPECS = 6
+
+
+def explain(error: Exception) -> str | None:
+    """A user's mistake, or a state of the world, in one line; None for a bug of ours."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return str(error)
+    if isinstance(error, SottovoceError):
+        return f"error: {error}"
+    if hasattr(error, "format_message"):  # a usage error, wherever typer keeps its click
+        return f"error: {_usage(error)}"
+    if isinstance(error, ModuleNotFoundError):
+        return _missing(error.name or "")
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's
+        return (
+            "error: out of memory; train fewer clients in a round or a smaller model, or set "
+            "runtime.device = 'cpu'. A run goes on from its last checkpoint with --resume"
+        )
+    if isinstance(error, OSError):
+        return f"error: cannot write the output: {error.strerror or error}"
+    return None
+
+
+def _missing(module: str) -> str | None:
+    try:
+        return f"error: this needs {module}: {extras.find(module).install}"
+    except UnknownNameError:
+        return None
+
+
+def _usage(error: Any) -> str:
+    """click's sentence, the value that it leaves out, and the nearest name."""
+    message = str(getattr(error, "message", "") or error.format_message()).rstrip(".")
+    kind = type(error).__name__
+    if kind == "NoSuchOption":
+        near = _near(error.option_name, error.possibilities or ())
+        return f"{message}{_did_you_mean(near)}; see --help"
+    if message.startswith("No such command"):
+        message = message.partition(". Did you mean")[0]
+        typed = message.partition("'")[2].rpartition("'")[0]
+        near = _near_command(error, typed)
+        return f"{message}{_did_you_mean(near)}; see --help"
+    message = error.format_message().rstrip(".")
+    if kind == "MissingParameter" and getattr(error.param, "name", "") == "spec":
+        return f"{message}, a TOML file that says what to train{_specs_here(Path())}; see --help"
+    return f"{message}{_given(error)}; see --help"
+
+
+def _did_you_mean(near: str) -> str:
+    return f", did you mean '{near}'?" if near else ""
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    return next(iter(difflib.get_close_matches(name, known, n=1)), "")
+
+
+def _near_command(error: Any, typed: str) -> str:
+    """A command of the same group, or one of that name in any other."""
+    context = error.ctx
+    if near := _near(typed, list(getattr(context.command, "commands", {}))):
+        return near
+    paths = list(_paths(context.find_root().command))
+    same = [path for path in paths if path[-1] == typed]
+    return " ".join(same[0]) if same else ""
+
+
+def _paths(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, inner in getattr(command, "commands", {}).items():
+        yield (*path, name)
+        yield from _paths(inner, (*path, name))
+
+
+def _given(error: Any) -> str:
+    """The value that an option was given, which click's own message leaves out."""
+    for option in getattr(getattr(error, "param", None), "opts", []):
+        if option in sys.argv[:-1]:
+            return f", got '{sys.argv[sys.argv.index(option) + 1]}'"
+    return ""
+
+
+def absent_spec(path: Path) -> str:
+    """The sentence for a spec that is not there: the nearest one, and some that are."""
+    specs = _specs(path.parent)
+    near = _near(path.name, [one.name for one in specs])
+    nearest = next((f", did you mean '{one}'?" for one in specs if near and one.name == near), "")
+    return f"there is no spec {path}{nearest}{_specs_here(path.parent)}"
+
+
+def _specs(folder: Path) -> list[Path]:
+    """TOML files in a folder, in examples/ and here, each once."""
+    found = [file for place in (folder, Path("examples"), Path()) for file in _toml_in(place)]
+    return list(dict.fromkeys(found))
+
+
+def _toml_in(folder: Path) -> list[Path]:
+    try:
+        files = sorted(file for file in folder.glob("*.toml") if file.is_file())
+    except OSError:
+        return []
+    return [file for file in files if file.name != "pyproject.toml"]
+
+
+def _specs_here(folder: Path) -> str:
+    specs = _specs(folder)
+    if not specs:
+        return "; the README shows one, and 'sottovoce demo' needs none"
+    some = ", ".join(str(one) for one in specs[:_SHOWN_SPECS])
+    more = f" and {len(specs) - _SHOWN_SPECS} more" if len(specs) > _SHOWN_SPECS else ""
+    return f"; there are {some}{more}"

@@ -1,0 +1,65 @@
+"""First errors: what is nearest, what is missing, and where to begin."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sottovoce import __version__
+
+
+def test_without_arguments_it_says_where_to_begin(cli: Any) -> None:
+    shown = cli()
+    assert shown.code == 0
+    assert __version__ in shown.out
+    for command in ("demo", "run", "plan", "doctor", "--help"):
+        assert f"sottovoce {command}" in shown.out
+    assert len(shown.out.splitlines()) < 12
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("rum", "No such command 'rum', did you mean 'run'?"),
+        ("spend", "No such command 'spend', did you mean 'privacy spend'?"),
+        ("privacy spent", "No such command 'spent', did you mean 'spend'?"),
+        ("xyzzy", "No such command 'xyzzy'; see --help"),
+        ("plan --epsilom 3", "No such option: --epsilom, did you mean '--epsilon'?"),
+        ("plan --qqqqqqq 3", "No such option: --qqqqqqq; see --help"),
+    ],
+)
+def test_the_nearest_name_is_offered(cli: Any, line: str, message: str) -> None:
+    shown = cli(*line.split())
+    assert shown.code == 2
+    assert message in shown.err
+    assert shown.err.count("\n") == 1
+
+
+def test_a_spec_that_is_not_there_lists_those_that_are(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "'sottovoce demo' needs none" in cli("run", "mine.toml").err
+    (tmp_path / "examples").mkdir()
+    for number in range(8):
+        (tmp_path / "examples" / f"spec{number}.toml").write_text("")
+    (tmp_path / "examples" / "one_bit.toml").write_text("")
+    (tmp_path / "pyproject.toml").write_text("")
+    shown = cli("run", "examples/onebit.toml")
+    assert shown.code == 2
+    assert "there is no spec examples/onebit.toml" in shown.err
+    assert "did you mean 'examples/one_bit.toml'?" in shown.err
+    assert "examples/spec0.toml" in shown.err
+    assert "and 3 more" in shown.err
+    assert "pyproject" not in shown.err
+    assert shown.err.count("\n") == 1
+    nothing = cli("run")
+    assert nothing.code == 2
+    assert "Missing argument 'SPEC', a TOML file" in nothing.err
+    assert "examples/one_bit.toml" in nothing.err
+
+
+def test_help_shows_defaults_without_backslashes(cli: Any) -> None:
+    shown = cli("privacy", "spend", "--help")
+    assert "[default: zero-out]" in " ".join(shown.out.split())
+    assert "\\" not in shown.out
