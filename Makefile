@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 OUT ?= demo-run
 
-.PHONY: help install demo check test test-full bench designs clean
+.PHONY: help install demo check test test-full wheel bench designs clean
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/'
@@ -36,6 +36,10 @@ test: check      ## check, then the tests but for slow ones, with warnings as er
 test-full: check ## the above, what is slow, and property tests with new cases
 	HYPOTHESIS_PROFILE=explore OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
+wheel: install   ## sdist and wheel into dist/, built with and without a compiler, tried in a clean environment
+	rm -rf dist
+	OMP_NUM_THREADS=1 KEEP_BUILT=dist $(BIN)/python -m pytest tests/test_wheel.py tests/test_release.py
+
 bench: install   ## benchmarks into results/benchmarks.md: wrong results fail, slow ones never do
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench.py $(if $(PEERS),--peers $(PEERS))
 
@@ -43,4 +47,6 @@ designs: install ## solve again the MVU designs that come with the package (minu
 	$(BIN)/python tools/ship_designs.py
 
 clean:           ## remove what the other targets made
-	rm -rf $(VENV) demo-run .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) demo-run dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+		.import_linter_cache src/*.egg-info src/sottovoce/_native*.so src/sottovoce/_native*.pyd
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

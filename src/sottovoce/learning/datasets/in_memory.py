@@ -12,12 +12,12 @@ from sottovoce.learning.datasets.dataset import Dataset
 from sottovoce.learning.datasets.own import dataset_of
 from sottovoce.learning.datasets.register import Request, register
 
-PREFIX = "memory:"
+PREFIX = "memory:"  # as it is registered below
 _REMEDY = "correct what is given as data"
 
 
 @register(
-    PREFIX,
+    "memory:",
     placeholder="LABEL",
     summary="arrays of a Python program, given to sottovoce.simulate(..., data=...)",
 )
