@@ -216,7 +216,7 @@ class Run:
             "rounds": f"{len(self._metrics)} of {self._header['spec']['rounds']}",
             **({} if up is None else {"bytes_up_per_message": up}),
             **({"halted": self.halted} if self.halted else {}),
-            "folder": "temporary; give out to keep it" if self._temporary else str(self.folder),
+            "folder": "temporary (out=FOLDER keeps one)" if self._temporary else str(self.folder),
         }
 
     def __str__(self) -> str:
