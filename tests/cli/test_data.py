@@ -41,6 +41,7 @@ def test_the_list_says_what_is_there_and_what_can_be_fetched(cli: Any, tmp_path:
         "medical_mnist": "missing",
         "medmnist:NAME": "as named",
         "mnist": "found",
+        "memory:LABEL": "as named",
         "npz:PATH": "as named",
         "pneumonia_mnist": "can be fetched",
         "utkface": "missing",
