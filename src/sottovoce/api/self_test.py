@@ -1,5 +1,6 @@
 """A quick self test: what must be true on a machine before any result of it is believed."""
 
+import ssl
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ def _checks() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "system randomness", _randomness
     yield "shipped designs", _designs
     yield "ledger", _ledger
+    yield "certificates", _certificates
 
 
 def _tried(name: str, check: Callable[[], str]) -> Check:
@@ -130,6 +132,28 @@ def _ledger() -> str:
             _require(not problems, f"a new ledger is damaged: {problems[:1]}")
             charges = ledger.num_charges
     return f"{charges} charge(s) kept, the next refused, the chain verified"
+
+
+def _certificates() -> str:
+    """What a federation's TLS rests on: an authority signs a link's certificate."""
+    from sottovoce.deployment.machines import certificates
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        authority, authority_key = folder / "authority.pem", folder / "authority.key"
+        certificate, key = folder / "link.pem", folder / "link.key"
+        certificates.create_authority(authority, authority_key, name="self test", days=1)
+        certificates.issue_certificate(
+            certificate,
+            key,
+            authority=authority,
+            authority_key=authority_key,
+            hosts=["localhost"],
+            days=1,
+        )
+        problem = certificates.link_problem(certificate, key, authority=authority, host="localhost")
+    _require(problem is None, str(problem))
+    return f"signed and verified with {ssl.OPENSSL_VERSION}"
 
 
 def _release(number: int) -> Release:
