@@ -55,7 +55,8 @@ def simulate(
     progress   a line on stderr [where somebody watches: in a terminal or a notebook].
 
     The spec that is kept names model and data in memory by a label alone; a digest of the data is
-    kept beside it, so that a run goes on, and is attacked or audited, on the same data only.
+    kept beside it (labels, and features of some rows), so that other data are noticed where a run
+    goes on, is attacked or audited.
     """
     if resume and out is None:
         raise ParameterError("resume needs out, the folder of the run that is to go on")
