@@ -1,0 +1,88 @@
+"""Confidence intervals for a number that is known to lie in a range.
+
+An unbiased private estimate x of m in [low, high] may itself lie outside. Cutting x +- z sigma to
+the range would cover m = low with 97.5% and could leave nothing; so m is accepted where
+
+    d(x) = (x - m)^2 - (x - cut(x))^2,    cut(x) = min(max(x, low), high)
+
+(minus twice the log of the likelihood ratio against the best m of the range) is no larger than all
+but a share 1 - confidence of its values would be: P(d(X) > d(x) | m) >= 1 - confidence. The d(X)
+below a bound are an interval of X, so that probability is a difference of normal ones. Far from
+both ends the accepted m are x +- z sigma; the interval is never empty and covers as often as it
+says at the ends, too.
+
+Reference: Feldman and Cousins 1998, section IV.B.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr, ndtri, stdtrit
+
+from sottovoce import parameters
+from sottovoce.domains import Vector
+from sottovoce.errors import ParameterError
+
+Mask = NDArray[np.bool_]
+Stddev = Callable[[Vector], Vector]  # of the estimate, if m is the truth
+
+LEAST_CONFIDENCE, MOST_CONFIDENCE = 0.5, 0.9999
+_BISECTIONS = 50
+
+
+def check_confidence(confidence: float) -> float:
+    number = parameters.inner_fraction("confidence", confidence)
+    low, high = LEAST_CONFIDENCE, MOST_CONFIDENCE
+    if not low <= number <= high:
+        raise ParameterError(
+            f"confidence must lie between {low:g} and {high:g}, got {confidence!r}; such as 0.95"
+        )
+    return number
+
+
+def student_factor(degrees: float, confidence: float) -> float:
+    """Student's quantile over the normal one: what a standard error from few people is worth."""
+    tail = 0.5 + confidence / 2.0
+    return float(stdtrit(degrees, tail) / ndtri(tail))
+
+
+def within(
+    estimate: ArrayLike, stddev: Vector | float | Stddev, low: float, high: float, confidence: float
+) -> tuple[Vector, Vector]:
+    """The accepted range of each estimate's m; `stddev` may depend on m, as a score test's does."""
+    x = np.atleast_1d(np.asarray(estimate, dtype=np.float64))
+    best = np.clip(x, low, high)
+
+    def accepted(m: Vector) -> Mask:
+        sigma = stddev(m) if callable(stddev) else np.broadcast_to(stddev, m.shape)
+        return np.asarray(_chance(x, m, np.maximum(sigma, 1e-300), low, high) >= 1.0 - confidence)
+
+    return _edge(accepted, best, low), _edge(accepted, best, high)
+
+
+def _edge(accepted: Callable[[Vector], Mask], best: Vector, end: float) -> Vector:
+    """Where acceptance ends between `best`, which is accepted, and `end`."""
+    inside, outside = best.copy(), np.full_like(best, end)
+    whole = accepted(outside)
+    for _ in range(_BISECTIONS):
+        middle = (inside + outside) / 2.0
+        taken = accepted(middle)
+        inside, outside = np.where(taken, middle, inside), np.where(taken, outside, middle)
+    return np.where(whole, end, inside)
+
+
+def _chance(x: Vector, m: Vector, sigma: Vector, low: float, high: float) -> Vector:
+    """P(d(X) > d(x)) for X normal around m."""
+    distance = np.maximum((x - m) ** 2 - (x - np.clip(x, low, high)) ** 2, 0.0)
+    above = _reach(distance, high - m)
+    below = _reach(distance, m - low)
+    return np.asarray(ndtr(-above / sigma) + ndtr(-below / sigma))
+
+
+def _reach(distance: Vector, room: Vector) -> Vector:
+    """How far X may lie to one side, with `room` to the end there: beyond it d grows linearly."""
+    root = np.sqrt(distance)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        beyond = room + (distance - room**2) / (2.0 * room)
+    return np.where(root <= room, root, np.where(room > 0.0, beyond, np.inf))
