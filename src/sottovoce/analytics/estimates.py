@@ -70,8 +70,15 @@ def ask(
 ) -> Estimate:
     """Both sides in one process: values become codes, codes are added up, nothing else is kept."""
     intervals.check_confidence(confidence)
+    found = asked.estimate(tally_of(asked, batches, randomness), confidence)
+    return found if randomness.grade == "system" else found.noted(SEEDED)
+
+
+def tally_of(
+    asked: Question, batches: Iterable[ArrayLike], randomness: Randomness, *, first: int = 0
+) -> Tally:
+    """The added codes of people who are numbered from `first`: all that is kept of the values."""
     total: Tally | None = None
-    first = 0
     for batch in batches:
         codes = asked.answer(batch, randomness, first)
         tally = asked.tally(codes, first)
@@ -79,8 +86,7 @@ def ask(
         first += tally.people
     if total is None:
         raise ParameterError("nobody answered; an estimate needs at least one person")
-    found = asked.estimate(total, confidence)
-    return found if randomness.grade == "system" else found.noted(SEEDED)
+    return total
 
 
 def _batches(values: Any) -> Iterable[Any]:

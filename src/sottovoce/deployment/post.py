@@ -2,9 +2,20 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
-from sottovoce.deployment.orders import Blobs, Order
+from sottovoce.deployment.orders import Blobs
+
+
+class Parcel(Protocol):
+    """What one client is sent: bytes, as a message of this type of Flower's, in this round."""
+
+    message_type: ClassVar[str]
+
+    @property
+    def round(self) -> int: ...
+
+    def blobs(self) -> dict[str, bytes]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +35,7 @@ class Post(Protocol):
         """Which of these can be asked now."""
         ...
 
-    def send(self, orders: Mapping[str, Order], *, expires_seconds: float) -> int:
+    def send(self, orders: Mapping[str, Parcel], *, expires_seconds: float) -> int:
         """Ask; replies to earlier orders are no longer collected. The bytes that were sent."""
         ...
 
