@@ -7,6 +7,7 @@ alone. `ask` does the same for a question at hand, and in batches for data that 
 memory.
 """
 
+import inspect
 import secrets
 from collections.abc import Iterable
 from typing import Any
@@ -16,30 +17,56 @@ from numpy.typing import ArrayLike
 
 from sottovoce.analytics import intervals
 from sottovoce.analytics.assignment import MAX_SEED
+from sottovoce.analytics.histogram import HistogramQuestion
 from sottovoce.analytics.mean import MeanQuestion
+from sottovoce.analytics.places import PlacesQuestion
+from sottovoce.analytics.quantiles import QuantilesQuestion
 from sottovoce.analytics.question import MAX_BATCH, Question
 from sottovoce.analytics.result import NO_LEDGER, SEEDED, Estimate
 from sottovoce.analytics.tallies import Tally, added
+from sottovoce.analytics.variance import VarianceQuestion
 from sottovoce.errors import ParameterError, UnknownNameError
 from sottovoce.randomness import Randomness, SeededRandomness, SystemRandomness
 
 _QUESTIONS: dict[str, Any] = {
     "mean": MeanQuestion.of,
+    "variance": VarianceQuestion.of,
+    "histogram": HistogramQuestion.of,
+    "quantiles": QuantilesQuestion.of,
+    "location": PlacesQuestion.of,
 }
+# These ask different people different things, by a public draw.
+_DRAWN = ("variance", "histogram", "quantiles")
 STATISTICS = tuple(_QUESTIONS)
 
 
-def question_for(statistic: str, **options: Any) -> Question:
-    """The question about a statistic, with every choice made that `options` leaves open."""
+def question_for(statistic: str, *, public_seed: int | None = None, **options: Any) -> Question:
+    """The question about a statistic, with every choice made that `options` leaves open.
+
+    Without a `public_seed` a fresh one says who is asked what.
+    """
     if statistic not in _QUESTIONS:
         raise UnknownNameError.among("statistic", statistic, _QUESTIONS)
     make = _QUESTIONS[statistic]
+    known = set(inspect.signature(make).parameters)
+    if unknown := sorted(set(options) - known):
+        raise UnknownNameError.among(
+            f"option of the {statistic}", unknown[0], known - {"public_seed", "people"}
+        )
+    if statistic in _DRAWN:
+        seed = secrets.randbelow(MAX_SEED) if public_seed is None else public_seed
+        options = {**options, "public_seed": seed}
     try:
-        found: Question = make(**options)
-    except TypeError as error:  # an option that is missing, or unknown to this statistic
-        text = str(error).split("() ", 1)[-1]
-        raise ParameterError(f"the {statistic} {text}") from None
+        inspect.signature(make).bind(**options)
+    except TypeError as error:
+        raise ParameterError(f"the {statistic} has a {error}; give it") from None
+    found: Question = make(**options)
     return found
+
+
+def takes_people(statistic: str) -> bool:
+    """Whether the question is better made when it is known how many will answer."""
+    return "people" in inspect.signature(_QUESTIONS[statistic]).parameters
 
 
 def estimate(
@@ -55,8 +82,9 @@ def estimate(
     Noise comes from the operating system; a `seed` repeats it, for simulation. `options` are the
     question's: lower, upper, epsilon, bits, mechanism; bins or categories; quantiles.
     """
-    public = secrets.randbelow(MAX_SEED) if seed is None else seed
-    asked = question_for(statistic, **_with_seed(statistic, options, public))
+    if statistic in STATISTICS and takes_people(statistic):
+        options = {"people": len(values), **options}
+    asked = question_for(statistic, public_seed=seed, **options)
     randomness: Randomness = SystemRandomness() if seed is None else SeededRandomness(seed)
     return ask(asked, _batches(values), randomness, confidence=confidence).noted(NO_LEDGER)
 
@@ -95,10 +123,3 @@ def _batches(values: Any) -> Iterable[Any]:
         raise ParameterError("there are no values; an estimate needs at least one person")
     for start in range(0, len(array), MAX_BATCH):
         yield array[start : start + MAX_BATCH]
-
-
-def _with_seed(statistic: str, options: dict[str, Any], seed: int) -> dict[str, Any]:
-    """Statistics that ask different people different things draw that from a public seed."""
-    if statistic == "mean" or "public_seed" in options:
-        return options
-    return {**options, "public_seed": seed}

@@ -62,6 +62,15 @@ class SquareMap:
             raise DomainError("a latitude or longitude is not a finite number")
         return np.clip(places, self.domain.lower, self.domain.upper)
 
+    def latitude_of(self, north_km: float) -> float:
+        """Degrees of a place so far north of the centre."""
+        return self.latitude + north_km / _KILOMETRES_PER_DEGREE
+
+    def longitude_of(self, east_km: float) -> float:
+        """Degrees of a place so far east of the centre, from -180 to 180 or a little beyond."""
+        kilometres = _KILOMETRES_PER_DEGREE * math.cos(math.radians(self.latitude))
+        return self.longitude + east_km / kilometres
+
 
 def mechanism_for(
     area: SquareMap, *, epsilon_per_km: float, bits: int, input_bits: int = 6
@@ -113,13 +122,22 @@ def density_map(
 ) -> Vector:
     """The share of people in each cell of a cells x cells grid, by maximum likelihood.
 
-    Entry [i, k] is the cell i-th from the west and k-th from the south. Iterations stop when no
-    cell's share moves by more than 1e-6: by then the estimate follows the data, and much longer it
-    would follow its noise.
+    Entry [i, k] is the cell i-th from the west and k-th from the south.
+    """
+    counts = code_counts(codes, mechanism.levels)
+    return density_of_counts(mechanism, counts, cells=cells, max_iterations=max_iterations)
+
+
+def density_of_counts(
+    mechanism: MetricMvu, counts: NDArray[np.int64], *, cells: int, max_iterations: int = 500
+) -> Vector:
+    """The same from how often each pair of codes came.
+
+    Iterations stop when no cell's share moves by more than 1e-6: by then the estimate follows the
+    data, and much longer it would follow its noise.
     """
     parameters.integer("cells", cells, low=1, high=256)
     parameters.integer("max_iterations", max_iterations, low=1, high=10**6)
-    counts = code_counts(codes, mechanism.levels)
     middles = (np.arange(cells) + 0.5) / cells
     law = mechanism.table.channel.at(middles)
     shares = counts / counts.sum()

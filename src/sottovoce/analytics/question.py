@@ -129,6 +129,7 @@ def finished(
     is_single: bool = False,
     notes: tuple[str, ...] = (),
     details: Mapping[str, Any] | None = None,
+    epsilon_per_km: float | None = None,
 ) -> Estimate:
     """The estimate with what every one states: people, epsilon, bits, grade and notes."""
     label = (FLOAT,) if asked.sampling == "float" else ()
@@ -139,8 +140,8 @@ def finished(
         is_single=is_single,
         confidence=confidence,
         people=people,
-        epsilon=epsilon_of(asked.event),
-        epsilon_unit="",
+        epsilon=epsilon_of(asked.event) if epsilon_per_km is None else epsilon_per_km,
+        epsilon_unit="per person" if epsilon_per_km is None else "per kilometre",
         bits=asked.code_format.payload_bits(1),
         mechanism=mechanism,
         sampling=asked.sampling,

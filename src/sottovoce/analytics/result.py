@@ -107,8 +107,7 @@ class Estimate:
         return {
             "people": f"{self.people}",
             "confidence": f"{self.confidence:.4g}",
-            "epsilon a person": f"{show_epsilon(self.epsilon)} {self.epsilon_unit} "
-            f"({self.adjacency})",
+            "epsilon": f"{show_epsilon(self.epsilon)} {self.epsilon_unit} ({self.adjacency})",
             "bits a person": f"{self.bits}",
             "mechanism": f"{self.mechanism} (sampling: {grade})",
         }

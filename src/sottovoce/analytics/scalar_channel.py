@@ -111,7 +111,9 @@ class ScalarChannel:
     def contributions(self, tally: Tally, group: int = 0) -> "Contributions":
         """People, mean and spread of what the group's codes decode to."""
         if isinstance(tally, CodeCounts):
-            return _from_counts(self.points(), tally.counts[group], self.least_variance())
+            return Contributions.of_counts(
+                self.points(), tally.counts[group], self.least_variance()
+            )
         count, total, squares = (float(number) for number in tally.sums[group])
         mean = total / max(count, 1.0)
         spread = (squares - count * mean**2) / max(count - 1.0, 1.0)
@@ -135,18 +137,23 @@ class Contributions:
     mean: float
     variance: float
 
+    @classmethod
+    def of_counts(
+        cls, points: Vector, counts: NDArray[np.int64], least_variance: float = 0.0
+    ) -> "Contributions":
+        """From how often each of the points came.
+
+        The noise alone has the least variance, which few people may happen not to show.
+        """
+        people = int(counts.sum())
+        mean = float(counts @ points) / max(people, 1)
+        spread = float(counts @ (points - mean) ** 2) / max(people - 1, 1)
+        return cls(people=people, mean=mean, variance=max(spread, least_variance))
+
     @property
     def squared_error(self) -> float:
         """The mean's variance."""
         return self.variance / max(self.people, 1)
-
-
-def _from_counts(points: Vector, counts: NDArray[np.int64], least: float) -> Contributions:
-    people = int(counts.sum())
-    mean = float(counts @ points) / max(people, 1)
-    spread = float(counts @ (points - mean) ** 2) / max(people - 1, 1)
-    # The noise alone has the least variance, which few people may happen not to show.
-    return Contributions(people=people, mean=mean, variance=max(spread, least))
 
 
 def check_bits(mechanism: str, bits: int) -> int:
