@@ -75,6 +75,11 @@ class MeanQuestion:
         return self.channel.event
 
     @property
+    def mechanism_kind(self) -> str:
+        """The registered mechanism whose law the codes follow; a site's policy names it."""
+        return self.mechanism
+
+    @property
     def sampling(self) -> Sampling:
         return self.channel.sampling
 

@@ -94,6 +94,11 @@ class PlacesQuestion:
         return self.mechanism.privacy(Adjacency.REPLACE_ONE)
 
     @property
+    def mechanism_kind(self) -> str:
+        """The registered mechanism whose law the codes follow; a site's policy names it."""
+        return MECHANISM
+
+    @property
     def sampling(self) -> Sampling:
         return self.mechanism.sampling
 

@@ -125,6 +125,11 @@ class QuantilesQuestion:
         return self.channel.event
 
     @property
+    def mechanism_kind(self) -> str:
+        """The registered mechanism whose law the codes follow; a site's policy names it."""
+        return "generalized_rr"
+
+    @property
     def sampling(self) -> Sampling:
         return "exact"
 

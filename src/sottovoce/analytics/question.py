@@ -36,6 +36,11 @@ class Question(Protocol):
         ...
 
     @property
+    def mechanism_kind(self) -> str:
+        """The registered mechanism whose law the codes follow; a site's policy names it."""
+        ...
+
+    @property
     def sampling(self) -> Sampling: ...
 
     @property

@@ -101,14 +101,16 @@ def read_tally(blobs: Blobs, question: Question) -> Tally:
     if not isinstance(plain, dict) or len(plain) != 1:
         raise WireError("a tally is 'counts' or 'moments'")
     ((name, rows),) = plain.items()
-    empty = question.tally(np.zeros(0, dtype=question.code_format.dtype))
-    match empty:
+    like = question.tally(np.zeros(1, dtype=question.code_format.dtype))
+    match like:
         case CodeCounts() if name == "counts":
-            tally: Tally = CodeCounts(counts=_numbers(rows, empty.counts.shape, np.int64))
-            _check_counts(tally.counts)
+            counts = _numbers(rows, like.counts.shape, np.int64)
+            _check_counts(counts)
+            tally: Tally = CodeCounts(counts=counts)
         case Moments() if name == "moments":
-            tally = Moments(sums=_numbers(rows, empty.sums.shape, np.float64))
-            _check_moments(tally.sums)
+            sums = _numbers(rows, like.sums.shape, np.float64)
+            _check_moments(sums)
+            tally = Moments(sums=sums)
         case _:
             raise WireError(f"a tally of '{name}' is no answer to this question")
     if not 1 <= tally.people <= MOST_PEOPLE:

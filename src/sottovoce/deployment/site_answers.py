@@ -15,12 +15,14 @@ from numpy.typing import ArrayLike
 
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.analytics.estimates import tally_of
+from sottovoce.analytics.histogram import HistogramQuestion
 from sottovoce.analytics.question import Question, to_dict
 from sottovoce.channels.channel import Direct
 from sottovoce.deployment.inquiries import Inquiry, question_in, tally_bytes
 from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import OwnColumn, Site
 from sottovoce.errors import DataError, PolicyError, SottovoceError
+from sottovoce.learning.datasets.tables import read_table
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
 from sottovoce.randomness import SystemRandomness
@@ -38,7 +40,7 @@ def answer(inquiry: Inquiry, site: Site, columns: Mapping[str, Values]) -> bytes
     randomness = SystemRandomness()
     question = _asked(inquiry)
     terms = Terms(
-        mechanism=question.mechanism,
+        mechanism=question.mechanism_kind,
         level=Unit.SAMPLE,
         adjacency=Adjacency.REPLACE_ONE,
         channel=Direct(),
@@ -64,8 +66,8 @@ def answer(inquiry: Inquiry, site: Site, columns: Mapping[str, Values]) -> bytes
             site.permit(ledger, dues)
             charges = [ledger.charge(one.release, one.attempt, one.event) for one in dues]
         tally = tally_of(question, batches, randomness, first=inquiry.first)
-        (charge,) = charges or [earlier]
-        assert charge is not None
+        charge = charges[0] if charges else earlier
+        assert charge is not None  # nothing was due, for an earlier charge serves
         message = tally_bytes(tally)
         ledger.store_message(charge, message)
     return message
@@ -97,4 +99,9 @@ def own_columns(site: Site) -> dict[str, Values]:
 
 
 def _read(column: OwnColumn, question: Question) -> Iterable[ArrayLike]:
-    raise NotImplementedError  # h3's reader
+    table = read_table(column.csv, header=True)
+    if isinstance(question, HistogramQuestion) and question.categories is not None:
+        yield table.cells(*column.columns)
+        return
+    numbers = [table.numbers(name) for name in column.columns]
+    yield np.stack(numbers, axis=1) if len(numbers) > 1 else numbers[0]
