@@ -192,7 +192,7 @@ class HistogramQuestion:
         """How many codes support each category."""
         assert isinstance(tally, CodeCounts)
         if self.mechanism == K_ARY:
-            return tally.counts[0].astype(np.float64)
+            return np.asarray(tally.counts[0], dtype=np.float64)
         signs = (tally.counts[:, 0] - tally.counts[:, 1]).astype(np.float64)
         return np.asarray((tally.people + hadamard.transform(signs)[: self.num_bins]) / 2.0)
 
@@ -205,7 +205,7 @@ class HistogramQuestion:
 
         def stddev(share: Vector) -> Vector:
             p = b + share * (a - b)
-            return np.sqrt(p * (1.0 - p) / people) / (a - b)
+            return np.asarray(np.sqrt(p * (1.0 - p) / people) / (a - b))
 
         def accepted(level: float) -> list[tuple[float, float] | None]:
             if people < self.least_people:

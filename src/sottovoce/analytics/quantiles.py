@@ -183,7 +183,8 @@ class QuantilesQuestion:
         seen = np.concatenate([[0.0], np.cumsum(tally.counts[0]) / tally.people])
         values = (seen - np.arange(self.cells + 1) * self.channel.other) / gain
         covariance = np.minimum.outer(seen, seen) - np.outer(seen, seen)
-        return EstimatedCdf(values=values, covariance=covariance / (tally.people * gain**2))
+        covariance /= tally.people * gain**2
+        return EstimatedCdf(values=values, covariance=covariance, is_rough=False)
 
     def estimate(self, tally: Tally, confidence: float = 0.95) -> Estimate:
         intervals.check_confidence(confidence)
@@ -205,7 +206,7 @@ class QuantilesQuestion:
                     interval=ends if has_interval else None,
                 )
             )
-            if one.is_cell:
+            if one.is_coarse:
                 at_grid.append(label)
         notes = [f"values are told to one of {self.cells} cells, {width / self.cells:.4g} wide"]
         if noisy:

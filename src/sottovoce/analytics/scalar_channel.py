@@ -61,20 +61,12 @@ class ScalarChannel:
 
     def build(self, people: int) -> Mechanism:
         """The mechanism for so many people's numbers: each coordinate is one person's."""
-        domain = Box(dimension=people, lower=float(self.lower), upper=float(self.upper))
-        registration = registry.find(self.mechanism)
-        return registration.build(domain, _parameters(self.mechanism, self.epsilon, self.bits))
+        return _built(self, people)
 
     @property
     def event(self) -> PrivacyEvent:
-        """What one person's code is charged with, refused if it exceeds epsilon."""
-        event = self.build(1).privacy(Adjacency.REPLACE_ONE)
-        if not pure_epsilon(event) <= self.epsilon * (1.0 + 2.0**-40):
-            raise ParameterError(
-                f"'{self.mechanism}' spends {pure_epsilon(event)!r}, above epsilon "
-                f"{self.epsilon!r}; take 'mvu'"
-            )
-        return event
+        """What one person's code is charged with; it never exceeds epsilon."""
+        return _event(self)
 
     @property
     def sampling(self) -> Sampling:
@@ -104,9 +96,7 @@ class ScalarChannel:
 
     def points(self) -> Vector:
         """What each code decodes to."""
-        levels = _levels(self.code_format)
-        codes = np.arange(levels, dtype=np.min_scalar_type(levels - 1))
-        return self.build(levels).decode(codes)
+        return _points(self)
 
     def contributions(self, tally: Tally, group: int = 0) -> "Contributions":
         """People, mean and spread of what the group's codes decode to."""
@@ -221,6 +211,33 @@ def _parameters(mechanism: str, epsilon: float, bits: int) -> dict[str, Any]:
             return {**stairs, "bits": bits, "steps_per_radius": AUTO}
         case _:
             raise UnknownNameError.among("mechanism for a number", mechanism, MECHANISMS)
+
+
+@lru_cache(maxsize=256)
+def _built(channel: ScalarChannel, people: int) -> Mechanism:
+    domain = Box(dimension=people, lower=float(channel.lower), upper=float(channel.upper))
+    given = _parameters(channel.mechanism, channel.epsilon, channel.bits)
+    return registry.find(channel.mechanism).build(domain, given)
+
+
+@lru_cache(maxsize=256)
+def _event(channel: ScalarChannel) -> PrivacyEvent:
+    event = channel.build(1).privacy(Adjacency.REPLACE_ONE)
+    if not pure_epsilon(event) <= channel.epsilon * (1.0 + 2.0**-40):  # what sums round up
+        raise ParameterError(
+            f"'{channel.mechanism}' spends {pure_epsilon(event)!r}, above epsilon "
+            f"{channel.epsilon!r}; take 'mvu'"
+        )
+    return event
+
+
+@lru_cache(maxsize=64)
+def _points(channel: ScalarChannel) -> Vector:
+    levels = _levels(channel.code_format)
+    codes = np.arange(levels, dtype=np.min_scalar_type(levels - 1))
+    points = channel.build(levels).decode(codes)
+    points.flags.writeable = False
+    return points
 
 
 @lru_cache(maxsize=256)
