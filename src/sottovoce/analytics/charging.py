@@ -14,6 +14,8 @@ from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget, Release
 
 BUDGET_DELTA = 1e-12
+# Sums of epsilons are rounded up by less than this: a budget of 1.5 is room for 1 and 0.5.
+_ROUNDING = 2.0**-40
 
 
 def check_budget(epsilon: float | None) -> None:
@@ -28,7 +30,7 @@ def charge(path: Path, account: str, asked: Question, *, budget: float | None = 
             ledger.set_budget(
                 account,
                 Budget(
-                    epsilon=budget,
+                    epsilon=budget * (1.0 + _ROUNDING),
                     delta=BUDGET_DELTA,
                     adjacency=Adjacency.REPLACE_ONE,
                     unit=Unit.CLIENT,

@@ -34,6 +34,7 @@ _MANY_LETTERS_EPSILON = 4.0
 # Of an answer, in its standard deviations: over 10^7 people a tenth of the mean's standard error.
 _LARGEST_BIAS = 3e-5
 _INPUTS = 33
+_LEAST_UNCOMMON = 30
 # What headrooms and rational rounding may take off a noise's epsilon.
 _BELOW = 1.0 - 2.0 * ROUNDING
 
@@ -109,7 +110,8 @@ class ScalarChannel:
         spread = (squares - count * mean**2) / max(count - 1.0, 1.0)
         middle = (self.lower + self.upper) / 2.0
         variance = max(spread, self.least_variance())
-        return Contributions(people=round(count), mean=mean + middle, variance=variance)
+        people = round(count)
+        return Contributions(people=people, mean=mean + middle, variance=variance, uncommon=people)
 
     def least_variance(self) -> float:
         """Of one person's decoded code, whatever the number."""
@@ -121,11 +123,15 @@ class ScalarChannel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contributions:
-    """Of independent unbiased numbers, one a person: how many, their mean and sample variance."""
+    """Of independent unbiased numbers, one a person: how many, their mean and sample variance.
+
+    `uncommon` of the people sent another code than the commonest.
+    """
 
     people: int
     mean: float
     variance: float
+    uncommon: int
 
     @classmethod
     def of_counts(
@@ -138,7 +144,19 @@ class Contributions:
         people = int(counts.sum())
         mean = float(counts @ points) / max(people, 1)
         spread = float(counts @ (points - mean) ** 2) / max(people - 1, 1)
-        return cls(people=people, mean=mean, variance=max(spread, least_variance))
+        uncommon = people - int(counts.max())
+        variance = max(spread, least_variance)
+        return cls(people=people, mean=mean, variance=variance, uncommon=uncommon)
+
+    @property
+    def caveat(self) -> str | None:
+        """Where codes hardly differ, their number is Poisson and not normal."""
+        if self.uncommon >= _LEAST_UNCOMMON:
+            return None
+        return (
+            f"fewer than {_LEAST_UNCOMMON} people sent another code than the commonest, so it "
+            "covers more often than stated, or a little less"
+        )
 
     @property
     def squared_error(self) -> float:

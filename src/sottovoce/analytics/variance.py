@@ -151,7 +151,14 @@ class VarianceQuestion:
             interval = scale * float(low[0]), scale * float(high[0])
         return finished(
             self,
-            (Number(label="variance", estimate=scale * value, interval=interval),),
+            (
+                Number(
+                    label="variance",
+                    estimate=scale * value,
+                    interval=interval,
+                    caveat=mean.caveat or square.caveat,
+                ),
+            ),
             is_single=True,
             people=tally.people,
             confidence=confidence,

@@ -319,7 +319,7 @@ class _Run:
         width = max(map(len, facts))
         for name, value in facts.items():
             typer.echo(f"{name:<{width}}  {value}")
-        for note in found.notes:
+        for note in (*found.notes, *found.caveats()):
             typer.echo(f"note: {note}")
 
 

@@ -120,7 +120,7 @@ class Covered:
     hits: int
     repetitions: int
     width: float
-    noted: int  # of them said that they cover more often than stated
+    noted: int  # of them came with a caveat
 
     @property
     def coverage(self) -> float:
@@ -153,7 +153,7 @@ def measured(case: Case, repetitions: int, seed: int = 1) -> list[Covered]:
         ends = np.array(intervals, dtype=np.float64)
         hits += (ends[:, 0] <= truths) & (truths <= ends[:, 1])
         widths += ends[:, 1] - ends[:, 0]
-        noted += np.array([_says_more(found.notes, name) for name in names], dtype=np.int64)
+        noted += np.array([one.caveat is not None for one in found.numbers], dtype=np.int64)
     return [
         Covered(
             label=name,
@@ -164,11 +164,3 @@ def measured(case: Case, repetitions: int, seed: int = 1) -> list[Covered]:
         )
         for name, hit, width, note in zip(names, hits, widths, noted, strict=True)
     ]
-
-
-def _says_more(notes: tuple[str, ...], label: str) -> bool:
-    """Whether the estimate itself warns that this interval covers more often than stated."""
-    for note in notes:
-        if note.startswith("at ") and "more often than stated" in note:
-            return label in note.removeprefix("at ").split(" many")[0].split(", ")
-    return False
