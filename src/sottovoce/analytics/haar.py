@@ -22,10 +22,14 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EstimatedCdf:
-    """An unbiased estimate of F at even edges of [0, 1], and its covariance: 0 at both ends."""
+    """An unbiased estimate of F at even edges of [0, 1], and its covariance: 0 at both ends.
+
+    `is_rough` where the noise of neighbouring edges differs by as much as it is itself.
+    """
 
     values: Vector
     covariance: Vector
+    is_rough: bool
 
 
 def nodes(cells: Integers, levels: Integers, depth: int) -> Integers:
@@ -62,4 +66,4 @@ def cdf_of(coefficients: list[Vector], people: list[int], magnitude: float) -> E
         part = shape @ theta
         values = values + part
         covariance += (magnitude**2 * (shape @ shape.T) - np.outer(part, part)) / asked
-    return EstimatedCdf(values=values, covariance=covariance)
+    return EstimatedCdf(values=values, covariance=covariance, is_rough=True)

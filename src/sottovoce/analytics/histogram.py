@@ -48,6 +48,11 @@ AUTO, K_ARY, HADAMARD = "auto", "randomised_response", "hadamard_response"
 MECHANISMS = (K_ARY, HADAMARD)
 MAX_BINS = 4096
 OTHER = "other"
+_LEAST_NOISE = 10.0  # answers that noise is expected to move into a bin
+_RARE_NOISE = (
+    "noise moves fewer than 10 answers into a bin, so a small share's covers more often than "
+    "stated, or a little less"
+)
 
 
 @question
@@ -197,7 +202,7 @@ class HistogramQuestion:
         """How many codes support each category."""
         assert isinstance(tally, CodeCounts)
         if self.mechanism == K_ARY:
-            return tally.counts[0].astype(np.float64)
+            return np.asarray(tally.counts[0], dtype=np.float64)
         signs = (tally.counts[:, 0] - tally.counts[:, 1]).astype(np.float64)
         return np.asarray((tally.people + hadamard.transform(signs)[: self.num_bins]) / 2.0)
 
@@ -210,7 +215,7 @@ class HistogramQuestion:
 
         def stddev(share: Vector) -> Vector:
             p = b + share * (a - b)
-            return np.sqrt(p * (1.0 - p) / people) / (a - b)
+            return np.asarray(np.sqrt(p * (1.0 - p) / people) / (a - b))
 
         def accepted(level: float) -> list[tuple[float, float] | None]:
             if people < self.least_people:
@@ -221,7 +226,12 @@ class HistogramQuestion:
         labels = self.labels()
         together = 1.0 - (1.0 - confidence) / len(labels)
         rows = zip(labels, shares, accepted(confidence), strict=True)
-        numbers_ = tuple(Number(label=n, estimate=float(s), interval=i) for n, s, i in rows)
+        rare = people * min(b, 1.0 - a) < _LEAST_NOISE
+        caveat = _RARE_NOISE if rare else None
+        numbers_ = tuple(
+            Number(label=name, estimate=float(share), interval=ends, caveat=caveat)
+            for name, share, ends in rows
+        )
         details: dict[str, Any] = {
             "share": [float(share) for share in projected(shares)],
             "simultaneous_interval": accepted(together),

@@ -28,7 +28,7 @@ Mask = NDArray[np.bool_]
 Stddev = Callable[[Vector], Vector]  # of the estimate, if m is the truth
 
 LEAST_CONFIDENCE, MOST_CONFIDENCE = 0.5, 0.9999
-_BISECTIONS = 50
+_BISECTIONS = 30
 
 
 def check_confidence(confidence: float) -> float:
@@ -52,37 +52,37 @@ def within(
 ) -> tuple[Vector, Vector]:
     """The accepted range of each estimate's m; `stddev` may depend on m, as a score test's does."""
     x = np.atleast_1d(np.asarray(estimate, dtype=np.float64))
+    if not callable(stddev):
+        reach = float(ndtri(0.5 + confidence / 2.0)) * np.asarray(stddev, dtype=np.float64)
+        if (x - 2.0 * reach >= low).all() and (x + 2.0 * reach <= high).all():
+            return x - reach, x + reach  # neither end is felt
+    # Both edges at once: the first row looks down from the best m, the second up.
     best = np.clip(x, low, high)
+    inside = np.stack([best, best])
+    outside = np.stack([np.full_like(best, low), np.full_like(best, high)])
 
     def accepted(m: Vector) -> Mask:
-        sigma = stddev(m) if callable(stddev) else np.broadcast_to(stddev, m.shape)
-        return np.asarray(_chance(x, m, np.maximum(sigma, 1e-300), low, high) >= 1.0 - confidence)
+        sigma = stddev(m) if callable(stddev) else np.asarray(stddev)
+        return _chance(x, m, np.maximum(sigma, 1e-200), low, high) >= 1.0 - confidence
 
-    return _edge(accepted, best, low), _edge(accepted, best, high)
-
-
-def _edge(accepted: Callable[[Vector], Mask], best: Vector, end: float) -> Vector:
-    """Where acceptance ends between `best`, which is accepted, and `end`."""
-    inside, outside = best.copy(), np.full_like(best, end)
-    whole = accepted(outside)
-    for _ in range(_BISECTIONS):
-        middle = (inside + outside) / 2.0
-        taken = accepted(middle)
-        inside, outside = np.where(taken, middle, inside), np.where(taken, outside, middle)
-    return np.where(whole, end, inside)
+    with np.errstate(over="ignore"):  # far beyond an end the distance may be infinite
+        inside = np.where(accepted(outside), outside, inside)
+        for _ in range(_BISECTIONS):
+            middle = (inside + outside) / 2.0
+            taken = accepted(middle)
+            inside, outside = np.where(taken, middle, inside), np.where(taken, outside, middle)
+    return inside[0], inside[1]
 
 
 def _chance(x: Vector, m: Vector, sigma: Vector, low: float, high: float) -> Vector:
     """P(d(X) > d(x)) for X normal around m."""
-    distance = np.maximum((x - m) ** 2 - (x - np.clip(x, low, high)) ** 2, 0.0)
-    above = _reach(distance, high - m)
-    below = _reach(distance, m - low)
+    distance = np.maximum((x - m) ** 2 - (x - np.minimum(np.maximum(x, low), high)) ** 2, 0.0)
+    above, below = _reach(distance, high - m), _reach(distance, m - low)
     return np.asarray(ndtr(-above / sigma) + ndtr(-below / sigma))
 
 
 def _reach(distance: Vector, room: Vector) -> Vector:
     """How far X may lie to one side, with `room` to the end there: beyond it d grows linearly."""
     root = np.sqrt(distance)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        beyond = room + (distance - room**2) / (2.0 * room)
-    return np.where(root <= room, root, np.where(room > 0.0, beyond, np.inf))
+    beyond = room / 2.0 + distance / np.maximum(2.0 * room, 1e-300)
+    return np.where(root <= room, root, beyond)

@@ -29,7 +29,7 @@ class MeanQuestion:
     """Everybody's number in [lower, upper], through `mechanism` with `bits` bits."""
 
     kind: ClassVar[str] = "mean"
-    least_people: ClassVar[int] = 30
+    least_people: ClassVar[int] = 100
 
     lower: float
     upper: float
@@ -109,7 +109,7 @@ class MeanQuestion:
             interval = float(low[0]), float(high[0])
         return finished(
             self,
-            (Number(label="mean", estimate=found.mean, interval=interval),),
+            (Number(label="mean", estimate=found.mean, interval=interval, caveat=found.caveat),),
             is_single=True,
             people=found.people,
             confidence=confidence,

@@ -44,7 +44,7 @@ class PlacesQuestion:
     """
 
     kind: ClassVar[str] = "location"
-    least_people: ClassVar[int] = 30
+    least_people: ClassVar[int] = 100
 
     latitude: float
     longitude: float

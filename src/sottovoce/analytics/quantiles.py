@@ -50,6 +50,10 @@ LEAST_DEPTH, MOST_DEPTH, MOST_K_ARY_DEPTH = 4, 10, 8
 LARGEST_STDDEV = 0.1
 _CELLS_PER_STDDEV = 3.0
 _GUESSED_PEOPLE = 10_000
+_COARSE = (
+    "many people hold nearly one value, so it is no finer than the cells and covers more often "
+    "than stated"
+)
 
 
 @question
@@ -188,7 +192,8 @@ class QuantilesQuestion:
         seen = np.concatenate([[0.0], np.cumsum(tally.counts[0]) / tally.people])
         values = (seen - np.arange(self.cells + 1) * self.channel.other) / gain
         covariance = np.minimum.outer(seen, seen) - np.outer(seen, seen)
-        return EstimatedCdf(values=values, covariance=covariance / (tally.people * gain**2))
+        covariance /= tally.people * gain**2
+        return EstimatedCdf(values=values, covariance=covariance, is_rough=False)
 
     def estimate(self, tally: Tally, confidence: float = 0.95) -> Estimate:
         intervals.check_confidence(confidence)
@@ -198,30 +203,22 @@ class QuantilesQuestion:
         has_interval = not noisy and tally.people >= self.least_people
         width = self.upper - self.lower
         found = []
-        at_grid = []
         for level in self.quantiles:
             one = inversion.quantile(level)
             ends = (self.lower + width * one.low, self.lower + width * one.high)
-            label = f"{level:g}"
             found.append(
                 Number(
-                    label=label,
+                    label=f"{level:g}",
                     estimate=self.lower + width * one.estimate,
                     interval=ends if has_interval else None,
+                    caveat=_COARSE if one.is_coarse and has_interval else None,
                 )
             )
-            if one.is_cell:
-                at_grid.append(label)
         notes = [f"values are told to one of {self.cells} cells, {width / self.cells:.4g} wide"]
         if noisy:
             notes.append(
                 f"no interval: the noise of a share of people is {inversion.largest_stddev:.2g}, "
                 f"above {LARGEST_STDDEV:g}; ask more people or raise epsilon"
-            )
-        if at_grid and has_interval:
-            notes.append(
-                f"at {', '.join(at_grid)} many people hold nearly one value: the interval is as "
-                "fine as the cells, and covers more often than stated"
             )
         return finished(
             self,

@@ -22,11 +22,15 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """One estimated number; no interval where too few people were asked for one."""
+    """One estimated number; no interval where too few people were asked for one.
+
+    A `caveat` says why this interval may cover more or less often than stated.
+    """
 
     label: str
     estimate: float
     interval: Interval | None
+    caveat: str | None = None
 
     def row(self) -> dict[str, Any]:
         low, high = self.interval or (None, None)
@@ -97,9 +101,17 @@ class Estimate:
             "bits_per_person": self.bits,
             "mechanism": self.mechanism,
             "sampling_grade": self.sampling,
-            "notes": list(self.notes),
+            "notes": [*self.notes, *self.caveats()],
             **{name: _plain(value) for name, value in self.details.items()},
         }
+
+    def caveats(self) -> list[str]:
+        """What may be off about intervals, each with the numbers that it is about."""
+        found: dict[str, list[str]] = {}
+        for number in self.numbers:
+            if number.caveat is not None:
+                found.setdefault(number.caveat, []).append(number.label)
+        return [f"interval of {', '.join(labels)}: {why}" for why, labels in found.items()]
 
     def facts(self) -> dict[str, str]:
         """What stands below the numbers."""
@@ -118,13 +130,13 @@ class Estimate:
         facts = self.facts()
         wide = max(len(name) for name in facts)
         lines += [f"{name:<{wide}}  {value}" for name, value in facts.items()]
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+        return "\n".join([*lines, *(f"note: {note}" for note in (*self.notes, *self.caveats()))])
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{name}</th>" for name in (self.statistic, "estimate", "low", "high"))
         body = "".join(_html_row(number) for number in self.numbers)
         facts = "; ".join(f"{name}: {value}" for name, value in self.facts().items())
-        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in (*self.notes, *self.caveats()))
         return (
             f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
             f"<p>{html.escape(facts)}</p><ul>{notes}</ul>"

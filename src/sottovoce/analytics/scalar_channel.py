@@ -34,6 +34,7 @@ _MANY_LETTERS_EPSILON = 4.0
 # Of an answer, in its standard deviations: over 10^7 people a tenth of the mean's standard error.
 _LARGEST_BIAS = 3e-5
 _INPUTS = 33
+_LEAST_UNCOMMON = 30
 # What headrooms and rational rounding may take off a noise's epsilon.
 _BELOW = 1.0 - 2.0 * ROUNDING
 
@@ -61,20 +62,12 @@ class ScalarChannel:
 
     def build(self, people: int) -> Mechanism:
         """The mechanism for so many people's numbers: each coordinate is one person's."""
-        domain = Box(dimension=people, lower=float(self.lower), upper=float(self.upper))
-        registration = registry.find(self.mechanism)
-        return registration.build(domain, _parameters(self.mechanism, self.epsilon, self.bits))
+        return _built(self, people)
 
     @property
     def event(self) -> PrivacyEvent:
-        """What one person's code is charged with, refused if it exceeds epsilon."""
-        event = self.build(1).privacy(Adjacency.REPLACE_ONE)
-        if not pure_epsilon(event) <= self.epsilon * (1.0 + 2.0**-40):
-            raise ParameterError(
-                f"'{self.mechanism}' spends {pure_epsilon(event)!r}, above epsilon "
-                f"{self.epsilon!r}; take 'mvu'"
-            )
-        return event
+        """What one person's code is charged with; it never exceeds epsilon."""
+        return _event(self)
 
     @property
     def sampling(self) -> Sampling:
@@ -104,9 +97,7 @@ class ScalarChannel:
 
     def points(self) -> Vector:
         """What each code decodes to."""
-        levels = _levels(self.code_format)
-        codes = np.arange(levels, dtype=np.min_scalar_type(levels - 1))
-        return self.build(levels).decode(codes)
+        return _points(self)
 
     def contributions(self, tally: Tally, group: int = 0) -> "Contributions":
         """People, mean and spread of what the group's codes decode to."""
@@ -119,7 +110,8 @@ class ScalarChannel:
         spread = (squares - count * mean**2) / max(count - 1.0, 1.0)
         middle = (self.lower + self.upper) / 2.0
         variance = max(spread, self.least_variance())
-        return Contributions(people=round(count), mean=mean + middle, variance=variance)
+        people = round(count)
+        return Contributions(people=people, mean=mean + middle, variance=variance, uncommon=people)
 
     def least_variance(self) -> float:
         """Of one person's decoded code, whatever the number."""
@@ -131,11 +123,15 @@ class ScalarChannel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contributions:
-    """Of independent unbiased numbers, one a person: how many, their mean and sample variance."""
+    """Of independent unbiased numbers, one a person: how many, their mean and sample variance.
+
+    `uncommon` of the people sent another code than the commonest.
+    """
 
     people: int
     mean: float
     variance: float
+    uncommon: int
 
     @classmethod
     def of_counts(
@@ -148,7 +144,19 @@ class Contributions:
         people = int(counts.sum())
         mean = float(counts @ points) / max(people, 1)
         spread = float(counts @ (points - mean) ** 2) / max(people - 1, 1)
-        return cls(people=people, mean=mean, variance=max(spread, least_variance))
+        uncommon = people - int(counts.max())
+        variance = max(spread, least_variance)
+        return cls(people=people, mean=mean, variance=variance, uncommon=uncommon)
+
+    @property
+    def caveat(self) -> str | None:
+        """Where codes hardly differ, their number is Poisson and not normal."""
+        if self.uncommon >= _LEAST_UNCOMMON:
+            return None
+        return (
+            f"fewer than {_LEAST_UNCOMMON} people sent another code than the commonest, so it "
+            "covers more often than stated, or a little less"
+        )
 
     @property
     def squared_error(self) -> float:
@@ -221,6 +229,33 @@ def _parameters(mechanism: str, epsilon: float, bits: int) -> dict[str, Any]:
             return {**stairs, "bits": bits, "steps_per_radius": AUTO}
         case _:
             raise UnknownNameError.among("mechanism for a number", mechanism, MECHANISMS)
+
+
+@lru_cache(maxsize=256)
+def _built(channel: ScalarChannel, people: int) -> Mechanism:
+    domain = Box(dimension=people, lower=float(channel.lower), upper=float(channel.upper))
+    given = _parameters(channel.mechanism, channel.epsilon, channel.bits)
+    return registry.find(channel.mechanism).build(domain, given)
+
+
+@lru_cache(maxsize=256)
+def _event(channel: ScalarChannel) -> PrivacyEvent:
+    event = channel.build(1).privacy(Adjacency.REPLACE_ONE)
+    if not pure_epsilon(event) <= channel.epsilon * (1.0 + 2.0**-40):  # what sums round up
+        raise ParameterError(
+            f"'{channel.mechanism}' spends {pure_epsilon(event)!r}, above epsilon "
+            f"{channel.epsilon!r}; take 'mvu'"
+        )
+    return event
+
+
+@lru_cache(maxsize=64)
+def _points(channel: ScalarChannel) -> Vector:
+    levels = _levels(channel.code_format)
+    codes = np.arange(levels, dtype=np.min_scalar_type(levels - 1))
+    points = channel.build(levels).decode(codes)
+    points.flags.writeable = False
+    return points
 
 
 @lru_cache(maxsize=256)

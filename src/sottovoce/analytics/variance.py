@@ -7,7 +7,12 @@ means m_1 and m_2 and e_1, e_2 the squares of their standard errors,
     v = (1 + m_2)/2 - (m_1^2 - e_1)         unbiased for Var y, as E[m_1^2] = mu^2 + e_1
     Var v = e_2/4 + 4 mu^2 e_1 + 2 e_1^2    the last term: m_1 is nearly normal, its square is not
 
-and Var x = h^2 v, between 0 and h^2. Reference: the delta method to second order.
+and Var x = h^2 v, between 0 and h^2. The standard error depends on mu, which v is tied to: with
+mu^2 from m_1 alone, intervals cover 90% where the mean lies far from c. So whether a variance t is
+accepted is judged (as in a score test) with the mu^2 that suits t: the mean of m_1^2 - e_1 and
+(1 + m_2)/2 - t, each weighted by one over its variance.
+
+Reference: the delta method to second order; Rao 1948 (score tests).
 """
 
 import math
@@ -24,13 +29,16 @@ from sottovoce.analytics.result import Estimate, Number
 from sottovoce.analytics.scalar_channel import AUTO, ScalarChannel, channel_for
 from sottovoce.analytics.tallies import Tally
 from sottovoce.analytics.values import numbers
-from sottovoce.domains import Box
+from sottovoce.domains import Box, Vector
 from sottovoce.errors import ParameterError
 from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Sampling
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.randomness import Randomness
 
 _NUMBER, _SQUARE = 0, 1
+# Of m_1. Beyond, its square is too far from normal for an interval that covers as it says.
+LARGEST_STDDEV = 0.1
+_ROUNDS_OF_WEIGHTS = 3
 
 
 @question
@@ -39,7 +47,7 @@ class VarianceQuestion:
     """Half of the people are asked for their number in [lower, upper], half for its square."""
 
     kind: ClassVar[str] = "variance"
-    least_people: ClassVar[int] = 200
+    least_people: ClassVar[int] = 100
 
     lower: float
     upper: float
@@ -131,17 +139,43 @@ class VarianceQuestion:
         e1, e2 = mean.squared_error, square.squared_error
         mu2 = mean.mean**2 - e1
         value = (1.0 + square.mean) / 2.0 - mu2
-        interval = None
-        if tally.people >= self.least_people:
-            error = math.sqrt(e2 / 4.0 + 4.0 * max(mu2, 0.0) * e1 + 2.0 * e1**2)
-            error *= intervals.student_factor(min(mean.people, square.people) - 1, confidence)
-            low, high = intervals.within(value, error, 0.0, 1.0, confidence)
+        interval: tuple[float, float] | None = None
+        notes: tuple[str, ...] = ()
+        if e1 > LARGEST_STDDEV**2:
+            notes = (
+                f"no interval: the noise of the mean is {math.sqrt(e1):.2g} of half the interval's "
+                f"width, above {LARGEST_STDDEV:g}; ask more people or raise epsilon",
+            )
+        elif tally.people >= self.least_people:
+            factor = intervals.student_factor(min(mean.people, square.people) - 1, confidence)
+
+            def stddev(variance: Vector) -> Vector:
+                return factor * _stddev(variance, mu2, (1.0 + square.mean) / 2.0, e1, e2)
+
+            low, high = intervals.within(value, stddev, 0.0, 1.0, confidence)
             interval = scale * float(low[0]), scale * float(high[0])
         return finished(
             self,
-            (Number(label="variance", estimate=scale * value, interval=interval),),
+            (
+                Number(
+                    label="variance",
+                    estimate=scale * value,
+                    interval=interval,
+                    caveat=mean.caveat or square.caveat,
+                ),
+            ),
             is_single=True,
             people=tally.people,
             confidence=confidence,
             mechanism=self.mechanism,
+            notes=notes,
         )
+
+
+def _stddev(variance: Vector, mu2: float, square: float, e1: float, e2: float) -> Vector:
+    """Of v, if this were the variance: `mu2` and `square` estimate mu^2 and mu^2 + variance."""
+    found = np.full_like(variance, min(max(mu2, 0.0), 1.0))
+    for _ in range(_ROUNDS_OF_WEIGHTS):
+        own, other = 1.0 / (4.0 * found * e1 + 2.0 * e1**2), 4.0 / e2
+        found = np.clip((own * mu2 + other * (square - variance)) / (own + other), 0.0, 1.0)
+    return np.asarray(np.sqrt(e2 / 4.0 + 4.0 * found * e1 + 2.0 * e1**2))

@@ -15,6 +15,7 @@ from sottovoce.cli import (
     data,
     demo,
     deploy,
+    estimate,
     experiment,
     export,
     ledger,
@@ -50,6 +51,7 @@ app.command("demo")(demo.demo)
 app.command("run")(run.run)
 app.command("plan")(plan.plan)
 app.command("export")(export.export)
+app.add_typer(estimate.app, name="estimate")
 app.add_typer(experiment.app, name="experiment")
 app.add_typer(attack.app, name="attack")
 app.add_typer(data.app, name="data")
