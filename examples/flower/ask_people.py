@@ -3,8 +3,8 @@
     python examples/flower/ask_people.py
 
 A ClientApp that answers questions, a ServerApp that asks one, in Flower's simulation. What a clinic
-allows stands in a file of its own, and its ledger lies beside it; here both are made up, in a folder
-that is removed afterwards.
+allows stands in a file of its own, and its ledger lies beside it; here both are made up, in a
+folder that is removed afterwards.
 """
 
 import os

@@ -1,7 +1,6 @@
 """One question to a federation of real processes, with TLS and keys."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -42,26 +41,15 @@ def _people(running: RunningFederation) -> float:
     return float(np.concatenate(ages[:2]).mean())
 
 
-def _ask(running: RunningFederation, *options: str, code: int = 0) -> str:
-    found = subprocess.run(
-        [
-            *(sys.executable, "-m", "sottovoce.cli.main", "estimate", "mean"),
-            *("--federation", str(running.folder), *OPTIONS, *options, "--json"),
-        ],
-        capture_output=True,
-        text=True,
-        env=running.environment,
-        timeout=240,
-        check=False,
-    )
-    assert found.returncode == code, found.stdout + found.stderr
-    return found.stdout if code == 0 else found.stderr
+def _ask(running: RunningFederation, about: str, code: int = 0) -> str:
+    options = ("--about", about, *OPTIONS, "--json")
+    return running.deploy("ask", running.folder, "mean", *options, code=code)
 
 
 def test_sites_answer_as_far_as_their_own_files_allow(tmp_path: Path) -> None:
     with rehearsal(tmp_path, sites=SITES) as running:
         truth = _people(running)
-        found = json.loads(_ask(running, "--column", "age"))
+        found = json.loads(_ask(running, "age"))
         assert found["people"] == 1000
         low, high = found["interval"]
         assert low < found["estimate"] < high
@@ -71,7 +59,7 @@ def test_sites_answer_as_far_as_their_own_files_allow(tmp_path: Path) -> None:
         for name, charged in (("north", 1), ("south", 1), ("west", 0)):
             with Ledger(running.site(name).folder / "ledger.sqlite") as ledger:
                 assert ledger.num_charges == charged
-        said = _ask(running, "--column", "income", code=2)
+        said = _ask(running, "income", code=2)
         assert "answers no questions about 'income'" in said
-        said = _ask(running, "--column", "age", code=2)  # the budget of 3 holds no second one
+        said = _ask(running, "age", code=2)  # the budget of 3 holds no second one
         assert "3 is allowed in all" in said

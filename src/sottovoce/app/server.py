@@ -56,7 +56,7 @@ def _ask(grid: Grid, config: RunConfig, federation: Federation | None) -> None:
         name_of_key=federation.sites_by_key() if federation else {},
         sites=federation.sites if federation else (),
         deadline_seconds=float(str(config.get("deadline_seconds", 600.0))),
-        minimum_sites=int(float(str(config.get("minimum_sites", 1)))),
+        minimum_sites=int(str(config.get("minimum_sites", 1))),
         confidence=float(str(config.get("confidence", 0.95))),
     )
 

@@ -172,7 +172,7 @@ def quantiles(
         epsilon=epsilon,
         bits=bits,
         mechanism=mechanism,
-        quantiles=_numbers("--quantiles", quantiles),
+        quantiles=number_list("--quantiles", quantiles),
     )
 
 
@@ -204,7 +204,7 @@ def location(
     run = _Run({**locals(), "columns": (latitude, longitude)})
     run.print(
         "location",
-        centre=tuple(_numbers("--centre", centre)),
+        centre=tuple(number_list("--centre", centre)),
         side_km=side_km,
         epsilon=epsilon,
         bits=bits,
@@ -327,7 +327,8 @@ def _shown(value: float | None) -> str:
     return "none" if value is None else f"{value:.6g}"
 
 
-def _numbers(option: str, text: str) -> list[float]:
+def number_list(option: str, text: str) -> list[float]:
+    """Numbers with commas between them."""
     from sottovoce.errors import ParameterError
 
     try:

@@ -84,7 +84,7 @@ class _Inbox:
 
 def ask(
     asking: Asking,
-    post: Post,
+    post: Post[Inquiry],
     folder: Path,
     *,
     clock: Callable[[], float] = time.monotonic,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeVar
 
 from sottovoce.deployment.orders import Blobs
 
@@ -18,6 +18,9 @@ class Parcel(Protocol):
     def blobs(self) -> dict[str, bytes]: ...
 
 
+P = TypeVar("P", bound=Parcel, contravariant=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """Something that came back for an order: `blobs`, or why there are none."""
@@ -28,14 +31,14 @@ class Reply:
     total_bytes: int = 0
 
 
-class Post(Protocol):
-    """Carries orders to clients by name, and replies back; trusts no reply."""
+class Post(Protocol[P]):
+    """Carries parcels to clients by name, and replies back; trusts no reply."""
 
     def reachable(self, clients: Sequence[str]) -> frozenset[str]:
         """Which of these can be asked now."""
         ...
 
-    def send(self, orders: Mapping[str, Parcel], *, expires_seconds: float) -> int:
+    def send(self, orders: Mapping[str, P], *, expires_seconds: float) -> int:
         """Ask; replies to earlier orders are no longer collected. The bytes that were sent."""
         ...
 

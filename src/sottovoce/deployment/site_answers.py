@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sottovoce.adjacency import Adjacency, Unit
+from sottovoce.analytics.csv_columns import CsvColumns
 from sottovoce.analytics.estimates import tally_of
 from sottovoce.analytics.histogram import HistogramQuestion
 from sottovoce.analytics.question import Question, to_dict
@@ -22,7 +23,6 @@ from sottovoce.deployment.inquiries import Inquiry, question_in, tally_bytes
 from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import OwnColumn, Site
 from sottovoce.errors import DataError, PolicyError, SottovoceError
-from sottovoce.learning.datasets.tables import read_table
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
 from sottovoce.randomness import SystemRandomness
@@ -99,9 +99,6 @@ def own_columns(site: Site) -> dict[str, Values]:
 
 
 def _read(column: OwnColumn, question: Question) -> Iterable[ArrayLike]:
-    table = read_table(column.csv, header=True)
-    if isinstance(question, HistogramQuestion) and question.categories is not None:
-        yield table.cells(*column.columns)
-        return
-    numbers = [table.numbers(name) for name in column.columns]
-    yield np.stack(numbers, axis=1) if len(numbers) > 1 else numbers[0]
+    table = CsvColumns(path=column.csv, columns=column.columns)
+    categories = isinstance(question, HistogramQuestion) and question.categories is not None
+    return table.words() if categories else table.numbers()

@@ -173,7 +173,7 @@ private_key = "node.key"
 # label_columns = ["outcome"]
 # classes = ["ill", "well"]
 
-# What questions about the site's people may be about ('sottovoce estimate ... --federation').
+# What questions about the site's people may be about ('sottovoce deploy ask').
 # [columns.age]
 # csv = "/srv/records.csv"
 # column = "age"
