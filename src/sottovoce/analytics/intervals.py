@@ -28,7 +28,7 @@ Mask = NDArray[np.bool_]
 Stddev = Callable[[Vector], Vector]  # of the estimate, if m is the truth
 
 LEAST_CONFIDENCE, MOST_CONFIDENCE = 0.5, 0.9999
-_BISECTIONS = 30
+_BISECTIONS = 24  # to 10^-7 of the range
 
 
 def check_confidence(confidence: float) -> float:
