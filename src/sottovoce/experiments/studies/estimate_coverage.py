@@ -105,14 +105,14 @@ def estimate_coverage(settings: Settings) -> Findings:
         figures=[_figure(rows)],
         verdict=_verdict(rows, without),
         method=f"{settings.seeds * repetitions} repetitions a row, {settings.seeds} seeds. In "
-        "each, new people are drawn from the law (on [0, 1]; places: either coordinate, on a map of 10 "
-        "km), codes are made by the mechanism itself with fresh noise, and a row counts how often "
-        "the 95% interval holds the law's number; 'coverage low' and 'coverage high' are Clopper "
-        "and Pearson's 95% bounds on that. Of a histogram's bins the least and the most often "
-        "covered are shown. 'caveats' is the share of repetitions in which the estimate itself "
-        "said that this interval may cover more often, or a little less; width is the mean one. "
-        "Laws: uniform; skewed, Beta(1, 9); bimodal, two betas; two points, 0.2 (70%) and 0.8; "
-        "half zeros, 0 (50%) and Beta(2, 5); constant, 0.37; constant at the end, 0.",
+        "each, new people are drawn from the law (on [0, 1]; places: either coordinate, on a map "
+        "of 10 km), codes are made by the mechanism itself with fresh noise, and a row counts how "
+        "often the 95% interval holds the law's number; 'coverage low' and 'coverage high' are "
+        "Clopper and Pearson's 95% bounds on that. Of a histogram's bins the least and the most "
+        "often covered are shown. 'caveats' is the share of repetitions in which the estimate "
+        "itself said that this interval may cover more often, or a little less; width is the mean "
+        "one. Laws: uniform; skewed, Beta(1, 9); bimodal, two betas; two points, 0.2 (70%) and "
+        "0.8; half zeros, 0 (50%) and Beta(2, 5); constant, 0.37; constant at the end, 0.",
         warnings=[
             "too noisy for an interval, so the estimate gives none: " + "; ".join(without) + "."
         ]
