@@ -34,7 +34,7 @@ class Mixture:
 
     def draw(self, generator: np.random.Generator, people: int) -> Vector:
         weights = [weight for weight, *_ in (*self.atoms, *self.betas)]
-        part = generator.choice(len(weights), size=people, p=weights)
+        part = np.searchsorted(np.cumsum(weights)[:-1], generator.random(people), side="right")
         values = np.empty(people)
         for number, (_, place) in enumerate(self.atoms):
             values[part == number] = place
