@@ -1,7 +1,8 @@
 """The people of a file as one account in a ledger: charged before anything is encoded.
 
 Everybody answers every question once, so all of them spend the same, and one account says it. The
-budget is pure in spirit: epsilon at a delta of 1e-12, which no number of people makes likely.
+budget is pure in spirit: epsilon at a delta of 1e-9, the smallest at which the accountants' own
+rounding does not refuse 1 and 0.5 within 1.5.
 """
 
 import secrets
@@ -13,9 +14,7 @@ from sottovoce.analytics.question import Question
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget, Release
 
-BUDGET_DELTA = 1e-12
-# Sums of epsilons are rounded up by less than this: a budget of 1.5 is room for 1 and 0.5.
-_ROUNDING = 2.0**-40
+BUDGET_DELTA = 1e-9
 
 
 def check_budget(epsilon: float | None) -> None:
@@ -30,7 +29,7 @@ def charge(path: Path, account: str, asked: Question, *, budget: float | None = 
             ledger.set_budget(
                 account,
                 Budget(
-                    epsilon=budget * (1.0 + _ROUNDING),
+                    epsilon=budget,
                     delta=BUDGET_DELTA,
                     adjacency=Adjacency.REPLACE_ONE,
                     unit=Unit.CLIENT,

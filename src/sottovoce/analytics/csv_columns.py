@@ -95,9 +95,11 @@ class CsvColumns:
     def _cells(self, on_bytes: OnBytes) -> Iterator[tuple[int, list[Sequence[str]]]]:
         """The first row's number of each batch, and the cells of each column asked for."""
         try:
-            with self._opened() as file:
-                total = self.path.stat().st_size
-                yield from self._batches(file, total, on_bytes)
+            with (
+                self._opened() as file,
+                io.TextIOWrapper(file, encoding=self._encoding, newline="") as text,
+            ):
+                yield from self._batches(file, text, on_bytes)
         except UnicodeDecodeError as error:
             raise DataError(
                 f"{self.path} is not text in {self.encoding}: byte {error.object[error.start]:#04x}"
@@ -112,6 +114,11 @@ class CsvColumns:
                 f"{self.path} is not csv: {error}; check quotes and --delimiter"
             ) from None
 
+    @property
+    def _encoding(self) -> str:
+        """UTF-8 may begin with a mark of its byte order."""
+        return "utf-8-sig" if self.encoding.lower() in ("utf-8", "utf8") else self.encoding
+
     def _opened(self) -> BinaryIO:
         if self.path.is_dir():
             raise DataError(f"{self.path} is a folder; name the csv file in it")
@@ -123,15 +130,15 @@ class CsvColumns:
             ) from None
 
     def _batches(
-        self, file: BinaryIO, total: int, on_bytes: OnBytes
+        self, file: BinaryIO, text: io.TextIOWrapper, on_bytes: OnBytes
     ) -> Iterator[tuple[int, list[Sequence[str]]]]:
-        encoding = "utf-8-sig" if self.encoding.lower() in ("utf-8", "utf8") else self.encoding
-        text = io.TextIOWrapper(file, encoding=encoding, newline="")
+        total = self.path.stat().st_size
         first_line = text.readline()
         if not first_line.strip():
             raise DataError(f"{self.path} is empty; it needs a row for each person")
         delimiter = self.delimiter or _delimiter_of(first_line)
-        reader = csv.reader(itertools.chain([first_line], text), delimiter=delimiter)
+        lines = itertools.chain([first_line], text)
+        reader = csv.reader(lines, delimiter=delimiter, strict=True)
         first = next(reader)
         places, width = self._places(first), len(first)
         rows: Iterator[Row] = reader if self.header else itertools.chain([first], reader)
@@ -198,7 +205,7 @@ class CsvColumns:
         """The column as numbers; NaN where a cell is missing and that is allowed."""
         try:
             values = np.array(list(map(float, cells)), dtype=np.float64)
-            if np.isfinite(values).all():
+            if np.isfinite(values).all() and "_" not in "".join(cells):
                 return values
         except ValueError:
             pass

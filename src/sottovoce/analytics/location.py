@@ -25,7 +25,7 @@ from sottovoce.errors import DomainError, ParameterError
 from sottovoce.mechanisms.metric_mvu import MetricMvu
 from sottovoce.randomness import Randomness
 
-_KILOMETRES_PER_DEGREE = 111.195  # of a great circle on a sphere of 6371 km
+KILOMETRES_PER_DEGREE = 111.195  # of a great circle on a sphere of 6371 km
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +53,10 @@ class SquareMap:
 
         The edge is public: that a place lies outside is hidden like any other.
         """
-        north = (np.asarray(latitudes, dtype=np.float64) - self.latitude) * _KILOMETRES_PER_DEGREE
+        north = (np.asarray(latitudes, dtype=np.float64) - self.latitude) * KILOMETRES_PER_DEGREE
         degrees = np.asarray(longitudes, dtype=np.float64) - self.longitude
         degrees = (degrees + 180.0) % 360.0 - 180.0
-        east = degrees * _KILOMETRES_PER_DEGREE * math.cos(math.radians(self.latitude))
+        east = degrees * KILOMETRES_PER_DEGREE * math.cos(math.radians(self.latitude))
         places = np.column_stack((east, north))
         if not np.isfinite(places).all():
             raise DomainError("a latitude or longitude is not a finite number")
@@ -64,11 +64,11 @@ class SquareMap:
 
     def latitude_of(self, north_km: float) -> float:
         """Degrees of a place so far north of the centre."""
-        return self.latitude + north_km / _KILOMETRES_PER_DEGREE
+        return self.latitude + north_km / KILOMETRES_PER_DEGREE
 
     def longitude_of(self, east_km: float) -> float:
         """Degrees of a place so far east of the centre, from -180 to 180 or a little beyond."""
-        kilometres = _KILOMETRES_PER_DEGREE * math.cos(math.radians(self.latitude))
+        kilometres = KILOMETRES_PER_DEGREE * math.cos(math.radians(self.latitude))
         return self.longitude + east_km / kilometres
 
 

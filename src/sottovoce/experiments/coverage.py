@@ -2,9 +2,11 @@
 
 A case is a question, a law of values on [0, 1] and a number of people. In each repetition new
 people are drawn from the law, their codes are made by the question itself, and each interval is
-asked whether it holds the law's own number.
+asked whether it holds the law's own number. Places have either coordinate from the law, on a map
+of ten kilometres.
 """
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Mapping
@@ -16,6 +18,7 @@ from scipy import special
 
 from sottovoce import proportions
 from sottovoce.analytics.estimates import question_for, takes_people
+from sottovoce.analytics.location import KILOMETRES_PER_DEGREE
 from sottovoce.analytics.question import Question
 from sottovoce.domains import Vector
 from sottovoce.randomness import SeededRandomness
@@ -31,7 +34,7 @@ class Mixture:
 
     def draw(self, generator: np.random.Generator, people: int) -> Vector:
         weights = [weight for weight, *_ in (*self.atoms, *self.betas)]
-        part = generator.choice(len(weights), size=people, p=weights)
+        part = np.searchsorted(np.cumsum(weights)[:-1], generator.random(people), side="right")
         values = np.empty(people)
         for number, (_, place) in enumerate(self.atoms):
             values[part == number] = place
@@ -83,6 +86,10 @@ LAWS = (
 )
 
 
+_SIDE_KM = 10.0
+_MAP = {"centre": (0.0, 0.0), "side_km": _SIDE_KM}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """What is measured: a statistic with its options, of so many people."""
@@ -93,10 +100,18 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def question(self, public_seed: int) -> Question:
+        if self.statistic == "location":
+            return question_for("location", **{**_MAP, **self.options})
         options = {"lower": 0.0, "upper": 1.0, **self.options}
         if takes_people(self.statistic):
             options["people"] = self.people
         return question_for(self.statistic, public_seed=public_seed, **options)
+
+    def values(self, generator: np.random.Generator) -> Vector:
+        if self.statistic != "location":
+            return self.law.draw(generator, self.people)
+        kilometres = [_SIDE_KM * (self.law.draw(generator, self.people) - 0.5) for _ in range(2)]
+        return np.column_stack(kilometres)[:, ::-1] / KILOMETRES_PER_DEGREE
 
     def truths(self, asked: Question) -> list[float]:
         """The law's own numbers, in the order of the estimate's."""
@@ -105,6 +120,10 @@ class Case:
                 return [self.law.mean]
             case "variance":
                 return [self.law.variance]
+            case "location":
+                middle = _SIDE_KM * (self.law.mean - 0.5)
+                degrees = middle / KILOMETRES_PER_DEGREE
+                return [middle, middle, degrees, degrees]
             case "quantiles":
                 return [self.law.quantile(q) for q in asked.quantiles]  # type: ignore[attr-defined]
             case _:
@@ -142,8 +161,8 @@ def measured(case: Case, repetitions: int, seed: int = 1) -> list[Covered]:
     hits, widths = np.zeros(len(truths), dtype=np.int64), np.zeros(len(truths))
     noted, names = np.zeros(len(truths), dtype=np.int64), [""] * len(truths)
     for number in seeds:
-        asked = case.question(int(number))
-        values = case.law.draw(generator, case.people)
+        asked = _reseeded(first, int(number))
+        values = case.values(generator)
         codes = asked.answer(values, SeededRandomness(int(number)))
         found = asked.estimate(asked.tally(codes))
         names = [one.label for one in found.numbers]
@@ -164,3 +183,11 @@ def measured(case: Case, repetitions: int, seed: int = 1) -> list[Covered]:
         )
         for name, hit, width, note in zip(names, hits, widths, noted, strict=True)
     ]
+
+
+def _reseeded(asked: Question, public_seed: int) -> Question:
+    """The same question with another public draw, if it has any."""
+    if not hasattr(asked, "public_seed"):
+        return asked
+    again: Question = dataclasses.replace(asked, public_seed=public_seed)  # type: ignore[type-var]
+    return again
