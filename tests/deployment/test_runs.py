@@ -195,7 +195,7 @@ def test_the_example_app_runs_with_flowers_own_command(
 
 def test_the_app_holds_a_spec_and_no_code(running: RunningFederation, tmp_path: Path) -> None:
     text = "name = \"x\"\n\n# ü 'quotes' \"and\" \\ more\nlong = '''\na\n'''\n"
-    order = Order(name="x", spec=text, rounds=3, out=tmp_path / "out", resume=True)
+    order = Order(name="x", task={"spec": text, "resume": True}, rounds=3, out=tmp_path / "out")
     write_app(tmp_path, order, running.federation)
     assert [path.name for path in tmp_path.iterdir()] == ["pyproject.toml"]
     app = tomllib.loads((tmp_path / "pyproject.toml").read_text())["tool"]["flwr"]["app"]

@@ -139,7 +139,10 @@ def start_run(
 ) -> StartedRun:
     """Hand a run to the federation's link."""
     order = Order(
-        name=table["name"], spec=as_toml(table), rounds=table["rounds"], out=out, resume=resume
+        name=table["name"],
+        task={"spec": as_toml(table), "resume": resume},
+        rounds=table["rounds"],
+        out=out,
     )
     return StartedRun(
         running=running, table=table, run_id=submit(order, running.federation), out=out

@@ -25,7 +25,7 @@ from sottovoce.errors import DomainError, ParameterError
 from sottovoce.mechanisms.metric_mvu import MetricMvu
 from sottovoce.randomness import Randomness
 
-_KILOMETRES_PER_DEGREE = 111.195  # of a great circle on a sphere of 6371 km
+KILOMETRES_PER_DEGREE = 111.195  # of a great circle on a sphere of 6371 km
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +53,23 @@ class SquareMap:
 
         The edge is public: that a place lies outside is hidden like any other.
         """
-        north = (np.asarray(latitudes, dtype=np.float64) - self.latitude) * _KILOMETRES_PER_DEGREE
+        north = (np.asarray(latitudes, dtype=np.float64) - self.latitude) * KILOMETRES_PER_DEGREE
         degrees = np.asarray(longitudes, dtype=np.float64) - self.longitude
         degrees = (degrees + 180.0) % 360.0 - 180.0
-        east = degrees * _KILOMETRES_PER_DEGREE * math.cos(math.radians(self.latitude))
+        east = degrees * KILOMETRES_PER_DEGREE * math.cos(math.radians(self.latitude))
         places = np.column_stack((east, north))
         if not np.isfinite(places).all():
             raise DomainError("a latitude or longitude is not a finite number")
         return np.clip(places, self.domain.lower, self.domain.upper)
+
+    def latitude_of(self, north_km: float) -> float:
+        """Degrees of a place so far north of the centre."""
+        return self.latitude + north_km / KILOMETRES_PER_DEGREE
+
+    def longitude_of(self, east_km: float) -> float:
+        """Degrees of a place so far east of the centre, from -180 to 180 or a little beyond."""
+        kilometres = KILOMETRES_PER_DEGREE * math.cos(math.radians(self.latitude))
+        return self.longitude + east_km / kilometres
 
 
 def mechanism_for(
@@ -113,13 +122,22 @@ def density_map(
 ) -> Vector:
     """The share of people in each cell of a cells x cells grid, by maximum likelihood.
 
-    Entry [i, k] is the cell i-th from the west and k-th from the south. Iterations stop when no
-    cell's share moves by more than 1e-6: by then the estimate follows the data, and much longer it
-    would follow its noise.
+    Entry [i, k] is the cell i-th from the west and k-th from the south.
+    """
+    counts = code_counts(codes, mechanism.levels)
+    return density_of_counts(mechanism, counts, cells=cells, max_iterations=max_iterations)
+
+
+def density_of_counts(
+    mechanism: MetricMvu, counts: NDArray[np.int64], *, cells: int, max_iterations: int = 500
+) -> Vector:
+    """The same from how often each pair of codes came.
+
+    Iterations stop when no cell's share moves by more than 1e-6: by then the estimate follows the
+    data, and much longer it would follow its noise.
     """
     parameters.integer("cells", cells, low=1, high=256)
     parameters.integer("max_iterations", max_iterations, low=1, high=10**6)
-    counts = code_counts(codes, mechanism.levels)
     middles = (np.arange(cells) + 0.5) / cells
     law = mechanism.table.channel.at(middles)
     shares = counts / counts.sum()

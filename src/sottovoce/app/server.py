@@ -1,6 +1,7 @@
-"""`sottovoce.app.server:app`, the ServerApp: a spec, a run folder, and the nodes that are there.
+"""`sottovoce.app.server:app`, the ServerApp: a spec or a question, a folder, and nodes.
 
-Its run configuration: `spec` (TOML or JSON), `out` (run folder), `resume`, and `sites`, the file
+Its run configuration: `spec` (TOML or JSON) with `resume`, or `question` (JSON) with `about`,
+`deadline_seconds`, `minimum_sites` and `confidence`; `out`, the folder; and `sites`, the file
 federation.toml of the operator, beside whom the public keys lie; empty where nodes have none.
 """
 
@@ -9,8 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sottovoce.analytics.question import from_json
 from sottovoce.config.loading import parse, parse_text
-from sottovoce.deployment.grid_post import Grid
+from sottovoce.deployment.asking_grid import ask_on_grid
+from sottovoce.deployment.grid_post import Grid, nobody_counts
 from sottovoce.deployment.machines.federation import Federation
 from sottovoce.deployment.machines.link import traffic_of
 from sottovoce.deployment.server import RunConfig, server_app
@@ -20,24 +23,41 @@ from sottovoce.experiments.remote import run_on_grid
 
 def serve(grid: Grid, config: RunConfig) -> None:
     """Run what the configuration says, into its folder."""
-    for key in ("spec", "out"):
+    task = "question" if config.get("question") else "spec"
+    for key in (task, "out"):
         if not config.get(key):
             raise ConfigError(f"the run configuration lacks '{key}'; use 'sottovoce deploy run'")
+    federation = Federation.read(Path(str(config["sites"])).parent) if config.get("sites") else None
+    if task == "question":
+        _ask(grid, config, federation)
+    else:
+        _train(grid, config, federation)
+
+
+def _train(grid: Grid, config: RunConfig, federation: Federation | None) -> None:
     spec = parse(_table(str(config["spec"])), "the run's spec")
     runtime = spec.runtime.model_copy(update={"backend": "flower"})
-    known: dict[str, Any] = {"name_of_key": {}}
-    if config.get("sites"):
-        federation = Federation.read(Path(str(config["sites"])).parent)
-        known = {
-            "name_of_key": federation.sites_by_key(),
-            "traffic": partial(traffic_of, federation),
-        }
     run_on_grid(
         spec.model_copy(update={"runtime": runtime}),
         Path(str(config["out"])),
         grid,
         resume=bool(config.get("resume", False)),
-        **known,
+        name_of_key=federation.sites_by_key() if federation else {},
+        traffic=partial(traffic_of, federation) if federation else nobody_counts,
+    )
+
+
+def _ask(grid: Grid, config: RunConfig, federation: Federation | None) -> None:
+    ask_on_grid(
+        grid,
+        from_json(str(config["question"])),
+        about=str(config.get("about", "")),
+        folder=Path(str(config["out"])),
+        name_of_key=federation.sites_by_key() if federation else {},
+        sites=federation.sites if federation else (),
+        deadline_seconds=float(str(config.get("deadline_seconds", 600.0))),
+        minimum_sites=int(str(config.get("minimum_sites", 1))),
+        confidence=float(str(config.get("confidence", 0.95))),
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.cli import deploy_run
+from sottovoce.cli import deploy_ask, deploy_run
 from sottovoce.cli.output import Json, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
@@ -186,6 +186,7 @@ def _start_in_background(
 
 
 app.command()(deploy_run.run)
+app.command()(deploy_ask.ask)
 
 
 @app.command()

@@ -45,10 +45,9 @@ def run(
     with running_link(federation) as control:
         order = Order(
             name=loaded.name,
-            spec=json.dumps(loaded.plain()),
+            task={"spec": json.dumps(loaded.plain()), "resume": resume},
             rounds=loaded.rounds,
             out=run_folder.path,
-            resume=resume,
         )
         run_id = submit(order, federation)
         typer.echo(f"run {run_id} has begun", err=True)

@@ -18,6 +18,7 @@ from sottovoce.cli import (
     demo,
     deploy,
     doctor,
+    estimate,
     experiment,
     export,
     ledger,
@@ -56,6 +57,7 @@ app.command("plan")(plan.plan)
 app.command("export")(export.export)
 app.command("doctor")(doctor.doctor)
 app.command("completion")(completion.completion)
+app.add_typer(estimate.app, name="estimate")
 app.add_typer(experiment.app, name="experiment")
 app.add_typer(attack.app, name="attack")
 app.add_typer(data.app, name="data")

@@ -1,16 +1,18 @@
-"""What a site makes of Flower's messages: a name, sealed messages, or a refusal. Nothing else."""
+"""What a site makes of Flower's messages: a name, private bits, or a refusal. Nothing else."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
+from sottovoce.deployment.inquiries import TALLY, read_inquiry
 from sottovoce.deployment.node_site import NO_SITE, NoSiteError, site_of
 from sottovoce.deployment.orders import Order, read_order, reply_blobs
 from sottovoce.deployment.records import from_records, to_records
 from sottovoce.deployment.site import Site
+from sottovoce.deployment.site_answers import Values, answer, own_columns
 from sottovoce.errors import (
     BudgetExhaustedError,
     ConfigError,
@@ -25,18 +27,25 @@ _PUBLIC = (PolicyError, BudgetExhaustedError, WireError, ConfigError)
 
 Compute = Callable[[Order, Site], list[bytes]]
 SiteOf = Callable[[Context], Site]
+ColumnsOf = Callable[[Site], Mapping[str, Values]]
 Answer = Callable[[Message, Context], Message]
 
 
 def answering(compute: Compute, site_of: SiteOf = site_of) -> Answer:
     """A site's answers to orders, which `compute` turns into sealed messages."""
 
+    def reply(message: Message, site: Site) -> dict[str, bytes]:
+        return reply_blobs(compute(read_order(from_records(message.content)), site))
+
+    return _guarded(reply, site_of)
+
+
+def _guarded(reply: Callable[[Message, Site], dict[str, bytes]], site_of: SiteOf) -> Answer:
+    """What `reply` says, or a refusal whose reason is public."""
+
     def answer(message: Message, context: Context) -> Message:
         try:
-            order = read_order(from_records(message.content))
-            return Message(
-                to_records(reply_blobs(compute(order, site_of(context)))), reply_to=message
-            )
+            return Message(to_records(reply(message, site_of(context))), reply_to=message)
         except NoSiteError as error:
             _LOG.warning("%s", error)
             return refusal(message, PolicyError(NO_SITE))
@@ -44,32 +53,29 @@ def answering(compute: Compute, site_of: SiteOf = site_of) -> Answer:
             return refusal(message, error)
         except Exception:
             # What went wrong may tell about the data: it stays here.
-            _LOG.exception("a round failed; nothing was sent")
+            _LOG.exception("an answer failed; nothing was sent")
             return refusal(message, SottovoceError("the site failed; see its log"))
 
     return answer
 
 
-def telling_name(site_of: SiteOf = site_of) -> Answer:
-    """Who a node says it is, for federations whose nodes have no keys."""
+def answering_questions(columns_of: ColumnsOf, site_of: SiteOf = site_of) -> Answer:
+    """A site's answers to inquiries; and its name, for federations whose nodes have no keys."""
 
-    def answer(message: Message, context: Context) -> Message:
-        try:
-            return Message(to_records({"name": site_of(context).name.encode()}), reply_to=message)
-        except NoSiteError as error:
-            _LOG.warning("%s", error)
-            return refusal(message, PolicyError(NO_SITE))
-        except _PUBLIC as error:
-            return refusal(message, error)
+    def reply(message: Message, site: Site) -> dict[str, bytes]:
+        blobs = from_records(message.content)
+        if not blobs:
+            return {"name": site.name.encode()}
+        return {TALLY: answer(read_inquiry(blobs), site, columns_of(site))}
 
-    return answer
+    return _guarded(reply, site_of)
 
 
 def client_app(compute: Compute, site_of: SiteOf = site_of) -> ClientApp:
-    """The two answers as a Flower app."""
+    """Answers to orders, and to inquiries about what the site's file names, as a Flower app."""
     app = ClientApp()
     app.train()(answering(compute, site_of))
-    app.query()(telling_name(site_of))
+    app.query()(answering_questions(own_columns, site_of))
     return app
 
 

@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Thread
 
 import httpx
-from flwr.app import Message, MessageType
+from flwr.app import Message
 from flwr.serverapp import Grid as Grid
 
 from sottovoce.deployment.directory import Directory
-from sottovoce.deployment.orders import Order
-from sottovoce.deployment.post import Reply
+from sottovoce.deployment.post import Parcel, Reply
 from sottovoce.deployment.records import from_records, to_records, total_bytes
 from sottovoce.errors import WireError
 
@@ -43,13 +42,13 @@ class GridPost:
     def reachable(self, clients: Sequence[str]) -> frozenset[str]:
         return frozenset(clients) & self._directory.online().keys()
 
-    def send(self, orders: Mapping[str, Order], *, expires_seconds: float) -> int:
+    def send(self, orders: Mapping[str, Parcel], *, expires_seconds: float) -> int:
         nodes = self._directory.known()
         messages = {
             client: Message(
                 content=to_records(order.blobs()),
                 dst_node_id=nodes[client],
-                message_type=MessageType.TRAIN,
+                message_type=order.message_type,
                 group_id=str(order.round),
                 ttl=expires_seconds,
             )

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from sottovoce.errors import WireError
 
@@ -33,6 +33,8 @@ class Order:
     of the `classes` needs to know how many there are. Rounds before `keep_from` will never
     be asked for again. `vectors` are the model and what else goes down, packed as the spec says.
     """
+
+    message_type: ClassVar[str] = "train"
 
     spec: Mapping[str, Any]
     run: str
@@ -69,7 +71,7 @@ def read_order(blobs: Blobs) -> Order:
     names = [f"vector{number}" for number in range(len(blobs) - 1)]
     if set(blobs) != {ORDER, *names}:
         raise WireError("an order has 'order' and vectors, counted from 0")
-    public = _plain(blobs[ORDER])
+    public = strict_json("the order", blobs[ORDER])
     if not isinstance(public, dict) or repr(public.get("version")) != str(VERSION):
         raise WireError(f"this side reads orders of version {VERSION}; install the same version")
     if set(public) != _KEYS:
@@ -78,27 +80,27 @@ def read_order(blobs: Blobs) -> Order:
         if not isinstance(public[key], dict):
             raise WireError(f"'{key}' of an order is a table")
     for key in ("run", "client"):
-        _check_name(key, public[key])
+        check_name(key, public[key])
     for key, low in (("round", 0), ("cohort", 1), ("keep_from", 0)):
-        _check_count(key, public[key], low)
+        check_count(key, public[key], low)
     if public["classes"] is not None:
-        _check_count("classes", public["classes"], 1)
+        check_count("classes", public["classes"], 1)
     del public["version"]
     return Order(vectors=tuple(blobs[name] for name in names), **public)
 
 
-def _plain(text: bytes) -> object:
+def strict_json(what: str, text: bytes) -> object:
     """What JSON says, if it is JSON in the strict sense and no deeper than a spec can be."""
     try:
         found = json.loads(text.decode(), parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError):
-        raise WireError("the order is not valid JSON") from None
+        raise WireError(f"{what} is not valid JSON") from None
     level = [found]
     for _ in range(_MOST_NESTED):
         level = [inner for outer in level for inner in _inside(outer)]
         if not level:
             return found
-    raise WireError(f"the order is nested more than {_MOST_NESTED} deep")
+    raise WireError(f"{what} is nested more than {_MOST_NESTED} deep")
 
 
 def _finite(text: str) -> float:
@@ -114,12 +116,12 @@ def _inside(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _check_count(key: str, value: object, low: int) -> None:
-    if type(value) is not int or not low <= value <= _LARGEST:
-        raise WireError(f"'{key}' of an order is a whole number from {low} to {_LARGEST}")
+def check_count(key: str, value: object, low: int, high: int = _LARGEST) -> None:
+    if type(value) is not int or not low <= value <= high:
+        raise WireError(f"'{key}' of an order is a whole number from {low} to {high}")
 
 
-def _check_name(key: str, value: object) -> None:
+def check_name(key: str, value: object) -> None:
     """Names go into ledgers and logs: text that can be written, on one line."""
     if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_NAME or not value.isprintable():
         raise WireError(f"'{key}' of an order is a printable name of 1 to {_LONGEST_NAME} letters")

@@ -2,9 +2,23 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol, TypeVar
 
-from sottovoce.deployment.orders import Blobs, Order
+from sottovoce.deployment.orders import Blobs
+
+
+class Parcel(Protocol):
+    """What one client is sent: bytes, as a message of this type of Flower's, in this round."""
+
+    message_type: ClassVar[str]
+
+    @property
+    def round(self) -> int: ...
+
+    def blobs(self) -> dict[str, bytes]: ...
+
+
+P = TypeVar("P", bound=Parcel, contravariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,14 +31,14 @@ class Reply:
     total_bytes: int = 0
 
 
-class Post(Protocol):
-    """Carries orders to clients by name, and replies back; trusts no reply."""
+class Post(Protocol[P]):
+    """Carries parcels to clients by name, and replies back; trusts no reply."""
 
     def reachable(self, clients: Sequence[str]) -> frozenset[str]:
         """Which of these can be asked now."""
         ...
 
-    def send(self, orders: Mapping[str, Order], *, expires_seconds: float) -> int:
+    def send(self, orders: Mapping[str, P], *, expires_seconds: float) -> int:
         """Ask; replies to earlier orders are no longer collected. The bytes that were sent."""
         ...
 

@@ -61,7 +61,7 @@ class RemoteRounds(ChargedRounds):
     spec: dict[str, Any]
     classes: int | None
     downlink: DownlinkFormat
-    post: Post
+    post: Post[Order]
     patience: Patience
     clock: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep

@@ -1,6 +1,7 @@
 """One site: its file, its ledger, and the only way by which anything leaves it.
 
-site.toml       name, [policy], [link], and [data] if its records are its own
+site.toml       name, [policy], [link], [data] if its records are its own, and [columns] if it
+                answers questions about its people
 ledger.sqlite   beside it: everything that was ever charged, over all runs
 """
 
@@ -29,7 +30,8 @@ _LOG = logging.getLogger("sottovoce")
 SITE_FILE = "site.toml"
 LEDGER_NAME = "ledger.sqlite"
 _DATA_KEYS = ("dataset", "csv", "classes")
-_TABLES = ("name", "policy", "link", "data", "factories", "app", "longest_seconds")
+_COLUMN_KEYS, _PLACE_KEYS = ("csv", "column"), ("csv", "latitude", "longitude")
+_TABLES = ("name", "policy", "link", "data", "columns", "factories", "app", "longest_seconds")
 
 
 class Rules(Protocol):
@@ -65,10 +67,19 @@ class OwnRecords:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnColumn:
+    """What a question may be about: a column of the site's own table, or two that are a place."""
+
+    csv: Path
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """Who answers: under this name, within this policy, on the account of this ledger.
 
     `records` are the site's own; None where the spec's own data are shared out.
+    `columns` are what questions about its people may be about, by the names that they use.
     `factories` are the functions that a spec may name to make a model ("package.module:function").
     An order that takes more than `longest_seconds` is given up.
     `app` is a Flower ClientApp ("package.module:app") that the site has installed, for runs whose
@@ -79,6 +90,7 @@ class Site:
     policy: Rules
     ledger: Path
     records: OwnRecords | None = None
+    columns: Mapping[str, OwnColumn] = field(default_factory=dict)
     factories: tuple[str, ...] = ()
     app: str | None = None
     longest_seconds: float = 3600.0
@@ -107,7 +119,7 @@ class Site:
         terms = Terms.of(asked.plan, asked.part, cohort=asked.cohort, grade=randomness.grade)
         self.check_terms(asked.part.client, terms)
         with Ledger(self.ledger) as ledger:
-            self._permit(ledger, _dues(asked, ledger, randomness))
+            self.permit(ledger, _dues(asked, ledger, randomness))
             requests = [
                 Request(part=asked.part, uplink=uplink, values=_finite(values))
                 for uplink, values in enumerate(train())
@@ -119,7 +131,7 @@ class Site:
                 requests,
                 ledger,
                 randomness,
-                permit=lambda dues: self._permit(ledger, dues),
+                permit=lambda dues: self.permit(ledger, dues),
             )
             ledger.discard_messages(asked.plan.run, before_round=keep_from)
         messages = []
@@ -129,7 +141,8 @@ class Site:
             messages.append(outcome.message)
         return messages
 
-    def _permit(self, ledger: Ledger, dues: Sequence[Due]) -> None:
+    def permit(self, ledger: Ledger, dues: Sequence[Due]) -> None:
+        """Refuse what costs more than a round may, or than is left of the site's account."""
         # Under a new name it is the same site: the whole ledger is its account.
         history = ledger.everything(dues[0].release.unit) if dues else []
         self.policy.check_spending(history, dues)
@@ -190,6 +203,7 @@ def _site(table: dict[str, Any], path: Path) -> Site:
         policy=policy.from_table(limits),
         ledger=path.parent / LEDGER_NAME,
         records=None if data is None else _records(data),
+        columns=_columns(table.get("columns", {}), path.parent),
         factories=tuple(factories),
         app=app,
         longest_seconds=longest,
@@ -215,3 +229,25 @@ def _records(table: object) -> OwnRecords:
     if classes is not None:
         parameters.integer("[data] classes", classes, low=2, high=2**31)
     return OwnRecords(dataset=dataset, csv=csv, classes=classes)
+
+
+def _columns(table: object, folder: Path) -> dict[str, OwnColumn]:
+    """[columns.age] csv = "people.csv", column = "age" (a place: latitude and longitude)."""
+    if not isinstance(table, dict):
+        raise PolicyError("[columns] must be a table of tables")
+    return {name: _column(name, given, folder) for name, given in table.items()}
+
+
+def _column(name: str, given: object, folder: Path) -> OwnColumn:
+    where = f"[columns.{name}]"
+    if not isinstance(given, dict):
+        raise PolicyError(f"{where} must be a table with 'csv' and 'column'")
+    keys = _PLACE_KEYS if "latitude" in given or "longitude" in given else _COLUMN_KEYS
+    for key in given:
+        if key not in keys:
+            raise UnknownNameError.among(f"key of {where}", key, keys)
+    for key in keys:
+        if not isinstance(given.get(key), str) or not given[key]:
+            raise PolicyError(f"{where} needs '{key}', some text, got {given.get(key)!r}")
+    csv = Path(given["csv"])
+    return OwnColumn(csv=folder / csv, columns=tuple(given[key] for key in keys[1:]))

@@ -29,14 +29,18 @@ def bitwise(epsilon: float, bits: int) -> Channel:
 
 
 def generalised(epsilon: float, bits: int) -> Channel:
-    """The dithered input kept with odds e^eps to 1 against each other level.
+    """The dithered input kept with odds e^eps to 1 against each other of the 2^bits levels."""
+    return k_ary(epsilon, 1 << bits)
+
+
+def k_ary(epsilon: float, levels: int) -> Channel:
+    """A level kept with odds e^eps to 1 against each other level.
 
     With B levels, P_ii = e^eps/(B + e^eps - 1), else 1/(B + e^eps - 1). Row i has mean
     ((e^eps - 1) a_i + sum_j a_j)/(B + e^eps - 1), which is i/(B - 1) for
 
         a_i = 1/2 + (i/(B - 1) - 1/2) (B + e^eps - 1)/(e^eps - 1)
     """
-    levels = 1 << bits
     total = levels + math.expm1(epsilon)
     rows = np.full((levels, levels), 1.0 / total)
     np.fill_diagonal(rows, math.exp(epsilon) / total)

@@ -8,6 +8,7 @@ from sottovoce.channels.channel import Central
 from sottovoce.config.spec import RunSpec
 from sottovoce.deployment.directory import AskedDirectory, KeyedDirectory, wait_for_all
 from sottovoce.deployment.grid_post import CountTraffic, Grid, GridPost, nobody_counts
+from sottovoce.deployment.orders import Order
 from sottovoce.deployment.post import Post
 from sottovoce.deployment.remote_rounds import Patience, RemoteRounds
 from sottovoce.deployment.simulated import simulate
@@ -60,7 +61,7 @@ def run_in_flower_simulation(
     )
 
 
-def _rounds_over(post: Post, assembly: Assembly, books: Books) -> RemoteRounds:
+def _rounds_over(post: Post[Order], assembly: Assembly, books: Books) -> RemoteRounds:
     """The rounds of a run whose clients a `post` reaches."""
     spec = assembly.spec
     assert isinstance(books, Ledger)  # messages are stored

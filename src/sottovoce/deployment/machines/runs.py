@@ -1,8 +1,9 @@
-"""A run over a federation: a Flower app that holds a spec and no code, handed to the link."""
+"""A run over a federation: a Flower app that holds a spec, or a question, and no code."""
 
 import json
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,21 +23,22 @@ _CLIENT_APP = "sottovoce.app.client:app"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What a run shall do, and where on the link's machine its folder is."""
+    """What a run shall do, and where on the link's machine its folder is.
+
+    `task` is the part of its configuration that says so: a spec, or a question.
+    """
 
     name: str
-    spec: str
+    task: Mapping[str, str | bool | float]
     rounds: int
     out: Path
-    resume: bool
 
 
 def write_app(folder: Path, order: Order, federation: Federation) -> None:
     """The Flower app for an order: what `flwr run` takes."""
     config = {
-        "spec": order.spec,
+        **order.task,
         "out": str(order.out),
-        "resume": order.resume,
         "sites": str(federation.folder / FILE_NAME),
     }
     lines = [

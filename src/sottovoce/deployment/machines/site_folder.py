@@ -1,6 +1,6 @@
 """A site's folder: its key, its policy, and how it reaches the link.
 
-site.toml        name, [link], [policy], [data]; the site's own, nobody else writes it
+site.toml        name, [link], [policy], [data], [columns]; the site's own, nobody else writes it
 node.key         the site's private key, which never leaves it
 node.pub         the public key, for the operator
 ca.crt           the operator's authority
@@ -24,7 +24,7 @@ from sottovoce.ledger.ledger import Ledger
 FILE_NAME = "site.toml"
 _KEYS = {
     **{"name": str, "app": str, "factories": list, "longest_seconds": float},
-    **{"link": dict, "policy": dict, "data": dict},
+    **{"link": dict, "policy": dict, "data": dict, "columns": dict},
 }
 _POLICY_KEYS = [
     "mechanisms",
@@ -172,6 +172,11 @@ private_key = "node.key"
 # [data.csv]                      # as the runs' specs have it
 # label_columns = ["outcome"]
 # classes = ["ill", "well"]
+
+# What questions about the site's people may be about ('sottovoce deploy ask').
+# [columns.age]
+# csv = "/srv/records.csv"
+# column = "age"
 """
 
 _OPEN_POLICY = """\

@@ -1,0 +1,47 @@
+"""Who is asked what: a public draw from the question's seed and the person's number.
+
+Person i gets a 64-bit word by SplitMix64, mix(key + (i + 1) * 0x9E3779B97F4A7C15), where the key
+is a digest of the question's seed and the name of the draw. Anybody can work it out again, and it
+never depends on a value: so the code that comes back is all that a person tells.
+
+Reference: Steele, Lea and Flood 2014 (SplitMix64).
+"""
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce import parameters
+
+MAX_SEED = 2**63 - 1
+MAX_PEOPLE = 2**48
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_HALF_WORD = np.uint64(32)
+
+
+def check_seed(seed: int) -> int:
+    return parameters.integer("seed", seed, low=0, high=MAX_SEED)
+
+
+def assigned(seed: int, draw: str, first: int, count: int, choices: int) -> NDArray[np.int64]:
+    """What persons first, first + 1, ... get of 0 ... choices - 1, each as likely as the others.
+
+    To within choices/2^32 of it; exactly where `choices` is a power of two.
+    """
+    parameters.integer("choices", choices, low=1, high=2**31)
+    top = _words(seed, draw, first, count) >> _HALF_WORD
+    return ((top * np.uint64(choices)) >> _HALF_WORD).astype(np.int64)
+
+
+def _words(seed: int, draw: str, first: int, count: int) -> NDArray[np.uint64]:
+    parameters.integer("first", first, low=0, high=MAX_PEOPLE)
+    parameters.integer("count", count, low=0, high=MAX_PEOPLE)
+    text = f"{check_seed(seed)}:{draw}".encode()
+    key = np.uint64(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little"))
+    numbers = np.arange(first + 1, first + 1 + count, dtype=np.uint64)
+    mixed = key + numbers * _GOLDEN  # arrays wrap around modulo 2^64
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * _FIRST
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * _SECOND
+    return np.asarray(mixed ^ (mixed >> np.uint64(31)))

@@ -1,0 +1,69 @@
+"""A distribution function on 2^L cells from Haar coefficients.
+
+Node j of level l, 0 <= l < L, is the interval [j, j + 1]/2^l of [0, 1]; its coefficient theta_lj is
+the mass of its left half less that of its right one. Of a uniform law all are 0, and each adds its
+half to the left half's mass and takes it from the right one's, spread evenly:
+
+    F(t) = t + sum_l c_l(t) theta_l,node(t)      c_l(t) = min(u, 1 - u), u the place in the node
+
+at the edges t of the cells, exactly. Reference: Cormode, Kulkarni and Srivastava 2019, section 4.4.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.domains import Vector
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EstimatedCdf:
+    """An unbiased estimate of F at even edges of [0, 1], and its covariance: 0 at both ends.
+
+    `is_rough` where the noise of neighbouring edges differs by as much as it is itself.
+    """
+
+    values: Vector
+    covariance: Vector
+    is_rough: bool
+
+
+def nodes(cells: Integers, levels: Integers, depth: int) -> Integers:
+    """The node of each cell at its level."""
+    return cells >> (depth - levels)
+
+
+def is_right(cells: Integers, levels: Integers, depth: int) -> Integers:
+    """1 where the cell lies in the right half of its node, else 0."""
+    return (cells >> (depth - 1 - levels)) & 1
+
+
+@lru_cache(maxsize=16)
+def overlaps(depth: int, level: int) -> Vector:
+    """c_l at each edge (rows) for each node of the level (columns)."""
+    edges = np.linspace(0.0, 1.0, (1 << depth) + 1)
+    places = edges[:, None] * (1 << level) - np.arange(1 << level)
+    found = np.maximum(np.minimum(places, 1.0 - places), 0.0)
+    found.flags.writeable = False
+    return found
+
+
+def cdf_of(coefficients: list[Vector], people: list[int], magnitude: float) -> EstimatedCdf:
+    """F from each level's estimated coefficients.
+
+    Each of the level's n_l `people` contributes +-c, the `magnitude`, to every coefficient, so
+    the covariance is (c^2 I - theta theta')/n_l.
+    """
+    depth = len(coefficients)
+    values = np.linspace(0.0, 1.0, (1 << depth) + 1)
+    covariance = np.zeros((len(values), len(values)))
+    for level, (theta, asked) in enumerate(zip(coefficients, people, strict=True)):
+        shape = overlaps(depth, level)
+        part = shape @ theta
+        values = values + part
+        covariance += (magnitude**2 * (shape @ shape.T) - np.outer(part, part)) / asked
+    return EstimatedCdf(values=values, covariance=covariance, is_rough=True)

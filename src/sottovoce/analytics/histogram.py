@@ -1,0 +1,309 @@
+"""How people are spread over bins or categories, from one code a person.
+
+Two mechanisms. In both a code *supports* some categories, each person's own one with probability
+a, any other with probability b < a; the supports of category k are then binomial with probability
+b + s_k (a - b), s_k its share, and s_k is estimated by (supports/n - b)/(a - b).
+
+    randomised_response   k-ary: a code supports itself. a = e^eps/(e^eps + K - 1),
+                          b = 1/(e^eps + K - 1); log2 K bits.
+    hadamard_response     one bit. A public draw gives each person a row r >= 1 of a Hadamard matrix
+                          of order M >= K; she sends the sign H[r, own category] through binary
+                          randomised response with p = e^eps/(e^eps + 1). A sign supports those k
+                          with H[r, k] equal to it. a = p; averaged over the M - 1 rows two columns
+                          agree with probability (M/2 - 1)/(M - 1), so b = 1/2 - (p - 1/2)/(M - 1).
+
+Intervals are Wilson's (score) for the binomial, mapped to shares, and accepted within [0, 1] as
+`intervals` says; each is for its own bin. The simultaneous ones hold for all bins together
+(Bonferroni).
+
+Reference: Kairouz, Bonawitz and Ramage 2016; Acharya, Sun and Zhang 2019 (Hadamard response);
+Wilson 1927.
+"""
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sottovoce import parameters
+from sottovoce.analytics import hadamard, intervals
+from sottovoce.analytics.assignment import assigned, check_seed
+from sottovoce.analytics.category_channel import CategoryChannel
+from sottovoce.analytics.question import check_people, finished, question
+from sottovoce.analytics.result import Estimate, Number
+from sottovoce.analytics.tallies import CodeCounts, Tally
+from sottovoce.analytics.values import numbers, words
+from sottovoce.design.store import table_epsilon
+from sottovoce.domains import Box, Vector
+from sottovoce.errors import ParameterError, UnknownNameError
+from sottovoce.kernels.table import MAX_LEVELS
+from sottovoce.mechanisms.mechanism import Codes, LevelCodes, Sampling
+from sottovoce.privacy.events import PrivacyEvent
+from sottovoce.randomness import Randomness
+
+AUTO, K_ARY, HADAMARD = "auto", "randomised_response", "hadamard_response"
+MECHANISMS = (K_ARY, HADAMARD)
+MAX_BINS = 4096
+OTHER = "other"
+_LEAST_NOISE = 10.0  # answers that noise is expected to move into a bin
+_RARE_NOISE = (
+    "noise moves fewer than 10 answers into a bin, so a small share's covers more often than "
+    "stated, or a little less"
+)
+
+
+@question
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramQuestion:
+    """Everybody's bin of [lower, upper], cut into `bins` equal ones, or category of a public list.
+
+    With `categories` there are no bounds and no bins; whatever is not in the list is "other".
+    """
+
+    kind: ClassVar[str] = "histogram"
+    least_people: ClassVar[int] = 100
+
+    lower: float | None
+    upper: float | None
+    bins: int | None
+    categories: tuple[str, ...] | None
+    epsilon: float
+    mechanism: str
+    public_seed: int
+
+    def __post_init__(self) -> None:
+        check_seed(self.public_seed)
+        table_epsilon(self.epsilon)
+        _check_kinds(self.lower, self.upper, self.bins, self.categories)
+        if self.mechanism not in MECHANISMS:
+            raise UnknownNameError.among("mechanism for a histogram", self.mechanism, MECHANISMS)
+        if self.mechanism == K_ARY and self.num_bins > MAX_LEVELS:
+            raise ParameterError(
+                f"'{K_ARY}' takes at most {MAX_LEVELS} bins, got {self.num_bins}; take '{HADAMARD}'"
+            )
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        epsilon: float,
+        public_seed: int,
+        lower: float | None = None,
+        upper: float | None = None,
+        bins: int | None = None,
+        categories: Any = None,
+        bits: int | None = None,
+        mechanism: str = AUTO,
+    ) -> "HistogramQuestion":
+        """The question with every choice made: 'auto' has the least variance within `bits`."""
+        names = None if categories is None else tuple(str(name) for name in categories)
+        if names is None and bins is None:
+            bins = 10
+        table_epsilon(epsilon)
+        num = _check_kinds(lower, upper, bins, names)
+        chosen = _chosen(mechanism, epsilon, num, bits)
+        return cls(
+            lower=None if lower is None else float(lower),
+            upper=None if upper is None else float(upper),
+            bins=bins,
+            categories=names,
+            epsilon=float(epsilon),
+            mechanism=chosen,
+            public_seed=public_seed,
+        )
+
+    @property
+    def num_bins(self) -> int:
+        return _check_kinds(self.lower, self.upper, self.bins, self.categories)
+
+    @property
+    def order(self) -> int:
+        """Of the Hadamard matrix."""
+        return hadamard.order_for(self.num_bins)
+
+    @property
+    def channel(self) -> CategoryChannel:
+        levels = 2 if self.mechanism == HADAMARD else self.num_bins
+        return CategoryChannel(epsilon=self.epsilon, levels=levels)
+
+    @property
+    def support(self) -> tuple[float, float]:
+        """(a, b): of a person's own category, and of any other one."""
+        channel = self.channel
+        if self.mechanism == K_ARY:
+            return channel.kept, channel.other
+        return channel.kept, 0.5 - (channel.kept - 0.5) / (self.order - 1)
+
+    @property
+    def event(self) -> PrivacyEvent:
+        return self.channel.event
+
+    @property
+    def mechanism_kind(self) -> str:
+        """The registered mechanism whose law the codes follow; a site's policy names it."""
+        return "generalized_rr"
+
+    @property
+    def sampling(self) -> Sampling:
+        return "exact"
+
+    @property
+    def code_format(self) -> LevelCodes:
+        return self.channel.code_format
+
+    @property
+    def digest(self) -> str:
+        return self.channel.table.digest
+
+    def labels(self) -> list[str]:
+        if self.categories is not None:
+            return [*self.categories, OTHER]
+        edges = self.edges()
+        inner = [f"[{a:g}, {b:g})" for a, b in itertools.pairwise(edges[:-1])]
+        return [*inner, f"[{edges[-2]:g}, {edges[-1]:g}]"]
+
+    def edges(self) -> list[float]:
+        """Of the bins."""
+        assert self.lower is not None
+        assert self.upper is not None
+        return [float(edge) for edge in np.linspace(self.lower, self.upper, self.num_bins + 1)]
+
+    def indices(self, values: ArrayLike) -> NDArray[np.int64]:
+        """Everybody's bin; values outside the interval are moved to its nearer end."""
+        if self.categories is not None:
+            places = {name: place for place, name in enumerate(self.categories)}
+            other = len(self.categories)
+            found = [places.get(word, other) for word in words(values)]
+            return np.array(found, dtype=np.int64)
+        assert self.lower is not None
+        assert self.upper is not None
+        share = (numbers(values) - self.lower) / (self.upper - self.lower)
+        # Clipped before it becomes an integer: a huge float would wrap around.
+        return np.clip(np.floor(share * self.num_bins), 0, self.num_bins - 1).astype(np.int64)
+
+    def answer(self, values: ArrayLike, randomness: Randomness, first: int = 0) -> Codes:
+        own = self.indices(values)
+        if self.mechanism == HADAMARD:
+            own = hadamard.is_negative(self._rows(first, len(own)), own)
+        return self.channel.answer(own, randomness.stream("histogram", first))
+
+    def tally(self, codes: Codes, first: int = 0) -> Tally:
+        if self.mechanism == K_ARY:
+            return CodeCounts.of(codes, self.num_bins)
+        return CodeCounts.of(codes, 2, self._rows(first, len(codes)), self.order)
+
+    def _rows(self, first: int, count: int) -> NDArray[np.int64]:
+        return 1 + assigned(self.public_seed, "row", first, count, self.order - 1)
+
+    def supports(self, tally: Tally) -> Vector:
+        """How many codes support each category."""
+        assert isinstance(tally, CodeCounts)
+        if self.mechanism == K_ARY:
+            return np.asarray(tally.counts[0], dtype=np.float64)
+        signs = (tally.counts[:, 0] - tally.counts[:, 1]).astype(np.float64)
+        return np.asarray((tally.people + hadamard.transform(signs)[: self.num_bins]) / 2.0)
+
+    def estimate(self, tally: Tally, confidence: float = 0.95) -> Estimate:
+        intervals.check_confidence(confidence)
+        people = tally.people
+        check_people(people)
+        a, b = self.support
+        shares = (self.supports(tally) / people - b) / (a - b)
+
+        def stddev(share: Vector) -> Vector:
+            p = b + share * (a - b)
+            return np.asarray(np.sqrt(p * (1.0 - p) / people) / (a - b))
+
+        def accepted(level: float) -> list[tuple[float, float] | None]:
+            if people < self.least_people:
+                return [None] * len(shares)
+            low, high = intervals.within(shares, stddev, 0.0, 1.0, level)
+            return [(float(x), float(y)) for x, y in zip(low, high, strict=True)]
+
+        labels = self.labels()
+        together = 1.0 - (1.0 - confidence) / len(labels)
+        rows = zip(labels, shares, accepted(confidence), strict=True)
+        rare = people * min(b, 1.0 - a) < _LEAST_NOISE
+        caveat = _RARE_NOISE if rare else None
+        numbers_ = tuple(
+            Number(label=name, estimate=float(share), interval=ends, caveat=caveat)
+            for name, share, ends in rows
+        )
+        details: dict[str, Any] = {
+            "share": [float(share) for share in projected(shares)],
+            "simultaneous_interval": accepted(together),
+        }
+        if self.categories is None:
+            details["edges"] = self.edges()
+        return finished(
+            self,
+            numbers_,
+            people=people,
+            confidence=confidence,
+            mechanism=self.mechanism,
+            notes=(
+                "each interval is for its own bin; 'simultaneous_interval' holds for all together",
+                "estimates are unbiased and may lie below 0; 'share' is the nearest distribution",
+            ),
+            details=details,
+        )
+
+
+def projected(shares: Vector) -> Vector:
+    """The nearest point of the simplex (Duchi, Shalev-Shwartz, Singer and Chandra 2008)."""
+    ordered = np.sort(shares)[::-1]
+    excess = (np.cumsum(ordered) - 1.0) / np.arange(1, len(shares) + 1)
+    last = int(np.flatnonzero(ordered > excess)[-1])
+    return np.asarray(np.maximum(shares - excess[last], 0.0))
+
+
+def _check_kinds(
+    lower: float | None, upper: float | None, bins: int | None, names: tuple[str, ...] | None
+) -> int:
+    """Bounds and bins, or categories: the number of bins."""
+    if names is None:
+        if lower is None or upper is None:
+            raise ParameterError("a histogram needs lower and upper, or a list of categories")
+        Box(dimension=1, lower=lower, upper=upper)
+        return parameters.integer("bins", bins or 0, low=2, high=MAX_BINS)
+    if lower is not None or upper is not None or bins is not None:
+        raise ParameterError("categories have no bounds and no bins; give either")
+    if not all(isinstance(name, str) and name for name in names):
+        raise ParameterError(f"categories must be words that are not empty, got {list(names)!r}")
+    if len(set(names)) < len(names) or OTHER in names:
+        raise ParameterError(
+            f"categories must differ, and none may be '{OTHER}', which is for all that are not "
+            f"listed; got {', '.join(names)}"
+        )
+    parameters.integer("number of categories", len(names), low=1, high=MAX_BINS - 1)
+    return len(names) + 1
+
+
+def _chosen(mechanism: str, epsilon: float, num: int, bits: int | None) -> str:
+    """The mechanism of least variance at an even share, among those within `bits` [any]."""
+    if mechanism not in (AUTO, *MECHANISMS):
+        raise UnknownNameError.among("mechanism for a histogram", mechanism, (AUTO, *MECHANISMS))
+    most = 8 if bits is None else parameters.integer("bits", bits, low=1, high=32)
+    needed = (num - 1).bit_length()
+    if mechanism == K_ARY and needed > most:
+        raise ParameterError(
+            f"'{K_ARY}' over {num} bins takes {needed} bits, and {most} are allowed; take "
+            f"'{HADAMARD}', which sends one"
+        )
+    if mechanism != AUTO:
+        return mechanism
+    if num > MAX_LEVELS or needed > most:
+        return HADAMARD
+    odds = math.exp(epsilon)
+
+    def variance(a: float, b: float) -> float:
+        p = b + (a - b) / num
+        return p * (1.0 - p) / (a - b) ** 2
+
+    kept = odds / (odds + 1.0)
+    one_bit = variance(kept, 0.5 - (kept - 0.5) / (hadamard.order_for(num) - 1))
+    k_ary = variance(odds / (odds + num - 1), 1.0 / (odds + num - 1))
+    return K_ARY if k_ary <= one_bit else HADAMARD

@@ -1,0 +1,272 @@
+"""Quantiles of a number that everybody holds, from one code a person.
+
+[lower, upper] is cut into 2^L cells. Two mechanisms:
+
+    haar_hadamard         one bit. A public draw gives each person a level l < L and a row r of the
+                          Hadamard matrix of order 2^l; she sends H[r, j] for the node j of that
+                          level that she lies in, its sign turned in the right half, through binary
+                          randomised response. With p = e^eps/(e^eps + 1), c = 1/(2p - 1) and the
+                          level's n_l people, theta_lj is estimated by the mean of
+                          c H[r, j] sign, of variance (c^2 - theta^2)/n_l, and F follows (`haar`).
+    randomised_response   k-ary over the cells, L bits: better for a large epsilon.
+                          F^(e) = (share of codes below e - k b)/(a - b) after k cells.
+
+Quantiles and their intervals follow from F^ and its covariance (`inversion`). Values are only told
+to their cell, so no interval is finer than one.
+
+Reference: Cormode, Kulkarni and Srivastava 2019 (HaarHRR); Kairouz, Bonawitz and Ramage 2016.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sottovoce import parameters
+from sottovoce.analytics import haar, hadamard, intervals
+from sottovoce.analytics.assignment import assigned, check_seed
+from sottovoce.analytics.category_channel import CategoryChannel
+from sottovoce.analytics.haar import EstimatedCdf
+from sottovoce.analytics.inversion import Inversion
+from sottovoce.analytics.question import check_people, finished, question
+from sottovoce.analytics.result import Estimate, Number
+from sottovoce.analytics.tallies import CodeCounts, Tally
+from sottovoce.analytics.values import numbers
+from sottovoce.design.store import table_epsilon
+from sottovoce.domains import Box
+from sottovoce.errors import ParameterError, UnknownNameError
+from sottovoce.mechanisms.mechanism import Codes, LevelCodes, Sampling
+from sottovoce.privacy.events import PrivacyEvent
+from sottovoce.randomness import Randomness
+
+AUTO, HAAR, K_ARY = "auto", "haar_hadamard", "randomised_response"
+MECHANISMS = (HAAR, K_ARY)
+LEAST_DEPTH, MOST_DEPTH, MOST_K_ARY_DEPTH = 4, 10, 8
+# Beyond, an interval would span a fifth of all people to either side, and atoms of that size are
+# taken for noise.
+LARGEST_STDDEV = 0.1
+_CELLS_PER_STDDEV = 3.0
+_GUESSED_PEOPLE = 10_000
+_COARSE = (
+    "many people hold nearly one value, so it is no finer than the cells and covers more often "
+    "than stated"
+)
+
+
+@question
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantilesQuestion:
+    """Everybody's cell of [lower, upper], of 2^depth; `quantiles` are levels in (0, 1)."""
+
+    kind: ClassVar[str] = "quantiles"
+    least_people: ClassVar[int] = 100
+
+    lower: float
+    upper: float
+    quantiles: tuple[float, ...]
+    depth: int
+    epsilon: float
+    mechanism: str
+    public_seed: int
+
+    def __post_init__(self) -> None:
+        Box(dimension=1, lower=self.lower, upper=self.upper)
+        check_seed(self.public_seed)
+        table_epsilon(self.epsilon)
+        if not self.quantiles:
+            raise ParameterError("quantiles needs at least one level, such as 0.5")
+        for level in self.quantiles:
+            parameters.inner_fraction("a quantile's level", level)
+        if self.mechanism not in MECHANISMS:
+            raise UnknownNameError.among("mechanism for quantiles", self.mechanism, MECHANISMS)
+        most = MOST_DEPTH if self.mechanism == HAAR else MOST_K_ARY_DEPTH
+        parameters.integer("depth", self.depth, low=1, high=most)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        lower: float,
+        upper: float,
+        epsilon: float,
+        public_seed: int,
+        quantiles: Sequence[float] = (0.25, 0.5, 0.75),
+        bits: int | None = None,
+        mechanism: str = AUTO,
+        depth: int | None = None,
+        people: int | None = None,
+    ) -> "QuantilesQuestion":
+        """The question with every choice made: least variance within `bits`, cells by the noise.
+
+        `people` is how many will answer, roughly [10,000]: more of them see finer cells.
+        """
+        table_epsilon(epsilon)
+        chosen, cells_depth = _chosen(mechanism, epsilon, bits, depth, people or _GUESSED_PEOPLE)
+        return cls(
+            lower=float(lower),
+            upper=float(upper),
+            quantiles=tuple(float(level) for level in quantiles),
+            depth=cells_depth,
+            epsilon=float(epsilon),
+            mechanism=chosen,
+            public_seed=public_seed,
+        )
+
+    @property
+    def cells(self) -> int:
+        return 1 << self.depth
+
+    @property
+    def channel(self) -> CategoryChannel:
+        levels = 2 if self.mechanism == HAAR else self.cells
+        return CategoryChannel(epsilon=self.epsilon, levels=levels)
+
+    @property
+    def event(self) -> PrivacyEvent:
+        return self.channel.event
+
+    @property
+    def mechanism_kind(self) -> str:
+        """The registered mechanism whose law the codes follow; a site's policy names it."""
+        return "generalized_rr"
+
+    @property
+    def sampling(self) -> Sampling:
+        return "exact"
+
+    @property
+    def code_format(self) -> LevelCodes:
+        return self.channel.code_format
+
+    @property
+    def digest(self) -> str:
+        return self.channel.table.digest
+
+    def indices(self, values: ArrayLike) -> NDArray[np.int64]:
+        """Everybody's cell; values outside the interval are moved to its nearer end."""
+        share = (numbers(values) - self.lower) / (self.upper - self.lower)
+        return np.clip(np.floor(share * self.cells), 0, self.cells - 1).astype(np.int64)
+
+    def answer(self, values: ArrayLike, randomness: Randomness, first: int = 0) -> Codes:
+        sent = self.indices(values)
+        if self.mechanism == HAAR:
+            levels, rows = self._asked(first, len(sent))
+            negative = hadamard.is_negative(rows, haar.nodes(sent, levels, self.depth))
+            sent = negative ^ haar.is_right(sent, levels, self.depth)
+        return self.channel.answer(sent, randomness.stream("quantiles", first))
+
+    def tally(self, codes: Codes, first: int = 0) -> Tally:
+        if self.mechanism == K_ARY:
+            return CodeCounts.of(codes, self.cells)
+        levels, rows = self._asked(first, len(codes))
+        return CodeCounts.of(codes, 2, (1 << levels) - 1 + rows, self.cells - 1)
+
+    def _asked(self, first: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Each person's level, and row of that level's matrix."""
+        levels = assigned(self.public_seed, "level", first, count, self.depth)
+        rows = assigned(self.public_seed, "row", first, count, 1 << self.depth)
+        return levels, rows & ((1 << levels) - 1)
+
+    def cdf(self, tally: Tally) -> EstimatedCdf:
+        """F at the edges of the cells, unbiased, as if [lower, upper] were [0, 1]."""
+        assert isinstance(tally, CodeCounts)
+        return self._haar(tally) if self.mechanism == HAAR else self._k_ary(tally)
+
+    def _haar(self, tally: CodeCounts) -> EstimatedCdf:
+        magnitude = 1.0 / (2.0 * self.channel.kept - 1.0)
+        coefficients, people = [], []
+        for level in range(self.depth):
+            size = 1 << level
+            counts = tally.counts[size - 1 : 2 * size - 1]
+            asked = max(int(counts.sum()), 1)
+            signs = (counts[:, 0] - counts[:, 1]).astype(np.float64)
+            coefficients.append(magnitude * hadamard.transform(signs) / asked)
+            people.append(asked)
+        return haar.cdf_of(coefficients, people, magnitude)
+
+    def _k_ary(self, tally: CodeCounts) -> EstimatedCdf:
+        gain = self.channel.kept - self.channel.other
+        seen = np.concatenate([[0.0], np.cumsum(tally.counts[0]) / tally.people])
+        values = (seen - np.arange(self.cells + 1) * self.channel.other) / gain
+        covariance = np.minimum.outer(seen, seen) - np.outer(seen, seen)
+        covariance /= tally.people * gain**2
+        return EstimatedCdf(values=values, covariance=covariance, is_rough=False)
+
+    def estimate(self, tally: Tally, confidence: float = 0.95) -> Estimate:
+        intervals.check_confidence(confidence)
+        check_people(tally.people)
+        inversion = Inversion(self.cdf(tally), confidence)
+        noisy = inversion.largest_stddev > LARGEST_STDDEV
+        has_interval = not noisy and tally.people >= self.least_people
+        width = self.upper - self.lower
+        found = []
+        for level in self.quantiles:
+            one = inversion.quantile(level)
+            ends = (self.lower + width * one.low, self.lower + width * one.high)
+            found.append(
+                Number(
+                    label=f"{level:g}",
+                    estimate=self.lower + width * one.estimate,
+                    interval=ends if has_interval else None,
+                    caveat=_COARSE if one.is_coarse and has_interval else None,
+                )
+            )
+        notes = [f"values are told to one of {self.cells} cells, {width / self.cells:.4g} wide"]
+        if noisy:
+            notes.append(
+                f"no interval: the noise of a share of people is {inversion.largest_stddev:.2g}, "
+                f"above {LARGEST_STDDEV:g}; ask more people or raise epsilon"
+            )
+        return finished(
+            self,
+            tuple(found),
+            people=tally.people,
+            confidence=confidence,
+            mechanism=self.mechanism,
+            notes=tuple(notes),
+            details={"cells": self.cells, "largest_stddev_of_cdf": inversion.largest_stddev},
+        )
+
+
+def _chosen(
+    mechanism: str, epsilon: float, bits: int | None, depth: int | None, people: int
+) -> tuple[str, int]:
+    """The mechanism of least variance within `bits`, and a depth at which cells suit its noise."""
+    if mechanism not in (AUTO, *MECHANISMS):
+        raise UnknownNameError.among("mechanism for quantiles", mechanism, (AUTO, *MECHANISMS))
+    most = MOST_K_ARY_DEPTH
+    if bits is not None:
+        most = min(parameters.integer("bits", bits, low=1, high=32), MOST_K_ARY_DEPTH)
+    if depth is not None:
+        parameters.integer("depth", depth, low=1, high=MOST_DEPTH)
+    one_bit = depth or _depth(HAAR, epsilon, people, MOST_DEPTH)
+    k_ary = depth or _depth(K_ARY, epsilon, people, most)
+    if mechanism == K_ARY and k_ary > most:
+        raise ParameterError(
+            f"'{K_ARY}' over 2^{k_ary} cells takes {k_ary} bits, and {most} are allowed; take "
+            f"'{HAAR}', which sends one"
+        )
+    if mechanism == AUTO:
+        fits = LEAST_DEPTH <= k_ary <= most
+        better = _stddev(K_ARY, epsilon, people, k_ary) < _stddev(HAAR, epsilon, people, one_bit)
+        mechanism = K_ARY if fits and better else HAAR
+    return mechanism, one_bit if mechanism == HAAR else k_ary
+
+
+def _depth(mechanism: str, epsilon: float, people: int, most: int) -> int:
+    """The least depth whose cells are a third of F's noise, for people who are spread evenly."""
+    for depth in range(LEAST_DEPTH, most):
+        if 2.0**-depth <= _stddev(mechanism, epsilon, people, depth) / _CELLS_PER_STDDEV:
+            return depth
+    return most
+
+
+def _stddev(mechanism: str, epsilon: float, people: int, depth: int) -> float:
+    """Of F^, averaged over t, for people who are spread evenly."""
+    if mechanism == HAAR:
+        return depth / math.tanh(epsilon / 2.0) / math.sqrt(12.0 * people)
+    gain = math.expm1(epsilon) / (math.expm1(epsilon) + (1 << depth))
+    return 1.0 / (gain * math.sqrt(6.0 * people))

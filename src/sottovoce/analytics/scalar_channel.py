@@ -1,0 +1,288 @@
+"""One number of one person through a registered mechanism, whatever the mechanism is."""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce import parameters
+from sottovoce.adjacency import Adjacency
+from sottovoce.analytics.tallies import CodeCounts, Moments, Tally
+from sottovoce.design.store import table_epsilon
+from sottovoce.domains import Box, Vector
+from sottovoce.errors import ParameterError, UnknownNameError
+from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.mechanism import CodeFormat, Codes, LevelCodes, Mechanism, Sampling
+from sottovoce.mechanisms.rounded_noise import ROUNDING
+from sottovoce.privacy.events import PrivacyEvent
+from sottovoce.privacy.pure import pure_epsilon
+from sottovoce.randomness import Keystream
+
+AUTO = "auto"
+TABLES = ("mvu", "generalized_rr", "bitwise_rr")
+GRIDS = ("discrete_laplace", "discrete_staircase")
+FLOATS = ("laplace", "staircase")
+MECHANISMS = (*TABLES, *GRIDS, *FLOATS)
+FLOAT_BITS = 32
+_DEFAULT_BITS = {"discrete_laplace": 10, "discrete_staircase": 14}
+_MOST_BITS = {**dict.fromkeys(TABLES, 8), **dict.fromkeys(GRIDS, 16)}
+_QUICKLY_DESIGNED_BITS = 3  # more letters gain next to nothing below, and take seconds to design
+_MANY_LETTERS_EPSILON = 4.0
+# Of an answer, in its standard deviations: over 10^7 people a tenth of the mean's standard error.
+_LARGEST_BIAS = 3e-5
+_INPUTS = 33
+_LEAST_UNCOMMON = 30
+# What headrooms and rational rounding may take off a noise's epsilon.
+_BELOW = 1.0 - 2.0 * ROUNDING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalarChannel:
+    """A number in [lower, upper], `epsilon`-DP for any two numbers, as one code of `bits` bits.
+
+    The codes' means are the numbers: unbiased, or so nearly that 10^7 people do not show it.
+    """
+
+    lower: float
+    upper: float
+    epsilon: float
+    bits: int
+    mechanism: str
+
+    def __post_init__(self) -> None:
+        if self.mechanism not in MECHANISMS:
+            raise UnknownNameError.among("mechanism for a number", self.mechanism, MECHANISMS)
+        Box(dimension=1, lower=self.lower, upper=self.upper)
+        table_epsilon(self.epsilon)
+        check_bits(self.mechanism, self.bits)
+        _check_bias(self)
+
+    def build(self, people: int) -> Mechanism:
+        """The mechanism for so many people's numbers: each coordinate is one person's."""
+        return _built(self, people)
+
+    @property
+    def event(self) -> PrivacyEvent:
+        """What one person's code is charged with; it never exceeds epsilon."""
+        return _event(self)
+
+    @property
+    def sampling(self) -> Sampling:
+        return registry.find(self.mechanism).sampling
+
+    @property
+    def code_format(self) -> CodeFormat:
+        return self.build(1).code_format()
+
+    @property
+    def digest(self) -> str:
+        """Stands for all that both sides must hold alike, tables included."""
+        return registry.parameter_hash(self.build(1)).hex()
+
+    def answer(self, values: Vector, keystream: Keystream) -> Codes:
+        """One code a person; values outside the interval are moved to its nearer end."""
+        mechanism = self.build(len(values))
+        return mechanism.encode(mechanism.input_domain.project(values), keystream)
+
+    def tally(self, codes: Codes, groups: NDArray[np.int64] | None = None, num: int = 1) -> Tally:
+        code_format = self.code_format
+        if isinstance(code_format, LevelCodes):
+            return CodeCounts.of(codes, code_format.levels, groups, num)
+        array = np.asarray(codes, dtype=np.float32)
+        middle = (self.lower + self.upper) / 2.0
+        return Moments.of(self.build(len(array)).decode(array) - middle, groups, num)
+
+    def points(self) -> Vector:
+        """What each code decodes to."""
+        return _points(self)
+
+    def contributions(self, tally: Tally, group: int = 0) -> "Contributions":
+        """People, mean and spread of what the group's codes decode to."""
+        if isinstance(tally, CodeCounts):
+            return Contributions.of_counts(
+                self.points(), tally.counts[group], self.least_variance()
+            )
+        count, total, squares = (float(number) for number in tally.sums[group])
+        mean = total / max(count, 1.0)
+        spread = (squares - count * mean**2) / max(count - 1.0, 1.0)
+        middle = (self.lower + self.upper) / 2.0
+        variance = max(spread, self.least_variance())
+        people = round(count)
+        return Contributions(people=people, mean=mean + middle, variance=variance, uncommon=people)
+
+    def least_variance(self) -> float:
+        """Of one person's decoded code, whatever the number."""
+        return float(_variances(self).min())
+
+    def worst_variance(self) -> float:
+        return float(_variances(self).max())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contributions:
+    """Of independent unbiased numbers, one a person: how many, their mean and sample variance.
+
+    `uncommon` of the people sent another code than the commonest.
+    """
+
+    people: int
+    mean: float
+    variance: float
+    uncommon: int
+
+    @classmethod
+    def of_counts(
+        cls, points: Vector, counts: NDArray[np.int64], least_variance: float = 0.0
+    ) -> "Contributions":
+        """From how often each of the points came.
+
+        The noise alone has the least variance, which few people may happen not to show.
+        """
+        people = int(counts.sum())
+        mean = float(counts @ points) / max(people, 1)
+        spread = float(counts @ (points - mean) ** 2) / max(people - 1, 1)
+        uncommon = people - int(counts.max())
+        variance = max(spread, least_variance)
+        return cls(people=people, mean=mean, variance=variance, uncommon=uncommon)
+
+    @property
+    def caveat(self) -> str | None:
+        """Where codes hardly differ, their number is Poisson and not normal."""
+        if self.uncommon >= _LEAST_UNCOMMON:
+            return None
+        return (
+            f"fewer than {_LEAST_UNCOMMON} people sent another code than the commonest, so it "
+            "covers more often than stated, or a little less"
+        )
+
+    @property
+    def squared_error(self) -> float:
+        """The mean's variance."""
+        return self.variance / max(self.people, 1)
+
+
+def check_bits(mechanism: str, bits: int) -> int:
+    if mechanism in FLOATS:
+        return parameters.integer(
+            f"bits of '{mechanism}'",
+            bits,
+            low=FLOAT_BITS,
+            high=FLOAT_BITS,
+            remedy="it sends a float32; 'mvu' sends 1 to 8 bits",
+        )
+    low = 2 if mechanism in GRIDS else 1
+    return parameters.integer(f"bits of '{mechanism}'", bits, low=low, high=_MOST_BITS[mechanism])
+
+
+def channel_for(
+    lower: float, upper: float, epsilon: float, bits: int | None, mechanism: str
+) -> ScalarChannel:
+    """The channel asked for; 'auto' has the least worst-case variance within `bits` [3]."""
+    table_epsilon(epsilon)
+    Box(dimension=1, lower=lower, upper=upper)
+
+    def made(name: str, size: int) -> ScalarChannel:
+        return ScalarChannel(
+            lower=float(lower),
+            upper=float(upper),
+            epsilon=float(epsilon),
+            bits=size,
+            mechanism=name,
+        )
+
+    if mechanism != AUTO:
+        if mechanism not in MECHANISMS:
+            raise UnknownNameError.among("mechanism for a number", mechanism, (AUTO, *MECHANISMS))
+        return made(mechanism, bits if bits is not None else default_bits(mechanism))
+    most = parameters.integer("bits", 3 if bits is None else bits, low=1, high=16)
+    few = min(most, _QUICKLY_DESIGNED_BITS)
+    candidates = [made("mvu", few if epsilon < _MANY_LETTERS_EPSILON else min(most, 8))]
+    candidates += [made(name, min(most, 8)) for name in ("generalized_rr", "bitwise_rr")]
+    if most >= max(_DEFAULT_BITS.values()):
+        candidates += [made(name, most) for name in GRIDS]
+    return min(candidates, key=ScalarChannel.worst_variance)
+
+
+def default_bits(mechanism: str) -> int:
+    return FLOAT_BITS if mechanism in FLOATS else _DEFAULT_BITS.get(mechanism, 3)
+
+
+def _parameters(mechanism: str, epsilon: float, bits: int) -> dict[str, Any]:
+    """On a box, replace-one: neighbours lie its whole width apart."""
+    match mechanism:
+        case "mvu":
+            return {"epsilon": epsilon, "input_bits": "continuous", "output_bits": bits}
+        case "generalized_rr" | "bitwise_rr":
+            return {"epsilon": epsilon, "bits": bits}
+        case "laplace":
+            return {"noise_multiplier": 1.0 / (epsilon * _BELOW)}
+        case "discrete_laplace":
+            noise = {"noise_multiplier": 1.0 / (epsilon * _BELOW)}
+            return {**noise, "bits": bits, "steps_per_radius": AUTO}
+        case "staircase":
+            return {"step_epsilon": epsilon * _BELOW, "nu": AUTO, "step_multiplier": 1.0}
+        case "discrete_staircase":
+            stairs = {"step_epsilon": epsilon * _BELOW, "nu": AUTO, "step_multiplier": 1.0}
+            return {**stairs, "bits": bits, "steps_per_radius": AUTO}
+        case _:
+            raise UnknownNameError.among("mechanism for a number", mechanism, MECHANISMS)
+
+
+@lru_cache(maxsize=256)
+def _built(channel: ScalarChannel, people: int) -> Mechanism:
+    domain = Box(dimension=people, lower=float(channel.lower), upper=float(channel.upper))
+    given = _parameters(channel.mechanism, channel.epsilon, channel.bits)
+    return registry.find(channel.mechanism).build(domain, given)
+
+
+@lru_cache(maxsize=256)
+def _event(channel: ScalarChannel) -> PrivacyEvent:
+    event = channel.build(1).privacy(Adjacency.REPLACE_ONE)
+    if not pure_epsilon(event) <= channel.epsilon * (1.0 + 2.0**-40):  # what sums round up
+        raise ParameterError(
+            f"'{channel.mechanism}' spends {pure_epsilon(event)!r}, above epsilon "
+            f"{channel.epsilon!r}; take 'mvu'"
+        )
+    return event
+
+
+@lru_cache(maxsize=64)
+def _points(channel: ScalarChannel) -> Vector:
+    levels = _levels(channel.code_format)
+    codes = np.arange(levels, dtype=np.min_scalar_type(levels - 1))
+    points = channel.build(levels).decode(codes)
+    points.flags.writeable = False
+    return points
+
+
+@lru_cache(maxsize=256)
+def _variances(channel: ScalarChannel) -> Vector:
+    """Of the decoded code, at even inputs."""
+    inputs = np.linspace(channel.lower, channel.upper, _INPUTS)
+    return channel.build(_INPUTS).law(inputs).variance()
+
+
+@lru_cache(maxsize=256)
+def _check_bias(channel: ScalarChannel) -> None:
+    """Noise that is rounded to a coarse grid has a bias; it must be next to nothing."""
+    if channel.mechanism not in GRIDS:
+        return
+    inputs = np.linspace(channel.lower, channel.upper, _INPUTS)
+    law = channel.build(_INPUTS).law(inputs)
+    bias = float(np.abs(law.mean() - inputs).max() / math.sqrt(law.variance().min()))
+    if bias > _LARGEST_BIAS:
+        raise ParameterError(
+            f"'{channel.mechanism}' in {channel.bits} bits at epsilon {channel.epsilon:g} rounds "
+            f"with a bias of {bias:.1e} standard deviations of an answer, above "
+            f"{_LARGEST_BIAS:g}; give more bits (up to {_MOST_BITS[channel.mechanism]}), or take "
+            "'mvu', which has none"
+        )
+
+
+def _levels(code_format: CodeFormat) -> int:
+    if not isinstance(code_format, LevelCodes):
+        raise ParameterError("float32 codes have no list of letters; read their moments")
+    return code_format.levels

@@ -1,0 +1,86 @@
+"""What the server keeps of the codes: counts or moments, of one size for any number of people.
+
+Tallies of different people are added. Both are functions of codes alone, so they tell no more than
+the codes did.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sottovoce.domains import Vector
+from sottovoce.errors import DomainError, ParameterError
+from sottovoce.mechanisms.mechanism import level_indices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CodeCounts:
+    """How often each code came: counts[g, j] is code j of those who were asked question g."""
+
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls, codes: ArrayLike, levels: int, groups: NDArray[np.int64] | None = None, num: int = 1
+    ) -> "CodeCounts":
+        """The counts of some codes; `groups` says which of `num` questions each one answers."""
+        indices = level_indices(codes, levels)
+        flat = indices if groups is None else groups * levels + indices
+        counts = np.bincount(flat.ravel(), minlength=num * levels)
+        return cls(counts=counts.reshape(num, levels))
+
+    @property
+    def people(self) -> int:
+        return int(self.counts.sum())
+
+    def __add__(self, other: "CodeCounts") -> "CodeCounts":
+        _check_alike(self.counts.shape, other.counts.shape)
+        return CodeCounts(counts=self.counts + other.counts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Moments:
+    """Number, sum and sum of squares of what codes decode to: columns, with a row for a group."""
+
+    sums: Vector
+
+    @classmethod
+    def of(
+        cls, decoded: Vector, groups: NDArray[np.int64] | None = None, num: int = 1
+    ) -> "Moments":
+        if not np.isfinite(decoded).all():
+            raise DomainError("a code is not a finite number; it is refused")
+        of_group = np.zeros(len(decoded), dtype=np.int64) if groups is None else groups
+        columns = [
+            np.bincount(of_group, weights=decoded**power, minlength=num) for power in (0, 1, 2)
+        ]
+        return cls(sums=np.stack(columns, axis=1))
+
+    @property
+    def people(self) -> int:
+        return round(float(self.sums[:, 0].sum()))
+
+    def __add__(self, other: "Moments") -> "Moments":
+        _check_alike(self.sums.shape, other.sums.shape)
+        return Moments(sums=self.sums + other.sums)
+
+
+Tally = CodeCounts | Moments
+
+
+def added(first: Tally, second: Tally) -> Tally:
+    """Two tallies of one question together."""
+    if isinstance(first, CodeCounts) and isinstance(second, CodeCounts):
+        return first + second
+    if isinstance(first, Moments) and isinstance(second, Moments):
+        return first + second
+    raise ParameterError("these are tallies of different questions; add only those of one")
+
+
+def _check_alike(first: tuple[int, ...], second: tuple[int, ...]) -> None:
+    if first != second:
+        raise ParameterError(
+            f"tallies of shapes {first} and {second} are of different questions; add only those "
+            "of one"
+        )

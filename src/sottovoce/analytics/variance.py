@@ -1,0 +1,181 @@
+"""The variance of a number that everybody holds, from one code a person.
+
+With y = (x - c)/h in [-1, 1], c the middle and h half the width of [lower, upper], a public draw
+asks each person for y or for 2 y^2 - 1, through the same unbiased mechanism. With the two groups'
+means m_1 and m_2 and e_1, e_2 the squares of their standard errors,
+
+    v = (1 + m_2)/2 - (m_1^2 - e_1)         unbiased for Var y, as E[m_1^2] = mu^2 + e_1
+    Var v = e_2/4 + 4 mu^2 e_1 + 2 e_1^2    the last term: m_1 is nearly normal, its square is not
+
+and Var x = h^2 v, between 0 and h^2. The standard error depends on mu, which v is tied to: with
+mu^2 from m_1 alone, intervals cover 90% where the mean lies far from c. So whether a variance t is
+accepted is judged (as in a score test) with the mu^2 that suits t: the mean of m_1^2 - e_1 and
+(1 + m_2)/2 - t, each weighted by one over its variance.
+
+Reference: the delta method to second order; Rao 1948 (score tests).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sottovoce.analytics import intervals
+from sottovoce.analytics.assignment import assigned, check_seed
+from sottovoce.analytics.question import check_people, finished, question
+from sottovoce.analytics.result import Estimate, Number
+from sottovoce.analytics.scalar_channel import AUTO, ScalarChannel, channel_for
+from sottovoce.analytics.tallies import Tally
+from sottovoce.analytics.values import numbers
+from sottovoce.domains import Box, Vector
+from sottovoce.errors import ParameterError
+from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Sampling
+from sottovoce.privacy.events import PrivacyEvent
+from sottovoce.randomness import Randomness
+
+_NUMBER, _SQUARE = 0, 1
+# Of m_1. Beyond, its square is too far from normal for an interval that covers as it says.
+LARGEST_STDDEV = 0.1
+_ROUNDS_OF_WEIGHTS = 3
+
+
+@question
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VarianceQuestion:
+    """Half of the people are asked for their number in [lower, upper], half for its square."""
+
+    kind: ClassVar[str] = "variance"
+    least_people: ClassVar[int] = 100
+
+    lower: float
+    upper: float
+    epsilon: float
+    bits: int
+    mechanism: str
+    public_seed: int
+
+    def __post_init__(self) -> None:
+        Box(dimension=1, lower=self.lower, upper=self.upper)
+        check_seed(self.public_seed)
+        _ = self.channel
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        lower: float,
+        upper: float,
+        epsilon: float,
+        public_seed: int,
+        bits: int | None = None,
+        mechanism: str = AUTO,
+    ) -> "VarianceQuestion":
+        """The question with every choice made."""
+        found = channel_for(-1.0, 1.0, epsilon, bits, mechanism)
+        return cls(
+            lower=float(lower),
+            upper=float(upper),
+            epsilon=found.epsilon,
+            bits=found.bits,
+            mechanism=found.mechanism,
+            public_seed=public_seed,
+        )
+
+    @property
+    def channel(self) -> ScalarChannel:
+        """For either question: both answers lie in [-1, 1]."""
+        return ScalarChannel(
+            lower=-1.0, upper=1.0, epsilon=self.epsilon, bits=self.bits, mechanism=self.mechanism
+        )
+
+    @property
+    def event(self) -> PrivacyEvent:
+        return self.channel.event
+
+    @property
+    def mechanism_kind(self) -> str:
+        """The registered mechanism whose law the codes follow; a site's policy names it."""
+        return self.mechanism
+
+    @property
+    def sampling(self) -> Sampling:
+        return self.channel.sampling
+
+    @property
+    def code_format(self) -> CodeFormat:
+        return self.channel.code_format
+
+    @property
+    def digest(self) -> str:
+        return self.channel.digest
+
+    @property
+    def half_width(self) -> float:
+        return (self.upper - self.lower) / 2.0
+
+    def answer(self, values: ArrayLike, randomness: Randomness, first: int = 0) -> Codes:
+        clipped = np.clip(numbers(values), self.lower, self.upper)
+        y = np.clip((clipped - (self.lower + self.upper) / 2.0) / self.half_width, -1.0, 1.0)
+        asked = assigned(self.public_seed, "square", first, len(y), 2)
+        sent = np.where(asked == _SQUARE, 2.0 * y**2 - 1.0, y)
+        return self.channel.answer(sent, randomness.stream("variance", first))
+
+    def tally(self, codes: Codes, first: int = 0) -> Tally:
+        asked = assigned(self.public_seed, "square", first, len(codes), 2)
+        return self.channel.tally(codes, asked, 2)
+
+    def estimate(self, tally: Tally, confidence: float = 0.95) -> Estimate:
+        intervals.check_confidence(confidence)
+        check_people(tally.people)
+        mean, square = (self.channel.contributions(tally, group) for group in (_NUMBER, _SQUARE))
+        if min(mean.people, square.people) < 1:
+            raise ParameterError(
+                f"{tally.people} people are too few for a variance; ask at least "
+                f"{self.least_people}"
+            )
+        scale = self.half_width**2
+        e1, e2 = mean.squared_error, square.squared_error
+        mu2 = mean.mean**2 - e1
+        value = (1.0 + square.mean) / 2.0 - mu2
+        interval: tuple[float, float] | None = None
+        notes: tuple[str, ...] = ()
+        if e1 > LARGEST_STDDEV**2:
+            notes = (
+                f"no interval: the noise of the mean is {math.sqrt(e1):.2g} of half the interval's "
+                f"width, above {LARGEST_STDDEV:g}; ask more people or raise epsilon",
+            )
+        elif tally.people >= self.least_people:
+            factor = intervals.student_factor(min(mean.people, square.people) - 1, confidence)
+
+            def stddev(variance: Vector) -> Vector:
+                return factor * _stddev(variance, mu2, (1.0 + square.mean) / 2.0, e1, e2)
+
+            low, high = intervals.within(value, stddev, 0.0, 1.0, confidence)
+            interval = scale * float(low[0]), scale * float(high[0])
+        return finished(
+            self,
+            (
+                Number(
+                    label="variance",
+                    estimate=scale * value,
+                    interval=interval,
+                    caveat=mean.caveat or square.caveat,
+                ),
+            ),
+            is_single=True,
+            people=tally.people,
+            confidence=confidence,
+            mechanism=self.mechanism,
+            notes=notes,
+        )
+
+
+def _stddev(variance: Vector, mu2: float, square: float, e1: float, e2: float) -> Vector:
+    """Of v, if this were the variance: `mu2` and `square` estimate mu^2 and mu^2 + variance."""
+    found = np.full_like(variance, min(max(mu2, 0.0), 1.0))
+    for _ in range(_ROUNDS_OF_WEIGHTS):
+        own, other = 1.0 / (4.0 * found * e1 + 2.0 * e1**2), 4.0 / e2
+        found = np.clip((own * mu2 + other * (square - variance)) / (own + other), 0.0, 1.0)
+    return np.asarray(np.sqrt(e2 / 4.0 + 4.0 * found * e1 + 2.0 * e1**2))

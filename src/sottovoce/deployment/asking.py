@@ -1,0 +1,198 @@
+"""One question over a federation: charge, ask, add up what comes, and say what it tells.
+
+Whoever is asked has been charged. A reply counts if it is a tally of this question, once per site
+and before the deadline; everything else is dropped and counted.
+
+question.json    what was asked, of whom, about what
+ledger.sqlite    what each site's people were charged with, by the server's account
+estimate.json    the estimate, once there is one
+"""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sottovoce import files
+from sottovoce.adjacency import Unit
+from sottovoce.analytics.question import Question, to_dict
+from sottovoce.analytics.result import Estimate
+from sottovoce.analytics.tallies import Tally, added
+from sottovoce.deployment.inquiries import MOST_PEOPLE, Inquiry, read_tally
+from sottovoce.deployment.post import Post, Reply
+from sottovoce.errors import DeploymentError, WireError
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.records import Due, Release
+
+_LOG = logging.getLogger("sottovoce")
+_POLL_SECONDS = 0.2
+_REASONS_TOLD = 3
+LEDGER_NAME, QUESTION_NAME, ESTIMATE_NAME = "ledger.sqlite", "question.json", "estimate.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """A question to sites that a `post` reaches; `run` names it in every ledger.
+
+    An answer of fewer than `minimum_sites` is none.
+    """
+
+    question: Question
+    about: str
+    run: str
+    sites: Sequence[str]
+    deadline_seconds: float = 600.0
+    minimum_sites: int = 1
+    confidence: float = 0.95
+
+
+@dataclass(slots=True)
+class _Inbox:
+    """Tallies as they come; of each site the first reply is the one that counts."""
+
+    question: Question
+    asked: frozenset[str]
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    dropped: int = 0
+    total_bytes: int = 0
+
+    @property
+    def settled(self) -> bool:
+        return len(self.tallies) + len(self.failed) == len(self.asked)
+
+    def take(self, reply: Reply) -> None:
+        self.total_bytes += reply.total_bytes
+        site = reply.client
+        if site not in self.asked or site in self.tallies or site in self.failed:
+            self.dropped += 1
+            _LOG.warning("a reply of '%s' is dropped: it was not asked, or has answered", site)
+            return
+        if reply.blobs is None:
+            self.failed[site] = reply.failure or "no reason given"
+            return
+        try:
+            self.tallies[site] = read_tally(reply.blobs, self.question)
+        except WireError as error:
+            self.dropped += 1
+            self.failed[site] = str(error)
+            _LOG.warning("the reply of '%s' is dropped: %s", site, error)
+
+
+def ask(
+    asking: Asking,
+    post: Post[Inquiry],
+    folder: Path,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> Estimate:
+    """Ask every site that is there once, and estimate from what they answer in time."""
+    reached = sorted(post.reachable(asking.sites))
+    if len(reached) < asking.minimum_sites:
+        raise DeploymentError(
+            f"{len(reached)} of {len(asking.sites)} sites are online, and the question needs "
+            f"{asking.minimum_sites}; nobody was asked or charged. Start their nodes"
+        )
+    files.write_json(folder / QUESTION_NAME, _written(asking, reached))
+    _charge(asking, reached, folder / LEDGER_NAME)
+    parcels = {
+        site: _inquiry(asking, site, number, len(reached)) for number, site in enumerate(reached)
+    }
+    inbox = _Inbox(question=asking.question, asked=frozenset(reached))
+    ends = clock() + asking.deadline_seconds
+    post.send(parcels, expires_seconds=asking.deadline_seconds)
+    while True:
+        for reply in post.collect():
+            inbox.take(reply)
+        if inbox.settled or clock() >= ends:
+            break
+        pause(_POLL_SECONDS)
+    for site in reached:
+        if site not in inbox.tallies:
+            inbox.failed.setdefault(site, "it did not answer in time")
+    return _estimated(asking, inbox, folder)
+
+
+def run_name(question: Question, about: str, number: str) -> str:
+    """A question's name in ledgers; `number` is new for every time it is asked."""
+    digest = hashlib.sha256(f"{to_dict(question)}{about}".encode()).hexdigest()
+    return f"question-{digest[:12]}-{number}"
+
+
+def _inquiry(asking: Asking, site: str, number: int, cohort: int) -> Inquiry:
+    return Inquiry(
+        run=asking.run,
+        client=site,
+        cohort=cohort,
+        first=number * MOST_PEOPLE,
+        about=asking.about,
+        question=to_dict(asking.question),
+    )
+
+
+def _charge(asking: Asking, sites: Sequence[str], path: Path) -> None:
+    """The server's own account of what it asked for, before it asks."""
+    with Ledger(path) as ledger:
+        ledger.charge_all(
+            [
+                Due(
+                    release=Release(
+                        unit=Unit.SAMPLE,
+                        run=asking.run,
+                        client=site,
+                        round=Inquiry.round,
+                        uplink=0,
+                    ),
+                    attempt=0,
+                    event=asking.question.event,
+                )
+                for site in sites
+            ]
+        )
+
+
+def _written(asking: Asking, reached: Sequence[str]) -> dict[str, Any]:
+    return {
+        "run": asking.run,
+        "about": asking.about,
+        "question": to_dict(asking.question),
+        "asked": list(reached),
+        "absent": sorted(set(asking.sites) - set(reached)),
+    }
+
+
+def _estimated(asking: Asking, inbox: _Inbox, folder: Path) -> Estimate:
+    told = _told(inbox.failed)
+    if len(inbox.tallies) < asking.minimum_sites:
+        raise DeploymentError(
+            f"{len(inbox.tallies)} of {len(inbox.asked)} sites have answered, and the question "
+            f"needs {asking.minimum_sites}; {told}those who were asked are charged"
+        )
+    total: Tally | None = None
+    for site in sorted(inbox.tallies):  # not in the order of arrival: sums must not depend on it
+        tally = inbox.tallies[site]
+        total = tally if total is None else added(total, tally)
+    assert total is not None
+    found = asking.question.estimate(total, asking.confidence)
+    notes = [f"asked of {len(inbox.asked)} sites, of which {len(inbox.tallies)} have answered"]
+    notes += [f"nothing of '{site}': {reason}" for site, reason in sorted(inbox.failed.items())]
+    found = found.noted(*notes)
+    sites = {
+        "sites": {
+            "answered": {site: inbox.tallies[site].people for site in sorted(inbox.tallies)},
+            "failed": dict(sorted(inbox.failed.items())),
+            "replies_dropped": inbox.dropped,
+            "total_bytes_up": inbox.total_bytes,
+        }
+    }
+    files.write_json(folder / ESTIMATE_NAME, {**found.to_dict(), **sites})
+    return found
+
+
+def _told(reasons: Mapping[str, str]) -> str:
+    some = list(reasons.items())[:_REASONS_TOLD]
+    return "".join(f"'{site}': {reason}; " for site, reason in some)

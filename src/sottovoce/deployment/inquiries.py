@@ -1,0 +1,150 @@
+"""What the server asks of one site about its people, and the tally that comes back, as bytes.
+
+An inquiry is public: the question, and the name of what it is about, which each site's own file
+explains. Every person's value becomes one code; the site adds its people's codes up, which tells no
+more than the codes, and sends the tally. How many people there are is public.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sottovoce.analytics import question as questions
+from sottovoce.analytics.question import Question
+from sottovoce.analytics.tallies import CodeCounts, Moments, Tally
+from sottovoce.deployment.orders import Blobs, check_count, check_name, strict_json
+from sottovoce.errors import WireError
+
+VERSION = 1
+INQUIRY, TALLY = "inquiry", "tally"  # the one part of a message, there and back
+MOST_SITES = 2**16
+MOST_PEOPLE = 2**32  # of one site: people are numbered over all sites
+_KEYS = {"version", "run", "client", "cohort", "first", "about", "question"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inquiry:
+    """One site's part of a question.
+
+    `cohort` is how many sites are asked; the site's people are numbered from `first`.
+    """
+
+    message_type: ClassVar[str] = "query"
+    round: ClassVar[int] = 1  # everybody is asked once
+
+    run: str
+    client: str
+    cohort: int
+    first: int
+    about: str
+    question: Mapping[str, Any]
+
+    def blobs(self) -> dict[str, bytes]:
+        """As it travels."""
+        public = {
+            "version": VERSION,
+            "run": self.run,
+            "client": self.client,
+            "cohort": self.cohort,
+            "first": self.first,
+            "about": self.about,
+            "question": self.question,
+        }
+        return {INQUIRY: json.dumps(public, separators=(",", ":"), allow_nan=False).encode()}
+
+
+def read_inquiry(blobs: Blobs) -> Inquiry:
+    """The inquiry in a server's message, or WireError."""
+    if set(blobs) != {INQUIRY}:
+        raise WireError(f"an inquiry is the part '{INQUIRY}' and nothing else")
+    public = strict_json("the inquiry", blobs[INQUIRY])
+    if not isinstance(public, dict) or repr(public.get("version")) != str(VERSION):
+        raise WireError(f"this side reads inquiries of version {VERSION}; install the same version")
+    if set(public) != _KEYS:
+        raise WireError(f"an inquiry has {', '.join(sorted(_KEYS))}")
+    for key in ("run", "client", "about"):
+        check_name(key, public[key])
+    check_count("cohort", public["cohort"], 1, MOST_SITES)
+    check_count("first", public["first"], 0, MOST_SITES * MOST_PEOPLE)
+    if not isinstance(public["question"], dict):
+        raise WireError("'question' of an inquiry is a table")
+    del public["version"]
+    return Inquiry(**public)
+
+
+def question_in(inquiry: Inquiry) -> Question:
+    """The question, read strictly: whatever is odd about it is refused."""
+    return questions.from_dict(inquiry.question)
+
+
+def tally_bytes(tally: Tally) -> bytes:
+    """A tally as it travels: whole counts, or moments to the last bit."""
+    match tally:
+        case CodeCounts():
+            plain = {"counts": tally.counts.tolist()}
+        case Moments():
+            plain = {"moments": tally.sums.tolist()}
+    return json.dumps(plain, separators=(",", ":"), allow_nan=False).encode()
+
+
+def read_tally(blobs: Blobs, question: Question) -> Tally:
+    """The tally of a site's reply, checked against the question; WireError for anything else.
+
+    That the counts are those of honest codes nobody can check: whoever is asked may lie.
+    """
+    if set(blobs) != {TALLY}:
+        raise WireError(f"a reply has the part '{TALLY}' and nothing else")
+    plain = strict_json("the tally", blobs[TALLY])
+    if not isinstance(plain, dict) or len(plain) != 1:
+        raise WireError("a tally is 'counts' or 'moments'")
+    ((name, rows),) = plain.items()
+    like = question.tally(np.zeros(1, dtype=question.code_format.dtype))
+    match like:
+        case CodeCounts() if name == "counts":
+            counts = _numbers(rows, like.counts.shape, np.int64)
+            _check_counts(counts)
+            tally: Tally = CodeCounts(counts=counts)
+        case Moments() if name == "moments":
+            sums = _numbers(rows, like.sums.shape, np.float64)
+            _check_moments(sums)
+            tally = Moments(sums=sums)
+        case _:
+            raise WireError(f"a tally of '{name}' is no answer to this question")
+    if not 1 <= tally.people <= MOST_PEOPLE:
+        raise WireError(f"a tally is of 1 to {MOST_PEOPLE} people, got {tally.people}")
+    return tally
+
+
+def _numbers(rows: object, shape: tuple[int, ...], dtype: type) -> Any:
+    whole = dtype is np.int64
+    if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+        raise WireError("a tally is rows of numbers")
+    wanted = (int,) if whole else (int, float)
+    if any(type(number) not in wanted for row in rows for number in row):
+        raise WireError("a tally holds numbers only")
+    if [len(row) for row in rows] != [shape[1]] * shape[0]:
+        raise WireError(f"a tally of this question has {shape[0]} rows of {shape[1]} numbers")
+    try:
+        return np.asarray(rows, dtype=dtype).reshape(shape)
+    except OverflowError:
+        raise WireError("a count is too large") from None
+
+
+def _check_counts(counts: Any) -> None:
+    if counts.size and not 0 <= int(counts.min()) <= int(counts.max()) <= MOST_PEOPLE:
+        raise WireError(f"a count is a whole number from 0 to {MOST_PEOPLE}")
+
+
+def _check_moments(sums: Any) -> None:
+    """People are counted in whole numbers, and no sum is larger than its squares allow."""
+    people, totals, squares = sums.T
+    if not (np.isfinite(sums).all() and (people >= 0).all() and (people == np.rint(people)).all()):
+        raise WireError("moments are finite, and people are counted in whole numbers")
+    if (people > MOST_PEOPLE).any() or (squares < 0).any():
+        raise WireError(f"moments are of at most {MOST_PEOPLE} people, their squares not negative")
+    with np.errstate(over="ignore"):
+        if (totals**2 > people * squares * (1.0 + 1e-9)).any():
+            raise WireError("a sum is larger than its squares allow")

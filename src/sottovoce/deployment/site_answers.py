@@ -1,0 +1,104 @@
+"""A site's answer to a question about its people: checked, charged, then one code a person.
+
+The policy is the one for training: its mechanisms, its epsilons, which are those of one person (a
+sample), and its adjacency, which must be replace-one. The whole is charged to the same ledger,
+before a single code is drawn; asked once more, the site sends the bytes that it sent before.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sottovoce.adjacency import Adjacency, Unit
+from sottovoce.analytics.csv_columns import CsvColumns
+from sottovoce.analytics.estimates import tally_of
+from sottovoce.analytics.histogram import HistogramQuestion
+from sottovoce.analytics.question import Question, to_dict
+from sottovoce.channels.channel import Direct
+from sottovoce.deployment.inquiries import Inquiry, question_in, tally_bytes
+from sottovoce.deployment.policy import Terms
+from sottovoce.deployment.site import OwnColumn, Site
+from sottovoce.errors import DataError, PolicyError, SottovoceError
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.records import Release
+from sottovoce.randomness import SystemRandomness
+from sottovoce.rounds.charging import amount_due
+
+# People's values in batches, for a question; what the site's file, or its app, names.
+Values = Callable[[Question], Iterable[ArrayLike]]
+
+
+def answer(inquiry: Inquiry, site: Site, columns: Mapping[str, Values]) -> bytes:
+    """The tally of the site's people, or an error and nothing.
+
+    Nothing is read before the policy has allowed it, and a value that cannot be read costs nothing.
+    """
+    randomness = SystemRandomness()
+    question = _asked(inquiry)
+    terms = Terms(
+        mechanism=question.mechanism_kind,
+        level=Unit.SAMPLE,
+        adjacency=Adjacency.REPLACE_ONE,
+        channel=Direct(),
+        cohort=inquiry.cohort,
+        grade=randomness.grade,
+    )
+    site.check_terms(inquiry.client, terms)
+    if inquiry.about not in columns:
+        raise PolicyError(f"this site answers no questions about '{inquiry.about}'")
+    release = _release(inquiry, question)
+    with Ledger(site.ledger) as ledger:
+        earlier = ledger.latest_of([release]).get(release)
+        if earlier is not None and earlier.message is not None:
+            return earlier.message
+        # A charge beside which nothing was stored has released nothing: it pays for this answer.
+        due = amount_due(question.event, release, earlier, randomness)
+        dues = [due] if due else []
+        site.permit(ledger, dues)
+        batches = [np.asarray(batch) for batch in columns[inquiry.about](question)]
+        if not any(len(batch) for batch in batches):
+            raise DataError(f"there are no people in '{inquiry.about}'")
+        with ledger.transaction():
+            site.permit(ledger, dues)
+            charges = [ledger.charge(one.release, one.attempt, one.event) for one in dues]
+        tally = tally_of(question, batches, randomness, first=inquiry.first)
+        charge = charges[0] if charges else earlier
+        assert charge is not None  # nothing was due, for an earlier charge serves
+        message = tally_bytes(tally)
+        ledger.store_message(charge, message)
+    return message
+
+
+def _asked(inquiry: Inquiry) -> Question:
+    try:
+        return question_in(inquiry)
+    except SottovoceError as error:
+        raise PolicyError(f"the question is not valid: {error}") from None
+
+
+def _release(inquiry: Inquiry, question: Question) -> Release:
+    """Another question, or one about something else, is another release, whatever its run."""
+    asked = {"question": to_dict(question), "about": inquiry.about, "first": inquiry.first}
+    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    return Release(
+        unit=Unit.SAMPLE,
+        run=f"{inquiry.run}/{digest[:16]}",
+        client=inquiry.client,
+        round=inquiry.round,
+        uplink=0,
+    )
+
+
+def own_columns(site: Site) -> dict[str, Values]:
+    """What the site's file names, read only when it is asked for."""
+    return {name: partial(_read, column) for name, column in site.columns.items()}
+
+
+def _read(column: OwnColumn, question: Question) -> Iterable[ArrayLike]:
+    table = CsvColumns(path=column.csv, columns=column.columns)
+    categories = isinstance(question, HistogramQuestion) and question.categories is not None
+    return table.words() if categories else table.numbers()

@@ -1,0 +1,156 @@
+"""`sottovoce estimate`: statistics of a file, what is printed, what is charged, what is refused."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sottovoce.ledger.ledger import Ledger
+
+RANGE = "--column age --lower 0 --upper 120 --epsilon 2"
+
+
+@pytest.fixture
+def ages(tmp_path: Path) -> Path:
+    generator = np.random.default_rng(3)
+    values = generator.gamma(9.0, 5.0, size=3000)
+    towns = generator.choice(["Bonn", "Ulm", "Kiel"], size=3000)
+    lines = [f"{age:.2f},{town}\n" for age, town in zip(values, towns, strict=True)]
+    path = tmp_path / "ages.csv"
+    path.write_text("age,town\n" + "".join(lines))
+    return path
+
+
+def test_the_mean_with_its_interval_as_json(cli: Any, ages: Path) -> None:
+    result = cli("estimate", "mean", ages, *RANGE.split(), "--json").json
+    low, high = result["interval"]
+    assert low < result["estimate"] < high
+    assert abs(result["estimate"] - 45.0) < 10.0
+    assert result["people"] == 3000
+    assert result["epsilon"] == 2.0
+    assert result["bits_per_person"] == 3
+    assert result["sampling_grade"] == "exact"
+    assert result["adjacency"] == "replace-one"
+    assert "entered in no ledger" in result["notes"]
+    assert "true_not_private" not in result
+
+
+@pytest.mark.parametrize(
+    ("words", "numbers"),
+    [
+        (f"variance {{}} {RANGE} --epsilon 4", None),
+        (f"quantiles {{}} {RANGE} --quantiles 0.1,0.5", 2),
+        (f"histogram {{}} {RANGE} --bins 4", 4),
+        ("histogram {} --column town --categories Bonn,Ulm --epsilon 2", 3),
+    ],
+)
+def test_the_other_statistics_beside_the_truth(
+    cli: Any, ages: Path, words: str, numbers: int | None
+) -> None:
+    call = ["estimate", *words.format(ages).split(), "--seed", "4", "--show-true", "--json"]
+    result = cli(*call).json
+    found, true, ends = (result[key] for key in ("estimate", "true_not_private", "interval"))
+    if numbers is None:
+        found, true, ends = [found], [true], [ends]
+    else:
+        assert len(found) == len(result["labels"]) == numbers
+    for value, truth, (low, high) in zip(found, true, ends, strict=True):
+        assert abs(value - truth) <= high - low
+    assert any("seed" in note for note in result["notes"])
+
+
+def test_people_read_a_table_and_notes(cli: Any, ages: Path) -> None:
+    result = cli("estimate", "mean", ages, *RANGE.split())
+    assert result.code == 0
+    for words in ("estimate", "epsilon", "2.0000 per person", "bits a person", "note: "):
+        assert words in result.out
+
+
+def test_the_same_seed_gives_the_same_numbers(cli: Any, ages: Path) -> None:
+    call = ["estimate", "quantiles", ages, *RANGE.split(), "--json"]
+    assert cli(*call, "--seed", "1").json == cli(*call, "--seed", "1").json
+    assert cli(*call).json["estimate"] != cli(*call).json["estimate"]
+
+
+def test_a_constant_column_and_values_outside(cli: Any, tmp_path: Path) -> None:
+    path = tmp_path / "same.csv"
+    path.write_text("age\n" + "500\n" * 1000)
+    for statistic in ("mean", "variance", "quantiles", "histogram"):
+        result = cli("estimate", statistic, path, *RANGE.split(), "--epsilon", "4", "--json").json
+        assert result["people"] == 1000
+        assert "500" not in "".join(result["notes"])
+
+
+def test_a_ledger_is_charged_and_refuses_beyond_the_budget(
+    cli: Any, ages: Path, tmp_path: Path
+) -> None:
+    book = tmp_path / "book.sqlite"
+    call = ["estimate", "mean", ages, "--column", "age", "--lower", "0", "--upper", "120"]
+    charged = [*call, "--ledger", book, "--budget", "1.5", "--json"]
+    first = cli(*charged, "--epsilon", "1").json
+    assert any("charged to account 'ages.csv'" in note for note in first["notes"])
+    assert cli(*charged, "--epsilon", "0.5").code == 0
+    refused = cli(*charged, "--epsilon", "0.5")
+    assert refused.code == 2
+    assert refused.out == ""
+    assert "budget" in refused.err
+    other = cli(*call, "--ledger", book, "--account", "others", "--epsilon", "1", "--json")
+    assert other.code == 0
+    with Ledger(book, must_exist=True) as ledger:
+        assert sorted(ledger.clients()) == ["ages.csv", "others"]
+        assert sum(count for _, count in ledger.history("ages.csv")) == 2
+
+
+def test_a_file_with_a_mistake_costs_nobody_anything(cli: Any, tmp_path: Path) -> None:
+    path, book = tmp_path / "bad.csv", tmp_path / "book.sqlite"
+    path.write_text("age\n" + "30\n" * 200 + "x\n")
+    result = cli("estimate", "mean", path, *RANGE.split(), "--ledger", book)
+    assert result.code == 2
+    assert "data row 201" in result.err
+    assert not book.exists()
+
+
+def test_places_and_their_map(cli: Any, tmp_path: Path) -> None:
+    generator = np.random.default_rng(2)
+    rows = np.column_stack((generator.normal(0, 0.01, 800), generator.normal(0, 0.01, 800)))
+    path = tmp_path / "places.csv"
+    path.write_text("lat,lon\n" + "".join(f"{a},{b}\n" for a, b in rows))
+    call = ["estimate", "location", path, "--latitude", "lat", "--longitude", "lon"]
+    call += ["--centre", "0,0", "--side-km", "8", "--epsilon", "2", "--bits", "2", "--json"]
+    for name in ("map.svg", "map.png"):
+        result = cli(*call, "--plot", tmp_path / name).json
+        assert result["epsilon_unit"] == "per kilometre"
+        assert math.isclose(sum(map(sum, result["density"])), 1.0, abs_tol=1e-9)
+        assert (tmp_path / name).stat().st_size > 500
+    assert (tmp_path / "map.svg").read_text().startswith("<svg")
+    assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
+    assert "ends in .svg or .png" in cli(*call, "--plot", tmp_path / "map.pdf").err
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        ("mean {} --column agee --lower 0 --upper 1 --epsilon 1", "did you mean 'age'"),
+        ("mean {} --lower 0 --upper 1 --epsilon 1", "choose one with --column: age, town"),
+        ("mean {}x --column age --lower 0 --upper 1 --epsilon 1", "cannot read"),
+        ("mean {} --column town --lower 0 --upper 1 --epsilon 1", "is not a number"),
+        ("mean {} --column age --lower 5 --upper 1 --epsilon 1", "lower must be below upper"),
+        ("mean {} --column age --lower 0 --upper 1 --epsilon 0", "epsilon"),
+        ("mean {} --column age --lower 0 --upper 1 --epsilon 1e9", "epsilon"),
+        ("mean {} --column age --lower 0 --upper 1 --epsilon 1 --bits 0", "bits"),
+        ("mean {} --column age --lower 0 --upper nan --epsilon 1", "finite"),
+        ("mean {} --column age --lower 0 --upper 1 --epsilon 1 --confidence 95", "confidence"),
+        ("mean {} --column age --lower 0 --upper 1 --epsilon 1 --budget 2", "give --ledger"),
+        ("mean {} --column age --lower 0 --upper 1 --epsilon 1 --encoding x", "no encoding"),
+        ("histogram {} --column age --epsilon 1", "lower and upper"),
+        ("quantiles {} --column age --lower 0 --upper 1 --epsilon 1 --quantiles a", "numbers"),
+    ],
+)
+def test_mistakes_are_one_line(cli: Any, ages: Path, words: str, match: str) -> None:
+    result = cli("estimate", *words.format(ages).split())
+    assert result.code == 2
+    assert result.out == ""
+    assert match in result.err
+    assert len(result.err.strip().splitlines()) == 1

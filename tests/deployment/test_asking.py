@@ -1,0 +1,146 @@
+"""The server's side of a question: charged first, every reply doubted, the sum in one order."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from questions import QUESTIONS, values_for
+
+from sottovoce.analytics.estimates import tally_of
+from sottovoce.analytics.question import Question
+from sottovoce.analytics.tallies import Tally, added
+from sottovoce.deployment.asking import ESTIMATE_NAME, LEDGER_NAME, QUESTION_NAME, Asking, ask
+from sottovoce.deployment.inquiries import MOST_PEOPLE, TALLY, Inquiry, question_in, tally_bytes
+from sottovoce.deployment.post import Parcel, Reply
+from sottovoce.errors import DeploymentError
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.randomness import SeededRandomness
+
+SITES = ("a", "b", "c")
+
+
+def _tally(question: Question, inquiry: Inquiry, people: int = 40) -> Tally:
+    seed = SITES.index(inquiry.client)
+    values = values_for(question.kind, people, seed)
+    return tally_of(question, [values], SeededRandomness(seed), first=inquiry.first)
+
+
+@dataclass
+class FakePost:
+    """Sites that answer honestly, but for those that are told what to say."""
+
+    online: Sequence[str] = SITES
+    instead: Mapping[str, Sequence[Reply]] = field(default_factory=dict)
+    ledger: Path | None = None
+    sent: dict[str, Inquiry] = field(default_factory=dict)
+    charged_before: int = 0
+
+    def reachable(self, clients: Sequence[str]) -> frozenset[str]:
+        return frozenset(self.online) & set(clients)
+
+    def send(self, orders: Mapping[str, Parcel], *, expires_seconds: float) -> int:
+        assert expires_seconds > 0.0
+        for site, order in orders.items():
+            assert isinstance(order, Inquiry)
+            self.sent[site] = order
+        if self.ledger is not None:
+            with Ledger(self.ledger) as ledger:
+                self.charged_before = ledger.num_charges
+        return 0
+
+    def traffic(self) -> None:
+        return None
+
+    def collect(self) -> Iterable[Reply]:
+        for site, inquiry in sorted(self.sent.items(), reverse=True):
+            if site in self.instead:
+                yield from self.instead[site]
+                continue
+            blob = tally_bytes(_tally(question_in(inquiry), inquiry))
+            yield Reply(client=site, blobs={TALLY: blob}, total_bytes=len(blob))
+        self.sent = {}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def _asking(name: str = "mean", minimum_sites: int = 1) -> Asking:
+    return Asking(
+        question=QUESTIONS[name],
+        about="age",
+        run="r",
+        sites=SITES,
+        deadline_seconds=5.0,
+        minimum_sites=minimum_sites,
+    )
+
+
+@pytest.mark.parametrize("name", ["mean", "variance", "histogram", "quantiles"])
+def test_the_estimate_is_that_of_everybodys_codes_together(tmp_path: Path, name: str) -> None:
+    post = FakePost(ledger=tmp_path / LEDGER_NAME)
+    found = ask(_asking(name), post, tmp_path)
+    assert post.charged_before == len(SITES)  # before anybody is asked
+    question = QUESTIONS[name]
+    total: Tally | None = None
+    for number, site in enumerate(SITES):
+        inquiry = Inquiry(
+            run="r", client=site, cohort=3, first=number * MOST_PEOPLE, about="", question={}
+        )
+        tally = _tally(question, inquiry)
+        total = tally if total is None else added(total, tally)
+    assert total is not None
+    expected = question.estimate(total)
+    assert found.numbers == expected.numbers
+    assert found.people == 120
+    written = json.loads((tmp_path / ESTIMATE_NAME).read_text())
+    assert written["sites"]["answered"] == dict.fromkeys(SITES, 40)
+    assert json.loads((tmp_path / QUESTION_NAME).read_text())["asked"] == list(SITES)
+    with Ledger(tmp_path / LEDGER_NAME) as ledger:
+        assert ledger.rounds_charged("r") == dict.fromkeys(SITES, 1)
+        assert not ledger.verify()
+
+
+def test_bad_replies_are_dropped_and_the_others_count(tmp_path: Path) -> None:
+    nonsense = Reply(client="a", blobs={TALLY: b'{"counts": [[1]]}'})
+    stranger = Reply(client="z", blobs={TALLY: b"{}"})
+    refused = Reply(client="b", blobs=None, failure="'mvu' is not allowed")
+    post = FakePost(instead={"a": [nonsense, nonsense, stranger], "b": [refused]})
+    found = ask(_asking(), post, tmp_path)
+    assert found.people == 40
+    assert "nothing of 'b': 'mvu' is not allowed" in found.notes
+    written = json.loads((tmp_path / ESTIMATE_NAME).read_text())["sites"]
+    assert sorted(written["failed"]) == ["a", "b"]
+    assert written["replies_dropped"] == 3
+
+
+def test_who_does_not_answer_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    clock = Clock()
+    post = FakePost(instead={"c": []})
+    found = ask(_asking(), post, tmp_path, clock=clock, pause=clock.pause)
+    assert 5.0 <= clock.now < 6.0
+    assert found.people == 80
+    assert "nothing of 'c': it did not answer in time" in found.notes
+
+
+def test_too_few_sites_are_not_asked_and_not_charged(tmp_path: Path) -> None:
+    with pytest.raises(DeploymentError, match="1 of 3 sites are online, and the question needs 2"):
+        ask(_asking(minimum_sites=2), FakePost(online=["a"]), tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+def test_too_few_answers_are_no_estimate(tmp_path: Path) -> None:
+    refused = [Reply(client="a", blobs=None, failure="out of budget")]
+    post = FakePost(online=["a"], instead={"a": refused})
+    with pytest.raises(DeploymentError, match=r"0 of 1 sites have answered.*'a': out of budget"):
+        ask(_asking(), post, tmp_path)
+    assert not (tmp_path / ESTIMATE_NAME).exists()
