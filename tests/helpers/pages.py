@@ -41,7 +41,7 @@ class Block:
 def blocks(page: Path) -> list[Block]:
     """A page's fenced blocks, from above."""
     text = page.read_text()
-    assert text.count("\n```") % 2 == 0, f"{page} has a fence that is not closed"
+    assert len(re.findall("^```", text, re.MULTILINE)) % 2 == 0, f"{page} has a fence that is not closed"
     return [
         Block(
             place=f"{page.relative_to(ROOT)}:{text.count(chr(10), 0, found.start()) + 1}",
@@ -78,7 +78,7 @@ def holds(output: str, shown: str, place: str) -> None:
     for line in _words(shown):
         if line == "...":
             continue
-        pattern = ".*".join(re.escape(part) for part in line.split("..."))
+        pattern = ".*".join(re.escape(part.strip()) for part in line.split("..."))
         assert any(re.fullmatch(pattern, one) for one in found), f"{place}: {line}\n{output}"
 
 
