@@ -9,7 +9,7 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from markdown import Extension, Markdown
+from markdown import Extension, Markdown  # type: ignore[import-untyped]
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -21,10 +21,10 @@ KEPT = {".md", ".svg", ".csv", ".toml", ".py", ".yaml", ".ipynb", ""}
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s#]+)(#[^)\s]*)?(?=\))")
 
 
-class NoRawHtml(Extension):
+class NoRawHtml(Extension):  # type: ignore[misc]
     """Formulas such as <b, z> are text, as they are for GitHub."""
 
-    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802 - markdown's name
+    def extendMarkdown(self, md: Markdown) -> None:
         """Take out what would read them as tags."""
         md.preprocessors.deregister("html_block")
         md.inlinePatterns.deregister("html")

@@ -41,7 +41,9 @@ class Block:
 def blocks(page: Path) -> list[Block]:
     """A page's fenced blocks, from above."""
     text = page.read_text()
-    assert len(re.findall("^```", text, re.MULTILINE)) % 2 == 0, f"{page} has a fence that is not closed"
+    assert len(re.findall("^```", text, re.MULTILINE)) % 2 == 0, (
+        f"{page} has a fence that is not closed"
+    )
     return [
         Block(
             place=f"{page.relative_to(ROOT)}:{text.count(chr(10), 0, found.start()) + 1}",
