@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 OUT ?= demo-run
 
-.PHONY: help install demo check test test-full bench designs clean
+.PHONY: help install demo check test test-full bench designs docs clean
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/'
@@ -42,5 +42,8 @@ bench: install   ## benchmarks into results/benchmarks.md: wrong results fail, s
 designs: install ## solve again the MVU designs that come with the package (minutes)
 	$(BIN)/python tools/ship_designs.py
 
+docs: install    ## the documentation as pages, into site/ (open site/index.html)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 clean:           ## remove what the other targets made
-	rm -rf $(VENV) demo-run .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) demo-run site .mypy_cache .ruff_cache .pytest_cache .hypothesis
