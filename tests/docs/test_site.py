@@ -82,6 +82,14 @@ def test_every_mechanism_is_in_the_reference() -> None:
             assert f"::: {kind.__module__}.{kind.__qualname__}\n" in written
 
 
+def test_every_command_is_in_the_reference(site: Path) -> None:
+    shown = (site / "reference/command-line.html").read_text()
+    for name in ("run", "plan", "ledger show", "audit run", "deploy node", "privacy calibrate"):
+        assert f">sottovoce {name}<" in shown
+    assert "<code>--shadows INTEGER</code>" in shown
+    assert "an even number. [64]" in shown
+
+
 def test_every_decision_is_listed() -> None:
     listed = (ROOT / "docs/decisions/README.md").read_text()
     for page in (ROOT / "docs/decisions").glob("0*.md"):
