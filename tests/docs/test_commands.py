@@ -49,7 +49,7 @@ SHOWN = sorted(set().union(*(_shown(page) for page in PAGES)))
 def _parse(command: str) -> None:
     """Click reads the words as it would, and runs nothing."""
     node: Any = typer.main.get_command(app)
-    words = shlex.split(re.sub(r"--debug\b", "", command), comments=True)
+    words = shlex.split(re.sub(r"--(?:debug|help)\b", "", command), comments=True)
     while hasattr(node, "commands"):
         if not words:
             return  # a group by its name
