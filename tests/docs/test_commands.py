@@ -5,6 +5,7 @@ Tutorials and how-tos are run from end to end (test_pages.py), the README's comm
 that are not here.
 """
 
+import functools
 import re
 import shlex
 from pathlib import Path
@@ -46,9 +47,14 @@ def _shown(page: Path) -> set[tuple[str, bool, Path]]:
 SHOWN = sorted(set().union(*(_shown(page) for page in PAGES)))
 
 
+@functools.cache
+def _root() -> Any:
+    return typer.main.get_command(app)
+
+
 def _parse(command: str) -> None:
     """Click reads the words as it would, and runs nothing."""
-    node: Any = typer.main.get_command(app)
+    node = _root()
     words = shlex.split(re.sub(r"--(?:debug|help)\b", "", command), comments=True)
     while hasattr(node, "commands"):
         if not words:
