@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 OUT ?= demo-run
 
-.PHONY: help install demo check test test-full wheel bench designs clean
+.PHONY: help install demo check test test-full wheel bench designs docs clean
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/'
@@ -16,7 +16,7 @@ install: $(STAMP)  ## make .venv and install everything (a second call is instan
 $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/native/*)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Sottovoce needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 2; }
-	@echo "installing into $(VENV): a minute or two, torch is most of it"
+	@echo "installing into $(VENV): three minutes or so, torch is most of it"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[learn,flower,report,dev]'
 	@touch $@
@@ -45,6 +45,9 @@ bench: install   ## benchmarks into results/benchmarks.md: wrong results fail, s
 
 designs: install ## solve again the MVU designs that come with the package (minutes)
 	$(BIN)/python tools/ship_designs.py
+
+docs: install    ## the documentation as pages, into site/ (open site/index.html)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:           ## remove what the other targets made
 	rm -rf $(VENV) demo-run dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis \

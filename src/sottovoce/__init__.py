@@ -19,6 +19,8 @@ if sys.version_info < (3, 11):  # noqa: UP036  (pip refuses, a source tree on th
 
 if TYPE_CHECKING:
     from sottovoce.adjacency import Adjacency as Adjacency
+    from sottovoce.analytics.estimates import estimate as estimate
+    from sottovoce.analytics.result import Estimate as Estimate
     from sottovoce.api.planning import Plan as Plan
     from sottovoce.api.planning import plan as plan
     from sottovoce.api.runs import Run as Run
@@ -64,6 +66,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Adjacency": "adjacency",
+    "estimate": "analytics.estimates",
+    "Estimate": "analytics.result",
     "Plan": "api.planning",
     "plan": "api.planning",
     "Run": "api.runs",
