@@ -1,0 +1,133 @@
+"""`sottovoce deploy ask`: one question to the people of all sites, one code a person."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sottovoce.cli.output import Json, print_fields, print_json, print_table, progress_bars
+
+_POLL_SECONDS = 0.5
+
+
+def ask(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A federation's folder.")],
+    statistic: Annotated[
+        str, typer.Argument(help="mean, variance, histogram, quantiles or location.")
+    ],
+    about: Annotated[str, typer.Option(help="What: a name in [columns] of the sites' files.")],
+    epsilon: Annotated[float, typer.Option(help="What a person's answer may tell: pure, local.")],
+    lower: Annotated[float | None, typer.Option(help="The least value.")] = None,
+    upper: Annotated[float | None, typer.Option(help="The largest value.")] = None,
+    bins: Annotated[int | None, typer.Option(help="Of a histogram.")] = None,
+    categories: Annotated[str | None, typer.Option(help="Of a histogram: a,b,c.")] = None,
+    quantiles: Annotated[str | None, typer.Option(help="Levels: 0.25,0.5,0.75.")] = None,
+    centre: Annotated[str | None, typer.Option(help="Of a map: LATITUDE,LONGITUDE.")] = None,
+    side_km: Annotated[float | None, typer.Option(help="Of a map.")] = None,
+    bits: Annotated[int | None, typer.Option(help="At most so many bits a person.")] = None,
+    mechanism: Annotated[str | None, typer.Option(help="[the least variance]")] = None,
+    confidence: Annotated[float, typer.Option(help="How often intervals cover.")] = 0.95,
+    minimum_sites: Annotated[int, typer.Option(help="Fewer answers are none.")] = 1,
+    deadline: Annotated[float, typer.Option(help="Seconds that sites may take.")] = 600.0,
+    out: Annotated[Path | None, typer.Option(help="A new folder [DIR/runs/NAME].")] = None,
+    as_json: Json = False,
+) -> None:
+    """Ask the sites about their people; each answers as far as its own file and ledger allow."""
+    from sottovoce.analytics import intervals
+    from sottovoce.analytics.estimates import question_for
+    from sottovoce.cli.estimate import number_list
+    from sottovoce.errors import ParameterError
+
+    intervals.check_confidence(confidence)
+    if minimum_sites < 1 or not deadline > 0.0:
+        raise ParameterError("--minimum-sites must be at least 1, and --deadline positive")
+    given: dict[str, Any] = {
+        "lower": lower,
+        "upper": upper,
+        "bins": bins,
+        "categories": categories and [name.strip() for name in categories.split(",")],
+        "quantiles": quantiles and number_list("--quantiles", quantiles),
+        "centre": centre and tuple(number_list("--centre", centre)),
+        "side_km": side_km,
+        "bits": bits,
+        "mechanism": mechanism,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    question = question_for(statistic, epsilon=epsilon, **options)
+    found, path = _asked(
+        folder,
+        question,
+        about,
+        {"deadline_seconds": deadline, "minimum_sites": minimum_sites, "confidence": confidence},
+        out,
+    )
+    if as_json:
+        print_json({**found, "folder": str(path)})
+    else:
+        _print(found, path)
+
+
+def _asked(
+    folder: Path, question: Any, about: str, waiting: dict[str, Any], out: Path | None
+) -> tuple[dict[str, Any], Path]:
+    """What the link's side wrote down, and where."""
+    from sottovoce import files
+    from sottovoce.analytics.question import to_json
+    from sottovoce.deployment.asking import ESTIMATE_NAME
+    from sottovoce.deployment.machines.federation import Federation
+    from sottovoce.deployment.machines.link import running_link
+    from sottovoce.deployment.machines.runs import Order, submit
+    from sottovoce.errors import DeploymentError, OutputError
+
+    federation = Federation.read(folder)
+    name = f"{question.kind}-{about}"
+    path = (out or _free(federation.runs_folder, name)).absolute()
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise OutputError(f"{path} is not empty; choose another --out")
+    task = {"question": to_json(question), "about": about, **waiting}
+    with running_link(federation) as control, progress_bars() as bars:
+        run_id = submit(Order(name=name, task=task, rounds=1, out=path), federation)
+        bars.update(name, 0, 1, f"asking {len(federation.sites)} sites")
+        while not (ended := control.run(run_id)).has_ended:
+            time.sleep(_POLL_SECONDS)
+        bars.update(name, 1, 1, "done")
+    if ended.failure is not None:
+        raise DeploymentError(f"the question failed: {ended.failure}")
+    if not (path / ESTIMATE_NAME).exists():
+        raise DeploymentError(f"the question has ended without an estimate in {path}")
+    found: dict[str, Any] = files.read_json(path / ESTIMATE_NAME)
+    return found, path
+
+
+def _free(folder: Path, name: str) -> Path:
+    """A new folder for every time that a question is asked."""
+    number = 1
+    while (folder / f"{name}-{number}").exists():
+        number += 1
+    return folder / f"{name}-{number}"
+
+
+def _print(found: dict[str, Any], path: Path) -> None:
+    single = "labels" not in found
+    labels = [found["statistic"]] if single else found["labels"]
+    estimates = [found["estimate"]] if single else found["estimate"]
+    intervals = [found["interval"]] if single else found["interval"]
+    rows = [
+        [label, f"{value:.6g}", *([f"{end:.6g}" for end in ends] if ends else ["none", "none"])]
+        for label, value, ends in zip(labels, estimates, intervals, strict=True)
+    ]
+    print_table([found["statistic"], "estimate", "low", "high"], rows)
+    sites = found["sites"]
+    print_fields(
+        {
+            "people": found["people"],
+            "epsilon a person": found["epsilon"],
+            "bits a person": found["bits_per_person"],
+            "mechanism": found["mechanism"],
+            "sites that answered": len(sites["answered"]),
+            "folder": path,
+        }
+    )
+    for note in found["notes"]:
+        typer.echo(f"note: {note}")
