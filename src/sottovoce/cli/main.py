@@ -22,6 +22,7 @@ from sottovoce.cli import (
     plan,
     privacy,
     run,
+    watch,
 )
 from sottovoce.errors import SottovoceError
 
@@ -48,6 +49,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("run")(run.run)
+app.command("watch")(watch.watch)
 app.command("plan")(plan.plan)
 app.command("export")(export.export)
 app.add_typer(experiment.app, name="experiment")
