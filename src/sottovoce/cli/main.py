@@ -37,6 +37,10 @@ _EXTRAS = {
     "starlette": "flower",
     "uvicorn": "flower",
     "jinja2": "report",
+    "tensorboard": "tensorboard",
+    "mlflow": "mlflow",
+    "alembic": "mlflow",
+    "sqlalchemy": "mlflow",
 }
 
 app = typer.Typer(

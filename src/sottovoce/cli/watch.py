@@ -192,8 +192,9 @@ def _print_rounds(watched: _Watched, interval: float, as_json: bool) -> None:
         here = (state["state"], state["rounds_done"])
         if here == shown:
             continue
-        for earlier in watched.rounds_after(shown[1]) if shown else ():
-            typer.echo(json.dumps(earlier) if as_json else watch_view.line(earlier))
+        if shown is not None:
+            for earlier in watched.rounds_after(shown[1]):
+                typer.echo(json.dumps(earlier) if as_json else watch_view.line(earlier))
         if as_json:
             typer.echo(json.dumps(state, allow_nan=False))
         else:

@@ -93,7 +93,9 @@ def describe(reading: Reading, *, rounds_per_second: float | None = None) -> dic
     budget = _common_budget(spec)
     epsilon = last.get("epsilon", 0.0)
     clients = len((reading.header or {}).get("clients") or ())
-    working = reading.state == "running" and rounds and rounds_per_second
+    seconds_left = None
+    if reading.state == "running" and rounds and rounds_per_second:
+        seconds_left = (rounds - done) / rounds_per_second
     described: dict[str, Any] = {
         "name": spec.get("name", reading.folder.name),
         "folder": str(reading.folder),
@@ -102,7 +104,7 @@ def describe(reading: Reading, *, rounds_per_second: float | None = None) -> dic
         "rounds_done": done,
         "rounds": rounds,
         "rounds_per_second": rounds_per_second,
-        "seconds_left": (rounds - done) / rounds_per_second if working else None,
+        "seconds_left": seconds_left,
         "quiet_seconds": None if reading.has_ended else reading.quiet_seconds,
         "accuracy": _last_known(rows, "accuracy"),
         "loss": _last_known(rows, "loss"),
