@@ -16,6 +16,7 @@ from sottovoce.cli import (
     demo,
     deploy,
     experiment,
+    explore,
     export,
     ledger,
     mechanism,
@@ -55,6 +56,7 @@ app.command("demo")(demo.demo)
 app.command("run")(run.run)
 app.command("watch")(watch.watch)
 app.command("plan")(plan.plan)
+app.command("explore")(explore.explore)
 app.command("export")(export.export)
 app.add_typer(experiment.app, name="experiment")
 app.add_typer(attack.app, name="attack")
