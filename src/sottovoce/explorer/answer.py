@@ -26,7 +26,7 @@ from sottovoce.privacy.events import Repeated
 from sottovoce.wire.message import HEADER_BYTES
 
 _TOLERANCE = 1e-4  # of the knob; the value found keeps the budget whatever it is
-_CURVE_POINTS, _INPUTS = 13, 49
+_CURVE_POINTS, _SHORTEST_CURVE, _INPUTS = 13, 10, 49
 _REFERENCE = "gaussian"
 
 
@@ -80,8 +80,9 @@ def curve(question: Question) -> dict[str, Any]:
     """How epsilon grows with the rounds, by every accountant that has a bound."""
     found = _calibrated_for(question)
     event = found.mechanism.privacy(Adjacency.parse(question.adjacency))
-    last = question.rounds
-    counts = sorted({round(last ** (n / (_CURVE_POINTS - 1))) for n in range(_CURVE_POINTS)})
+    last = max(question.rounds, _SHORTEST_CURVE)
+    spread = {round(last ** (n / (_CURVE_POINTS - 1))) for n in range(_CURVE_POINTS)}
+    counts = sorted(spread | {question.rounds})
     spent = [privacy_spent(Repeated(event=event, count=n), question.delta) for n in counts]
     names = list(dict.fromkeys(name for one in spent for name, _ in one.bounds))
     plain: dict[str, Any] = files.finite(

@@ -41,6 +41,8 @@ def spec(question: Question) -> str:
         "[algorithm]",
         'kind = "fedavg"',
         "server_learning_rate = 1.0",
+        "local_steps = 5",
+        "local_learning_rate = 0.1",
         "",
         "[privacy]",
         'level = "client"',

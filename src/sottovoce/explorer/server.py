@@ -43,9 +43,7 @@ class Turns:
         self._computing = threading.Lock()
         self._newest: dict[tuple[str, str], int] = {}
 
-    def compute(
-        self, path: str, page_name: str, number: int, question: Question
-    ) -> dict[str, Any]:
+    def compute(self, path: str, page_name: str, number: int, question: Question) -> dict[str, Any]:
         key = (page_name, path)
         if len(self._newest) > _MOST_PAGES:
             self._newest.clear()
@@ -168,7 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
+    def log_message(self, format: str, *arguments: Any) -> None:
         """Nothing: the terminal is for what its user should know."""
 
 
