@@ -20,7 +20,7 @@ def test_the_wheel_holds_templates_catalog_and_type_marker(tmp_path: Path) -> No
     source = ROOT / "src"
     expected = {
         str(path.relative_to(source))
-        for pattern in ("**/*.py", "**/*.html", "**/*.toml", "**/py.typed")
+        for pattern in ("**/*.py", "**/*.html", "**/*.css", "**/*.js", "**/*.toml", "**/py.typed")
         for path in source.glob(pattern)
     }
     assert expected <= names

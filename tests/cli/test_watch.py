@@ -190,6 +190,8 @@ def test_a_federation_without_runs_shows_its_sites(cli: Any, tmp_path: Path) -> 
     cli("deploy", "init", tmp_path / "fed", "--rehearsal", "--site", "a", "--site", "b")
     state = cli("watch", tmp_path / "fed", "--once", "--json").json
     assert state["state"] == "waiting"
+    assert state["name"] == "fed"
+    assert state["folder"] == str(tmp_path / "fed")
     assert state["federation"]["link"] == "down"
     assert state["federation"]["sites"] == {"a": "unknown", "b": "unknown"}
     shown = cli("watch", tmp_path / "fed", "--once")

@@ -69,7 +69,7 @@ def test_bias_variance_and_matrix_are_those_of_the_law() -> None:
         assert law["bias"][n] == pytest.approx(float(exact.mean()[0]) - x, abs=1e-12)
         assert law["variance"][n] == pytest.approx(float(exact.variance()[0]))
         assert law["table"]["matrix"][n] == pytest.approx(exact.table[0].tolist())
-    assert law["table"]["letters"] == pytest.approx(sorted(exact.points.tolist()))
+        assert law["table"]["letters"] == pytest.approx(sorted(exact.points.tolist()))
 
 
 def test_the_curve_ends_where_the_answer_does() -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sottovoce.experiments.live_run import Reading
 
 _SITES_EVERY_SECONDS = 5.0
+_LOOKS_KEPT = 30
 _FEDERATION_FILE = "federation.toml"
 
 
@@ -73,7 +74,10 @@ class _Watched:
         state = describe(reading, rounds_per_second=self._speed(reading))
         if status is not None:
             if reading.header is None:
-                state["name"] = status["federation"]
+                state |= {
+                    "name": status["federation"],
+                    "folder": str(self._run or self._federation),
+                }
             state["federation"] = {key: status[key] for key in ("link", "address", "sites")}
             state["warnings"] += [status["problem"]] if status["problem"] else []
             if not reading.has_ended:
@@ -106,12 +110,17 @@ class _Watched:
         return latest_folder(federation) or federation.runs_folder / "none yet"
 
     def _speed(self, reading: "Reading") -> float | None:
-        """Rounds a second, as seen since the first look; none before two rounds went by."""
+        """Rounds a second, as seen of late; none before two rounds went by.
+
+        The time before the first round does not count: data is read, and sites are waited for.
+        """
         now, done = time.monotonic(), reading.rounds_done
         if self._looks and done < self._looks[-1][1]:
             self._looks.clear()  # resumed from a checkpoint, or another run
-        if not self._looks or done > self._looks[-1][1]:
-            self._looks.append((now, done))
+        if done and (not self._looks or done > self._looks[-1][1]):
+            self._looks = [*self._looks[-_LOOKS_KEPT:], (now, done)]
+        if not self._looks:
+            return None
         (first, at_first), (last, at_last) = self._looks[0], self._looks[-1]
         return (at_last - at_first) / (last - first) if at_last - at_first >= 2 else None
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 40
-_BAR_WIDTH = 24
+_BAR_WIDTH = 20
 _STATE_COLOURS = {"finished": "green", "running": "cyan", "waiting": "yellow"}
 
 

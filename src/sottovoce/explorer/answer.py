@@ -121,7 +121,7 @@ def _reference_for(question: Question) -> Calibrated:
 def _calibrated(
     registration: Registration, domain: Domain, free: Parameters, question: Question
 ) -> Calibrated:
-    parameters = registration.calibrated(
+    parameters: Parameters = registration.calibrated(
         domain,
         free,
         rounds=question.rounds,

@@ -86,9 +86,13 @@ function draw() {
   );
   drawMatrix(question, answer);
   const spike = law.coordinatewise ? "" : " (all other coordinates 0)";
+  const bias = withoutRounding(law);
+  byId("bias-note").textContent = bias.some((value) => value !== 0)
+    ? "How far the mean of what is read lies from the coordinate x that was there."
+    : "None: the mean of what is read is the coordinate x that was there, wherever it lies.";
   lineChart(byId("bias"), {
     name: `Bias of ${question.mechanism} by coordinate${spike}`, x: law.inputs, labels: { x: `coordinate x${spike}` },
-    lines: [{ name: "bias", y: law.bias.map(unrounded(law)), colour: 1 }],
+    lines: [{ name: "bias", y: bias, colour: 1 }],
   });
   lineChart(byId("variance"), {
     name: `Variance of ${question.mechanism} by coordinate${spike}, and the Gaussian's`, x: law.inputs, labels: { x: `coordinate x${spike}` },
@@ -101,10 +105,10 @@ function draw() {
 }
 
 // A bias that float64 made, and no mechanism, is drawn as the 0 that it is.
-const unrounded = ({ inputs, variance }) => (value, n) => {
+function withoutRounding({ inputs, bias, variance }) {
   const size = Math.abs(inputs[0]) + Math.sqrt(Math.max(...variance));
-  return Math.abs(value) < 1e-10 * size ? 0 : value;
-};
+  return Math.max(...bias.map(Math.abs)) < 1e-9 * size ? bias.map(() => 0) : bias;
+}
 
 function drawMatrix(question, { law, typical_coordinate }) {
   const table = law.table, note = byId("matrix-note"), figure = byId("matrix");
