@@ -212,6 +212,39 @@ def test_a_federations_last_run_is_the_one_watched(
     assert state["federation"]["sites"] == {"a": "unknown"}
 
 
+@pytest.mark.parametrize(
+    ("state", "shown"), [("finished:failed", "failed"), ("finished:stopped", "stopped")]
+)
+def test_a_run_that_the_link_ended_without_a_result_is_not_waited_for(
+    cli: Any,
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str,
+    shown: str,
+) -> None:
+    pytest.importorskip("flwr")
+    from sottovoce.deployment.machines import status
+
+    fed = tmp_path / "fed"
+    cli("deploy", "init", fed, "--rehearsal", "--site", "a", "--site", "b")
+    (fed / "runs").mkdir(exist_ok=True)
+    folder = _halfway(finished, fed / "runs" / "small")
+    run = {"run": 1, "state": state, "details": "out of patience", "folder": str(folder)}
+
+    def status_of(federation: Any) -> dict[str, Any]:
+        sites = {"a": "online", "b": "offline"}
+        known = {"federation": "fed", "link": "up", "address": "127.0.0.1:1", "problem": None}
+        return {**known, "sites": sites, "runs": [run]}
+
+    monkeypatch.setattr(status, "status_of", status_of)
+    ended = cli("watch", folder)
+    assert ended.code == 0
+    assert ended.out.splitlines()[-1] == f"{shown} after 2 of 4 rounds: out of patience"
+    view = " ".join(cli("watch", folder, "--once").out.split())
+    assert "1 of 2 connected; missing: b (offline)" in view
+
+
 def test_a_sparkline_keeps_lowest_and_highest() -> None:
     assert watch_view.sparkline([0.0, None, 0.5, 1.0]) == "▁▅█"
     assert watch_view.sparkline([0.3, 0.3]) == "▁▁"

@@ -2,6 +2,8 @@
 
 import json
 import math
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +138,29 @@ def test_the_python_that_is_copied_out_builds_the_mechanism() -> None:
     names: dict[str, Any] = {}
     exec(answer(NUMBER)["recipe"]["python"], names)
     assert registry.parameters_of(names["mechanism"]) == answer(NUMBER)["parameters"]
+
+
+@pytest.mark.parametrize("question", [ONE_BIT, NUMBER])
+def test_the_commands_that_are_copied_out_find_the_same(
+    question: Question, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sottovoce.cli.main import main
+
+    found = answer(question)
+    # A plan under linf designs tables of its own, which takes most of a minute.
+    for name in ("calibrate", "plan") if question is ONE_BIT else ("calibrate",):
+        words = [*shlex.split(found["recipe"][name]), "--json"]
+        monkeypatch.setattr(sys, "argv", words)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 0
+        told = json.loads(capsys.readouterr().out)
+        if name == "plan":
+            assert told["setting"]["dimension"] == question.dimension
+            assert told["setting"]["epsilon"] == question.epsilon
+            continue
+        knob = found["calibrated"]
+        assert told["parameters"][knob] == pytest.approx(found["parameters"][knob], rel=1e-3)
 
 
 @pytest.mark.parametrize(

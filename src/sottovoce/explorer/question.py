@@ -15,7 +15,7 @@ from sottovoce.mechanisms.registry import Parameters, Registration
 MAX_DIMENSION, MAX_ROUNDS, MAX_BITS = 10**8, 10**6, 16
 # Of a mechanism whose law is that of the whole update: more would be minutes.
 MAX_WHOLE_DIMENSION = 10**6
-MAX_RELEASES, MAX_RELEASES_SLOW = 10**6, 10**8  # seconds, and minutes
+MAX_RELEASES, MAX_RELEASES_SLOW = 10**5, 10**8  # some seconds; a minute or two
 GEOMETRIES = ("l2", "l1", "linf")
 
 
