@@ -44,7 +44,10 @@ OPTIONAL = (
     Optional(module="triton", distribution="triton", extra=None, purpose="kernels on NVIDIA GPUs"),
 )
 # What else an extra brings: the first of these that is missing is what a person hears of.
-_ALONG = {"httpx": "flwr", "starlette": "flwr", "uvicorn": "flwr"}
+_ALONG = {
+    **dict.fromkeys(("httpx", "starlette", "uvicorn"), "flwr"),
+    **dict.fromkeys(("sqlalchemy", "alembic"), "mlflow"),
+}
 
 
 def find(module: str) -> Optional:

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sottovoce.cli.output import Json, progress_bars
-from sottovoce.cli.result import print_result, round_note
+from sottovoce.cli.output import Json, print_warning, progress_bars
+from sottovoce.cli.result import Log, print_result, round_note
 
 if TYPE_CHECKING:
     from sottovoce.config.spec import RunSpec
     from sottovoce.deployment.machines.control import Control, RunStatus
     from sottovoce.deployment.machines.federation import Federation
     from sottovoce.experiments.run_folder import RunFolder
+    from sottovoce.trackers.tracking import Tracking
 
 _POLL_SECONDS = 1.0
 _INTERRUPTED = 130
@@ -28,6 +29,7 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder [DIR/runs/NAME].")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    log: Log = None,
     as_json: Json = False,
 ) -> None:
     """Train as a spec says, on the sites' data; the run goes on if this command is interrupted."""
@@ -37,12 +39,14 @@ def run(
     from sottovoce.deployment.machines.runs import Order, submit
     from sottovoce.errors import OutputError
     from sottovoce.experiments.run_folder import RunFolder
+    from sottovoce.experiments.tracked import tracked
 
     federation, loaded = Federation.read(folder), load(spec, set_ or [])
     run_folder = RunFolder((out or federation.runs_folder / loaded.name).absolute())
     _check_folder(run_folder, resume=resume)
     _check_clients(loaded, federation)
-    with running_link(federation) as control:
+    trackers = tracked(log or [], loaded, run_folder.path, warn=print_warning)
+    with trackers as rounds_log, running_link(federation) as control:
         order = Order(
             name=loaded.name,
             task={"spec": json.dumps(loaded.plain()), "resume": resume},
@@ -52,7 +56,7 @@ def run(
         run_id = submit(order, federation)
         typer.echo(f"run {run_id} has begun", err=True)
         try:
-            ended = _follow(control, run_id, run_folder, loaded)
+            ended = _follow(control, run_id, run_folder, loaded, rounds_log)
         except KeyboardInterrupt:
             typer.echo(
                 f"the run goes on; watch it: sottovoce deploy status {folder}; "
@@ -60,10 +64,13 @@ def run(
                 err=True,
             )
             raise SystemExit(_INTERRUPTED) from None
-    _check_end(ended, federation, run_folder)
-    result = run_folder.result()
-    if result is None:
-        raise OutputError(f"the run has ended, but {run_folder.path} holds no result; --resume it")
+        _check_end(ended, federation, run_folder)
+        result = run_folder.result()
+        if result is None:
+            raise OutputError(
+                f"the run has ended, but {run_folder.path} holds no result; --resume it"
+            )
+        rounds_log.finish(result)
     print_result(result, run_folder.path, as_json=as_json)
 
 
@@ -95,15 +102,20 @@ def _check_clients(spec: "RunSpec", federation: "Federation") -> None:
 
 
 def _follow(
-    control: "Control", run_id: int, run_folder: "RunFolder", spec: "RunSpec"
+    control: "Control", run_id: int, run_folder: "RunFolder", spec: "RunSpec", log: "Tracking"
 ) -> "RunStatus":
-    """Show rounds as they come, until the run has ended."""
+    """Show and log rounds as they come, until the run has ended."""
+    logged = 0
     with progress_bars() as bars:
         while True:
             status = control.run(run_id)  # before the rounds: none is missed at the end
             rows = run_folder.metrics()
             if rows:
                 bars.update(spec.name, rows[-1]["round"], spec.rounds, round_note(rows[-1]))
+            for row in rows:
+                if row["round"] > logged:
+                    log(row)
+                    logged = row["round"]
             if status.has_ended:
                 return status
             time.sleep(_POLL_SECONDS)

@@ -20,6 +20,7 @@ from sottovoce.cli import (
     doctor,
     estimate,
     experiment,
+    explore,
     export,
     ledger,
     mechanism,
@@ -27,19 +28,22 @@ from sottovoce.cli import (
     plan,
     privacy,
     run,
+    watch,
 )
 
 _INTERRUPTED = 130
 _FIRST_STEPS = f"""\
-Sottovoce {__version__}: federated learning in a whisper, a few private bits for each number.
+Sottovoce {__version__}: federated learning and analytics in a whisper, a few private bits each.
 
   sottovoce demo               train privately on bundled data, in half a minute, and look at a page
   sottovoce run SPEC.toml      train as a spec says; examples/ has some
+  sottovoce report RUN         a page about what was spent, learned and sent
+  sottovoce estimate mean DATA.csv --column age --lower 0 --upper 120 --epsilon 1   private statistics
   sottovoce plan --epsilon 2 --delta 1e-5 --rounds 100 --dimension 10000   which mechanism?
   sottovoce doctor             what is installed, and whether it works
   sottovoce --help             every command; each has a --help of its own
 
-In Python: import sottovoce, then sottovoce.simulate, sottovoce.plan, sottovoce.spend."""
+In Python: import sottovoce, then sottovoce.simulate, plan, spend and estimate."""
 # Of typer's help only, which would print \\[default] where rich is installed but not asked to draw.
 typer.core.HAS_RICH = False
 
@@ -53,7 +57,9 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("run")(run.run)
+app.command("watch")(watch.watch)
 app.command("plan")(plan.plan)
+app.command("explore")(explore.explore)
 app.command("export")(export.export)
 app.command("doctor")(doctor.doctor)
 app.command("completion")(completion.completion)
@@ -120,9 +126,6 @@ def _how_to_go_on(arguments: list[str]) -> str:
     if arguments[:1] in (["experiment"], ["attack"]):
         again = shlex.join(["sottovoce", *arguments])
         return f"models that are finished are kept, and the same command goes on: {again}"
-    if arguments[:1] == ["attack"]:
-        again = shlex.join(["sottovoce", *arguments])
-        return f"shadow models that are finished are kept, and the same command goes on: {again}"
     if arguments[:1] == ["audit"]:
         return "an audit keeps nothing before its end, so the same command begins anew"
     return "'run' goes on from its last checkpoint with --resume"

@@ -19,6 +19,10 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, allow_nan=False))
 
 
+def print_warning(text: str) -> None:
+    typer.echo(f"warning: {text}", err=True)
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table; numbers stand right, words left. Prose wraps on a narrow terminal, and only prose.
 

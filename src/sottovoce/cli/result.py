@@ -1,18 +1,23 @@
 """What a run has come to, wherever it ran."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from sottovoce.api.shown import round_note as round_note
-from sottovoce.cli.output import print_fields, print_json, print_table, show
+from sottovoce.cli.output import print_fields, print_json, print_table, print_warning, show
+
+Log = Annotated[
+    list[str] | None,
+    typer.Option("--log", help="Log rounds to tensorboard or mlflow; repeatable."),
+]
 
 
 def print_result(result: dict[str, Any], folder: Path, *, as_json: bool) -> None:
     """What a run has come to."""
     for warning in result["warnings"]:
-        typer.echo(f"warning: {warning}", err=True)
+        print_warning(warning)
     if as_json:
         print_json({**result, "folder": str(folder)})
         return

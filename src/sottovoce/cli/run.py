@@ -7,8 +7,8 @@ import typer
 
 from sottovoce.cli.data import DataDir, fetch_missing, use
 from sottovoce.cli.mistakes import absent_spec
-from sottovoce.cli.output import Json, progress_bars
-from sottovoce.cli.result import print_result, round_note
+from sottovoce.cli.output import Json, print_warning, progress_bars
+from sottovoce.cli.result import Log, print_result, round_note
 from sottovoce.errors import ConfigError
 
 
@@ -24,6 +24,7 @@ def run(
         typer.Option(help="Of a spec with runtime.backend 'flower': the federation's folder."),
     ] = None,
     data_dir: DataDir = None,
+    log: Log = None,
     as_json: Json = False,
 ) -> None:
     """Train as a spec says; results, ledger and checkpoints go into a run folder."""
@@ -35,16 +36,23 @@ def run(
     if federation is not None:
         from sottovoce.cli import deploy_run
 
-        deploy_run.run(federation, spec, set_=set_, out=out, resume=resume, as_json=as_json)
+        deploy_run.run(
+            federation, spec, set_=set_, out=out, resume=resume, log=log, as_json=as_json
+        )
         return
     folder = out or Path("runs") / loaded.name
     use(data_dir)
     with progress_bars() as bars:
         fetch_missing(loaded.data.dataset, bars)
         from sottovoce.experiments.launch import launch  # torch takes a while to load
+        from sottovoce.experiments.tracked import tracked
 
-        def on_round(row: dict[str, Any]) -> None:
-            bars.update(loaded.name, row["round"], loaded.rounds, round_note(row))
+        with tracked(log or [], loaded, folder, warn=print_warning) as trackers:
 
-        result = launch(loaded, folder, resume=resume, on_round=on_round)
+            def on_round(row: dict[str, Any]) -> None:
+                bars.update(loaded.name, row["round"], loaded.rounds, round_note(row))
+                trackers(row)
+
+            result = launch(loaded, folder, resume=resume, on_round=on_round)
+            trackers.finish(result)
     print_result(result, folder, as_json=as_json)

@@ -100,7 +100,7 @@ def _candidate(
 ) -> Candidate:
     if registration.knob is None:
         raise ParameterError("it gives no privacy, so there is nothing to calibrate")
-    domain = _domain_of(registration, setting.domain)
+    domain = domain_for(registration, setting.domain)
     if isinstance(domain, registration.slow_on) and not setting.designs:
         raise ParameterError(
             "every value that calibration tries is a design to solve and to account for, which "
@@ -122,7 +122,7 @@ def _candidate(
     )
 
 
-def _domain_of(registration: Registration, domain: Domain) -> Domain:
+def domain_for(registration: Registration, domain: Domain) -> Domain:
     """Where the mechanism takes its inputs: the domain, or a Euclidean ball that holds it."""
     made_for = tuple(type(one) for one in registration.example_domains)
     if not isinstance(domain, made_for) and L2Ball in made_for:

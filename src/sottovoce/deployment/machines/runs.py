@@ -101,6 +101,15 @@ def run_row(federation: Federation, run: RunStatus) -> dict[str, Any]:
     }
 
 
+def latest_folder(federation: Federation) -> Path | None:
+    """The folder of the run that was handed to the link last, whether the link is up or not."""
+    records = list(_records(federation).glob("*.json"))
+    if not records:
+        return None
+    latest = max(records, key=lambda path: path.stat().st_mtime)
+    return Path(files.read_json(latest)["folder"])
+
+
 def rounds_done(folder: Path) -> int:
     """How many rounds a run's folder tells of."""
     try:

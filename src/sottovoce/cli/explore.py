@@ -1,0 +1,37 @@
+"""`sottovoce explore`: move a mechanism's parameters in a browser, and see what they do."""
+
+import contextlib
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+
+def explore(
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Where on this machine; 0 takes any free port.")
+    ] = 8765,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Only print the address.")
+    ] = False,
+) -> None:
+    """Serve a page, to this machine alone, where mechanisms can be tried out; Ctrl-C ends it."""
+    from sottovoce.explorer.server import open_server
+
+    with open_server(port) as server:
+        typer.echo(f"the explorer is at {server.address}; Ctrl-C ends it")
+        sys.stdout.flush()  # whoever reads this in a pipe waits for the address
+        if not no_browser:
+            _open_browser(server.address)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
+
+
+def _open_browser(address: str) -> None:
+    """A window, where there are windows: a browser in the terminal would take it over."""
+    import webbrowser
+
+    screens = ("DISPLAY", "WAYLAND_DISPLAY")
+    if sys.platform in ("win32", "darwin") or any(os.environ.get(name) for name in screens):
+        webbrowser.open(address)

@@ -1,0 +1,261 @@
+"""`sottovoce watch`: a run folder that grows, has grown, is yet to come, or is none."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specs import small_spec
+
+from sottovoce.cli import watch_view
+from sottovoce.experiments.launch import launch
+
+ROUNDS = 4
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("watched") / "run"
+    launch(small_spec(rounds=ROUNDS), folder)
+    return folder
+
+
+def _rows(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def _halfway(run: Path, folder: Path, rounds: int = 2) -> Path:
+    """The folder as it was after some rounds."""
+    folder.mkdir()
+    (folder / "run.json").write_bytes((run / "run.json").read_bytes())
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(lines[:rounds]))
+    return folder
+
+
+def _grow(run: Path, folder: Path, after: int) -> None:
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write("".join(lines[after:]))
+    (folder / "result.json").write_bytes((run / "result.json").read_bytes())
+
+
+def _contents(folder: Path) -> dict[str, tuple[int, int]]:
+    return {p.name: (p.stat().st_size, p.stat().st_mtime_ns) for p in folder.iterdir()}
+
+
+def test_a_finished_run_shows_its_end_and_nothing_is_touched(cli: Any, finished: Path) -> None:
+    before = _contents(finished)
+    state = cli("watch", finished, "--once", "--json").json
+    rows, result = _rows(finished), json.loads((finished / "result.json").read_text())
+    assert state["state"] == "finished"
+    assert (state["rounds_done"], state["rounds"]) == (ROUNDS, ROUNDS)
+    assert state["accuracy"] == rows[-1]["accuracy"]
+    assert state["epsilon"] == result["epsilon"]
+    assert state["epsilon_budget"] == 4.0
+    assert state["epsilon"] + state["epsilon_left"] <= 4.0
+    assert state["bytes_up"] == sum(row["total_bytes_up"] for row in rows)
+    assert state["bytes_up_per_client"] == result["total_bytes_up_per_client"]
+    assert state["seconds_left"] is None
+    assert state["warnings"] == result["warnings"]
+    assert _contents(finished) == before
+
+
+def test_the_view_for_people_names_everything(cli: Any, finished: Path) -> None:
+    shown = cli("watch", finished, "--once")
+    assert shown.code == 0
+    for word in ("small", "finished", f"{ROUNDS} of {ROUNDS}", "accuracy", "loss", "left", "up"):
+        assert word in shown.out
+    assert "4 of 4 answered" in shown.out
+
+
+def test_without_a_terminal_the_end_is_two_lines(cli: Any, finished: Path) -> None:
+    shown = cli("watch", finished)
+    assert shown.code == 0
+    assert shown.out.splitlines()[0].startswith(f"round {ROUNDS} of {ROUNDS}  accuracy 0.")
+    assert shown.out.splitlines()[-1] == f"finished after {ROUNDS} of {ROUNDS} rounds"
+
+
+def test_a_half_written_line_is_not_read_yet(cli: Any, finished: Path, tmp_path: Path) -> None:
+    folder = _halfway(finished, tmp_path / "run")
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 3, "accur')
+    state = cli("watch", folder, "--once", "--json").json
+    assert state["state"] == "running"
+    assert state["rounds_done"] == 2
+    assert state["seconds_left"] is None or state["seconds_left"] >= 0.0
+
+
+def test_a_run_that_grows_is_a_line_a_round(cli: Any, finished: Path, tmp_path: Path) -> None:
+    folder = _halfway(finished, tmp_path / "run", rounds=1)
+    later = threading.Timer(0.5, _grow, args=(finished, folder, 1))
+    later.start()
+    shown = cli("watch", folder, "--interval", "0.05", "--json")
+    later.join()
+    states = [json.loads(line) for line in shown.out.splitlines()]
+    assert shown.code == 0
+    assert [state["rounds_done"] for state in states if state["state"] == "running"][:1] == [1]
+    assert list(dict.fromkeys(state["rounds_done"] for state in states)) == [1, 2, 3, 4]
+    assert states[-1]["state"] == "finished"
+
+
+def test_a_run_that_starts_later_is_waited_for(cli: Any, finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+
+    def begin() -> None:
+        _grow(finished, _halfway(finished, folder), 2)
+
+    later = threading.Timer(0.3, begin)
+    later.start()
+    shown = cli("watch", folder, "--interval", "0.05")
+    later.join()
+    assert shown.code == 0
+    assert "waiting for it" in shown.err
+    assert shown.out.splitlines()[-1].startswith("finished")
+
+
+def test_stragglers_and_empty_purses_are_warned_of(
+    cli: Any, finished: Path, tmp_path: Path
+) -> None:
+    folder = _halfway(finished, tmp_path / "run")
+    row = _rows(finished)[2] | {
+        "clients_received": 1,
+        "clients_out_of_budget": 2,
+        "clients_unreachable": 1,
+        "replies_dropped": 1,
+    }
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    state = cli("watch", folder, "--once", "--json").json
+    assert state["rounds_with_missing_replies"] == 1
+    assert state["replies_asked"] - state["replies_received"] == 3
+    said = " ".join(state["warnings"])
+    assert "2 clients are out of budget" in said
+    assert "1 clients could not be reached" in said
+    assert "1 replies were not what was announced" in said
+    assert "3 missing so far, in 1 rounds" in " ".join(cli("watch", folder, "--once").out.split())
+
+
+def test_a_halted_run_says_why(cli: Any, finished: Path, tmp_path: Path) -> None:
+    folder = _halfway(finished, tmp_path / "run")
+    result = json.loads((finished / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps(result | {"halted": "nobody can pay"}))
+    shown = cli("watch", folder)
+    assert shown.out.splitlines()[-1] == "halted after 2 of 4 rounds: nobody can pay"
+
+
+def test_a_quiet_run_is_noticed(cli: Any, finished: Path, tmp_path: Path) -> None:
+    import os
+
+    folder = _halfway(finished, tmp_path / "run")
+    for name, at in (("run.json", 1_000_000), ("metrics.jsonl", 1_000_010)):
+        os.utime(folder / name, (at, at))
+    state = cli("watch", folder, "--once", "--json").json
+    assert state["rounds_per_second"] == pytest.approx(0.2)
+    assert state["seconds_left"] == pytest.approx(10.0)
+    assert "--resume goes on" in state["warnings"][0]
+
+
+def test_groups_with_budgets_of_their_own_have_no_common_rest(
+    cli: Any, finished: Path, tmp_path: Path
+) -> None:
+    folder = _halfway(finished, tmp_path / "run")
+    header = json.loads((folder / "run.json").read_text())
+    header["spec"]["privacy"]["groups"] = [{"clients": 2, "epsilon": 1.0}]
+    (folder / "run.json").write_text(json.dumps(header))
+    state = cli("watch", folder, "--once", "--json").json
+    assert state["epsilon_budget"] is state["epsilon_left"] is None
+    assert cli("watch", folder, "--once").code == 0
+
+
+@pytest.mark.parametrize("more", [[], ["--once"], ["--once", "--json"]])
+def test_a_folder_of_something_else_is_refused(cli: Any, tmp_path: Path, more: list[str]) -> None:
+    (tmp_path / "notes.txt").write_text("nothing")
+    for path in (tmp_path, tmp_path / "notes.txt"):
+        shown = cli("watch", path, *more)
+        assert shown.code == 2
+        assert len(shown.err.strip().splitlines()) == 1
+        assert str(path) in shown.err
+
+
+def test_once_does_not_wait(cli: Any, tmp_path: Path) -> None:
+    shown = cli("watch", tmp_path / "nothing", "--once")
+    assert shown.code == 2
+    assert "without --once it is waited for" in shown.err
+
+
+def test_a_federation_without_runs_shows_its_sites(cli: Any, tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    cli("deploy", "init", tmp_path / "fed", "--rehearsal", "--site", "a", "--site", "b")
+    state = cli("watch", tmp_path / "fed", "--once", "--json").json
+    assert state["state"] == "waiting"
+    assert state["name"] == "fed"
+    assert state["folder"] == str(tmp_path / "fed")
+    assert state["federation"]["link"] == "down"
+    assert state["federation"]["sites"] == {"a": "unknown", "b": "unknown"}
+    shown = cli("watch", tmp_path / "fed", "--once")
+    assert "0 of 2 connected" in shown.out
+
+
+def test_a_federations_last_run_is_the_one_watched(
+    cli: Any, finished: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("flwr")
+    fed = tmp_path / "fed"
+    cli("deploy", "init", fed, "--rehearsal", "--site", "a")
+    records = fed / "link" / "runs"
+    records.mkdir(parents=True)
+    (records / "1.json").write_text(json.dumps({"name": "small", "folder": str(finished)}))
+    state = cli("watch", fed, "--once", "--json").json
+    assert state["folder"] == str(finished)
+    assert state["federation"]["sites"] == {"a": "unknown"}
+
+
+@pytest.mark.parametrize(
+    ("state", "shown"), [("finished:failed", "failed"), ("finished:stopped", "stopped")]
+)
+def test_a_run_that_the_link_ended_without_a_result_is_not_waited_for(
+    cli: Any,
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str,
+    shown: str,
+) -> None:
+    pytest.importorskip("flwr")
+    from sottovoce.deployment.machines import status
+
+    fed = tmp_path / "fed"
+    cli("deploy", "init", fed, "--rehearsal", "--site", "a", "--site", "b")
+    (fed / "runs").mkdir(exist_ok=True)
+    folder = _halfway(finished, fed / "runs" / "small")
+    run = {"run": 1, "state": state, "details": "out of patience", "folder": str(folder)}
+
+    def status_of(federation: Any) -> dict[str, Any]:
+        sites = {"a": "online", "b": "offline"}
+        known = {"federation": "fed", "link": "up", "address": "127.0.0.1:1", "problem": None}
+        return {**known, "sites": sites, "runs": [run]}
+
+    monkeypatch.setattr(status, "status_of", status_of)
+    ended = cli("watch", folder)
+    assert ended.code == 0
+    assert ended.out.splitlines()[-1] == f"{shown} after 2 of 4 rounds: out of patience"
+    view = " ".join(cli("watch", folder, "--once").out.split())
+    assert "1 of 2 connected; missing: b (offline)" in view
+
+
+def test_a_sparkline_keeps_lowest_and_highest() -> None:
+    assert watch_view.sparkline([0.0, None, 0.5, 1.0]) == "▁▅█"
+    assert watch_view.sparkline([0.3, 0.3]) == "▁▁"
+    assert watch_view.sparkline([]) == ""
+    assert len(watch_view.sparkline([float(n) for n in range(500)])) == 40
+    assert watch_view.sparkline([float(n) for n in range(500)])[-1] == "█"
+
+
+def test_what_is_left_is_rounded_down_and_sizes_read_well() -> None:
+    assert watch_view.show_left(0.019999) == "0.01"
+    assert watch_view.show_bytes(999.0) == "999 B"
+    assert watch_view.show_bytes(1.25e6) == "1.25 MB"
+    assert watch_view.show_seconds(59.6) == "1 min 00 s"
+    assert watch_view.show_seconds(90_000) == "1 d 1 h"
