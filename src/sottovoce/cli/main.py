@@ -38,7 +38,7 @@ Sottovoce {__version__}: federated learning and analytics in a whisper, a few pr
   sottovoce demo               train privately on bundled data, in half a minute, and look at a page
   sottovoce run SPEC.toml      train as a spec says; examples/ has some
   sottovoce report RUN         a page about what was spent, learned and sent
-  sottovoce estimate mean DATA.csv --column age --lower 0 --upper 120 --epsilon 1   private statistics
+  sottovoce estimate mean DATA.csv --column age --lower 0 --upper 120 --epsilon 1   with interval
   sottovoce plan --epsilon 2 --delta 1e-5 --rounds 100 --dimension 10000   which mechanism?
   sottovoce doctor             what is installed, and whether it works
   sottovoce --help             every command; each has a --help of its own
