@@ -156,7 +156,7 @@ class VarianceQuestion:
                     label="variance",
                     estimate=scale * value,
                     interval=interval,
-                    caveat=mean.caveat or square.caveat,
+                    caveat=(mean.caveat or square.caveat) if interval else None,
                 ),
             ),
             is_single=True,
