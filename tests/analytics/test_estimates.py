@@ -110,6 +110,32 @@ def test_an_odd_question_is_refused(change: dict[str, Any], match: str) -> None:
         question.from_dict({**plain, **change})
 
 
+@pytest.mark.parametrize(
+    ("statistic", "options", "change"),
+    [
+        ("histogram", {"categories": ["a", "b"], "epsilon": 1.0}, {"categories": "abc"}),
+        ("histogram", {"categories": ["a", "b"], "epsilon": 1.0}, {"categories": [1, 2]}),
+        ("histogram", {"categories": ["a", "b"], "epsilon": 1.0}, {"bins": 3}),
+        ("histogram", {**RANGE, "bins": 3}, {"bins": 2**40}),
+        ("histogram", {**RANGE, "bins": 3}, {"mechanism": ["hadamard_response"]}),
+        ("quantiles", RANGE, {"quantiles": "0.5"}),
+        ("quantiles", RANGE, {"quantiles": [None]}),
+        ("quantiles", RANGE, {"depth": 60}),
+        ("quantiles", RANGE, {"public_seed": -1}),
+        ("variance", RANGE, {"public_seed": "x"}),
+        ("variance", RANGE, {"upper": math.inf}),
+        ("mean", RANGE, {"lower": [1.0]}),
+        ("mean", RANGE, {"epsilon": True}),
+    ],
+)
+def test_odd_values_of_a_question_are_refused(
+    statistic: str, options: dict[str, Any], change: dict[str, Any]
+) -> None:
+    plain = question.to_dict(question_for(statistic, **options))
+    with pytest.raises((ParameterError, UnknownNameError)):
+        question.from_dict({**plain, **change})
+
+
 def test_a_question_that_lacks_something_is_refused() -> None:
     plain = question.to_dict(question_for("mean", lower=0, upper=1, epsilon=1.0))
     del plain["upper"]

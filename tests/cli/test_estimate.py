@@ -103,6 +103,16 @@ def test_a_ledger_is_charged_and_refuses_beyond_the_budget(
         assert sum(count for _, count in ledger.history("ages.csv")) == 2
 
 
+@pytest.mark.parametrize("mechanism", ["laplace", "discrete_staircase", "generalized_rr"])
+def test_every_kind_of_event_can_be_charged(
+    cli: Any, ages: Path, tmp_path: Path, mechanism: str
+) -> None:
+    call = ["estimate", "mean", ages, *RANGE.split(), "--mechanism", mechanism]
+    call += ["--ledger", tmp_path / "book.sqlite", "--budget", "2", "--json"]
+    assert any("charged" in note for note in cli(*call).json["notes"])
+    assert cli(*call).code == 2
+
+
 def test_a_file_with_a_mistake_costs_nobody_anything(cli: Any, tmp_path: Path) -> None:
     path, book = tmp_path / "bad.csv", tmp_path / "book.sqlite"
     path.write_text("age\n" + "30\n" * 200 + "x\n")
@@ -119,6 +129,7 @@ def test_places_and_their_map(cli: Any, tmp_path: Path) -> None:
     path.write_text("lat,lon\n" + "".join(f"{a},{b}\n" for a, b in rows))
     call = ["estimate", "location", path, "--latitude", "lat", "--longitude", "lon"]
     call += ["--centre", "0,0", "--side-km", "8", "--epsilon", "2", "--bits", "2", "--json"]
+    call += ["--ledger", tmp_path / "book.sqlite"]
     for name in ("map.svg", "map.png"):
         result = cli(*call, "--plot", tmp_path / name).json
         assert result["epsilon_unit"] == "per kilometre"

@@ -227,7 +227,7 @@ class HistogramQuestion:
         together = 1.0 - (1.0 - confidence) / len(labels)
         rows = zip(labels, shares, accepted(confidence), strict=True)
         rare = people * min(b, 1.0 - a) < _LEAST_NOISE
-        caveat = _RARE_NOISE if rare else None
+        caveat = _RARE_NOISE if rare and people >= self.least_people else None
         numbers_ = tuple(
             Number(label=name, estimate=float(share), interval=ends, caveat=caveat)
             for name, share, ends in rows
@@ -271,7 +271,7 @@ def _check_kinds(
         return parameters.integer("bins", bins or 0, low=2, high=MAX_BINS)
     if lower is not None or upper is not None or bins is not None:
         raise ParameterError("categories have no bounds and no bins; give either")
-    if not all(isinstance(name, str) and name for name in names):
+    if not isinstance(names, tuple) or not all(isinstance(name, str) and name for name in names):
         raise ParameterError(f"categories must be words that are not empty, got {list(names)!r}")
     if len(set(names)) < len(names) or OTHER in names:
         raise ParameterError(

@@ -109,7 +109,14 @@ class MeanQuestion:
             interval = float(low[0]), float(high[0])
         return finished(
             self,
-            (Number(label="mean", estimate=found.mean, interval=interval, caveat=found.caveat),),
+            (
+                Number(
+                    label="mean",
+                    estimate=found.mean,
+                    interval=interval,
+                    caveat=found.caveat if interval else None,
+                ),
+            ),
             is_single=True,
             people=found.people,
             confidence=confidence,

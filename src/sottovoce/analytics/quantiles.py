@@ -76,7 +76,7 @@ class QuantilesQuestion:
         Box(dimension=1, lower=self.lower, upper=self.upper)
         check_seed(self.public_seed)
         table_epsilon(self.epsilon)
-        if not self.quantiles:
+        if not isinstance(self.quantiles, tuple) or not self.quantiles:
             raise ParameterError("quantiles needs at least one level, such as 0.5")
         for level in self.quantiles:
             parameters.inner_fraction("a quantile's level", level)

@@ -161,7 +161,7 @@ class VarianceQuestion:
                     label="variance",
                     estimate=scale * value,
                     interval=interval,
-                    caveat=mean.caveat or square.caveat,
+                    caveat=(mean.caveat or square.caveat) if interval else None,
                 ),
             ),
             is_single=True,
