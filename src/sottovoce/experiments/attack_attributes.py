@@ -46,7 +46,7 @@ def chart(result: dict[str, Any]) -> ScatterChart:
         title=f"Inferring '{result['attribute']}': accuracy of each guess",
         x_label="guess, in the order of the legend",
         y_label="accuracy",
-        frontiers=False,
+        frontiers="none",
         series=[
             Series(
                 name="majority, no model" if name == MAJORITY else name,
