@@ -21,6 +21,7 @@ from sottovoce.cli import (
     mechanism,
     plan,
     privacy,
+    report,
     run,
 )
 from sottovoce.errors import SottovoceError
@@ -48,6 +49,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("run")(run.run)
+app.command("report")(report.report)
 app.command("plan")(plan.plan)
 app.command("export")(export.export)
 app.add_typer(experiment.app, name="experiment")

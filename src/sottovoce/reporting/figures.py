@@ -69,9 +69,7 @@ class LineChart:
     def pixels(self) -> list[list[tuple[float, float]]]:
         """Where the points of each line are drawn."""
         x, y = (axis.scale for axis in self._axes())
-        return [
-            [(x(a), y(b)) for a, b in zip(line.x, line.y, strict=True)] for line in self.lines
-        ]
+        return [[(x(a), y(b)) for a, b in zip(line.x, line.y, strict=True)] for line in self.lines]
 
     def _axes(self) -> tuple[Axis, Axis]:
         xs = [value for line in self.lines for value in line.x]

@@ -21,6 +21,12 @@ PALETTE = (
     f"@media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}"
 )
 
+# For pages with a switch: what a person chose goes before what the system asks for.
+THEMES = (
+    f'{PALETTE}\n:root[data-theme="light"] {{ color-scheme: light; {_LIGHT} }}\n'
+    f':root[data-theme="dark"] {{ color-scheme: dark; {_DARK} }}'
+)
+
 FIGURES = "\n".join(
     [
         "svg text { fill: var(--soft); font: 12px system-ui, sans-serif; }",
@@ -31,6 +37,7 @@ FIGURES = "\n".join(
         ".cell { fill: var(--c1); } .span { stroke: var(--c2); stroke-width: 4; }",
         ".whisker { stroke-width: 1.4; } .hollow { fill: var(--page); stroke-width: 1.6; }",
         ".frontier { fill: none; stroke-width: 1.4; stroke-dasharray: 6 4; }",
+        ".frontier.common { stroke: var(--soft); }",
         ".level { stroke: var(--soft); stroke-width: 1.2; stroke-dasharray: 1 4; }",
         ".letter { stroke: var(--c1); stroke-width: 2; }",
         *(
