@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sottovoce.reporting.axes import dash
+from sottovoce.reporting.axes import dash, mark
 from sottovoce.reporting.figures import LineChart
 from sottovoce.reporting.scatter import ScatterChart
 from sottovoce.reporting.style import NUM_COLOURS
@@ -50,7 +50,11 @@ def line_figure(
         "scales": ["linear", "logarithmic"] if len(charts) > 1 else [],
         "chosen": int(len(charts) > 1 and _is_squashed(chart)),
         "legend": [
-            {"name": line.name, "colour": _colour(number), "dash": dash(number)}
+            {
+                "name": line.name,
+                "sign": f'<line class="curve {_colour(number)}" x1="0" x2="26" y1="5" y2="5" '
+                f'stroke-dasharray="{dash(number)}"/>',
+            }
             for number, line in enumerate(chart.lines)
         ],
         "data": {"kind": "lines", **_inside(chart), "grids": grids, "series": series},
@@ -73,7 +77,7 @@ def scatter_figure(chart: ScatterChart, *, identity: str, caption: str = "") -> 
         "scales": [],
         "chosen": 0,
         "legend": [
-            {"name": one.name, "colour": _colour(number), "dash": None}
+            {"name": one.name, "sign": mark(number, f"dot {_colour(number)}", 13, 5)}
             for number, one in enumerate(chart.series)
         ],
         "data": {"kind": "points", **_inside(chart), "series": series},

@@ -13,6 +13,8 @@ from sottovoce.reporting.scatter import Level, ScatterChart, Series
 Run = Mapping[str, Any]
 Figure = dict[str, Any]
 
+_WIDE_RANGE = 8.0  # ratio beyond which an axis is logarithmic
+
 
 def privacy_figure(run: Run, identity: str) -> Figure | None:
     """Every accountant's bound by round, with the budget; None where nothing is guaranteed."""
@@ -33,7 +35,7 @@ def privacy_figure(run: Run, identity: str) -> Figure | None:
     if accounts["budget"] is not None:
         rounds = [mark["round"] for mark in marks]
         lines.append(Line(name="budget", x=rounds, y=[accounts["budget"]] * len(rounds)))
-    whose = f"client {accounts['client']}" if accounts["client"] else "whoever had spent most"
+    whose = f"'{accounts['client']}'" if accounts["client"] else "whoever had spent most"
     chart = _chart("Epsilon by round, every bound", "epsilon", lines, _epsilon)
     return line_figure(
         chart,
@@ -122,8 +124,15 @@ def audit_figure(profile: Sequence[Mapping[str, float]], identity: str) -> Figur
 
 
 def comparison_figures(runs: Sequence[Run], comparison: Mapping[str, Any]) -> list[Figure]:
-    """Accuracy against epsilon with the frontier, then both by round."""
-    found = [_frontier_figure(runs, comparison)] if _placed(runs) else []
+    """Accuracy against epsilon and bytes with the frontier, then accuracy and epsilon by round."""
+    found = [
+        figure
+        for key, x_label in (
+            ("epsilon", "epsilon"),
+            ("total_bytes_up_per_client", "bytes that a client sent"),
+        )
+        if (figure := _frontier_figure(runs, key, x_label, comparison))
+    ]
     for key, title, shown in (
         ("accuracy", "Test accuracy by round", _plain),
         ("epsilon", "Epsilon by round, smallest bound", _epsilon),
@@ -131,48 +140,47 @@ def comparison_figures(runs: Sequence[Run], comparison: Mapping[str, Any]) -> li
         lines = [line for run in runs if (line := _measured(run, run["label"], key)).x]
         if lines:
             chart = _chart(title, key, lines, shown)
-            found.append(line_figure(chart, identity=f"compared-{key}", log_switch=True))
+            identity = f"compared-{key}"
+            found.append(line_figure(chart, identity=identity, log_switch=key == "epsilon"))
     return found
 
 
-def _placed(runs: Sequence[Run]) -> list[Run]:
-    """Runs with an accuracy and a finite epsilon that is not 0."""
-    return [
-        run for run in runs if run["figures"]["accuracy"] is not None and run["figures"]["epsilon"]
-    ]
-
-
-def _frontier_figure(runs: Sequence[Run], comparison: Mapping[str, Any]) -> Figure:
-    placed = _placed(runs)
-    epsilons = [run["figures"]["epsilon"] for run in placed]
+def _frontier_figure(
+    runs: Sequence[Run], key: str, x_label: str, comparison: Mapping[str, Any]
+) -> Figure | None:
+    """Accuracy against what it cost, with the best that each cost buys."""
+    measured = [run for run in runs if run["figures"]["accuracy"] is not None]
+    placed = [run for run in measured if run["figures"][key]]
+    if not placed:
+        return None
+    costs = [run["figures"][key] for run in placed]
     comparable = not comparison["obstacles"]
     chart = ScatterChart(
-        title="Accuracy against epsilon",
-        x_label="epsilon",
+        title=f"Accuracy against {x_label}",
+        x_label=x_label,
         y_label="test accuracy",
         series=[
-            Series(name=run["label"], x=[run["figures"]["epsilon"]], y=[run["figures"]["accuracy"]])
-            for run in placed
+            Series(name=run["label"], x=[cost], y=[run["figures"]["accuracy"]])
+            for run, cost in zip(placed, costs, strict=True)
         ],
         levels=[
             Level(name=f"{run['label']}, no privacy", y=run["figures"]["accuracy"])
-            for run in runs
-            if run["figures"]["epsilon"] is None and run["figures"]["accuracy"] is not None
+            for run in measured
+            if run["figures"][key] is None
         ],
-        x_log=max(epsilons) > 8.0 * min(epsilons),
+        x_log=max(costs) > _WIDE_RANGE * min(costs),
         frontiers="common" if comparable else "none",
         frame=HALF,
+        apart_pixels=0,
     )
     caption = (
-        "Up and to the left is better. Dashed: the best accuracy at this epsilon or less; the "
-        "frontier in the table counts bytes too."
+        f"Up and to the left is better. Dashed: the best accuracy for this {x_label} or less."
         if comparable
         else "No frontier is drawn: these runs do not promise the same."
     )
     if chart.levels:
-        names = ", ".join(level.name for level in chart.levels)
-        caption += f" Dotted: {names}."
-    return scatter_figure(chart, identity="frontier", caption=caption)
+        caption += f" Dotted: {', '.join(level.name for level in chart.levels)}."
+    return scatter_figure(chart, identity=f"frontier-{key}", caption=caption)
 
 
 def _measured(run: Run, name: str, key: str) -> Line:

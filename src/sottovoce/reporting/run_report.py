@@ -90,7 +90,15 @@ def _client_table(clients: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return not row["ran_out"], -(math.inf if spent is None else spent)
 
     grouped = len({row["group"] for row in clients}) > 1
-    columns = ["client", "rounds charged", "epsilon spent", "budget", "left", "delta", "ran out"]
+    columns = [
+        "client",
+        "rounds charged",
+        "epsilon spent",
+        "budget",
+        "left, at least",
+        "delta",
+        "ran out",
+    ]
     rows = [
         [
             row["client"],

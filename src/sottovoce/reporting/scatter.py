@@ -60,7 +60,7 @@ class ScatterChart:
     """Points with intervals over one axis, with a dashed frontier.
 
     `frontiers` is one for each series, one that all have in common, or none, where more is not
-    better. Series with frontiers of their own, or none, stand a few pixels apart.
+    better. Series stand `apart_pixels` from each other.
     """
 
     title: str
@@ -71,6 +71,7 @@ class ScatterChart:
     x_log: bool = False
     frontiers: Frontiers = "each"
     frame: Frame = WIDE
+    apart_pixels: int = _APART_PIXELS
 
     def svg(self, *, legend: bool = True) -> str:
         """The chart, with an accessible name, a description, named points and a legend."""
@@ -121,10 +122,9 @@ class ScatterChart:
         return max(x for one in self.series for x in (*one.x, *one.paper_x))
 
     def _places(self, x_axis: Axis, y_axis: Axis) -> "list[_Place]":
-        apart = 0 if self.frontiers == "common" else _APART_PIXELS
         middle = (len(self.series) - 1) / 2.0
         return [
-            _Place(x_axis.scale, y_axis.scale, apart * (number - middle))
+            _Place(x_axis.scale, y_axis.scale, self.apart_pixels * (number - middle))
             for number in range(len(self.series))
         ]
 
@@ -153,7 +153,7 @@ class ScatterChart:
     def _description(self) -> str:
         names = ", ".join(one.name for one in self.series)
         steps = f"dashed steps show the best {self.y_label} at this {self.x_label} or less; "
-        apart = "" if self.frontiers == "common" else "series stand a few pixels apart. "
+        apart = "series stand a few pixels apart. " if self.apart_pixels else ""
         return (
             f"{self.y_label} by {self.x_label} for {names}. Bars are intervals; "
             f"{'' if self.frontiers == 'none' else steps}{apart}The table holds every number."
