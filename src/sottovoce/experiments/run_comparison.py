@@ -20,7 +20,9 @@ def compared(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for key, what in _MUST_AGREE.items()
         if len({one[key] for one in figures}) > 1
     ]
-    notes = []
+    notes = [
+        "If the same people's data went into several of these runs, what they gave away adds up."
+    ]
     if len({one["channel"] for one in figures}) > 1:
         notes.append("The runs trust different parties: see who sees what.")
     if any(run["state"] == "unfinished" for run in runs):

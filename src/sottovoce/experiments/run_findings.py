@@ -27,7 +27,7 @@ def findings(folder: Path) -> list[Finding]:
             continue
         try:
             found.append(told(data))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise OutputError(
                 f"{folder / name} is damaged: {type(error).__name__} at {error}; make it again"
             ) from None
@@ -60,7 +60,8 @@ def _audit(data: dict[str, Any]) -> Finding:
 
 def _membership(data: dict[str, Any]) -> Finding:
     attacks = data["attacks"]
-    fprs = [one["fpr"] for one in next(iter(attacks.values()))["tpr_at_fpr"]]
+    first, *_ = attacks.values()
+    fprs = [one["fpr"] for one in first["tpr_at_fpr"]]
     rows = [["chance", *(f"{fpr:g}" for fpr in fprs), "0.5", "0.5"]]
     for name, one in attacks.items():
         figures = [*one["tpr_at_fpr"], one["balanced_accuracy"], one["auc"]]

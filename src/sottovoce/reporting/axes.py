@@ -12,6 +12,7 @@ WIDTH = 720
 HEIGHT = 360
 LEFT, RIGHT, TOP, BOTTOM = 64, 28, 16, 48
 LEGEND_ROW = 20
+_FLAT = 1e-6  # a range that is this part of its values is none: its ticks would all read the same
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")  # told apart without colour, too
 
 
@@ -38,7 +39,7 @@ class Frame:
 
 
 WIDE = Frame()
-HALF = Frame(width=560, height=300, left=62, right=18, top=12)  # two in a row of a page
+HALF = Frame(width=560, height=300, left=70, right=18, top=12)  # two in a row of a page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +117,9 @@ def axis_of(values: Iterable[float], log: bool, start: float, end: float) -> Axi
 
 def ticks(low: float, high: float, count: int = 6) -> list[float]:
     """Round numbers that span [low, high]."""
-    if not high > low:
-        low, high = low - 0.5, high + 0.5
+    largest = max(abs(low), abs(high))
+    if not high - low > _FLAT * largest:
+        low, high = low - max(0.5, 0.05 * largest), high + max(0.5, 0.05 * largest)
     raw = (high - low) / (count - 1)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(m * power for m in (1.0, 2.0, 2.5, 5.0, 10.0) if m * power >= raw * 0.999)

@@ -204,12 +204,14 @@
   function opened() {
     const paper = matchMedia("print");
     const before = new Map();
-    paper.addEventListener("change", () => {
+    const turn = () => {
       for (const details of document.querySelectorAll("details[data-print]")) {
         if (paper.matches) before.set(details, details.open);
-        details.open = paper.matches || (before.get(details) ?? false);
+        details.open = paper.matches || (before.get(details) ?? details.open);
       }
-    });
+    };
+    paper.addEventListener("change", turn);
+    turn();
   }
 
   document.querySelectorAll("figure.chart").forEach((figure) => new Chart(figure));

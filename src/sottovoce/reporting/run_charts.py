@@ -174,7 +174,7 @@ def _frontier_figure(
         apart_pixels=0,
     )
     caption = (
-        f"Up and to the left is better. Dashed: the best accuracy for this {x_label} or less."
+        "Up and to the left is better. Dashed: the best accuracy at this cost or less."
         if comparable
         else "No frontier is drawn: these runs do not promise the same."
     )
