@@ -129,9 +129,7 @@ def test_channels_and_simulations_are_named(
 
 def test_no_privacy_has_no_epsilon_and_says_so(tmp_path: Path) -> None:
     privacy = {key: value for key, value in PRIVACY.items() if key != "epsilon"}
-    folder = make_run(
-        tmp_path / "run", rounds=2, privacy=privacy, mechanism={"kind": "no_privacy"}
-    )
+    folder = make_run(tmp_path / "run", rounds=2, privacy=privacy, mechanism={"kind": "no_privacy"})
     data = run_data(folder)
     assert data["figures"]["epsilon"] is None
     assert dict(data["facts"])["How well"] == "There is no guarantee."
