@@ -14,8 +14,26 @@ from sottovoce.reporting.figures import LineChart
 from sottovoce.reporting.scatter import ScatterChart
 from sottovoce.reporting.style import NUM_COLOURS
 
-CHARTS_JS = Path(__file__).with_name("charts.js")
+_HERE = Path(__file__).parent
 _SQUASHED = 8.0  # ratio of the largest to the smallest last height that a linear axis shows badly
+
+
+def templates() -> Any:
+    """The pages of this package, for jinja2; what goes into them is text unless marked safe."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=FileSystemLoader(_HERE, encoding="utf-8"),
+    )
+
+
+def script() -> str:
+    """What makes the charts of a page answer, to stand at its end."""
+    return (_HERE / "charts.js").read_text(encoding="utf-8")
 
 
 def line_figure(

@@ -9,10 +9,9 @@ from sottovoce.auditing.verdict import show_lower
 from sottovoce.files import write_atomic
 from sottovoce.privacy.accounting import show_epsilon
 from sottovoce.reporting import run_charts
-from sottovoce.reporting.interactive import CHARTS_JS
+from sottovoce.reporting.interactive import script, templates
 from sottovoce.reporting.style import FIGURES, THEMES
 
-_HERE = Path(__file__).parent
 _CLIENTS_SHOWN = 50  # at a time
 _MOST_CLIENTS = 5000  # whose rows the page holds
 _ACCOUNTANTS = {
@@ -37,21 +36,13 @@ def write_report(report: Mapping[str, Any], path: Path) -> int:
 
 def render(report: Mapping[str, Any]) -> str:
     """One self-contained page; the same report gives the same text."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        loader=FileSystemLoader(_HERE, encoding="utf-8"),
-    )
+    environment = templates()
     environment.filters |= {"epsilon": _epsilon, "size": _size, "cell": _cell, "left": _left}
     runs = report["runs"]
     comparison = report["comparison"]
     return environment.get_template("run_report.html").render(
         style=f"{THEMES}\n{FIGURES}",
-        script=CHARTS_JS.read_text(encoding="utf-8"),
+        script=script(),
         title=" and ".join(run["label"] for run in runs) if len(runs) < 3 else f"{len(runs)} runs",
         runs=[_shown(run, number) for number, run in enumerate(runs, start=1)],
         comparison=comparison,
