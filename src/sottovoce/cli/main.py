@@ -112,6 +112,8 @@ def _how_to_go_on(arguments: list[str]) -> str:
     if arguments[:1] == ["attack"]:
         again = shlex.join(["sottovoce", *arguments])
         return f"shadow models that are finished are kept, and the same command goes on: {again}"
+    if arguments[:1] == ["report"]:
+        return "a page is written whole or not at all, so the same command begins anew"
     if arguments[:1] == ["audit"]:
         return "an audit keeps nothing before its end, so the same command begins anew"
     return "'run' goes on from its last checkpoint with --resume"

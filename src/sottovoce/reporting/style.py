@@ -49,7 +49,8 @@ THEMES = (
     f":root {{ color-scheme: light dark; {_VIVID_LIGHT} }}\n"
     f"@media (prefers-color-scheme: dark) {{ :root {{ {_VIVID_DARK} }} }}\n"
     f':root[data-theme="light"] {{ color-scheme: light; {_VIVID_LIGHT} }}\n'
-    f':root[data-theme="dark"] {{ color-scheme: dark; {_VIVID_DARK} }}'
+    f':root[data-theme="dark"] {{ color-scheme: dark; {_VIVID_DARK} }}\n'
+    f"@media print {{ :root, :root[data-theme] {{ color-scheme: light; {_VIVID_LIGHT} }} }}"
 )
 
 FIGURES = "\n".join(
