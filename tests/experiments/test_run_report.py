@@ -132,7 +132,22 @@ def test_no_privacy_has_no_epsilon_and_says_so(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", rounds=2, privacy=privacy, mechanism={"kind": "no_privacy"})
     data = run_data(folder)
     assert data["figures"]["epsilon"] is None
-    assert dict(data["facts"])["How well"] == "There is no guarantee."
+    facts = dict(data["facts"])
+    assert facts["How well"] == "There is no guarantee."
+    assert facts["What is protected"].startswith("Nothing")
+    assert "trusted with all of it" in facts["Who sees it"]
+
+
+def test_a_run_of_an_earlier_version_shows_the_one_bound_it_noted(
+    packed: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(packed, tmp_path / "copy"))
+    rows = [json.loads(line) for line in _lines(copy)]
+    for row in rows:
+        del row["bounds"]
+    (copy / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = run_data(copy)["accounts"]["bounds"]
+    assert [mark["bounds"] for mark in found] == [{"smallest": row["epsilon"]} for row in rows]
 
 
 def test_groups_and_who_ran_out(tmp_path: Path) -> None:

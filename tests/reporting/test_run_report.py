@@ -172,7 +172,7 @@ def test_audits_and_attacks_are_shown(folder: Path, tmp_path: Path) -> None:
     }
     (copy / "attack-attributes.json").write_text(json.dumps(attributes))
     text = render(report_of([copy]))
-    assert "violated: epsilon is at least 4.5" in text
+    assert "Violated: epsilon is at least 4.5" in text
     assert "Certified delta by epsilon" in text
     assert "tell no more than guesses" in text
     assert "0.5 (0.4 to 0.6)" in text

@@ -22,7 +22,7 @@ def facts(record: RunRecord, accounts: dict[str, Any]) -> list[tuple[str, str]]:
     """What a person who signs for the data should read first, as (question, answer)."""
     return [
         ("What was released", _released(record)),
-        ("Who sees it", _seen_by(record.spec)),
+        ("Who sees it", _seen_by(record.spec, private=accounts["epsilon"] is not None)),
         ("What is protected", _protected(record.spec, accounts)),
         ("How well", _how_well(record.spec, accounts)),
         ("What that rests on", _rests_on(record)),
@@ -75,13 +75,13 @@ def _groups(record: RunRecord) -> list[dict[str, Any]]:
     return [group for group in groups if isinstance(group["mechanism"], dict)]
 
 
-def _seen_by(spec: RunSpec) -> str:
+def _seen_by(spec: RunSpec, *, private: bool) -> str:
     match spec.channel:
         case DirectSpec():
-            return (
-                "The server sees every reply and who sent it. It need not be trusted: noise is "
-                "added before anything leaves a client."
-            )
+            trust = "It need not be trusted: noise is added before anything leaves a client."
+            if not private:
+                trust = "It is trusted with all of it."
+            return f"The server sees every reply and who sent it. {trust}"
         case SecureSumSpec(minimum_clients=fewest):
             return (
                 f"The server sees only sums over at least {fewest} clients. Whoever computes the "
@@ -113,16 +113,15 @@ def _protected(spec: RunSpec, accounts: dict[str, Any]) -> str:
     what = "One training sample of a client" if sample else "Everything that one client contributes"
     match spec.privacy.adjacency:
         case Adjacency.ZERO_OUT:
-            change = (
-                "an observer can hardly tell whether it contributed or a zero stood in its place"
-            )
+            change = "whether it contributed or a zero stood in its place"
         case Adjacency.REPLACE_ONE:
-            change = (
-                "an observer can hardly tell it from any other that might have been in its place"
-            )
+            change = "it from any other that might have been in its place"
         case _:
             assert_never(spec.privacy.adjacency)
-    return f"{what}: {change} (adjacency {spec.privacy.adjacency})."
+    return (
+        f"{what}: there is a limit to how well an observer can tell {change} (adjacency "
+        f"{spec.privacy.adjacency})."
+    )
 
 
 def _how_well(spec: RunSpec, accounts: dict[str, Any]) -> str:
@@ -146,7 +145,7 @@ def _rests_on(record: RunRecord) -> str:
     stated = (record.result or record.header).get("guarantee")
     found = [f"Stated formally: {stated}." if isinstance(stated, str) else ""]
     assumed = (record.result or {}).get("assumes")
-    if isinstance(assumed, str):
+    if isinstance(assumed, str) and assumed not in found[0]:
         found.append(f"Epsilon assumes that {assumed}.")
     found.append(
         f"Each client clips what it sends (norm {spec.privacy.clip_norm:g}) and draws its noise as "
