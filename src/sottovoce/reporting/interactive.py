@@ -7,18 +7,21 @@ of every series, a legend that hides and shows them, and the other scale.
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sottovoce.reporting.axes import dash, mark
 from sottovoce.reporting.figures import LineChart
 from sottovoce.reporting.scatter import ScatterChart
 from sottovoce.reporting.style import NUM_COLOURS
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
 _HERE = Path(__file__).parent
 _SQUASHED = 8.0  # ratio of the largest to the smallest last height that a linear axis shows badly
 
 
-def templates() -> Any:
+def templates() -> "Environment":
     """The pages of this package, for jinja2; what goes into them is text unless marked safe."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
