@@ -23,9 +23,11 @@ def test_ticks_are_increasing_and_span_the_data(low: float, width: float) -> Non
     assert 2 <= len(found) <= 12
 
 
-@pytest.mark.parametrize("value", [0.0, 3.0])
+@pytest.mark.parametrize("value", [0.0, 3.0, 4.0 - 1e-9, 2.5e9])
 def test_a_flat_line_still_has_an_axis(value: float) -> None:
-    assert len(ticks(value, value)) >= 2
+    for high in (value, value * (1.0 + 1e-13)):
+        found = [show(tick) for tick in ticks(value, high)]
+        assert len(set(found)) == len(found) >= 2
 
 
 def test_a_chart_is_well_formed_and_escapes_what_it_is_given() -> None:

@@ -62,7 +62,7 @@ def test_a_scatter_chart_is_well_formed_named_and_described() -> None:
 def test_series_differ_in_shape_and_stand_apart() -> None:
     tree = ElementTree.fromstring(_chart().svg())
     (square,) = [r for r in tree.iter("rect") if r.find("title") is not None]
-    circles = [c for c in tree.iter("circle") if c.attrib["class"] == "dot c0"]
+    circles = [c for c in tree.iter("circle") if c.attrib["class"] == "dot c0 s0"]
     middle = circles[1].attrib["cx"]
     assert float(square.attrib["x"]) + 3 - float(middle) == pytest.approx(7.0, abs=0.02)
 
@@ -72,14 +72,14 @@ def test_intervals_and_frontier_are_where_the_axis_says() -> None:
     whiskers = [
         line
         for line in tree.iter("line")
-        if line.attrib["class"] == "whisker c0" and line.attrib["x1"] == line.attrib["x2"]
+        if line.attrib["class"] == "whisker c0 s0" and line.attrib["x1"] == line.attrib["x2"]
     ]
-    points = [c for c in tree.iter("circle") if c.attrib["class"] == "dot c0"]
+    points = [c for c in tree.iter("circle") if c.attrib["class"] == "dot c0 s0"]
     for whisker, point in zip(whiskers, points[:3], strict=True):
         y = float(point.attrib["cy"])
         assert float(whisker.attrib["y2"]) < y < float(whisker.attrib["y1"])
         assert whisker.attrib["x1"] == point.attrib["cx"]
-    steps = next(p for p in tree.iter("polyline") if p.attrib["class"] == "frontier c0")
+    steps = next(p for p in tree.iter("polyline") if p.attrib["class"] == "frontier c0 s0")
     corners = [tuple(map(float, pair.split(","))) for pair in steps.attrib["points"].split()]
     assert len(corners) == 4  # up once, then level to the end: the third point is below the second
     assert corners[2][1] == corners[3][1] == float(points[1].attrib["cy"])
@@ -114,7 +114,7 @@ def test_points_without_their_partner_are_refused() -> None:
 
 def test_without_frontiers_nothing_speaks_of_them() -> None:
     series = [Series(name="a", x=[1.0, 2.0], y=[0.1, 0.2], low=[0.0, 0.1], high=[0.2, 0.3])]
-    chart = ScatterChart(title="t", x_label="x", y_label="y", series=series, frontiers=False)
+    chart = ScatterChart(title="t", x_label="x", y_label="y", series=series, frontiers="none")
     assert "frontier" not in chart.svg()
     assert "dashed" not in chart.svg()
     assert chart.table().columns == ["series", "x", "y", "interval"]

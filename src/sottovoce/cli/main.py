@@ -27,6 +27,7 @@ from sottovoce.cli import (
     mistakes,
     plan,
     privacy,
+    report,
     run,
     watch,
 )
@@ -58,6 +59,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("run")(run.run)
 app.command("watch")(watch.watch)
+app.command("report")(report.report)
 app.command("plan")(plan.plan)
 app.command("explore")(explore.explore)
 app.command("export")(export.export)
@@ -126,6 +128,8 @@ def _how_to_go_on(arguments: list[str]) -> str:
     if arguments[:1] in (["experiment"], ["attack"]):
         again = shlex.join(["sottovoce", *arguments])
         return f"models that are finished are kept, and the same command goes on: {again}"
+    if arguments[:1] == ["report"]:
+        return "a page is written whole or not at all, so the same command begins anew"
     if arguments[:1] == ["audit"]:
         return "an audit keeps nothing before its end, so the same command begins anew"
     return "'run' goes on from its last checkpoint with --resume"

@@ -6,9 +6,10 @@ from sottovoce import files
 from sottovoce.attacks.attributes import AttributeClassifier, attribute_of, named_attribute
 from sottovoce.experiments.attribute_scores import MAJORITY, MODEL, attribute_scores
 from sottovoce.experiments.finished_run import FinishedRun
+from sottovoce.experiments.run_folder import ATTRIBUTES_NAME
 from sottovoce.reporting.scatter import ScatterChart, Series
 
-RESULT = "attack-attributes.json"
+RESULT = ATTRIBUTES_NAME
 
 
 def attack_attributes(
@@ -46,7 +47,7 @@ def chart(result: dict[str, Any]) -> ScatterChart:
         title=f"Inferring '{result['attribute']}': accuracy of each guess",
         x_label="guess, in the order of the legend",
         y_label="accuracy",
-        frontiers=False,
+        frontiers="none",
         series=[
             Series(
                 name="majority, no model" if name == MAJORITY else name,

@@ -18,12 +18,13 @@ from sottovoce.attacks.roc import Estimate, Verdicts
 from sottovoce.errors import DataError
 from sottovoce.experiments.data import task_of
 from sottovoce.experiments.finished_run import FinishedRun
+from sottovoce.experiments.run_folder import MEMBERSHIP_NAME
 from sottovoce.experiments.shadow_models import OnStep, Recipe, shadow_models
 from sottovoce.learning.datasets import Dataset
 from sottovoce.randomness import SeededRandomness
 from sottovoce.reporting.figures import Line, LineChart
 
-RESULT, SHADOWS = "attack-membership.json", "attack"
+RESULT, SHADOWS = MEMBERSHIP_NAME, "attack"
 USUAL_FPRS = (0.01, 0.001)
 USUAL_CANDIDATES = 2000
 _POINTS = 200  # of a curve

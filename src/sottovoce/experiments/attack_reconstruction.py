@@ -44,6 +44,7 @@ from sottovoce.experiments.reconstruction_scores import (
     scores,
     summary,
 )
+from sottovoce.experiments.run_folder import RECONSTRUCTION_NAME
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task
 from sottovoce.mechanisms import registry
@@ -52,7 +53,7 @@ from sottovoce.randomness import SeededRandomness
 from sottovoce.reporting.image_grid import ImageGrid, Picture, PictureRow
 from sottovoce.reporting.png import data_uri
 
-RESULT = "attack-reconstruction.json"
+RESULT = RECONSTRUCTION_NAME
 MOST_ROWS = 10**5
 _SHOWN = 8
 

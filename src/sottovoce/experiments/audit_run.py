@@ -31,12 +31,12 @@ from sottovoce.errors import ConfigError, UnknownNameError
 from sottovoce.experiments.assembly import Assembly, assemble
 from sottovoce.experiments.books import Books, passing_books, simulation_of
 from sottovoce.experiments.finished_run import FinishedRun
+from sottovoce.experiments.run_folder import AUDIT_NAME as AUDIT_NAME
 from sottovoce.privacy.events import multiset
 from sottovoce.randomness import SeededRandomness
 from sottovoce.simulation.cohorts import most_participations
 from sottovoce.simulation.engine import Halted
 
-AUDIT_NAME = "audit.json"
 Method = Literal["clients", "one-run"]
 OnRound = Callable[[int, int], None]  # rounds done, and of how many
 

@@ -251,6 +251,7 @@ def metrics_row(
         "accuracy": evaluation.accuracy if evaluation else None,
         "loss": evaluation.loss if evaluation else None,
         "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
+        "bounds": {name: finite_or_none(bound) for name, bound in spent.bounds} if spent else {},
         **(aggregates.tested(assembly, progress) if evaluated else {}),
     }
 

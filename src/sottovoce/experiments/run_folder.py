@@ -6,6 +6,7 @@ checkpoint.npz   model and algorithm state after the last checkpoint
 ledger.sqlite    every charge
 data.digest      tells whether data are those of the run
 result.json      the last line of the story, once the run is finished
+audit.json, attack-*.json   what audits and attacks of the run have found
 """
 
 import contextlib
@@ -25,6 +26,10 @@ from sottovoce.ledger.ledger import Ledger
 from sottovoce.simulation.progress import Progress
 
 LEDGER_NAME, DIGEST_NAME = "ledger.sqlite", "data.digest"
+AUDIT_NAME = "audit.json"
+MEMBERSHIP_NAME = "attack-membership.json"
+RECONSTRUCTION_NAME = "attack-reconstruction.json"
+ATTRIBUTES_NAME = "attack-attributes.json"
 
 
 class RunFolder:

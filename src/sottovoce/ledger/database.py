@@ -85,6 +85,16 @@ class Database:
                 raise
 
     @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Everything read within is of one moment, whatever others write meanwhile."""
+        with self.explained("read"):
+            self.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._roll_back()
+
+    @contextlib.contextmanager
     def explained(self, action: str) -> Iterator[None]:
         """Turn SQLite's errors into one sentence."""
         try:

@@ -1,5 +1,6 @@
 """What can be asked of a ledger."""
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,10 @@ class LedgerReader:
 
     def __init__(self, path: Path | str, *, must_exist: bool = False) -> None:
         self._db = Database(Path(path), must_exist=must_exist)
+
+    def snapshot(self) -> contextlib.AbstractContextManager[None]:
+        """Answers to all questions within are of one moment, while others go on charging."""
+        return self._db.snapshot()
 
     def latest(self, release: Release) -> Charge | None:
         """The newest attempt at a release, if there is one."""
@@ -90,6 +95,34 @@ class LedgerReader:
 
     def budget(self, client: str) -> Budget | None:
         return accounts.budgets(self._db, [client]).get(client)
+
+    def budgets(self) -> dict[str, Budget]:
+        """The budget of everyone who has one."""
+        return accounts.budgets(self._db, self.clients())
+
+    def histories(self) -> dict[str, PrivacyEvent]:
+        """Everything that was charged to each client, as one event; equal ones are one object."""
+        made: dict[tuple[tuple[str | None, int], ...], PrivacyEvent] = {}
+        found = {}
+        for client, history in accounts.histories(self._db).items():
+            key = tuple(history.items())
+            if key not in made:
+                made[key] = events.multiset(accounts.composition(history))
+            found[client] = made[key]
+        return found
+
+    def charges_by_round(self, client: str, run: str) -> list[tuple[int, PrivacyEvent, int]]:
+        """(round, event, count) of a client in a run, in the order of rounds.
+
+        Charges of other runs come first, as of round 0.
+        """
+        rows = self._db.all(
+            "SELECT CASE WHEN run = ?2 THEN round ELSE 0 END AS at, json, COUNT(*) FROM charges "
+            "JOIN events ON events.id = charges.event WHERE client = ?1 "
+            "GROUP BY at, event ORDER BY at, event",
+            (client, run),
+        )
+        return [(number, from_json(text), count) for number, text, count in rows]
 
     def history(self, client: str) -> list[tuple[PrivacyEvent, int]]:
         """Every event charged to a client, with its count."""

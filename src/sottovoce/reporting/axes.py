@@ -12,7 +12,34 @@ WIDTH = 720
 HEIGHT = 360
 LEFT, RIGHT, TOP, BOTTOM = 64, 28, 16, 48
 LEGEND_ROW = 20
+_FLAT = 1e-6  # a range that is this part of its values is none: its ticks would all read the same
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")  # told apart without colour, too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """The size of a chart and of the margins around its curves, in pixels."""
+
+    width: int = WIDTH
+    height: int = HEIGHT
+    left: int = LEFT
+    right: int = RIGHT
+    top: int = TOP
+    bottom: int = BOTTOM
+
+    @property
+    def across(self) -> tuple[int, int]:
+        """Where the x axis begins and ends."""
+        return self.left, self.width - self.right
+
+    @property
+    def upward(self) -> tuple[int, int]:
+        """Where the y axis begins and ends."""
+        return self.height - self.bottom, self.top
+
+
+WIDE = Frame()
+HALF = Frame(width=560, height=300, left=70, right=18, top=12)  # two in a row of a page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +56,11 @@ def show(value: float) -> str:
         return f"{value:g}"
     mantissa, _, exponent = f"{value:.5e}".partition("e")
     return f"{float(mantissa):g}e{int(exponent)}"
+
+
+def four_digits(value: float) -> str:
+    """A number in a table."""
+    return f"{value:.4g}"
 
 
 def legend_places(names: Sequence[str]) -> list[tuple[float, int]]:
@@ -85,8 +117,9 @@ def axis_of(values: Iterable[float], log: bool, start: float, end: float) -> Axi
 
 def ticks(low: float, high: float, count: int = 6) -> list[float]:
     """Round numbers that span [low, high]."""
-    if not high > low:
-        low, high = low - 0.5, high + 0.5
+    largest = max(abs(low), abs(high))
+    if not high - low > _FLAT * largest:
+        low, high = low - max(0.5, 0.05 * largest), high + max(0.5, 0.05 * largest)
     raw = (high - low) / (count - 1)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(m * power for m in (1.0, 2.0, 2.5, 5.0, 10.0) if m * power >= raw * 0.999)
@@ -115,7 +148,12 @@ def dash(number: int) -> str:
 
 def dot(number: int, x: float, y: float) -> str:
     """A point of a line; those of the same colour differ in shape."""
-    return mark(number // NUM_COLOURS, f"dot c{number % NUM_COLOURS}", x, y)
+    return mark(number // NUM_COLOURS, f"dot {series_class(number)}", x, y)
+
+
+def series_class(number: int) -> str:
+    """Its colour, and a class that is the series' own."""
+    return f"c{number % NUM_COLOURS} s{number}"
 
 
 def mark(shape: int, style: str, x: float, y: float, name: str = "") -> str:
@@ -134,24 +172,24 @@ def mark(shape: int, style: str, x: float, y: float, name: str = "") -> str:
     return f'<polygon class="{style}" points="{corners}">{title}</polygon>'
 
 
-def draw_axes(x: Axis, y: Axis, x_label: str, y_label: str) -> list[str]:
+def draw_axes(x: Axis, y: Axis, x_label: str, y_label: str, frame: Frame = WIDE) -> list[str]:
     """Grid lines, the numbers beside them, and what both axes show."""
-    bottom = HEIGHT - BOTTOM
+    (left, right), (bottom, top) = frame.across, frame.upward
     parts = []
     for tick in y.ticks:
         at = y.scale(tick)
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at}" y2="{at}"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{at + 4}" text-anchor="end">{show(tick)}</text>')
+        parts.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{at}" y2="{at}"/>')
+        parts.append(f'<text x="{left - 8}" y="{at + 4}" text-anchor="end">{show(tick)}</text>')
     for tick in x.ticks:
         parts.append(
             f'<text x="{x.scale(tick)}" y="{bottom + 18}" text-anchor="middle">{show(tick)}</text>'
         )
-    middle_x, middle_y = (LEFT + WIDTH - RIGHT) / 2, (TOP + bottom) / 2
+    middle_x, middle_y = (left + right) / 2, (top + bottom) / 2
     parts.append(
-        f'<text x="{middle_x}" y="{HEIGHT - 8}" text-anchor="middle">{escape(x_label)}</text>'
+        f'<text x="{middle_x}" y="{frame.height - 8}" text-anchor="middle">{escape(x_label)}</text>'
     )
     parts.append(
-        f'<text transform="translate(16 {middle_y}) rotate(-90)" text-anchor="middle">'
-        f"{escape(y_label)}</text>"
+        f'<text class="upright" transform="translate(16 {middle_y}) rotate(-90)" '
+        f'text-anchor="middle">{escape(y_label)}</text>'
     )
     return parts

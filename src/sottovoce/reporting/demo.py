@@ -7,28 +7,35 @@ from typing import Any
 from sottovoce.files import write_atomic
 from sottovoce.privacy.accounting import show_epsilon
 from sottovoce.reporting.figures import Line, LineChart
+from sottovoce.reporting.interactive import line_figure, script, templates
 from sottovoce.reporting.style import PAGE
-
-_TEMPLATE = Path(__file__).with_name("demo.html")
 
 
 def write_report(demo: Mapping[str, Any], path: Path) -> Path:
     """Write the page and return its path."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment = templates()
     environment.filters["epsilon"] = lambda value: show_epsilon(value, 3)
-    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    template = environment.get_template("demo.html")
     private = [row for row in demo["variants"] if row["private"]]
     page = template.render(
         style=PAGE,
+        script=script(),
         demo=demo,
         variants=demo["variants"],
         comparison=demo["comparison"],
         private=private,
         favourite=next(r for r in private if r["variant"] == demo["comparison"]["favourite"]),
-        accuracy=_accuracy_chart(demo).svg(),
-        epsilon=_epsilon_chart(private).svg(),
+        accuracy=line_figure(
+            _accuracy_chart(demo),
+            identity="accuracy",
+            caption="Mean over seeds; the band runs from the lowest to the highest seed.",
+        ),
+        epsilon=line_figure(
+            _epsilon_chart(private),
+            identity="epsilon",
+            caption="The client that has spent most; each curve by the accountant that gives the "
+            "smallest sound bound.",
+        ),
     )
     write_atomic(path, page.encode())
     return path
@@ -57,9 +64,10 @@ def _epsilon_chart(private: list[Any]) -> LineChart:
         title="Epsilon spent by round, largest over clients",
         x_label="round",
         y_label="epsilon",
+        shown=lambda value: show_epsilon(value, 3),
         lines=[
             Line(
-                name=row["variant"],
+                name=f"{row['variant']} ({row['accountant']})",
                 x=[point["round"] for point in row["curve"]],
                 y=[point["epsilon"] for point in row["curve"]],
             )

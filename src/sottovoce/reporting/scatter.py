@@ -3,24 +3,24 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Literal
 
 from sottovoce.errors import ParameterError
 from sottovoce.reporting.axes import (
-    BOTTOM,
-    HEIGHT,
-    LEFT,
     LEGEND_ROW,
-    RIGHT,
-    TOP,
-    WIDTH,
+    WIDE,
+    Axis,
+    Frame,
     Scale,
     Table,
     axis_of,
     draw_axes,
     legend_places,
     mark,
+    series_class,
 )
-from sottovoce.reporting.style import NUM_COLOURS
+
+Frontiers = Literal["each", "common", "none"]
 
 _APART_PIXELS = 7  # neighbouring series at the same x, so that no interval hides another
 _PAPER = "hollow: printed in the paper"
@@ -57,9 +57,10 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScatterChart:
-    """Points with intervals over one axis, with a dashed frontier for each series.
+    """Points with intervals over one axis, with a dashed frontier.
 
-    `frontiers` = False leaves those out, where more is not better.
+    `frontiers` is one for each series, one that all have in common, or none, where more is not
+    better. Series stand `apart_pixels` from each other.
     """
 
     title: str
@@ -68,37 +69,73 @@ class ScatterChart:
     series: Sequence[Series]
     levels: Sequence[Level] = ()
     x_log: bool = False
-    frontiers: bool = True
+    frontiers: Frontiers = "each"
+    frame: Frame = WIDE
+    apart_pixels: int = _APART_PIXELS
 
-    def svg(self) -> str:
+    def svg(self, *, legend: bool = True) -> str:
         """The chart, with an accessible name, a description, named points and a legend."""
-        xs = [x for one in self.series for x in (*one.x, *one.paper_x)]
-        ys = [y for one in self.series for y in (*one.y, *one.low, *one.high, *one.paper_y)]
-        x_axis = axis_of(xs, self.x_log, LEFT + 14, WIDTH - RIGHT - 14)
-        y_axis = axis_of([*ys, *(level.y for level in self.levels)], False, HEIGHT - BOTTOM, TOP)
-        places = legend_places(self._legend_names())
-        height = HEIGHT + LEGEND_ROW * (1 + places[-1][1])
+        x_axis, y_axis = self._axes()
+        places = legend_places(self._legend_names()) if legend else []
+        (left, right), width, height = self.frame.across, self.frame.width, self.frame.height
+        if legend:
+            height += LEGEND_ROW * (1 + places[-1][1])
         parts = [
-            f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(self.title)}">',
+            f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(self.title)}">',
             f"<desc>{escape(self._description())}</desc>",
-            *draw_axes(x_axis, y_axis, self.x_label, self.y_label),
+            *draw_axes(x_axis, y_axis, self.x_label, self.y_label, self.frame),
         ]
         for level in self.levels:
-            parts.append(_level(LEFT, WIDTH - RIGHT, y_axis.scale(level.y), level.name))
-        end = max(xs)
-        for number, one in enumerate(self.series):
-            apart = _APART_PIXELS * (number - (len(self.series) - 1) / 2.0)
-            place = _Place(x_axis.scale, y_axis.scale, apart)
-            if self.frontiers and one.x:
-                parts.append(_steps(one, f"c{number % NUM_COLOURS}", place, end))
+            parts.append(_level(left, right, y_axis.scale(level.y), level.name))
+        places_of_series = self._places(x_axis, y_axis)
+        if self.frontiers == "common":
+            everything = Series(
+                name="all",
+                x=[x for one in self.series for x in one.x],
+                y=[y for one in self.series for y in one.y],
+            )
+            parts.append(_steps(everything, "common", places_of_series[0], x_axis.scale.high))
+        for number, (one, place) in enumerate(zip(self.series, places_of_series, strict=True)):
+            if self.frontiers == "each" and one.x:
+                parts.append(_steps(one, series_class(number), place, self._end()))
             parts += _drawn(one, number, place)
         return "\n".join([*parts, *self._legend(places), "</svg>"])
+
+    def pixels(self) -> list[list[tuple[float, float]]]:
+        """Where the points of each series are drawn."""
+        places = self._places(*self._axes())
+        return [
+            [place(x, y) for x, y in zip(one.x, one.y, strict=True)]
+            for one, place in zip(self.series, places, strict=True)
+        ]
+
+    def _axes(self) -> tuple[Axis, Axis]:
+        (left, right), (bottom, top) = self.frame.across, self.frame.upward
+        xs = [x for one in self.series for x in (*one.x, *one.paper_x)]
+        ys = [y for one in self.series for y in (*one.y, *one.low, *one.high, *one.paper_y)]
+        return (
+            axis_of(xs, self.x_log, left + 14, right - 14),
+            axis_of([*ys, *(level.y for level in self.levels)], False, bottom, top),
+        )
+
+    def _end(self) -> float:
+        return max(x for one in self.series for x in (*one.x, *one.paper_x))
+
+    def _places(self, x_axis: Axis, y_axis: Axis) -> "list[_Place]":
+        middle = (len(self.series) - 1) / 2.0
+        return [
+            _Place(x_axis.scale, y_axis.scale, self.apart_pixels * (number - middle))
+            for number in range(len(self.series))
+        ]
 
     def table(self) -> Table:
         """One row for each point, the paper's among them."""
         rows = []
+        common = {
+            *frontier([x for s in self.series for x in s.x], [y for s in self.series for y in s.y])
+        }
         for one in self.series:
-            best = set(frontier(one.x, one.y))
+            best = common if self.frontiers == "common" else {*frontier(one.x, one.y)}
             for i, (x, y) in enumerate(zip(one.x, one.y, strict=True)):
                 interval = f"{one.low[i]:.4g} to {one.high[i]:.4g}" if one.low else ""
                 on = "yes" if (x, y) in best else "no"
@@ -107,7 +144,7 @@ class ScatterChart:
                 rows.append([f"{one.name}, printed", f"{x:.6g}", f"{y:.4g}", "", ""])
         rows += [[level.name, "", f"{level.y:.4g}", "", ""] for level in self.levels]
         columns = ["series", self.x_label, self.y_label, "interval", "on the frontier"]
-        shown = len(columns) if self.frontiers else -1
+        shown = -1 if self.frontiers == "none" else len(columns)
         return Table(columns=columns[:shown], rows=[row[:shown] for row in rows])
 
     def _has_paper(self) -> bool:
@@ -116,10 +153,10 @@ class ScatterChart:
     def _description(self) -> str:
         names = ", ".join(one.name for one in self.series)
         steps = f"dashed steps show the best {self.y_label} at this {self.x_label} or less; "
+        apart = "series stand a few pixels apart. " if self.apart_pixels else ""
         return (
             f"{self.y_label} by {self.x_label} for {names}. Bars are intervals; "
-            f"{steps if self.frontiers else ''}series stand a few pixels "
-            "apart. The table holds every number."
+            f"{'' if self.frontiers == 'none' else steps}{apart}The table holds every number."
         )
 
     def _legend_names(self) -> list[str]:
@@ -128,12 +165,12 @@ class ScatterChart:
 
     def _legend(self, places: Sequence[tuple[float, int]]) -> list[str]:
         parts = []
-        for number, (name, (x, row)) in enumerate(zip(self._legend_names(), places, strict=True)):
-            y = HEIGHT + LEGEND_ROW * row + 8
+        for number, (name, (x, row)) in enumerate(zip(self._legend_names(), places, strict=False)):
+            y = self.frame.height + LEGEND_ROW * row + 8
             if number < len(self.series):
-                colour = f"c{number % NUM_COLOURS}"
+                colour = series_class(number)
                 steps = f'class="frontier {colour}" x1="{x}" x2="{x + 34}" y1="{y}" y2="{y}"'
-                parts += [f"<line {steps}/>"] if self.frontiers else []
+                parts += [f"<line {steps}/>"] if self.frontiers == "each" else []
                 parts.append(mark(number, f"dot {colour}", x + 17, y))
             elif number < len(self.series) + len(self.levels):
                 parts.append(_level(x, x + 34, y))
@@ -174,7 +211,7 @@ def _level(start: float, end: float, y: float, name: str = "") -> str:
 
 def _drawn(one: Series, number: int, place: _Place) -> list[str]:
     """Intervals, the paper's values, and the points on top."""
-    colour = f"c{number % NUM_COLOURS}"
+    colour = series_class(number)
     parts = []
     for x, low, high in zip(one.x, one.low, one.high, strict=False):
         (at, bottom), (_, top) = place(x, low), place(x, high)

@@ -1,24 +1,56 @@
 """The look that pages and figures share: one palette, light and dark, no network."""
 
 import re
+from collections.abc import Sequence
 
 NUM_COLOURS = 8
 _TITLE_HEIGHT = 32
 
-_LIGHT = (
-    "--ink: #1d2430; --soft: #5b6675; --page: #fdfcf9; --rule: #dcdfe4; "
-    "--c0: #6b7280; --c1: #1d6fb8; --c2: #c2410c; --c3: #15803d; "
-    "--c4: #7c3aed; --c5: #b45309; --c6: #be185d; --c7: #0f766e;"
+_LIGHT_GROUND = "--ink: #1d2430; --soft: #5b6675; --page: #fdfcf9; --rule: #dcdfe4;"
+_DARK_GROUND = "--ink: #e8eaee; --soft: #a2abb8; --page: #14171c; --rule: #343a44;"
+_LIGHT_COLOURS = (
+    "#6b7280",
+    "#1d6fb8",
+    "#c2410c",
+    "#15803d",
+    "#7c3aed",
+    "#b45309",
+    "#be185d",
+    "#0f766e",
 )
-_DARK = (
-    "--ink: #e8eaee; --soft: #a2abb8; --page: #14171c; --rule: #343a44; "
-    "--c0: #9ca3af; --c1: #60a5fa; --c2: #fb923c; --c3: #4ade80; "
-    "--c4: #a78bfa; --c5: #fbbf24; --c6: #f472b6; --c7: #2dd4bf;"
+_DARK_COLOURS = (
+    "#9ca3af",
+    "#60a5fa",
+    "#fb923c",
+    "#4ade80",
+    "#a78bfa",
+    "#fbbf24",
+    "#f472b6",
+    "#2dd4bf",
 )
+
+
+def _named(ground: str, colours: Sequence[str]) -> str:
+    return " ".join([ground, *(f"--c{n}: {colour};" for n, colour in enumerate(colours))])
+
+
+_LIGHT, _DARK = _named(_LIGHT_GROUND, _LIGHT_COLOURS), _named(_DARK_GROUND, _DARK_COLOURS)
 
 PALETTE = (
     f":root {{ color-scheme: light dark; {_LIGHT} }}\n"
     f"@media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}"
+)
+
+# For reports, whose first line is no baseline: grey comes last.
+_VIVID_LIGHT = _named(_LIGHT_GROUND, (*_LIGHT_COLOURS[1:], _LIGHT_COLOURS[0]))
+_VIVID_DARK = _named(_DARK_GROUND, (*_DARK_COLOURS[1:], _DARK_COLOURS[0]))
+# What a person chose with the page's switch goes before what the system asks for.
+THEMES = (
+    f":root {{ color-scheme: light dark; {_VIVID_LIGHT} }}\n"
+    f"@media (prefers-color-scheme: dark) {{ :root {{ {_VIVID_DARK} }} }}\n"
+    f':root[data-theme="light"] {{ color-scheme: light; {_VIVID_LIGHT} }}\n'
+    f':root[data-theme="dark"] {{ color-scheme: dark; {_VIVID_DARK} }}\n'
+    f"@media print {{ :root, :root[data-theme] {{ color-scheme: light; {_VIVID_LIGHT} }} }}"
 )
 
 FIGURES = "\n".join(
@@ -31,6 +63,7 @@ FIGURES = "\n".join(
         ".cell { fill: var(--c1); } .span { stroke: var(--c2); stroke-width: 4; }",
         ".whisker { stroke-width: 1.4; } .hollow { fill: var(--page); stroke-width: 1.6; }",
         ".frontier { fill: none; stroke-width: 1.4; stroke-dasharray: 6 4; }",
+        ".frontier.common { stroke: var(--soft); }",
         ".level { stroke: var(--soft); stroke-width: 1.2; stroke-dasharray: 1 4; }",
         ".letter { stroke: var(--c1); stroke-width: 2; }",
         *(

@@ -267,7 +267,7 @@ def _figures(rows: Sequence[Row]) -> list[Figure]:
         x_label="epsilon",
         y_label="accuracy",
         series=series,
-        frontiers=False,
+        frontiers="none",
     )
     caption = "Means over seeds, bars Student's 95% intervals; what has no epsilon stands at each."
     return [Figure(name="accuracy-by-epsilon", caption=caption, chart=chart)]

@@ -1,0 +1,82 @@
+"""`sottovoce report`: one page about a run, or about several side by side."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sottovoce.cli.output import Json, print_json, print_table, progress_bars
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    out: Annotated[Path, typer.Option(help="The page, one HTML file.")] = Path("report.html"),
+    as_json: Json = False,
+) -> None:
+    """Privacy, accuracy and traffic of runs on one page that needs no network.
+
+    A run that still goes on is reported as far as it has come.
+    """
+    import jinja2 as jinja2  # its absence is told before anything is read
+
+    from sottovoce.experiments.run_report import report_of
+    from sottovoce.files import check_writable
+    from sottovoce.reporting.run_report import write_report
+
+    check_writable(out)
+    with progress_bars() as bars:
+
+        def on_run(done: int, total: int, name: str) -> None:
+            bars.update("reading", done, total, name)
+
+        found = report_of(runs, on_run)
+    size = write_report(found, out)
+    result = {"report": str(out), "bytes": size, **_summary(found)}
+    if as_json:
+        print_json(result)
+    else:
+        _print(result)
+
+
+def _summary(found: dict[str, Any]) -> dict[str, Any]:
+    comparison = found["comparison"]
+    return {
+        "runs": [
+            {
+                "run": run["label"],
+                "state": run["state"],
+                "rounds_done": run["rounds_done"],
+                "rounds": run["rounds"],
+                **run["figures"],
+                "simulation_only": bool(run["simulated_because"]),
+                "warnings": run["warnings"],
+            }
+            for run in found["runs"]
+        ],
+        "frontier": comparison["frontier"] if comparison else None,
+        "not_comparable_because": comparison["obstacles"] if comparison else None,
+    }
+
+
+def _print(result: dict[str, Any]) -> None:
+    from sottovoce.privacy.accounting import show_epsilon
+
+    rows = [
+        [
+            run["run"],
+            f"{run['state']}, {run['rounds_done']} of {run['rounds']}",
+            "none" if run["accuracy"] is None else f"{run['accuracy']:.4f}",
+            "no guarantee" if run["epsilon"] is None else show_epsilon(run["epsilon"]),
+            str(run["ran_out"]),
+        ]
+        for run in result["runs"]
+    ]
+    print_table(["run", "rounds", "test accuracy", "epsilon", "out of budget"], rows)
+    for run in result["runs"]:
+        for warning in run["warnings"]:
+            typer.echo(f"warning: {run['run']}: {warning}", err=True)
+    if result["not_comparable_because"]:
+        typer.echo(f"Not comparable: {'; '.join(result['not_comparable_because'])}.")
+    elif result["frontier"]:
+        typer.echo(f"On the frontier: {', '.join(result['frontier'])}.")
+    typer.echo(f"Report: {result['report']} ({result['bytes']:,} bytes)")

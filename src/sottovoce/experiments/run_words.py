@@ -1,0 +1,155 @@
+"""A run in plain words: what was released, to whom, protecting what, and on what that rests."""
+
+import math
+from typing import Any, assert_never
+
+from sottovoce.adjacency import Adjacency
+from sottovoce.config.spec import (
+    CentralSpec,
+    DirectSpec,
+    RunSpec,
+    SecretOrderSpec,
+    SecureSumSpec,
+    ShufflerSpec,
+)
+from sottovoce.experiments.run_record import RunRecord
+from sottovoce.privacy.accounting import show_epsilon
+
+_PROMISES_LITTLE = 12.0  # an epsilon; odds may change by a factor of 160,000
+
+
+def facts(record: RunRecord, accounts: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a person who signs for the data should read first, as (question, answer)."""
+    return [
+        ("What was released", _released(record)),
+        ("Who sees it", _seen_by(record.spec, private=accounts["epsilon"] is not None)),
+        ("What is protected", _protected(record.spec, accounts)),
+        ("How well", _how_well(record.spec, accounts)),
+        ("What that rests on", _rests_on(record)),
+    ]
+
+
+def simulated_because(record: RunRecord) -> list[str]:
+    """Why the guarantee is a simulation's only; empty where it holds as it stands."""
+    spec, reasons = record.spec, []
+    if spec.randomness == "seeded":
+        reasons.append("its noise comes from a seed, and whoever has the seed can take it away")
+    if record.header.get("sampling_grade") == "float":
+        reasons.append("its noise is drawn in floating point, which leaks in the last digits")
+    if not isinstance(spec.channel, DirectSpec):
+        name = spec.channel.kind.replace("_", " ")
+        reasons.append(f"its channel ({name}) is simulated, not a protocol between machines")
+    return reasons
+
+
+def _released(record: RunRecord) -> str:
+    spec, rows = record.spec, record.rows
+    parameters = ", ".join(
+        f"{name} {value:.5g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in spec.mechanism.parameters.items()
+    )
+    mechanism = f"the mechanism {spec.mechanism.kind}" + (f" ({parameters})" if parameters else "")
+    if len({row["mechanism"]["kind"] for row in _groups(record)}) > 1:
+        mechanism = "mechanisms that differ by group"
+    done = f"{record.rounds_done} of {spec.rounds} rounds"
+    if isinstance(spec.channel, CentralSpec):
+        return (
+            f"After each of {done}, a mean of clients' updates: {record.dimension:,} numbers with "
+            f"noise from {mechanism}. The model that grows from these means is released too."
+        )
+    bits = record.header.get("bits_per_coordinate")
+    size = f"{bits:.3g} bits" if isinstance(bits, int | float) else "bits"
+    if bits == 1:
+        size = "1 bit"
+    received = sum(row["clients_received"] for row in rows)
+    bound = "; it can tell no more than they do" if isinstance(spec.channel, DirectSpec) else ""
+    return (
+        f"In {done}, {received:,} replies of clients. Each describes an update of "
+        f"{record.dimension:,} numbers in {size} a number, drawn by {mechanism}. The model that "
+        f"grows from the replies is released too{bound}."
+    )
+
+
+def _groups(record: RunRecord) -> list[dict[str, Any]]:
+    groups = (record.result or {}).get("groups", [])
+    return [group for group in groups if isinstance(group["mechanism"], dict)]
+
+
+def _seen_by(spec: RunSpec, *, private: bool) -> str:
+    match spec.channel:
+        case DirectSpec():
+            trust = "It need not be trusted: noise is added before anything leaves a client."
+            if not private:
+                trust = "It is trusted with all of it."
+            return f"The server sees every reply and who sent it. {trust}"
+        case SecureSumSpec(minimum_clients=fewest):
+            return (
+                f"The server sees only sums over at least {fewest} clients. Whoever computes the "
+                "sums is trusted to reveal nothing else."
+            )
+        case ShufflerSpec(minimum_clients=fewest):
+            return (
+                f"The server sees replies of at least {fewest} clients in a random order, without "
+                "senders. The shuffler is trusted to forget who sent what."
+            )
+        case SecretOrderSpec(minimum_clients=fewest):
+            return (
+                "The server asks each client once an epoch in an order that nobody learns, and is "
+                f"trusted to forget senders; at least {fewest} clients follow their mechanism."
+            )
+        case CentralSpec():
+            return (
+                "Everybody but the server sees only noisy means. The server itself is trusted with "
+                "every update."
+            )
+        case _:
+            assert_never(spec.channel)
+
+
+def _protected(spec: RunSpec, accounts: dict[str, Any]) -> str:
+    if accounts["epsilon"] is None:
+        return "Nothing: values are sent as they are."
+    sample = spec.privacy.level == "sample"
+    what = "One training sample of a client" if sample else "Everything that one client contributes"
+    match spec.privacy.adjacency:
+        case Adjacency.ZERO_OUT:
+            change = "whether it contributed or a zero stood in its place"
+        case Adjacency.REPLACE_ONE:
+            change = "it from any other that might have been in its place"
+        case _:
+            assert_never(spec.privacy.adjacency)
+    return (
+        f"{what}: there is a limit to how well an observer can tell {change} (adjacency "
+        f"{spec.privacy.adjacency})."
+    )
+
+
+def _how_well(spec: RunSpec, accounts: dict[str, Any]) -> str:
+    epsilon, delta = accounts["epsilon"], spec.privacy.delta
+    if epsilon is None:
+        return "There is no guarantee."
+    if epsilon == 0.0:
+        return "Nobody has been charged yet."
+    stated = f"Epsilon {show_epsilon(epsilon)} at delta {delta:g}, for the client that spent most"
+    if epsilon >= _PROMISES_LITTLE:
+        return f"{stated}. An epsilon this large promises next to nothing by itself."
+    odds = show_epsilon(math.exp(epsilon), 1)
+    return (
+        f"{stated}: whatever an observer held likely before, the run changes those odds by a "
+        f"factor of at most {odds} (e to the epsilon), save for cases about as rare as delta."
+    )
+
+
+def _rests_on(record: RunRecord) -> str:
+    spec = record.spec
+    stated = (record.result or record.header).get("guarantee")
+    found = [f"Stated formally: {stated}." if isinstance(stated, str) else ""]
+    assumed = (record.result or {}).get("assumes")
+    if isinstance(assumed, str) and assumed not in found[0]:
+        found.append(f"Epsilon assumes that {assumed}.")
+    found.append(
+        f"Each client clips what it sends (norm {spec.privacy.clip_norm:g}) and draws its noise as "
+        "announced. What was chosen by looking at the data, such as a clip norm, a learning rate "
+        "or the best of several runs, is not covered."
+    )
+    return " ".join(part for part in found if part)

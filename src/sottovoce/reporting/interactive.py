@@ -1,0 +1,123 @@
+"""Charts that answer: the drawing as it is, what is at each place of it, and the table behind.
+
+The drawing needs no script. `charts.js`, which pages carry inside, adds a crosshair with the values
+of every series, a legend that hides and shows them, and the other scale.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sottovoce.reporting.axes import dash, mark
+from sottovoce.reporting.figures import LineChart
+from sottovoce.reporting.scatter import ScatterChart
+from sottovoce.reporting.style import NUM_COLOURS
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_HERE = Path(__file__).parent
+_SQUASHED = 8.0  # ratio of the largest to the smallest last height that a linear axis shows badly
+
+
+def templates() -> "Environment":
+    """The pages of this package, for jinja2; what goes into them is text unless marked safe."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=FileSystemLoader(_HERE, encoding="utf-8"),
+    )
+
+
+def script() -> str:
+    """What makes the charts of a page answer, to stand at its end."""
+    return (_HERE / "charts.js").read_text(encoding="utf-8")
+
+
+def line_figure(
+    chart: LineChart, *, identity: str, caption: str = "", log_switch: bool = False
+) -> dict[str, Any]:
+    """A chart for `figure.html`; `log_switch` offers a logarithmic axis where all is positive."""
+    charts = [chart]
+    if log_switch and all(y > 0.0 for line in chart.lines for y in line.y):
+        charts = [dataclasses.replace(chart, y_log=log) for log in (False, True)]
+    places = [one.pixels() for one in charts]
+    grids: list[dict[str, Any]] = []
+    series = []
+    for number, line in enumerate(chart.lines):
+        grid = {
+            "x": [x for x, _ in places[0][number]],
+            "at": [f"{chart.x_label} {x:.6g}" for x in line.x],
+        }
+        if grid not in grids:
+            grids.append(grid)
+        series.append(
+            {
+                "name": line.name,
+                "colour": _colour(number),
+                "grid": grids.index(grid),
+                "y": [[y for _, y in found[number]] for found in places],
+                "text": [chart.shown(y) for y in line.y],
+            }
+        )
+    return {
+        **_described(chart, identity, caption),
+        "svgs": [one.svg(legend=False) for one in charts],
+        "scales": ["linear", "logarithmic"] if len(charts) > 1 else [],
+        "chosen": int(len(charts) > 1 and _is_squashed(chart)),
+        "legend": [
+            {
+                "name": line.name,
+                "sign": f'<line class="curve {_colour(number)}" x1="0" x2="26" y1="5" y2="5" '
+                f'stroke-dasharray="{dash(number)}"/>',
+            }
+            for number, line in enumerate(chart.lines)
+        ],
+        "data": {"kind": "lines", **_inside(chart), "grids": grids, "series": series},
+    }
+
+
+def scatter_figure(chart: ScatterChart, *, identity: str, caption: str = "") -> dict[str, Any]:
+    """A chart of single points for `figure.html`; each is found by itself."""
+    series = []
+    for number, (one, points) in enumerate(zip(chart.series, chart.pixels(), strict=True)):
+        texts = [
+            f"{chart.x_label} {x:.4g}, {chart.y_label} {y:.4g}"
+            for x, y in zip(one.x, one.y, strict=True)
+        ]
+        found = {"name": one.name, "colour": _colour(number), "points": points, "text": texts}
+        series.append(found)
+    return {
+        **_described(chart, identity, caption),
+        "svgs": [chart.svg(legend=False)],
+        "scales": [],
+        "chosen": 0,
+        "legend": [
+            {"name": one.name, "sign": mark(number, f"dot {_colour(number)}", 13, 5)}
+            for number, one in enumerate(chart.series)
+        ],
+        "data": {"kind": "points", **_inside(chart), "series": series},
+    }
+
+
+def _colour(number: int) -> str:
+    return f"c{number % NUM_COLOURS}"
+
+
+def _described(chart: LineChart | ScatterChart, identity: str, caption: str) -> dict[str, Any]:
+    return {"id": identity, "title": chart.title, "caption": caption, "table": chart.table()}
+
+
+def _inside(chart: LineChart | ScatterChart) -> dict[str, float | Sequence[float]]:
+    (left, right), (bottom, top) = chart.frame.across, chart.frame.upward
+    return {"width": chart.frame.width, "left": left, "right": right, "top": top, "bottom": bottom}
+
+
+def _is_squashed(chart: LineChart) -> bool:
+    last = [line.y[-1] for line in chart.lines]
+    return max(last) > _SQUASHED * min(last)

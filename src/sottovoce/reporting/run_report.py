@@ -1,0 +1,153 @@
+"""The page about one run or several: for who signs for the data, and for who trains the model."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sottovoce.auditing.verdict import show_lower
+from sottovoce.files import write_atomic
+from sottovoce.privacy.accounting import show_epsilon
+from sottovoce.reporting import run_charts
+from sottovoce.reporting.interactive import script, templates
+from sottovoce.reporting.style import FIGURES, THEMES
+
+_CLIENTS_SHOWN = 50  # at a time
+_MOST_CLIENTS = 5000  # whose rows the page holds
+_ACCOUNTANTS = {
+    "gaussian": "exact for Gaussian noise",
+    "renyi": "Rényi divergences, added up and converted",
+    "zcdp": "zero-concentrated privacy, one number (rho) added up",
+    "cubic": "tilted fair bits, compared with Gaussian noise",
+    "clones": "amplification by shuffling",
+    "pld": "the law of the privacy loss itself, on a grid, rounded toward privacy",
+    "local": "as if every message were seen with its sender",
+    "smallest": "the smallest of all, as the run noted it",
+    "budget": "what the client may spend in all",
+}
+
+
+def write_report(report: Mapping[str, Any], path: Path) -> int:
+    """Write the page and return its size in bytes."""
+    content = render(report).encode()
+    write_atomic(path, content)
+    return len(content)
+
+
+def render(report: Mapping[str, Any]) -> str:
+    """One self-contained page; the same report gives the same text."""
+    environment = templates()
+    environment.filters |= {"epsilon": _epsilon, "size": _size, "cell": _cell, "left": _left}
+    runs = report["runs"]
+    comparison = report["comparison"]
+    return environment.get_template("run_report.html").render(
+        style=f"{THEMES}\n{FIGURES}",
+        script=script(),
+        title=" and ".join(run["label"] for run in runs) if len(runs) < 3 else f"{len(runs)} runs",
+        runs=[_shown(run, number) for number, run in enumerate(runs, start=1)],
+        comparison=comparison,
+        compared=run_charts.comparison_figures(runs, comparison) if comparison else [],
+        accountants=_ACCOUNTANTS,
+    )
+
+
+def _shown(run: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """A run with its charts and the rows of its clients."""
+    privacy = run_charts.privacy_figure(run, f"run-{number}-epsilon")
+    return {
+        **run,
+        "id": f"run-{number}",
+        "privacy": privacy,
+        "training": run_charts.training_figures(run, f"run-{number}"),
+        "traffic": run_charts.traffic_figures(run, f"run-{number}-bytes"),
+        "findings": [
+            {
+                **finding,
+                "figure": run_charts.audit_figure(
+                    finding.get("profile", []), f"run-{number}-finding-{place}"
+                ),
+            }
+            for place, finding in enumerate(run["findings"], start=1)
+        ],
+        "client_table": _client_table(run["accounts"]["clients"]),
+    }
+
+
+def _client_table(clients: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Who has run out first, then who has spent most; so many as a page can hold."""
+
+    def rank(row: Mapping[str, Any]) -> tuple[bool, float]:
+        spent = row["epsilon"]
+        return not row["ran_out"], -(math.inf if spent is None else spent)
+
+    grouped = len({row["group"] for row in clients}) > 1
+    columns = [
+        "client",
+        "rounds charged",
+        "epsilon spent",
+        "budget",
+        "left, at least",
+        "delta",
+        "ran out",
+    ]
+    rows = [
+        [
+            row["client"],
+            str(row["rounds"]),
+            _epsilon(row["epsilon"]),
+            "none" if row["budget"] is None else f"{row['budget']:g}",
+            _left(row),
+            f"{row['delta']:g}",
+            {True: "yes", False: "no"}.get(row["ran_out"], "not yet known"),
+        ]
+        for row in sorted(clients, key=rank)[:_MOST_CLIENTS]
+    ]
+    if grouped:
+        columns.insert(1, "group")
+        for cells, row in zip(rows, sorted(clients, key=rank), strict=False):
+            cells.insert(1, "" if row["group"] is None else str(row["group"]))
+    return {
+        "columns": columns,
+        "rows": rows,
+        "first": rows[:_CLIENTS_SHOWN],
+        "most": _CLIENTS_SHOWN,
+        "all": len(clients),
+    }
+
+
+def _epsilon(value: float | None) -> str:
+    return "no guarantee" if value is None else show_epsilon(value)
+
+
+def _left(row: Mapping[str, Any]) -> str:
+    """What is left of a budget, rounded down."""
+    if row["budget"] is None or row["epsilon"] is None:
+        return "none"
+    return show_lower(max(0.0, row["budget"] - row["epsilon"]))
+
+
+def _size(value: float | None) -> str:
+    """Bytes for people, in powers of a thousand."""
+    if value is None:
+        return "none"
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if value < 1000.0:
+            whole = unit == "bytes" or value >= 100.0
+            return f"{value:,.0f} {unit}" if whole else f"{value:.3g} {unit}"
+        value /= 1000.0
+    return f"{value:,.0f} TB"
+
+
+def _cell(value: object) -> str:
+    """A figure in a table."""
+    match value:
+        case None:
+            return "none"
+        case float():
+            return f"{value:.4g}"
+        case int():
+            return f"{value:,}"
+        case dict():
+            return ", ".join(f"{key} {_cell(item)}" for key, item in value.items())
+        case _:
+            return str(value)
