@@ -44,7 +44,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             name = path.relative_to(ROOT).as_posix()
             if path.is_file() and path.suffix in KEPT and "__pycache__" not in name:
                 files.append(File.generated(config, name, abs_src_path=str(path)))
+    files.append(File.generated(config, "examples/README.md", content=_examples()))
     return files
+
+
+def _examples() -> str:
+    """A list of the examples, each with the first words of its file."""
+    rows = ["# Examples", "", "| file | what |", "|---|---|"]
+    for path in sorted((ROOT / "examples").glob("*.*")):
+        if path.suffix in {".py", ".toml"}:
+            words = path.read_text().splitlines()[0].strip('# "')
+            rows.append(f"| [{path.name}]({path.name}) | {words} |")
+    return "\n".join(rows) + "\n"
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -55,6 +66,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     def moved(link: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(here, link[1]))
+        if target == "README.md":  # its place on the site is the front page
+            return posixpath.relpath("index.md", posixpath.dirname(uri))
         if (ROOT / target).is_dir():
             target = posixpath.join(target, "README.md")
         on_site = target.removeprefix("docs/")

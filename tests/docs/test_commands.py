@@ -27,7 +27,7 @@ PAGES = sorted(
     ]
 )
 _COMMAND = re.compile(r"(?<!from )(?<!\S)`?(?:\.venv/bin/)?sottovoce ([a-z][^`\n]*)")
-_END = re.compile(r"\s(?:\|\||&&|\||>|#)\s|;|\s\s+\(")
+_END = re.compile(r"\s(?:\|\||&&?|\||>|#)(?:\s|$)|;|\s\s+\(")
 
 
 def _shown(page: Path) -> set[tuple[str, bool, Path]]:
