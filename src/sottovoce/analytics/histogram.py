@@ -48,9 +48,9 @@ AUTO, K_ARY, HADAMARD = "auto", "randomised_response", "hadamard_response"
 MECHANISMS = (K_ARY, HADAMARD)
 MAX_BINS = 4096
 OTHER = "other"
-_LEAST_NOISE = 10.0  # answers that noise is expected to move into a bin
+_LEAST_NOISE = 30.0  # answers that noise is expected to move into a bin
 _RARE_NOISE = (
-    "noise moves fewer than 10 answers into a bin, so a small share's covers more often than "
+    "noise moves fewer than 30 answers into a bin, so a small share's covers more often than "
     "stated, or a little less"
 )
 

@@ -32,6 +32,15 @@ _AT_THE_END = tuple(_BY_NAME[name] for name in ("half zeros", "constant at the e
 _SPREAD = tuple(_BY_NAME[name] for name in ("uniform", "skewed", "half zeros"))
 _LEVELS = (0.1, 0.25, 0.5, 0.9)
 
+_CHOSEN_HERE = (
+    "Limits and constants were chosen on laws like these, so this is no test on unseen ones: 100 "
+    "people for a mean, the part over which quantiles are averaged, and the 30 noisy answers a "
+    "bin below which a histogram's interval carries a caveat. With a limit of 10 there, 219 of 221 "
+    "intervals without a caveat were within 93 to 97%; the other two, at 92.1% and 92.8%, were "
+    "k-ary randomised response over 16 bins with 200 people, and carry one now."
+)
+_NONE_GIVEN = "too noisy for an interval, so the estimate gives none: "
+
 Group = tuple[str, tuple[Mixture, ...], tuple[tuple[int, float], ...], tuple[dict[str, Any], ...]]
 # Statistic, laws, (people, epsilon), further options.
 GROUPS: tuple[Group, ...] = (
@@ -111,11 +120,7 @@ def estimate_coverage(settings: Settings) -> Findings:
         "itself said that this interval may cover more often, or a little less; width is the mean "
         "one. Laws: uniform; skewed, Beta(1, 9); bimodal, two betas; two points, 0.2 (70%) and "
         "0.8; half zeros, 0 (50%) and Beta(2, 5); constant, 0.37; constant at the end, 0.",
-        warnings=[
-            "too noisy for an interval, so the estimate gives none: " + "; ".join(without) + "."
-        ]
-        if without
-        else [],
+        warnings=[_CHOSEN_HERE, *([_NONE_GIVEN + "; ".join(without) + "."] if without else [])],
     )
 
 
