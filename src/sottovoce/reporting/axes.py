@@ -58,11 +58,6 @@ def show(value: float) -> str:
     return f"{float(mantissa):g}e{int(exponent)}"
 
 
-def four_digits(value: float) -> str:
-    """A number in a table."""
-    return f"{value:.4g}"
-
-
 def legend_places(names: Sequence[str]) -> list[tuple[float, int]]:
     """Where each entry goes: x in pixels and the row, filled from the left."""
     places: list[tuple[float, int]] = []

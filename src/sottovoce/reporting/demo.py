@@ -64,7 +64,7 @@ def _epsilon_chart(private: list[Any]) -> LineChart:
         title="Epsilon spent by round, largest over clients",
         x_label="round",
         y_label="epsilon",
-        shown=lambda value: show_epsilon(value, 3),
+        quantity="epsilon",
         lines=[
             Line(
                 name=f"{row['variant']} ({row['accountant']})",

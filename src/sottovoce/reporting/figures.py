@@ -1,9 +1,11 @@
 """Line charts as inline SVG: no script, no network, readable in light and dark."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Literal, assert_never
 
+from sottovoce.privacy.accounting import show_epsilon
 from sottovoce.reporting.axes import (
     LEGEND_ROW,
     WIDE,
@@ -15,12 +17,13 @@ from sottovoce.reporting.axes import (
     dash,
     dot,
     draw_axes,
-    four_digits,
     legend_places,
     series_class,
 )
 
 _FEW_POINTS = 12  # up to here each point gets a dot
+
+Quantity = Literal["number", "epsilon", "bytes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +41,8 @@ class Line:
 class LineChart:
     """Several curves over one axis; the legend stands below, where no curve is.
 
-    `shown` is how a height is written in the table.
+    `quantity` is what heights are, and so how the table writes them: an epsilon is rounded up. A
+    chart is plain data: results keep it.
     """
 
     title: str
@@ -48,7 +52,7 @@ class LineChart:
     x_log: bool = False
     y_log: bool = False
     frame: Frame = WIDE
-    shown: Callable[[float], str] = four_digits
+    quantity: Quantity = "number"
 
     def svg(self, *, legend: bool = True) -> str:
         """The chart, with an accessible name and a legend, unless the page has one."""
@@ -65,6 +69,18 @@ class LineChart:
             parts += _curve(line, number, x_axis.scale, y_axis.scale)
         parts += [*self._legend(places), "</svg>"] if legend else ["</svg>"]
         return "\n".join(parts)
+
+    def shown(self, value: float) -> str:
+        """A height as the table writes it."""
+        match self.quantity:
+            case "number":
+                return f"{value:.4g}"
+            case "epsilon":
+                return show_epsilon(value)
+            case "bytes":
+                return f"{value:,.0f}"
+            case _:
+                assert_never(self.quantity)
 
     def pixels(self) -> list[list[tuple[float, float]]]:
         """Where the points of each line are drawn."""

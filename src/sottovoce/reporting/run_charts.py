@@ -1,12 +1,11 @@
 """The charts of a run, and of several beside each other."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from sottovoce.privacy.accounting import show_epsilon
 from sottovoce.reporting.axes import HALF
-from sottovoce.reporting.figures import Line, LineChart
+from sottovoce.reporting.figures import Line, LineChart, Quantity
 from sottovoce.reporting.interactive import line_figure, scatter_figure
 from sottovoce.reporting.scatter import Level, ScatterChart, Series
 
@@ -36,7 +35,7 @@ def privacy_figure(run: Run, identity: str) -> Figure | None:
         rounds = [mark["round"] for mark in marks]
         lines.append(Line(name="budget", x=rounds, y=[accounts["budget"]] * len(rounds)))
     whose = f"'{accounts['client']}'" if accounts["client"] else "whoever had spent most"
-    chart = _chart("Epsilon by round, every bound", "epsilon", lines, _epsilon)
+    chart = _chart("Epsilon by round, every bound", "epsilon", lines, "epsilon")
     return line_figure(
         chart,
         identity=identity,
@@ -73,7 +72,7 @@ def traffic_figures(run: Run, identity: str) -> list[Figure]:
             ("down, payload", "payload_bytes_down"),
         )
     ]
-    chart = _chart("Bytes by round, all clients", "bytes", each, _bytes)
+    chart = _chart("Bytes by round, all clients", "bytes", each, "bytes")
     found = [
         line_figure(
             chart,
@@ -91,7 +90,7 @@ def traffic_figures(run: Run, identity: str) -> list[Figure]:
             )
             for name, key in (("up", "total_bytes_up"), ("down", "total_bytes_down"))
         ]
-        chart = _chart("Bytes of a client so far", "bytes", so_far, _bytes)
+        chart = _chart("Bytes of a client so far", "bytes", so_far, "bytes")
         found.append(
             line_figure(
                 chart,
@@ -133,13 +132,14 @@ def comparison_figures(runs: Sequence[Run], comparison: Mapping[str, Any]) -> li
         )
         if (figure := _frontier_figure(runs, key, x_label, comparison))
     ]
-    for key, title, shown in (
-        ("accuracy", "Test accuracy by round", _plain),
-        ("epsilon", "Epsilon by round, smallest bound", _epsilon),
-    ):
+    kinds: list[tuple[str, str, Quantity]] = [
+        ("accuracy", "Test accuracy by round", "number"),
+        ("epsilon", "Epsilon by round, smallest bound", "epsilon"),
+    ]
+    for key, title, quantity in kinds:
         lines = [line for run in runs if (line := _measured(run, run["label"], key)).x]
         if lines:
-            chart = _chart(title, key, lines, shown)
+            chart = _chart(title, key, lines, quantity)
             identity = f"compared-{key}"
             found.append(line_figure(chart, identity=identity, log_switch=key == "epsilon"))
     return found
@@ -188,21 +188,9 @@ def _measured(run: Run, name: str, key: str) -> Line:
     return Line(name=name, x=[x for x, _ in points], y=[y for _, y in points])
 
 
-def _plain(value: float) -> str:
-    return f"{value:.4g}"
-
-
-def _epsilon(value: float) -> str:
-    return show_epsilon(value)
-
-
-def _bytes(value: float) -> str:
-    return f"{value:,.0f}"
-
-
 def _chart(
-    title: str, y_label: str, lines: Sequence[Line], shown: Callable[[float], str] = _plain
+    title: str, y_label: str, lines: Sequence[Line], quantity: Quantity = "number"
 ) -> LineChart:
     return LineChart(
-        title=title, x_label="round", y_label=y_label, lines=lines, frame=HALF, shown=shown
+        title=title, x_label="round", y_label=y_label, lines=lines, frame=HALF, quantity=quantity
     )
