@@ -6,17 +6,20 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from in_process import InProcessPost, run_with_sites, sites_in
 from reported_runs import PRIVACY, edit_json, make_run, make_unfinished
 from specs import small_spec
 
+from sottovoce.api.simulating import simulate
 from sottovoce.errors import LedgerError, OutputError, ParameterError
 from sottovoce.experiments.run_accounts import marks
 from sottovoce.experiments.run_comparison import frontier
 from sottovoce.experiments.run_folder import RunFolder
 from sottovoce.experiments.run_report import report_of, run_data
 from sottovoce.privacy.accounting import show_epsilon
+from sottovoce.reporting.run_report import render
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +171,16 @@ def test_of_a_secure_sum_sums_are_released_and_the_local_epsilon_is_told(tmp_pat
     assert result is not None
     assert "sums over 8 replies" in facts["What was released"]
     assert f"would hold epsilon {show_epsilon(result['local_epsilon'])}" in facts["How well"]
+
+
+def test_a_regression_is_known_as_one(stored: Path, tmp_path: Path) -> None:
+    features = np.random.default_rng(0).normal(size=(60, 4))
+    spec = small_spec(rounds=2, data={"dataset": "digits", "clients": 4})
+    simulate(spec, data=(features, 0.3 * features[:, 0] + 0.1), out=tmp_path / "run")
+    assert run_data(tmp_path / "run")["regression"]
+    assert not run_data(stored)["regression"]
+    assert "mean absolute error" in render(report_of([tmp_path / "run"]))
+    assert "mean absolute error" not in render(report_of([stored]))
 
 
 def test_scaffold_sends_two_vectors(tmp_path: Path) -> None:

@@ -103,10 +103,11 @@ def _from_metrics(record: RunRecord) -> dict[str, Any]:
 
 
 def _common_budget(record: RunRecord) -> float | None:
-    """What every client may spend, where that is one number."""
+    """What every client may spend at the run's delta, where that is one number."""
     if record.result is not None:
-        budgets = {row["budget"] for row in record.result["clients"]}
-        return budgets.pop() if len(budgets) == 1 else None
+        budgets = {(row["budget"], row["delta"]) for row in record.result["clients"]}
+        budget, delta = budgets.pop() if len(budgets) == 1 else (None, None)
+        return budget if delta == record.spec.privacy.delta else None
     is_budget = not isinstance(record.spec.algorithm, NbAflSpec)  # there it makes the noise only
     return record.spec.privacy.epsilon if is_budget and not record.spec.privacy.groups else None
 

@@ -136,7 +136,7 @@ def _as(kind: Any, value: Any) -> Any:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def bits_parameter(registration: Registration) -> str | None:

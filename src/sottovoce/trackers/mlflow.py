@@ -74,8 +74,8 @@ class MlflowTracker:
             except MlflowException as error:
                 reason = without_secrets(str(error).splitlines()[0]).rstrip(".")
                 raise OutputError(
-                    f"MLflow at {without_secrets(uri)} cannot be used: {reason}; mend MLFLOW_TRACKING_URI, or unset "
-                    "it to log into the run folder"
+                    f"MLflow at {without_secrets(uri)} cannot be used: {reason}; mend "
+                    "MLFLOW_TRACKING_URI, or unset it to log into the run folder"
                 ) from None
 
     def _open(self) -> None:
