@@ -140,7 +140,8 @@ def test_stragglers_and_empty_purses_are_warned_of(
 def test_a_halted_run_says_why(cli: Any, finished: Path, tmp_path: Path) -> None:
     folder = _halfway(finished, tmp_path / "run")
     result = json.loads((finished / "result.json").read_text())
-    (folder / "result.json").write_text(json.dumps(result | {"halted": "nobody can pay"}))
+    halted = result | {"rounds": 2, "halted": "nobody can pay"}
+    (folder / "result.json").write_text(json.dumps(halted))
     shown = cli("watch", folder)
     assert shown.out.splitlines()[-1] == "halted after 2 of 4 rounds: nobody can pay"
 
@@ -177,6 +178,46 @@ def test_a_folder_of_something_else_is_refused(cli: Any, tmp_path: Path, more: l
         assert shown.code == 2
         assert len(shown.err.strip().splitlines()) == 1
         assert str(path) in shown.err
+
+
+def _write_last_row(folder: Path, **changes: Any) -> None:
+    rows = _rows(folder)
+    rows[-1] |= changes
+    rows[-1] = {name: value for name, value in rows[-1].items() if value != "absent"}
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"epsilon": "absent"}, "lacks 'epsilon'"),  # which must not read as nothing spent
+        ({"epsilon": "low"}, "'epsilon' is no number"),
+        ({"epsilon": -1.0}, "'epsilon' is below 0"),
+        ({"accuracy": float("nan")}, "'accuracy' is no number"),
+        ({"round": "second"}, "'round' is no number"),
+    ],
+)
+def test_a_damaged_row_is_a_mistake_in_one_line(
+    cli: Any, finished: Path, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    folder = _halfway(finished, tmp_path / "run")
+    _write_last_row(folder, **changes)
+    refused = cli("watch", folder, "--once")
+    assert refused.code == 2
+    assert said in refused.err
+    assert len(refused.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"warnings": 5}'])
+def test_a_damaged_result_is_a_mistake_in_one_line(
+    cli: Any, finished: Path, tmp_path: Path, content: str
+) -> None:
+    folder = _halfway(finished, tmp_path / "run")
+    (folder / "result.json").write_text(content)
+    refused = cli("watch", folder, "--once")
+    assert refused.code == 2
+    assert "result.json is damaged" in refused.err
+    assert len(refused.err.splitlines()) == 1
 
 
 def test_once_does_not_wait(cli: Any, tmp_path: Path) -> None:

@@ -6,16 +6,20 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from in_process import InProcessPost, run_with_sites, sites_in
 from reported_runs import PRIVACY, edit_json, make_run, make_unfinished
 from specs import small_spec
 
+from sottovoce.api.simulating import simulate
 from sottovoce.errors import LedgerError, OutputError, ParameterError
 from sottovoce.experiments.run_accounts import marks
 from sottovoce.experiments.run_comparison import frontier
 from sottovoce.experiments.run_folder import RunFolder
 from sottovoce.experiments.run_report import report_of, run_data
+from sottovoce.privacy.accounting import show_epsilon
+from sottovoce.reporting.run_report import render
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +142,59 @@ def test_no_privacy_has_no_epsilon_and_says_so(tmp_path: Path) -> None:
     assert "trusted with all of it" in facts["Who sees it"]
 
 
+def test_nobody_is_said_to_draw_noise_where_there_is_none(tmp_path: Path) -> None:
+    privacy = {"level": "sample", "clip_norm": 1.0, "delta": 1e-5}
+    mechanism = {"kind": "no_privacy"}
+    data = run_data(make_run(tmp_path / "run", rounds=2, mechanism=mechanism, privacy=privacy))
+    assert "noise" not in str(data["facts"])
+    assert data["simulated_because"] == []
+
+
+def test_in_a_central_run_the_server_draws_the_noise(tmp_path: Path) -> None:
+    changes = {"channel": {"kind": "central"}, "mechanism": {"kind": "gaussian"}}
+    data = run_data(make_run(tmp_path / "run", rounds=2, runtime={"messages": "none"}, **changes))
+    rests_on = dict(data["facts"])["What that rests on"]
+    assert "trusts the server, which draws the noise" in rests_on
+    assert "draws its noise" not in rests_on
+
+
+def test_of_a_secure_sum_sums_are_released_and_the_local_epsilon_is_told(tmp_path: Path) -> None:
+    folder = make_run(
+        tmp_path / "run",
+        rounds=2,
+        channel={"kind": "secure_sum", "minimum_clients": 4},
+        mechanism={"kind": "clamped_sign", "logit_bound": 1.0},
+        privacy=PRIVACY | {"level": "client", "epsilon": 50.0},
+        algorithm={"kind": "fedavg", "server_learning_rate": 1.0, "local_learning_rate": 0.5},
+    )
+    facts, result = dict(run_data(folder)["facts"]), RunFolder(folder).result()
+    assert result is not None
+    assert "sums over 8 replies" in facts["What was released"]
+    assert f"would hold epsilon {show_epsilon(result['local_epsilon'])}" in facts["How well"]
+
+
+def test_a_regression_is_known_as_one(stored: Path, tmp_path: Path) -> None:
+    features = np.random.default_rng(0).normal(size=(60, 4))
+    spec = small_spec(rounds=2, data={"dataset": "digits", "clients": 4})
+    simulate(spec, data=(features, 0.3 * features[:, 0] + 0.1), out=tmp_path / "run")
+    assert run_data(tmp_path / "run")["regression"]
+    assert not run_data(stored)["regression"]
+    assert "mean absolute error" in render(report_of([tmp_path / "run"]))
+    assert "mean absolute error" not in render(report_of([stored]))
+
+
+def test_scaffold_sends_two_vectors(tmp_path: Path) -> None:
+    algorithm = {
+        "kind": "scaffold",
+        "server_learning_rate": 1.0,
+        "local_learning_rate": 0.5,
+        "local_steps": 2,
+    }
+    privacy = PRIVACY | {"level": "client", "epsilon": 50.0}
+    data = run_data(make_run(tmp_path / "run", rounds=2, algorithm=algorithm, privacy=privacy))
+    assert "an update and the change of a control variate" in data["facts"][0][1]
+
+
 def test_a_run_of_an_earlier_version_shows_the_one_bound_it_noted(
     packed: Path, tmp_path: Path
 ) -> None:
@@ -172,7 +229,10 @@ def test_an_unfinished_run_is_told_as_far_as_it_has_come(
     source = stored if kind == "stored" else packed
     data = run_data(make_unfinished(tmp_path / "copy", source, rounds=3, cut=cut))
     assert (data["state"], data["rounds_done"], data["rounds"]) == ("unfinished", 3, 6)
-    assert data["accounts"]["bounds"][-1]["round"] == 3
+    # The ledger of the copy is ahead of its rows, and what it was charged is spent.
+    last = data["accounts"]["bounds"][-1]
+    assert last["round"] == (6 if kind == "stored" else 3)
+    assert min(last["bounds"].values()) == data["figures"]["epsilon"]
     assert data["figures"]["accuracy"] == data["rows"][-1]["accuracy"]
 
 
@@ -182,6 +242,16 @@ def test_a_run_that_has_only_begun_is_told_too(copied: Path) -> None:
     data = run_data(copied)
     assert (data["state"], data["rounds_done"]) == ("unfinished", 0)
     assert data["figures"]["epsilon"] == 0.0
+
+
+def test_charges_of_a_round_that_was_not_noted_are_spent(stored: Path, copied: Path) -> None:
+    """As after a crash in the first round, or at the start of a resumed run."""
+    for name in ("result.json", "metrics.jsonl", "checkpoint.npz"):
+        (copied / name).unlink()
+    data = run_data(copied)
+    assert (data["state"], data["rounds_done"]) == ("unfinished", 0)
+    assert data["figures"]["epsilon"] == run_data(stored)["figures"]["epsilon"]
+    assert "Epsilon 4.0000" in dict(data["facts"])["How well"]
 
 
 def test_a_report_can_be_made_while_charges_are_entered(copied: Path) -> None:
@@ -281,6 +351,8 @@ def _edit(name: str, **changes: Any) -> Any:
         (_write_row(accuracy="0.5"), "'accuracy' is no number"),
         (_write_row(total_bytes_up=None), "'total_bytes_up' is no number"),
         (_write_row(loss="absent"), "lacks 'loss'"),
+        (_write_row(epsilon=-1.0), "'epsilon' is below 0"),
+        (_write_row(total_bytes_up=-1), "'total_bytes_up' is below 0"),
         (_write_row(bounds=[1]), "'bounds'"),
         (_write_row(bounds={"renyi": "low"}), "'renyi' is no number"),
         (_write("audit.json", "{"), "audit.json is damaged"),
@@ -314,6 +386,24 @@ def test_a_missing_or_doctored_ledger_is_refused(copied: Path) -> None:
     with pytest.raises(LedgerError, match="no ledger"):
         run_data(copied)
     assert not (copied / "ledger.sqlite").exists()
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_an_older_copy_of_the_ledger_is_refused(ended: bool, copied: Path, tmp_path: Path) -> None:
+    """It is whole in itself, and a page by it would tell less than was spent."""
+    make_run(tmp_path / "shorter", rounds=2)
+    (copied / "ledger.sqlite").unlink()
+    with sqlite3.connect(tmp_path / "shorter" / "ledger.sqlite") as connection:
+        run_name = RunFolder(copied).header()["run"]
+        (other,) = connection.execute("SELECT DISTINCT run FROM charges").fetchone()
+    connection.close()
+    edit_json(copied / "run.json", run=other)
+    assert run_name != other
+    shutil.copy(tmp_path / "shorter" / "ledger.sqlite", copied)
+    if not ended:
+        (copied / "result.json").unlink()
+    with pytest.raises(LedgerError, match=r"lacks charges .* knows of 8, and at least 24"):
+        run_data(copied)
 
 
 def test_missing_foreign_and_double_folders_are_refused(stored: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The explorer over HTTP: for this machine alone, and an answer or a sentence for everything."""
 
+import contextlib
 import http.client
 import json
 import re
@@ -105,6 +106,7 @@ def test_a_question_is_answered(server: Explorer) -> None:
         ({"mechanism": "gausian"}, "did you mean 'gaussian'"),
         ({"mechanism": "gaussian", "epsilon": -1}, "epsilon must be"),
         ({"mechanism": "mvu", "bits": 2}, "must be a Box"),
+        ({"mechanism": "gaussian", "epsilon": 10**400}, "epsilon must be"),
         (None, "a question is an object"),
     ],
 )
@@ -116,7 +118,9 @@ def test_bad_parameters_get_the_librarys_sentence(
     assert said in found["error"]
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"number": "x"}', b"\xff", b"[" * 9000])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b'{"number": "x"}', b'{"number": 1e999}', b"\xff", b"[" * 9000]
+)
 def test_a_body_that_is_no_question_is_refused(server: Explorer, body: bytes) -> None:
     status, _, answer = _ask(server, "POST", "/api/answer", body)
     assert status == 422
@@ -127,6 +131,26 @@ def test_a_long_body_is_not_read(server: Explorer) -> None:
     status, _, answer = _ask(server, "POST", "/api/answer", b" " * 20_000)
     assert status == 422
     assert b"at most" in answer
+
+
+def test_a_length_of_thousands_of_digits_is_too_long(server: Explorer) -> None:
+    headers = {"Content-Length": "9" * 5000}
+    status, _, answer = _ask(server, "POST", "/api/answer", None, headers)
+    assert status == 422
+    assert b"at most" in answer
+
+
+def test_a_body_that_is_not_read_is_no_second_request(server: Explorer) -> None:
+    host = f"Host: 127.0.0.1:{server.port}\r\n"
+    inner = f"GET /api/mechanisms HTTP/1.1\r\n{host}\r\n"
+    asked = f"POST /nothing HTTP/1.1\r\n{host}Content-Length: {len(inner)}\r\n\r\n{inner}"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(asked.encode())
+        answered = b""
+        with contextlib.suppress(ConnectionResetError):
+            while part := connection.recv(65536):
+                answered += part
+    assert answered.count(b"HTTP/1.1 ") == 1
 
 
 def test_there_is_nothing_else(server: Explorer) -> None:

@@ -159,9 +159,39 @@ def test_an_mlflow_server_that_is_away_is_noticed_before_training(
         pytest.fail("nothing is to be trained")
 
 
+def test_no_password_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:pass@word@127.0.0.1:9")
+    with (
+        pytest.raises(OutputError, match=r"MLflow at http://127\.0\.0\.1:9 cannot") as refused,
+        tracked(["mlflow"], SPEC, tmp_path / "run", warn=print),
+    ):
+        pytest.fail("nothing is to be trained")
+    assert "pass" not in str(refused.value)
+    assert "word" not in str(refused.value)
+
+
+def test_no_password_is_noted_in_the_run_folder_and_the_run_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow")
+    _quiet_mlflow()
+    uri = f"sqlite:///{tmp_path}/everyones.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{uri}?password=secret")
+    run = TrackedRun(folder=tmp_path, spec={"name": "n"}, rounds_so_far=lambda: [])
+    noted = []
+    for number in (1, 2):
+        with tracking(["mlflow"], run, warn=pytest.fail) as log:
+            log({"round": number, "clients_asked": 2})
+        noted.append(json.loads((tmp_path / "mlflow.json").read_text()))
+    assert noted[0] == noted[1]
+    assert noted[0]["tracking_uri"] == uri
+
+
 class _Broken:
     def log(self, row: Row) -> None:
-        raise OSError("the disk is full")
+        raise OSError("the disk at http://user:secret@host/x is full")
 
     def finish(self, result: Mapping[str, Any]) -> None: ...
 
@@ -190,7 +220,9 @@ def test_a_tracker_that_fails_is_named_once_and_the_run_goes_on(tmp_path: Path) 
     assert result["rounds"] == 5
     assert working.rounds == [1, 2, 3, 4, 5]
     assert working.finished
-    assert said == ["broken is not logged to any more, and the run goes on: the disk is full"]
+    assert said == [
+        "broken is not logged to any more, and the run goes on: the disk at http://host/x is full"
+    ]
 
 
 def test_an_unknown_tracker_is_named(tmp_path: Path) -> None:

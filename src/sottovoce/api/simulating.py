@@ -136,7 +136,9 @@ def _factory(model: Any) -> Callable[..., Any]:
 
 
 def _is_watched() -> bool:
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
+    """In a terminal, or in a notebook's kernel: a program may import ipykernel and be neither."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return sys.stderr.isatty() or hasattr(shell, "kernel")
 
 
 class _Watch:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sottovoce.errors import OutputError
-from sottovoce.experiments.run_folder import RunFolder
+from sottovoce.experiments.run_folder import DIGEST_NAME, RunFolder
+from sottovoce.experiments.run_record import read_record
 
 State = Literal["waiting", "running", "halted", "finished", "failed", "stopped"]
 
@@ -63,16 +64,15 @@ def read(folder: Path) -> Reading:
             seconds_at_work=None,
             quiet_seconds=0.0,
         )
-    header = run_folder.header()
-    result = run_folder.result()  # before the rows: a run that has ended has all of them
-    rows = tuple(run_folder.metrics())
-    begun = max(filter(None, (_changed(folder / n) for n in ("run.json", "data.digest"))))
+    record = read_record(folder)
+    rows = tuple(record.rows)
+    begun = max(_changed(folder / name) or 0.0 for name in ("run.json", DIGEST_NAME))
     last = (_changed(folder / "metrics.jsonl") if rows else None) or begun
     return Reading(
         folder=folder,
-        header=header,
+        header=record.header,
         rows=rows,
-        result=result,
+        result=record.result,
         seconds_at_work=last - begun if last > begun else None,
         quiet_seconds=max(0.0, time.time() - last),
     )

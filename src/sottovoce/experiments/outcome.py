@@ -39,6 +39,7 @@ def header(assembly: Assembly) -> dict[str, Any]:
         "run": assembly.run,
         "randomness": spec.randomness,
         **_grade_and_bits(assembly),
+        "objective": assembly.task.objective,
         "layout": [[name, shape] for name, shape in assembly.task.layout.items()],
         "clients": [
             {

@@ -23,7 +23,9 @@ def accounts_of(record: RunRecord) -> dict[str, Any]:
     client   whose bounds they are, at the run's delta; None: of whoever had spent most by then
     bounds   [{round, bounds: {accountant: epsilon or null}}]
     """
-    if record.stores_messages and (record.rows or record.result is not None):
+    # A round is charged before it is noted: a ledger without rows may well hold charges.
+    begun = record.rows or record.result is not None or record.folder.has_ledger
+    if record.stores_messages and begun:
         with record.folder.ledger(must_exist=True) as ledger, ledger.snapshot():
             return _from_ledger(record, ledger)
     return _from_metrics(record)
@@ -39,11 +41,13 @@ def _from_ledger(record: RunRecord, ledger: Ledger) -> dict[str, Any]:
     histories, budgets = ledger.histories(), ledger.budgets()
     deltas = _deltas(record, budgets)
     run = str(record.header.get("run", record.spec.hash))
+    rounds_charged = ledger.rounds_charged(run)
+    _check_nothing_is_missing(record, rounds_charged)
     spent = {
         name: privacy_spent(event, deltas.get(name, record.spec.privacy.delta))
         for name, event in histories.items()
     }
-    clients = _client_rows(record, budgets, deltas, spent, ledger.rounds_charged(run))
+    clients = _client_rows(record, budgets, deltas, spent, rounds_charged)
     at_run_delta = {
         name: privacy_spent(event, record.spec.privacy.delta).epsilon
         for name, event in histories.items()
@@ -60,6 +64,19 @@ def _from_ledger(record: RunRecord, ledger: Ledger) -> dict[str, Any]:
         "ledger": {"charges": ledger.num_charges, "clients": len(histories)},
         "warnings": _disagreements(record, clients, largest),
     }
+
+
+def _check_nothing_is_missing(record: RunRecord, rounds_charged: Mapping[str, int]) -> None:
+    """An older copy of a ledger is whole in itself: only what was noted elsewhere tells."""
+    told = (record.result or {}).get("clients", [])
+    noted = sum(row["rounds"] for row in told) or sum(row["clients_asked"] for row in record.rows)
+    short = any(rounds_charged.get(row["client"], 0) < row["rounds"] for row in told)
+    if short or sum(rounds_charged.values()) < noted:
+        raise LedgerError(
+            f"the ledger of {record.folder.path} lacks charges of rounds that were run: it knows "
+            f"of {sum(rounds_charged.values())}, and at least {noted} were noted; restore it, with "
+            "its -wal file if there is one"
+        )
 
 
 def _budget_at(budget: Budget | None, delta: float) -> float | None:
@@ -86,10 +103,11 @@ def _from_metrics(record: RunRecord) -> dict[str, Any]:
 
 
 def _common_budget(record: RunRecord) -> float | None:
-    """What every client may spend, where that is one number."""
+    """What every client may spend at the run's delta, where that is one number."""
     if record.result is not None:
-        budgets = {row["budget"] for row in record.result["clients"]}
-        return budgets.pop() if len(budgets) == 1 else None
+        budgets = {(row["budget"], row["delta"]) for row in record.result["clients"]}
+        budget, delta = budgets.pop() if len(budgets) == 1 else (None, None)
+        return budget if delta == record.spec.privacy.delta else None
     is_budget = not isinstance(record.spec.algorithm, NbAflSpec)  # there it makes the noise only
     return record.spec.privacy.epsilon if is_budget and not record.spec.privacy.groups else None
 
@@ -137,9 +155,13 @@ def _client_rows(
 def _bounds(
     record: RunRecord, charges: Sequence[tuple[int, PrivacyEvent, int]]
 ) -> list[dict[str, Any]]:
-    """Every accountant's bound on what one client has spent, at marks of the run's rounds."""
+    """Every accountant's bound on what one client has spent, at marks of the run's rounds.
+
+    Rounds that are charged and not noted (interrupted, or about to be repeated) are spent too.
+    """
     found = []
-    for last in marks(record.rounds_done):
+    last_charged = max((number for number, _, _ in charges), default=0)
+    for last in marks(max(record.rounds_done, last_charged)):
         counts: dict[PrivacyEvent, int] = {}
         for number, event, count in charges:
             if number <= last:

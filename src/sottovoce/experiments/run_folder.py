@@ -76,6 +76,10 @@ class RunFolder:
         with files.locked(self.path / "run.json"):
             yield
 
+    @property
+    def has_ledger(self) -> bool:
+        return (self.path / LEDGER_NAME).is_file()
+
     def ledger(self, *, must_exist: bool = False) -> Ledger:
         return Ledger(self.path / LEDGER_NAME, must_exist=must_exist)
 

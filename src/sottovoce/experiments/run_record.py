@@ -27,6 +27,7 @@ _COUNTS = (
     "payload_bytes_down",
     "total_bytes_down",
 )
+_SIGNED = ("accuracy", "loss")  # whatever else is counted or spent is never below 0
 _MEASURED = ("accuracy", "loss", "epsilon")  # null where not measured, or without a guarantee
 _RESULT = ("rounds", "accuracy", "loss", "epsilon", "guarantee", "clients", "groups", "warnings")
 _OF_CLIENT = ("client", "group", "budget", "delta", "epsilon", "rounds", "ran_out")
@@ -179,3 +180,5 @@ def _check_number(where: str, name: str, value: Any, *, may_be_null: bool = Fals
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise OutputError(f"{where} is damaged: '{name}' is no number, got {value!r}; restore it")
+    if value < 0 and name not in _SIGNED:
+        raise OutputError(f"{where} is damaged: '{name}' is below 0, got {value!r}; restore it")

@@ -44,6 +44,7 @@ def run_data(folder: Path) -> dict[str, Any]:
         "rounds": spec.rounds,
         "facts": facts(record, accounts),
         "simulated_because": simulated_because(record),
+        "regression": record.header.get("objective") == "regression",
         "on_one_machine": spec.runtime.backend != "flower",
         "figures": _figures(record, accounts),
         "rows": record.rows,

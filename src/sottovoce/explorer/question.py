@@ -1,5 +1,6 @@
 """What is asked of the explorer: a mechanism, a budget, an update. Absurd sizes are refused."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -85,10 +86,7 @@ class Question:
                 raise ParameterError(f"{name} must be {wanted}, got {value!r}")
         if "mechanism" not in given:
             raise ParameterError("a question names a 'mechanism'")
-        values: dict[str, Any] = {
-            name: float(value) if kinds[name] is float else value for name, value in given.items()
-        }
-        return cls(**values)
+        return cls(**{name: _as(kinds[name], value) for name, value in given.items()})
 
     @property
     def registration(self) -> Registration:
@@ -129,6 +127,16 @@ def _is_a(value: Any, kind: Any) -> bool:
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _as(kind: Any, value: Any) -> Any:
+    """A number as the float it is; one that no float holds is infinite, and refused as such."""
+    if kind is not float:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def bits_parameter(registration: Registration) -> str | None:

@@ -105,6 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._is_for_us():
             return
         if self.path not in _ANSWERS:
+            self.close_connection = True  # its body is not read, and is no next request
             self._send_json(HTTPStatus.NOT_FOUND, {"error": f"there is nothing at {self.path}"})
             return
         try:
@@ -137,13 +138,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> dict[str, Any]:
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > _MOST_BODY_BYTES:
+        short = len(length) <= len(str(_MOST_BODY_BYTES))  # not every digit string is read as int
+        if not length.isdecimal() or not short or int(length) > _MOST_BODY_BYTES:
             self.close_connection = True
             raise ParameterError(f"a question has at most {_MOST_BODY_BYTES} bytes")
         try:
             found = json.loads(self.rfile.read(int(length)))
             int(found.get("number", 0))
-        except (ValueError, AttributeError, TypeError, RecursionError):
+        except (ValueError, OverflowError, AttributeError, TypeError, RecursionError):
             raise ParameterError("a question is a JSON object, with a 'question' in it") from None
         assert isinstance(found, dict)
         return found

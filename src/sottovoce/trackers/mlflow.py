@@ -18,6 +18,7 @@ from sottovoce.trackers.tracker import (
     final_words,
     flat,
     round_figures,
+    without_secrets,
 )
 
 FOLDER_NAME, NOTE_NAME, EXPERIMENT = "mlflow", "mlflow.json", "sottovoce"
@@ -71,10 +72,10 @@ class MlflowTracker:
                     else self._client.create_experiment(EXPERIMENT, artifact_location=artifacts)
                 )
             except MlflowException as error:
-                reason = str(error).splitlines()[0].rstrip(".")
+                reason = without_secrets(str(error).splitlines()[0]).rstrip(".")
                 raise OutputError(
-                    f"MLflow at {uri} cannot be used: {reason}; mend MLFLOW_TRACKING_URI, or unset "
-                    "it to log into the run folder"
+                    f"MLflow at {without_secrets(uri)} cannot be used: {reason}; mend "
+                    "MLFLOW_TRACKING_URI, or unset it to log into the run folder"
                 ) from None
 
     def _open(self) -> None:
@@ -98,7 +99,7 @@ class MlflowTracker:
         if not note.is_file():
             return None
         known = files.read_json(note)
-        if known["tracking_uri"] != self._uri:
+        if known["tracking_uri"] != self._place:
             return None
         run_id = str(known["run_id"])
         self._client.update_run(run_id, status="RUNNING")
@@ -115,8 +116,13 @@ class MlflowTracker:
             params=[Param(key, str(value)[:_LONGEST_VALUE]) for key, value in spec.items()],
             tags=[RunTag("run_folder", str(self._run.folder.absolute()))],
         )
-        files.write_json(self._note_path, {"tracking_uri": self._uri, "run_id": run_id})
+        files.write_json(self._note_path, {"tracking_uri": self._place, "run_id": run_id})
         return run_id
+
+    @property
+    def _place(self) -> str | None:
+        """Where runs are logged to, as the note may say it: everybody may read the note."""
+        return None if self._uri is None else without_secrets(self._uri)
 
     @property
     def _note_path(self) -> Path:

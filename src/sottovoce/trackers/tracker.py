@@ -1,6 +1,7 @@
 """What a tracker is, and what is logged of a run: the same names in every one."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,11 @@ class Tracker(Protocol):
         ...
 
     def close(self, *, finished: bool) -> None: ...
+
+
+def without_secrets(text: str) -> str:
+    """Addresses without the user, password and query that they may hold."""
+    return re.sub(r"\?\S+", "", re.sub(r"://[^/\s]*@", "://", text))
 
 
 def round_figures(row: Row) -> dict[str, float]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sottovoce.errors import UnknownNameError
-from sottovoce.trackers.tracker import Row, TrackedRun, Tracker
+from sottovoce.trackers.tracker import Row, TrackedRun, Tracker, without_secrets
 
 Warn = Callable[[str], None]
 
@@ -55,7 +55,8 @@ class Tracking:
                 act(tracker)
             except Exception as error:
                 del self._working[name]
-                reason = (str(error) or type(error).__name__).splitlines()[0]
+                said = str(error) or type(error).__name__
+                reason = without_secrets(said.splitlines()[0])
                 self._warn(f"{name} is not logged to any more, and the run goes on: {reason}")
 
 
