@@ -1,14 +1,18 @@
 """`sottovoce watch`: a run folder that grows, has grown, is yet to come, or is none."""
 
 import json
+import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from specs import small_spec
 
+from sottovoce import files
 from sottovoce.cli import watch_view
+from sottovoce.experiments import live_run
 from sottovoce.experiments.launch import launch
 
 ROUNDS = 4
@@ -147,12 +151,11 @@ def test_a_halted_run_says_why(cli: Any, finished: Path, tmp_path: Path) -> None
 
 
 def test_a_quiet_run_is_noticed(cli: Any, finished: Path, tmp_path: Path) -> None:
-    import os
-
     folder = _halfway(finished, tmp_path / "run")
     for name, at in (("run.json", 1_000_000), ("metrics.jsonl", 1_000_010)):
         os.utime(folder / name, (at, at))
-    state = cli("watch", folder, "--once", "--json").json
+    with files.locked(folder / "run.json"):
+        state = cli("watch", folder, "--once", "--json").json
     assert state["rounds_per_second"] == pytest.approx(0.2)
     assert state["seconds_left"] == pytest.approx(10.0)
     assert "--resume goes on" in state["warnings"][0]
@@ -300,3 +303,25 @@ def test_what_is_left_is_rounded_down_and_sizes_read_well() -> None:
     assert watch_view.show_bytes(1.25e6) == "1.25 MB"
     assert watch_view.show_seconds(59.6) == "1 min 00 s"
     assert watch_view.show_seconds(90_000) == "1 d 1 h"
+
+
+def test_a_run_that_nobody_works_on_is_called_silent(finished: Path, tmp_path: Path) -> None:
+    folder = _halfway(finished, tmp_path / "half")
+    long_ago = time.time() - 100.0
+    for path in folder.iterdir():
+        os.utime(path, (long_ago, long_ago))
+    reading = live_run.read(folder)
+    if reading.is_held is None:
+        pytest.skip("this system does not tell who holds a lock")
+    assert reading.state == "silent"
+    (warning,) = live_run.describe(reading)["warnings"]
+    assert "--resume" in warning
+    with files.locked(folder / "run.json"):
+        assert live_run.read(folder).state == "running"
+
+
+def test_a_folder_with_some_federation_toml_is_no_federation(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "federation.toml").write_text("seed = 1\n")
+    shown = cli("watch", tmp_path, "--once")
+    assert shown.code == 2
+    assert "is not a run folder" in shown.err

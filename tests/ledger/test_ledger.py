@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import sqlite3
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -874,3 +875,10 @@ def test_an_earlier_version_s_way_to_discard_is_stopped(path: Path) -> None:
     with Ledger(path) as ledger:
         ledger.discard_messages("run", before_round=9)  # the way of this version
         assert ledger.verify() == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such permissions")
+def test_a_new_ledger_is_its_owners_alone(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.sqlite"):
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert set(modes.values()) == {0o600}

@@ -50,7 +50,7 @@ class _Watched:
 
         self._run: Path | None = path
         self._federation: Path | None = None
-        if (path / _FEDERATION_FILE).is_file():
+        if (path / _FEDERATION_FILE).is_file() and (path / "link").is_dir():
             self._run, self._federation = None, path
         elif (path.absolute().parent.parent / _FEDERATION_FILE).is_file():  # DIR/runs/NAME
             self._federation = path.absolute().parent.parent
@@ -166,7 +166,7 @@ def _is_terminal() -> bool:
 
 
 def _has_ended(state: dict[str, Any]) -> bool:
-    return state["state"] not in ("waiting", "running")
+    return state["state"] not in ("waiting", "running", "silent")
 
 
 def _states(watched: _Watched, interval: float) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 40
 _BAR_WIDTH = 20
-_STATE_COLOURS = {"finished": "green", "running": "cyan", "waiting": "yellow"}
+_STATE_COLOURS = {"finished": "green", "running": "cyan", "waiting": "yellow", "silent": "yellow"}
 
 
 def sparkline(values: Sequence[float | None], width: int = _SPARK_WIDTH) -> str:

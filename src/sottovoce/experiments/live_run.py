@@ -11,9 +11,11 @@ from sottovoce.errors import OutputError
 from sottovoce.experiments.run_folder import DIGEST_NAME, RunFolder
 from sottovoce.experiments.run_record import read_record
 
-State = Literal["waiting", "running", "halted", "finished", "failed", "stopped"]
+State = Literal["waiting", "running", "silent", "halted", "finished", "failed", "stopped"]
 
 _QUIET_SECONDS, _QUIET_ROUNDS = 60.0, 10.0
+_SILENT_SECONDS = 10.0  # without a round, and without a process here that holds the run
+_LOCKS = Path("/proc/locks")
 _ROUND_FIELDS = (
     "clients_asked",
     "clients_received",
@@ -33,13 +35,15 @@ class Reading:
     result: Mapping[str, Any] | None
     seconds_at_work: float | None  # from the folder's making to its last row
     quiet_seconds: float  # since the last row
+    is_held: bool | None = None  # by a process of this machine; None where that cannot be told
 
     @property
     def state(self) -> State:
         if self.header is None:
             return "waiting"
         if self.result is None:
-            return "running"
+            gone = self.is_held is False and self.quiet_seconds > _SILENT_SECONDS
+            return "silent" if gone else "running"
         return "halted" if self.result.get("halted") else "finished"
 
     @property
@@ -75,6 +79,7 @@ def read(folder: Path) -> Reading:
         result=record.result,
         seconds_at_work=last - begun if last > begun else None,
         quiet_seconds=max(0.0, time.time() - last),
+        is_held=_is_held(folder / "run.json"),
     )
 
 
@@ -139,6 +144,16 @@ def _check_empty(folder: Path) -> None:
         )
 
 
+def _is_held(path: Path) -> bool | None:
+    """Whether a process of this machine has locked a file, without locking it to find out."""
+    try:
+        held = [line.split() for line in _LOCKS.read_text().splitlines()]
+        inode = str(path.stat().st_ino)
+    except OSError:
+        return None
+    return any("FLOCK" in words and words[-3].rpartition(":")[2] == inode for words in held)
+
+
 def _changed(path: Path) -> float | None:
     try:
         return path.stat().st_mtime
@@ -198,7 +213,13 @@ def _warnings(reading: Reading, described: Mapping[str, Any]) -> list[str]:
     if last and not last.get("clients_asked"):
         found.append("nobody was asked in the last round: too few clients in the sample")
     speed, quiet = described["rounds_per_second"], reading.quiet_seconds
-    if reading.header and quiet > max(_QUIET_SECONDS, _QUIET_ROUNDS / speed if speed else 0.0):
+    if reading.state == "silent":
+        found.append(
+            f"no round for {quiet:.0f} seconds, and no process of this machine is at work on it: "
+            "if it was interrupted, --resume goes on; a round that was charged and not finished is "
+            "counted in the ledger ('sottovoce ledger show'), and not here"
+        )
+    elif reading.header and quiet > max(_QUIET_SECONDS, _QUIET_ROUNDS / speed if speed else 0.0):
         found.append(
             f"no round for {quiet:.0f} seconds; if the run was interrupted, --resume goes on"
         )

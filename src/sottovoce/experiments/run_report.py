@@ -126,6 +126,13 @@ def _doubts(record: RunRecord, accounts: Mapping[str, Any]) -> list[str]:
             f"the spec in run.json has hash {record.spec.hash}, not {stated} as stated: it was "
             "edited, or written by another version"
         )
+    last = record.rows[-1]["accuracy"] if record.rows else None
+    claimed = (record.result or {}).get("accuracy")
+    if last is not None and claimed is not None and abs(last - claimed) > 1e-9:
+        found.append(
+            f"result.json says accuracy {claimed:.4f}, and the last round in metrics.jsonl has "
+            f"{last:.4f}: one of them was edited"
+        )
     missed = sum(row["clients_asked"] - row["clients_received"] for row in record.rows)
     if missed:
         found.append(

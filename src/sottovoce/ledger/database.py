@@ -23,6 +23,10 @@ class Database:
         self.path = path.absolute()
         if must_exist and not self.path.is_file():
             raise LedgerError(f"no ledger at {path}; name a run folder or a ledger file")
+        if not must_exist and not self.path.exists():
+            # Its owner's alone: it holds messages with their senders until they are discarded.
+            with contextlib.suppress(OSError):  # SQLite says what is wrong
+                self.path.touch(mode=0o600)
         archived = must_exist and self._is_archived()
         with self.explained("open"):
             self._connection = self._connect(archived=archived)

@@ -141,7 +141,8 @@ def _try(path: str, module: nn.Module, input_shape: InputShape, num_outputs: int
     if shape != (2, num_outputs):
         raise ParameterError(
             f"the module of '{path}' makes {shape} of two samples, not {(2, num_outputs)}; "
-            "its last layer must have num_outputs units"
+            "its last layer must have num_outputs units: one for each class where labels are "
+            "whole numbers, one for each number to predict where they are not"
         )
     for name, buffer in module.named_buffers():
         if name not in before or not torch.equal(before[name], buffer):
