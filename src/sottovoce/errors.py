@@ -44,7 +44,7 @@ class UnknownNameError(SottovoceError, KeyError):
     def among(cls, what: str, name: str, known: Iterable[str]) -> "UnknownNameError":
         """The error for `name`, with the nearest valid name and the whole list."""
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
         hint = f"did you mean '{near[0]}'? " if near else ""
         return cls(f"unknown {what} '{name}'; {hint}valid names: {', '.join(names) or 'none'}")
 

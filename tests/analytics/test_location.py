@@ -44,6 +44,44 @@ def test_any_two_places_are_hidden_by_their_distance() -> None:
         assert loss <= 1.0 * np.linalg.norm(first - second) + 1e-9
 
 
+def along_the_ground(first: Vector, second: Vector) -> float:
+    """Kilometres between two places in degrees (haversine)."""
+    (up, round_), (up_too, round_too) = np.radians(first), np.radians(second)
+    half = math.sin((up - up_too) / 2.0) ** 2
+    half += math.cos(up) * math.cos(up_too) * math.sin((round_ - round_too) / 2.0) ** 2
+    return 2.0 * math.degrees(111.195) * math.asin(math.sqrt(min(half, 1.0)))
+
+
+@pytest.mark.parametrize("latitude", [0.0, 40.75, -80.0])
+@pytest.mark.parametrize("side_km", [8.0, 1000.0])
+def test_no_two_places_of_the_earth_are_farther_apart_on_the_map(
+    latitude: float, side_km: float
+) -> None:
+    area = SquareMap(latitude=latitude, longitude=170.0, side_km=side_km)
+    generator = np.random.default_rng(5)
+    first = np.column_stack((generator.uniform(-90, 90, 2000), generator.uniform(-180, 180, 2000)))
+    first[:1000] = np.array([latitude, 170.0]) + generator.normal(size=(1000, 2))  # near the map
+    first[:1000, 0] = np.clip(first[:1000, 0], -90.0, 90.0)
+    second = first + generator.choice([1e-3, 1.0, 30.0], size=(2000, 1)) * generator.normal(
+        size=(2000, 2)
+    )
+    second[:, 0] = np.clip(second[:, 0], -90.0, 90.0)
+    first[-1], second[-1] = [latitude, -9.999], [latitude, -10.001]  # the opposite meridian
+    first[-2], second[-2] = [89.99, 80.0], [89.99, -100.0]  # around the pole
+    apart = np.linalg.norm(area.places(*first.T) - area.places(*second.T), axis=1)
+    ground = np.array([along_the_ground(a, b) for a, b in zip(first, second, strict=True)])
+    assert (apart <= ground * (1.0 + 1e-9) + 1e-9).all()
+
+
+def test_kilometres_become_degrees_again() -> None:
+    for latitude in (0.0, 45.0, -79.0):
+        area = SquareMap(latitude=latitude, longitude=12.0, side_km=600.0)
+        for place in ([0.0, 0.0], [100.0, -250.0], [-300.0, 300.0]):
+            up, round_ = area.degrees_of(*place)
+            np.testing.assert_allclose(area.places([up], [round_]), [place], atol=1e-6)
+        assert area.degrees_of(1e9, 0.0) == area.degrees_of(300.0, 0.0)
+
+
 def test_the_event_states_epsilon_per_kilometre_and_the_diagonal() -> None:
     event = mechanism_for(AREA, epsilon_per_km=1.0, bits=2, input_bits=5).privacy(
         Adjacency.REPLACE_ONE

@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sottovoce.analytics.charging import charge
+from sottovoce.analytics.estimates import question_for
+from sottovoce.errors import BudgetExhaustedError
 from sottovoce.ledger.ledger import Ledger
 
 RANGE = "--column age --lower 0 --upper 120 --epsilon 2"
@@ -101,6 +104,17 @@ def test_a_ledger_is_charged_and_refuses_beyond_the_budget(
     with Ledger(book, must_exist=True) as ledger:
         assert sorted(ledger.clients()) == ["ages.csv", "others"]
         assert sum(count for _, count in ledger.history("ages.csv")) == 2
+
+
+def test_many_small_questions_add_up_without_any_delta(tmp_path: Path) -> None:
+    book = tmp_path / "book.sqlite"
+    asked = question_for("mean", lower=0.0, upper=1.0, epsilon=0.01)
+    for _ in range(10):
+        charge(book, "people", asked, budget=0.1)
+    with pytest.raises(BudgetExhaustedError, match=r"would add up to 0\.11"):
+        charge(book, "people", asked)  # the budget was set once
+    with Ledger(book, must_exist=True) as ledger:
+        assert sum(count for _, count in ledger.history("people")) == 10
 
 
 @pytest.mark.parametrize("mechanism", ["laplace", "discrete_staircase", "generalized_rr"])

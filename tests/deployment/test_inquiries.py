@@ -136,6 +136,8 @@ def test_an_odd_tally_of_counts_is_refused(blobs: dict[str, bytes]) -> None:
         [[1, 0.0, -1.0]],
         [[2**40, 0.0, 1.0]],
         [[1, 1e308, 1e308]],
+        [[1000, 1e200, 1e308]],
+        [[2**32, 1e160, 1.7e308]],
         [[1, 0.0]],
     ],
 )

@@ -1,25 +1,46 @@
 """The people of a file as one account in a ledger: charged before anything is encoded.
 
 Everybody answers every question once, so all of them spend the same, and one account says it. The
-budget is pure in spirit: epsilon at a delta of 1e-9, the smallest at which the accountants' own
-rounding does not refuse 1 and 0.5 within 1.5.
+budget is pure: the epsilons of all charges together stay within it. A ledger's budgets have a
+delta, too; 1e-9 is the smallest at which the accountants' own rounding does not refuse 1 and 0.5
+within 1.5, and alone it would let 336 questions of 0.01 pass within 1.
 """
 
+import math
 import secrets
 from pathlib import Path
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.analytics.question import Question
+from sottovoce.errors import BudgetExhaustedError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget, Release
+from sottovoce.privacy.accounting import show_epsilon
+from sottovoce.privacy.events import multiset
+from sottovoce.privacy.pure import pure_epsilon
 
 BUDGET_DELTA = 1e-9
+_ROUNDING = 2.0**-40  # what sums of epsilons round up
 
 
 def check_budget(epsilon: float | None) -> None:
     if epsilon is not None:
         parameters.epsilon(epsilon, "budget")
+
+
+def _check_pure(ledger: Ledger, account: str, asked: Question) -> None:
+    """Refuse what would carry the sum of all epsilons beyond the account's budget."""
+    budget = ledger.budget(account)
+    if budget is None:
+        return
+    total = pure_epsilon(multiset([*ledger.history(account), (asked.event, 1)]))
+    # What is not pure, charged by others, is the ledger's own matter.
+    if math.isfinite(total) and total > budget.epsilon * (1.0 + _ROUNDING):
+        raise BudgetExhaustedError(
+            f"account '{account}': the epsilons of all questions would add up to "
+            f"{show_epsilon(total)}, above the budget {budget.epsilon:g}; nothing is sent"
+        )
 
 
 def charge(path: Path, account: str, asked: Question, *, budget: float | None = None) -> str:
@@ -42,5 +63,7 @@ def charge(path: Path, account: str, asked: Question, *, budget: float | None = 
             round=0,
             uplink=0,
         )
-        entered = ledger.charge(release, 0, asked.event)
+        with ledger.transaction():
+            _check_pure(ledger, account, asked)
+            entered = ledger.charge(release, 0, asked.event)
     return f"charged to account '{account}' of {path} (charge {entered.id})"

@@ -9,11 +9,10 @@ memory.
 
 import inspect
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.analytics import intervals
 from sottovoce.analytics.assignment import MAX_SEED
@@ -24,6 +23,7 @@ from sottovoce.analytics.quantiles import QuantilesQuestion
 from sottovoce.analytics.question import MAX_BATCH, Question
 from sottovoce.analytics.result import NO_LEDGER, SEEDED, Estimate
 from sottovoce.analytics.tallies import Tally, added
+from sottovoce.analytics.values import people
 from sottovoce.analytics.variance import VarianceQuestion
 from sottovoce.errors import ParameterError, UnknownNameError
 from sottovoce.randomness import Randomness, SeededRandomness, SystemRandomness
@@ -82,11 +82,12 @@ def estimate(
     Noise comes from the operating system; a `seed` repeats it, for simulation. `options` are the
     question's: lower, upper, epsilon, bits, mechanism; bins or categories; quantiles.
     """
+    array = people(values)
     if statistic in STATISTICS and takes_people(statistic):
-        options = {"people": len(values), **options}
+        options = {"people": len(array), **options}
     asked = question_for(statistic, public_seed=seed, **options)
     randomness: Randomness = SystemRandomness() if seed is None else SeededRandomness(seed)
-    return ask(asked, _batches(values), randomness, confidence=confidence).noted(NO_LEDGER)
+    return ask(asked, _batches(array), randomness, confidence=confidence).noted(NO_LEDGER)
 
 
 def ask(
@@ -117,9 +118,6 @@ def tally_of(
     return total
 
 
-def _batches(values: Any) -> Iterable[Any]:
-    array = values if isinstance(values, np.ndarray) else np.asarray(values)
-    if array.ndim == 0 or len(array) == 0:
-        raise ParameterError("there are no values; an estimate needs at least one person")
+def _batches(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
     for start in range(0, len(array), MAX_BATCH):
         yield array[start : start + MAX_BATCH]

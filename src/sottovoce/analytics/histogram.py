@@ -14,10 +14,11 @@ b + s_k (a - b), s_k its share, and s_k is estimated by (supports/n - b)/(a - b)
 
 Intervals are Wilson's (score) for the binomial, mapped to shares, and accepted within [0, 1] as
 `intervals` says; each is for its own bin. The simultaneous ones hold for all bins together
-(Bonferroni).
+(Bonferroni). With many bins those reach far into the tails, where a binomial of small probability
+is not normal (score intervals for 64 bins held together in 84% of cases), so they are exact.
 
 Reference: Kairouz, Bonawitz and Ramage 2016; Acharya, Sun and Zhang 2019 (Hadamard response);
-Wilson 1927.
+Wilson 1927; Clopper and Pearson 1934.
 """
 
 import itertools
@@ -28,7 +29,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameters
+from sottovoce import parameters, proportions
 from sottovoce.analytics import hadamard, intervals
 from sottovoce.analytics.assignment import assigned, check_seed
 from sottovoce.analytics.category_channel import CategoryChannel
@@ -43,6 +44,8 @@ from sottovoce.kernels.table import MAX_LEVELS
 from sottovoce.mechanisms.mechanism import Codes, LevelCodes, Sampling
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.randomness import Randomness
+
+Ends = list[tuple[float, float] | None]
 
 AUTO, K_ARY, HADAMARD = "auto", "randomised_response", "hadamard_response"
 MECHANISMS = (K_ARY, HADAMARD)
@@ -180,8 +183,9 @@ class HistogramQuestion:
             return np.array(found, dtype=np.int64)
         assert self.lower is not None
         assert self.upper is not None
-        share = (numbers(values) - self.lower) / (self.upper - self.lower)
-        # Clipped before it becomes an integer: a huge float would wrap around.
+        # Clipped first: a huge number would overflow, and as an integer wrap around.
+        inside = np.clip(numbers(values), self.lower, self.upper)
+        share = (inside - self.lower) / (self.upper - self.lower)
         return np.clip(np.floor(share * self.num_bins), 0, self.num_bins - 1).astype(np.int64)
 
     def answer(self, values: ArrayLike, randomness: Randomness, first: int = 0) -> Codes:
@@ -211,21 +215,24 @@ class HistogramQuestion:
         people = tally.people
         check_people(people)
         a, b = self.support
-        shares = (self.supports(tally) / people - b) / (a - b)
+        supports = self.supports(tally)
+        shares = (supports / people - b) / (a - b)
 
         def stddev(share: Vector) -> Vector:
             p = b + share * (a - b)
             return np.asarray(np.sqrt(p * (1.0 - p) / people) / (a - b))
 
-        def accepted(level: float) -> list[tuple[float, float] | None]:
-            if people < self.least_people:
-                return [None] * len(shares)
-            low, high = intervals.within(shares, stddev, 0.0, 1.0, level)
-            return [(float(x), float(y)) for x, y in zip(low, high, strict=True)]
-
         labels = self.labels()
-        together = 1.0 - (1.0 - confidence) / len(labels)
-        rows = zip(labels, shares, accepted(confidence), strict=True)
+        own: Ends = [None] * len(labels)
+        together: Ends = own
+        if people >= self.least_people:
+            own = _pairs(*intervals.within(shares, stddev, 0.0, 1.0, confidence))
+            error = (1.0 - confidence) / (2.0 * len(labels))  # on either side of each bin
+            low = proportions.lower(supports, people, error)
+            high = proportions.upper(supports, people, error)
+            ends = (np.clip((p - b) / (a - b), 0.0, 1.0) for p in (low, high))
+            together = _pairs(*ends)
+        rows = zip(labels, shares, own, strict=True)
         rare = people * min(b, 1.0 - a) < _LEAST_NOISE
         caveat = _RARE_NOISE if rare and people >= self.least_people else None
         numbers_ = tuple(
@@ -234,7 +241,7 @@ class HistogramQuestion:
         )
         details: dict[str, Any] = {
             "share": [float(share) for share in projected(shares)],
-            "simultaneous_interval": accepted(together),
+            "simultaneous_interval": together,
         }
         if self.categories is None:
             details["edges"] = self.edges()
@@ -250,6 +257,10 @@ class HistogramQuestion:
             ),
             details=details,
         )
+
+
+def _pairs(low: Vector, high: Vector) -> Ends:
+    return [(float(x), float(y)) for x, y in zip(low, high, strict=True)]
 
 
 def projected(shares: Vector) -> Vector:

@@ -26,11 +26,19 @@ from sottovoce.mechanisms.metric_mvu import MetricMvu
 from sottovoce.randomness import Randomness
 
 KILOMETRES_PER_DEGREE = 111.195  # of a great circle on a sphere of 6371 km
+_RADIUS_KM = math.degrees(KILOMETRES_PER_DEGREE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SquareMap:
-    """A square of the earth's surface, flat enough: places in kilometres from its centre."""
+    """A square of the earth's surface: places in kilometres from its centre.
+
+    The earth is a sphere, seen straight from above the centre (orthographic). Seen so, no two
+    places lie farther apart than along the ground, wherever they are, so what hides them on the map
+    hides them on the earth. Degrees that are merely scaled do not have that: where parallels are
+    shorter than at the centre, and across the meridian that is opposite, the map would be longer.
+    Ten kilometres from the centre it shortens distances by a millionth.
+    """
 
     latitude: float
     longitude: float
@@ -53,23 +61,27 @@ class SquareMap:
 
         The edge is public: that a place lies outside is hidden like any other.
         """
-        north = (np.asarray(latitudes, dtype=np.float64) - self.latitude) * KILOMETRES_PER_DEGREE
-        degrees = np.asarray(longitudes, dtype=np.float64) - self.longitude
-        degrees = (degrees + 180.0) % 360.0 - 180.0
-        east = degrees * KILOMETRES_PER_DEGREE * math.cos(math.radians(self.latitude))
-        places = np.column_stack((east, north))
-        if not np.isfinite(places).all():
+        degrees = np.asarray(latitudes, np.float64), np.asarray(longitudes, np.float64)
+        if not all(np.isfinite(part).all() for part in degrees):
             raise DomainError("a latitude or longitude is not a finite number")
+        up, round_ = np.radians(degrees[0]), np.radians(degrees[1] - self.longitude)
+        centre = math.radians(self.latitude)
+        east = np.cos(up) * np.sin(round_)
+        north = math.cos(centre) * np.sin(up) - math.sin(centre) * np.cos(up) * np.cos(round_)
+        places = _RADIUS_KM * np.column_stack((east, north))
         return np.clip(places, self.domain.lower, self.domain.upper)
 
-    def latitude_of(self, north_km: float) -> float:
-        """Degrees of a place so far north of the centre."""
-        return self.latitude + north_km / KILOMETRES_PER_DEGREE
+    def degrees_of(self, east_km: float, north_km: float) -> tuple[float, float]:
+        """Latitude and longitude of a place on the map; of one beyond it, of its nearer edge.
 
-    def longitude_of(self, east_km: float) -> float:
-        """Degrees of a place so far east of the centre, from -180 to 180 or a little beyond."""
-        kilometres = KILOMETRES_PER_DEGREE * math.cos(math.radians(self.latitude))
-        return self.longitude + east_km / kilometres
+        Longitudes run from -180 to 180, or a little beyond.
+        """
+        half, centre = self.side_km / 2.0, math.radians(self.latitude)
+        east, north = (min(max(km, -half), half) / _RADIUS_KM for km in (east_km, north_km))
+        height = math.sqrt(1.0 - east**2 - north**2)  # above the plane through the earth's middle
+        up = math.asin(north * math.cos(centre) + height * math.sin(centre))
+        round_ = math.atan2(east, height * math.cos(centre) - north * math.sin(centre))
+        return math.degrees(up), self.longitude + math.degrees(round_)
 
 
 def mechanism_for(

@@ -114,7 +114,7 @@ class MeanQuestion:
                     label="mean",
                     estimate=found.mean,
                     interval=interval,
-                    caveat=found.caveat if interval else None,
+                    caveat=self.channel.caveat(found) if interval else None,
                 ),
             ),
             is_single=True,

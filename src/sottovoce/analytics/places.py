@@ -8,8 +8,9 @@ maximum likelihood (`location`) and has no interval.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -128,21 +129,16 @@ class PlacesQuestion:
         assert isinstance(tally, CodeCounts)
         levels, area = self.mechanism.levels, self.area
         pairs = tally.counts.reshape(levels, levels)
-        east, east_interval = self._mean(pairs.sum(axis=1), confidence)
-        north, north_interval = self._mean(pairs.sum(axis=0), confidence)
+        east, easts, east_caveat = self._mean(pairs.sum(axis=1), confidence)
+        north, norths, north_caveat = self._mean(pairs.sum(axis=0), confidence)
+        latitude, longitude = area.degrees_of(east, north)
+        latitudes = _mapped(norths, lambda km: area.degrees_of(east, km)[0])
+        longitudes = _mapped(easts, lambda km: area.degrees_of(km, north)[1])
         numbers = (
-            Number(label="east_km", estimate=east, interval=east_interval),
-            Number(label="north_km", estimate=north, interval=north_interval),
-            Number(
-                label="latitude",
-                estimate=area.latitude_of(north),
-                interval=_mapped(north_interval, area.latitude_of),
-            ),
-            Number(
-                label="longitude",
-                estimate=area.longitude_of(east),
-                interval=_mapped(east_interval, area.longitude_of),
-            ),
+            Number(label="east_km", estimate=east, interval=easts, caveat=east_caveat),
+            Number(label="north_km", estimate=north, interval=norths, caveat=north_caveat),
+            Number(label="latitude", estimate=latitude, interval=latitudes, caveat=north_caveat),
+            Number(label="longitude", estimate=longitude, interval=longitudes, caveat=east_caveat),
         )
         density = location.density_of_counts(self.mechanism, pairs, cells=self.cells)
         details = {
@@ -164,16 +160,20 @@ class PlacesQuestion:
             epsilon_per_km=self.epsilon,
         )
 
-    def _mean(self, counts: NDArray[np.int64], confidence: float) -> tuple[float, Interval | None]:
-        """The mean coordinate."""
-        found = Contributions.of_counts(self.mechanism.points, counts)
+    def _mean(
+        self, counts: NDArray[np.int64], confidence: float
+    ) -> tuple[float, Interval | None, str | None]:
+        """The mean coordinate, its interval and what may be off about that."""
+        channel = self.mechanism.table.channel
+        least = float(channel.variances(channel.knots).min()) * self.side_km**2
+        found = Contributions.of_counts(self.mechanism.points, counts, least)
         if found.people < self.least_people:
-            return found.mean, None
+            return found.mean, None, None
         factor = intervals.student_factor(found.people - 1, confidence)
         error = factor * math.sqrt(found.squared_error)
         half = self.side_km / 2.0
         low, high = intervals.within(found.mean, error, -half, half, confidence)
-        return found.mean, (float(low[0]), float(high[0]))
+        return found.mean, (float(low[0]), float(high[0])), found.caveat
 
 
 def degrees(values: ArrayLike) -> Vector:
@@ -191,5 +191,5 @@ def degrees(values: ArrayLike) -> Vector:
     return rows
 
 
-def _mapped(interval: Interval | None, mapping: Any) -> Interval | None:
+def _mapped(interval: Interval | None, mapping: Callable[[float], float]) -> Interval | None:
     return None if interval is None else (mapping(interval[0]), mapping(interval[1]))

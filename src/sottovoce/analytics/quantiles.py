@@ -50,6 +50,12 @@ LEAST_DEPTH, MOST_DEPTH, MOST_K_ARY_DEPTH = 4, 10, 8
 LARGEST_STDDEV = 0.1
 _CELLS_PER_STDDEV = 3.0
 _GUESSED_PEOPLE = 10_000
+# Of all people, beyond a quantile: below, the noise of F there is not normal, nor known.
+_LEAST_BEYOND = 20
+_FEW_BEYOND = (
+    f"fewer than {_LEAST_BEYOND} people are expected beyond it, too few for an interval that "
+    "covers as often as stated: it may cover far less often"
+)
 _COARSE = (
     "many people hold nearly one value, so it is no finer than the cells and covers more often "
     "than stated"
@@ -147,7 +153,8 @@ class QuantilesQuestion:
 
     def indices(self, values: ArrayLike) -> NDArray[np.int64]:
         """Everybody's cell; values outside the interval are moved to its nearer end."""
-        share = (numbers(values) - self.lower) / (self.upper - self.lower)
+        inside = np.clip(numbers(values), self.lower, self.upper)
+        share = (inside - self.lower) / (self.upper - self.lower)
         return np.clip(np.floor(share * self.cells), 0, self.cells - 1).astype(np.int64)
 
     def answer(self, values: ArrayLike, randomness: Randomness, first: int = 0) -> Codes:
@@ -211,7 +218,7 @@ class QuantilesQuestion:
                     label=f"{level:g}",
                     estimate=self.lower + width * one.estimate,
                     interval=ends if has_interval else None,
-                    caveat=_COARSE if one.is_coarse and has_interval else None,
+                    caveat=_caveat(level, tally.people, one.is_coarse) if has_interval else None,
                 )
             )
         notes = [f"values are told to one of {self.cells} cells, {width / self.cells:.4g} wide"]
@@ -229,6 +236,12 @@ class QuantilesQuestion:
             notes=tuple(notes),
             details={"cells": self.cells, "largest_stddev_of_cdf": inversion.largest_stddev},
         )
+
+
+def _caveat(level: float, people: int, is_coarse: bool) -> str | None:
+    if people * min(level, 1.0 - level) < _LEAST_BEYOND - 1e-6:
+        return _FEW_BEYOND
+    return _COARSE if is_coarse else None
 
 
 def _chosen(

@@ -35,6 +35,12 @@ _MANY_LETTERS_EPSILON = 4.0
 _LARGEST_BIAS = 3e-5
 _INPUTS = 33
 _LEAST_UNCOMMON = 30
+# Below both, noise does not drown a few values at the far end, and Student's interval covers 88%.
+_FEW_PEOPLE, _LITTLE_NOISE = 1000, 5.0
+_FEW_FAR = (
+    "with so few people and so little noise it covers less often than stated, by up to seven "
+    "points of a hundred, if a few people are far from the others"
+)
 # What headrooms and rational rounding may take off a noise's epsilon.
 _BELOW = 1.0 - 2.0 * ROUNDING
 
@@ -113,6 +119,14 @@ class ScalarChannel:
         people = round(count)
         return Contributions(people=people, mean=mean + middle, variance=variance, uncommon=people)
 
+    def caveat(self, found: "Contributions") -> str | None:
+        """What may be off about Student's interval for the mean."""
+        width = self.upper - self.lower
+        little = found.people * self.least_variance() < _LITTLE_NOISE * width**2
+        if found.caveat is None and found.people < _FEW_PEOPLE and little:
+            return _FEW_FAR
+        return found.caveat
+
     def least_variance(self) -> float:
         """Of one person's decoded code, whatever the number."""
         return float(_variances(self).min())
@@ -154,8 +168,9 @@ class Contributions:
         if self.uncommon >= _LEAST_UNCOMMON:
             return None
         return (
-            f"fewer than {_LEAST_UNCOMMON} people sent another code than the commonest, so it "
-            "covers more often than stated, or a little less"
+            f"fewer than {_LEAST_UNCOMMON} people sent another code than the commonest: it covers "
+            "more often than stated if all people are alike, and far less often if a few are far "
+            "from the others"
         )
 
     @property

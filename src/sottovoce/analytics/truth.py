@@ -31,7 +31,7 @@ def true_numbers(asked: Question, batches: Iterable[Any]) -> list[float]:
             return [float(v) for v in np.quantile(clipped, levels, method="inverted_cdf")]
         case PlacesQuestion():
             east, north = _mean_place(asked, batches)
-            return [east, north, asked.area.latitude_of(north), asked.area.longitude_of(east)]
+            return [east, north, *asked.area.degrees_of(east, north)]
         case _:
             return [_moment(asked, batches)]
 

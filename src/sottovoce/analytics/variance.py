@@ -129,7 +129,8 @@ class VarianceQuestion:
     def estimate(self, tally: Tally, confidence: float = 0.95) -> Estimate:
         intervals.check_confidence(confidence)
         check_people(tally.people)
-        mean, square = (self.channel.contributions(tally, group) for group in (_NUMBER, _SQUARE))
+        channel = self.channel
+        mean, square = (channel.contributions(tally, group) for group in (_NUMBER, _SQUARE))
         if min(mean.people, square.people) < 1:
             raise ParameterError(
                 f"{tally.people} people are too few for a variance; ask at least "
@@ -161,7 +162,7 @@ class VarianceQuestion:
                     label="variance",
                     estimate=scale * value,
                     interval=interval,
-                    caveat=(mean.caveat or square.caveat) if interval else None,
+                    caveat=(channel.caveat(mean) or channel.caveat(square)) if interval else None,
                 ),
             ),
             is_single=True,

@@ -22,6 +22,8 @@ VERSION = 1
 INQUIRY, TALLY = "inquiry", "tally"  # the one part of a message, there and back
 MOST_SITES = 2**16
 MOST_PEOPLE = 2**32  # of one site: people are numbered over all sites
+# Of a float32 code less the middle of the bounds: what is larger nobody can have sent.
+_MOST_SQUARE = (2.0 * float(np.finfo(np.float32).max)) ** 2
 _KEYS = {"version", "run", "client", "cohort", "first", "about", "question"}
 
 
@@ -145,6 +147,8 @@ def _check_moments(sums: Any) -> None:
         raise WireError("moments are finite, and people are counted in whole numbers")
     if (people > MOST_PEOPLE).any() or (squares < 0).any():
         raise WireError(f"moments are of at most {MOST_PEOPLE} people, their squares not negative")
+    if (squares > MOST_PEOPLE * _MOST_SQUARE).any():
+        raise WireError("a sum of squares is larger than any float32 codes have")
     with np.errstate(over="ignore"):
         if (totals**2 > people * squares * (1.0 + 1e-9)).any():
             raise WireError("a sum is larger than its squares allow")
