@@ -252,7 +252,7 @@ class HistogramQuestion:
             confidence=confidence,
             mechanism=self.mechanism,
             notes=(
-                "each interval is for its own bin; 'simultaneous_interval' holds for all together",
+                "each interval is for its own bin; 'simultaneous_interval' (--json) is for all",
                 "estimates are unbiased and may lie below 0; 'share' is the nearest distribution",
             ),
             details=details,

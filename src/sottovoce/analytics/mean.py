@@ -22,6 +22,11 @@ from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Sampling
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.randomness import Randomness
 
+_AT_BOUND = (
+    "the interval reaches a bound: values beyond it were moved to it, so if many are, the mean of "
+    "all lies farther out; wider bounds would tell"
+)
+
 
 @question
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +112,7 @@ class MeanQuestion:
             error = factor * math.sqrt(found.squared_error)
             low, high = intervals.within(found.mean, error, self.lower, self.upper, confidence)
             interval = float(low[0]), float(high[0])
+        at_bound = interval and (interval[0] <= self.lower or interval[1] >= self.upper)
         return finished(
             self,
             (
@@ -121,4 +127,5 @@ class MeanQuestion:
             people=found.people,
             confidence=confidence,
             mechanism=self.mechanism,
+            notes=(_AT_BOUND,) if at_bound else (),
         )

@@ -57,8 +57,8 @@ _FEW_BEYOND = (
     "covers as often as stated: it may cover far less often"
 )
 _COARSE = (
-    "many people hold nearly one value, so it is no finer than the cells and covers more often "
-    "than stated"
+    "a cell stands out, by many people who hold nearly one value or by noise, so it is no finer "
+    "than the cells and may cover more often than stated"
 )
 
 

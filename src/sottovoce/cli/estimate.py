@@ -312,8 +312,10 @@ class _Run:
         for number, row in enumerate(found.rows()):
             ends = [_shown(row["low"]), _shown(row["high"])]
             truth = [] if true is None else [_shown(true[number])]
-            rows.append([row["label"], _shown(row["estimate"]), *ends, *truth])
-        extra = [] if true is None else ["true (not private)"]
+            share = [_shown(found.details["share"][number])] if "share" in found.details else []
+            rows.append([row["label"], _shown(row["estimate"]), *ends, *share, *truth])
+        extra = ["share"] if "share" in found.details else []
+        extra += [] if true is None else ["true (not private)"]
         print_table([found.statistic, "estimate", "low", "high", *extra], rows)
         facts = found.facts() | ({"map": str(plot)} if plot is not None else {})
         width = max(map(len, facts))
