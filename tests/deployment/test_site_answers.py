@@ -172,3 +172,14 @@ def test_a_bad_table_of_columns_is_said_in_a_sentence(
 ) -> None:
     with pytest.raises(PolicyError, match=said):
         _site(tmp_path, POLICY.split("[columns.age]")[0] + table)
+
+
+@pytest.mark.parametrize("odd", ["unknown", "", "nan", "inf", "1e999"])
+@pytest.mark.parametrize("name", ["mean", "variance", "histogram", "categories", "quantiles"])
+def test_nothing_of_a_cell_shows_in_whether_it_is_read(
+    tmp_path: Path, site: Site, name: str, odd: str
+) -> None:
+    (tmp_path / "people.csv").write_text(f"id,age\n1,40\n2,{odd}\n3,41\n")
+    message = answer(_inquiry(name), site, own_columns(site))
+    assert read_tally({TALLY: message}, QUESTIONS[name]).people == 3
+    assert _spent(site) == pytest.approx(2.0)

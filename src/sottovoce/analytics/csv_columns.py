@@ -27,6 +27,8 @@ _COUNTED_BYTES = 1 << 20
 _SHOWN_CHARACTERS = 40
 _SHOWN_COLUMNS = 12
 
+_WAYS = ("refuse", "skip", "keep")
+
 Row = list[str]
 
 
@@ -39,7 +41,8 @@ class CsvColumns:
     """Some columns of a csv file: by name, or by number from 0 where there is no header.
 
     `delimiter` is found in the first line if not given. A person whose cell is missing is an
-    error, or left out with missing = "skip".
+    error, or left out with missing = "skip". With "keep" no cell is an error: one that says no
+    number is NaN, and an empty word stays, so that nothing of a cell shows in whether it is read.
     """
 
     path: Path
@@ -47,13 +50,13 @@ class CsvColumns:
     header: bool = True
     delimiter: str | None = None
     encoding: str = "utf-8"
-    missing: Literal["refuse", "skip"] = "refuse"
+    missing: Literal["refuse", "skip", "keep"] = "refuse"
 
     def __post_init__(self) -> None:
         if self.delimiter is not None and len(self.delimiter) != 1:
             raise ParameterError(f"the delimiter is one character, got {self.delimiter!r}")
-        if self.missing not in ("refuse", "skip"):
-            raise UnknownNameError.among("way with missing cells", self.missing, ("refuse", "skip"))
+        if self.missing not in _WAYS:
+            raise UnknownNameError.among("way with missing cells", self.missing, _WAYS)
         try:
             "".encode(self.encoding)
         except (LookupError, UnicodeError):
@@ -65,7 +68,7 @@ class CsvColumns:
         """Batches of finite numbers: one a person, or a row of several for several columns."""
         for start, cells in self._cells(on_bytes):
             columns = [self._as_numbers(column, cells[i], start) for i, column in self._named()]
-            kept = np.isfinite(columns).all(axis=0)
+            kept = np.isfinite(columns).all(axis=0) | (self.missing == "keep")
             values = np.stack(columns, axis=1)[kept]
             if len(values):
                 yield values[:, 0] if len(self.columns) == 1 else values
@@ -77,7 +80,7 @@ class CsvColumns:
             empty = [number for number, word in enumerate(words) if not word]
             if empty and self.missing == "refuse":
                 self._refuse_missing(start + empty[0], self.columns[0], words[empty[0]])
-            if kept := [word for word in words if word]:
+            if kept := [word for word in words if word or self.missing == "keep"]:
                 yield kept
 
     def count_lines(self) -> int:
@@ -221,6 +224,8 @@ class CsvColumns:
         value = _number(cell)
         if math.isfinite(value):
             return value
+        if self.missing == "keep":
+            return math.nan
         what = "is not finite" if math.isinf(value) else "is not a number"
         shown = cell if len(cell) <= _SHOWN_CHARACTERS else cell[:_SHOWN_CHARACTERS] + "..."
         remedy = "write the decimal sign as a point" if "," in cell else "correct the cell"

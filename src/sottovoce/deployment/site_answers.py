@@ -7,7 +7,7 @@ before a single code is drawn; asked once more, the site sends the bytes that it
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 import numpy as np
@@ -17,7 +17,11 @@ from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.analytics.csv_columns import CsvColumns
 from sottovoce.analytics.estimates import tally_of
 from sottovoce.analytics.histogram import HistogramQuestion
+from sottovoce.analytics.mean import MeanQuestion
+from sottovoce.analytics.places import PlacesQuestion
+from sottovoce.analytics.quantiles import QuantilesQuestion
 from sottovoce.analytics.question import Question, to_dict
+from sottovoce.analytics.variance import VarianceQuestion
 from sottovoce.channels.channel import Direct
 from sottovoce.deployment.inquiries import Inquiry, question_in, tally_bytes
 from sottovoce.deployment.policy import Terms
@@ -98,7 +102,28 @@ def own_columns(site: Site) -> dict[str, Values]:
     return {name: partial(_read, column) for name, column in site.columns.items()}
 
 
-def _read(column: OwnColumn, question: Question) -> Iterable[ArrayLike]:
-    table = CsvColumns(path=column.csv, columns=column.columns)
-    categories = isinstance(question, HistogramQuestion) and question.categories is not None
-    return table.words() if categories else table.numbers()
+def _read(column: OwnColumn, question: Question) -> Iterator[ArrayLike]:
+    """Everybody's value; whoever has none counts as the middle, or as another word.
+
+    Left out, or refused, such people would show in the number of people, or in an error that
+    nobody is charged for: whether a cell is a number would be told.
+    """
+    table = CsvColumns(path=column.csv, columns=column.columns, missing="keep")
+    if isinstance(question, HistogramQuestion) and question.categories is not None:
+        yield from table.words()
+        return
+    middle = _middle(question)
+    for batch in table.numbers():
+        yield np.where(np.isnan(batch), middle, batch)
+
+
+def _middle(question: Question) -> float | tuple[float, float]:
+    """A public value that anybody could have."""
+    if isinstance(question, PlacesQuestion):
+        return question.latitude, question.longitude
+    assert isinstance(
+        question, MeanQuestion | VarianceQuestion | HistogramQuestion | QuantilesQuestion
+    )
+    assert question.lower is not None
+    assert question.upper is not None
+    return (question.lower + question.upper) / 2.0
