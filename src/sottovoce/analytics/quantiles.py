@@ -221,14 +221,7 @@ class QuantilesQuestion:
                     caveat=_caveat(level, tally.people, one.is_coarse) if has_interval else None,
                 )
             )
-        if has_interval and not 0.9 <= confidence <= 0.99:
-            measured = ("quantiles' intervals were measured at 95%; others may cover more",)
-        else:
-            measured = ()
-        notes = [
-            *measured,
-            f"values are told to one of {self.cells} cells, {width / self.cells:.4g} wide",
-        ]
+        notes = [f"values are told to one of {self.cells} cells, {width / self.cells:.4g} wide"]
         if has_interval and not 0.9 <= confidence <= 0.99:
             notes.append("quantiles' intervals were measured at 95%; others may cover more often")
         if noisy:
