@@ -4,27 +4,37 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+SOURCES := pyproject.toml constraints.txt setup.py $(wildcard src/native/*)
 OUT ?= demo-run
 
-.PHONY: help install demo check test test-full wheel bench designs docs clean
+.PHONY: help install install-dev demo check test test-full wheel bench designs docs clean
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/'
 
-install: $(STAMP)  ## make .venv and install everything (a second call is instant)
+install: $(STAMP)  ## make .venv with all that using it takes (a second call is instant)
 
-$(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/native/*)
+install-dev: $(DEV)  ## the same, and what tests, types and docs take
+
+$(STAMP): $(SOURCES)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Sottovoce needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 2; }
-	@echo "installing into $(VENV): three minutes or so, torch is most of it"
+	@echo "installing into $(VENV): two or three minutes, torch is most of it"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[learn,flower,report,dev]'
+	$(PIP) -e '.[learn,flower,report]'
+	@touch $@
+
+$(DEV): $(STAMP)
+	@echo "installing what tests and docs take: a minute or two"
+	$(PIP) -e '.[learn,flower,report,dev]'
 	@touch $@
 
 demo: install    ## train privately on the bundled digits; report in demo-run/report.html
 	$(BIN)/sottovoce demo --out $(OUT)
 
-check: install   ## ruff, mypy --strict, import-linter
+check: install-dev ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -36,17 +46,17 @@ test: check      ## check, then the tests but for slow ones, with warnings as er
 test-full: check ## the above, what is slow, and property tests with new cases
 	HYPOTHESIS_PROFILE=explore OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-wheel: install   ## sdist and wheel into dist/, built with and without a compiler, tried in a clean environment
+wheel: install-dev ## sdist and wheel into dist/, built with and without a compiler, tried in a clean environment
 	rm -rf dist
 	OMP_NUM_THREADS=1 KEEP_BUILT=dist $(BIN)/python -m pytest tests/test_wheel.py tests/test_release.py
 
-bench: install   ## benchmarks into results/benchmarks.md: wrong results fail, slow ones never do
+bench: install-dev ## benchmarks into results/benchmarks.md: wrong results fail, slow ones never do
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench.py $(if $(PEERS),--peers $(PEERS))
 
-designs: install ## solve again the MVU designs that come with the package (minutes)
+designs: install-dev ## solve again the MVU designs that come with the package (minutes)
 	$(BIN)/python tools/ship_designs.py
 
-docs: install    ## the documentation as pages, into site/ (open site/index.html)
+docs: install-dev ## the documentation as pages, into site/ (open site/index.html)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:           ## remove what the other targets made
