@@ -229,6 +229,8 @@ class CsvColumns:
         what = "is not finite" if math.isinf(value) else "is not a number"
         shown = cell if len(cell) <= _SHOWN_CHARACTERS else cell[:_SHOWN_CHARACTERS] + "..."
         remedy = "write the decimal sign as a point" if "," in cell else "correct the cell"
+        if row == 1 and "," not in cell:
+            remedy += ", or is it a column of words? ask for a histogram with --categories"
         raise DataError(
             f"{self.path}, data row {row}, column '{column}': {shown!r} {what}; {remedy}"
         )

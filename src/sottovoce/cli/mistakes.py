@@ -54,7 +54,7 @@ def _usage(error: Any) -> str:
     message = error.format_message().rstrip(".")
     if kind == "MissingParameter" and getattr(error.param, "name", "") == "spec":
         return f"{message}, a TOML file that says what to train{_specs_here(Path())}; see --help"
-    return f"{message}{_given(error)}; see --help"
+    return f"{message}{_given(error, message)}; see --help"
 
 
 def _did_you_mean(near: str) -> str:
@@ -81,11 +81,12 @@ def _paths(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]
         yield from _paths(inner, (*path, name))
 
 
-def _given(error: Any) -> str:
-    """The value that an option was given, which click's own message leaves out."""
+def _given(error: Any, message: str) -> str:
+    """The value that an option was given, where click's own message leaves it out."""
     for option in getattr(getattr(error, "param", None), "opts", []):
         if option in sys.argv[:-1]:
-            return f", got '{sys.argv[sys.argv.index(option) + 1]}'"
+            value = f"'{sys.argv[sys.argv.index(option) + 1]}'"
+            return "" if value in message else f", got {value}"
     return ""
 
 
