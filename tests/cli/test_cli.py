@@ -126,7 +126,7 @@ BAD_CALLS = [
     ("privacy calibrate --mechanism gaussian --param noise_multiplier=1 --epsilon 1 --delta 1e-5",
      "not even one round fits: it spends epsilon = 4.3772"),
     ("mechanism show nothing", "unknown mechanism 'nothing'"),
-    (SPEND.replace("--rounds 100", "--rounds 1e3"), "got '1e3'"),
+    (SPEND.replace("--rounds 100", "--rounds 1e3"), "'1e3' is not a valid"),
     (SPEND.replace("--delta 1e-5", ""), "Missing option '--delta'"),
     (SPEND + " --epsilom 3", "No such option: --epsilom"),
     (SPEND + " --param noise_multiplier=3", "gives 'noise_multiplier' twice"),
