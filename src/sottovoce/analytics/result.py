@@ -17,6 +17,8 @@ WHOM = (
     "it holds too, a little too wide"
 )
 
+_LABELS_TOLD = 4
+
 Interval = tuple[float, float]
 
 
@@ -111,7 +113,14 @@ class Estimate:
         for number in self.numbers:
             if number.caveat is not None:
                 found.setdefault(number.caveat, []).append(number.label)
-        return [f"interval of {', '.join(labels)}: {why}" for why, labels in found.items()]
+        return [f"{self._about(labels)}: {why}" for why, labels in found.items()]
+
+    def _about(self, labels: Sequence[str]) -> str:
+        if len(labels) == len(self.numbers) > 1:
+            return "every interval"
+        more = len(labels) - _LABELS_TOLD
+        tail = f" and {more} more" if more > 0 else ""
+        return f"interval of {', '.join(labels[:_LABELS_TOLD])}{tail}"
 
     def facts(self) -> dict[str, str]:
         """What stands below the numbers."""
