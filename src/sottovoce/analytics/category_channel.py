@@ -19,7 +19,7 @@ from sottovoce.design.channel import IntegerTable, round_pure
 from sottovoce.design.randomised_response import k_ary
 from sottovoce.design.store import table_epsilon
 from sottovoce.kernels.table import MAX_LEVELS, sample_table
-from sottovoce.mechanisms.mechanism import LevelCodes
+from sottovoce.mechanisms.mechanism import LevelCodes, Sampling
 from sottovoce.privacy.events import PureDp
 from sottovoce.randomness import Keystream
 
@@ -54,6 +54,18 @@ class CategoryChannel:
     def other(self) -> float:
         """P(code = any one other)."""
         return float(self.table.channel.rows[0, -1])
+
+    @property
+    def kind(self) -> str:
+        return "generalized_rr"
+
+    @property
+    def sampling(self) -> Sampling:
+        return "exact"
+
+    @property
+    def digest(self) -> str:
+        return self.table.digest
 
     @property
     def event(self) -> PureDp:

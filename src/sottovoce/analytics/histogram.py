@@ -33,6 +33,7 @@ from sottovoce import parameters, proportions
 from sottovoce.analytics import hadamard, intervals
 from sottovoce.analytics.assignment import assigned, check_seed
 from sottovoce.analytics.category_channel import CategoryChannel
+from sottovoce.analytics.channel import ThroughChannel
 from sottovoce.analytics.question import check_people, finished, question
 from sottovoce.analytics.result import Estimate, Number
 from sottovoce.analytics.tallies import CodeCounts, Tally
@@ -41,8 +42,7 @@ from sottovoce.design.store import table_epsilon
 from sottovoce.domains import Box, Vector
 from sottovoce.errors import ParameterError, UnknownNameError
 from sottovoce.kernels.table import MAX_LEVELS
-from sottovoce.mechanisms.mechanism import Codes, LevelCodes, Sampling
-from sottovoce.privacy.events import PrivacyEvent
+from sottovoce.mechanisms.mechanism import Codes
 from sottovoce.randomness import Randomness
 
 Ends = list[tuple[float, float] | None]
@@ -60,7 +60,7 @@ _RARE_NOISE = (
 
 @question
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistogramQuestion:
+class HistogramQuestion(ThroughChannel):
     """Everybody's bin of [lower, upper], cut into `bins` equal ones, or category of a public list.
 
     With `categories` there are no bounds and no bins; whatever is not in the list is "other".
@@ -139,27 +139,6 @@ class HistogramQuestion:
         if self.mechanism == K_ARY:
             return channel.kept, channel.other
         return channel.kept, 0.5 - (channel.kept - 0.5) / (self.order - 1)
-
-    @property
-    def event(self) -> PrivacyEvent:
-        return self.channel.event
-
-    @property
-    def mechanism_kind(self) -> str:
-        """The registered mechanism whose law the codes follow; a site's policy names it."""
-        return "generalized_rr"
-
-    @property
-    def sampling(self) -> Sampling:
-        return "exact"
-
-    @property
-    def code_format(self) -> LevelCodes:
-        return self.channel.code_format
-
-    @property
-    def digest(self) -> str:
-        return self.channel.table.digest
 
     def labels(self) -> list[str]:
         if self.categories is not None:

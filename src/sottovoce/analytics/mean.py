@@ -13,13 +13,13 @@ from typing import ClassVar
 from numpy.typing import ArrayLike
 
 from sottovoce.analytics import intervals
+from sottovoce.analytics.channel import ThroughChannel
 from sottovoce.analytics.question import check_people, finished, question
 from sottovoce.analytics.result import Estimate, Number
 from sottovoce.analytics.scalar_channel import AUTO, ScalarChannel, channel_for
 from sottovoce.analytics.tallies import Tally
 from sottovoce.analytics.values import numbers
-from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Sampling
-from sottovoce.privacy.events import PrivacyEvent
+from sottovoce.mechanisms.mechanism import Codes
 from sottovoce.randomness import Randomness
 
 _AT_BOUND = (
@@ -30,7 +30,7 @@ _AT_BOUND = (
 
 @question
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeanQuestion:
+class MeanQuestion(ThroughChannel):
     """Everybody's number in [lower, upper], through `mechanism` with `bits` bits."""
 
     kind: ClassVar[str] = "mean"
@@ -74,27 +74,6 @@ class MeanQuestion:
             bits=self.bits,
             mechanism=self.mechanism,
         )
-
-    @property
-    def event(self) -> PrivacyEvent:
-        return self.channel.event
-
-    @property
-    def mechanism_kind(self) -> str:
-        """The registered mechanism whose law the codes follow; a site's policy names it."""
-        return self.mechanism
-
-    @property
-    def sampling(self) -> Sampling:
-        return self.channel.sampling
-
-    @property
-    def code_format(self) -> CodeFormat:
-        return self.channel.code_format
-
-    @property
-    def digest(self) -> str:
-        return self.channel.digest
 
     def answer(self, values: ArrayLike, randomness: Randomness, first: int = 0) -> Codes:
         return self.channel.answer(numbers(values), randomness.stream("mean", first))

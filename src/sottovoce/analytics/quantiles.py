@@ -29,6 +29,7 @@ from sottovoce import parameters
 from sottovoce.analytics import haar, hadamard, intervals
 from sottovoce.analytics.assignment import assigned, check_seed
 from sottovoce.analytics.category_channel import CategoryChannel
+from sottovoce.analytics.channel import ThroughChannel
 from sottovoce.analytics.haar import EstimatedCdf
 from sottovoce.analytics.inversion import Inversion
 from sottovoce.analytics.question import check_people, finished, question
@@ -38,8 +39,7 @@ from sottovoce.analytics.values import numbers
 from sottovoce.design.store import table_epsilon
 from sottovoce.domains import Box
 from sottovoce.errors import ParameterError, UnknownNameError
-from sottovoce.mechanisms.mechanism import Codes, LevelCodes, Sampling
-from sottovoce.privacy.events import PrivacyEvent
+from sottovoce.mechanisms.mechanism import Codes
 from sottovoce.randomness import Randomness
 
 AUTO, HAAR, K_ARY = "auto", "haar_hadamard", "randomised_response"
@@ -64,7 +64,7 @@ _COARSE = (
 
 @question
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuantilesQuestion:
+class QuantilesQuestion(ThroughChannel):
     """Everybody's cell of [lower, upper], of 2^depth; `quantiles` are levels in (0, 1)."""
 
     kind: ClassVar[str] = "quantiles"
@@ -129,27 +129,6 @@ class QuantilesQuestion:
     def channel(self) -> CategoryChannel:
         levels = 2 if self.mechanism == HAAR else self.cells
         return CategoryChannel(epsilon=self.epsilon, levels=levels)
-
-    @property
-    def event(self) -> PrivacyEvent:
-        return self.channel.event
-
-    @property
-    def mechanism_kind(self) -> str:
-        """The registered mechanism whose law the codes follow; a site's policy names it."""
-        return "generalized_rr"
-
-    @property
-    def sampling(self) -> Sampling:
-        return "exact"
-
-    @property
-    def code_format(self) -> LevelCodes:
-        return self.channel.code_format
-
-    @property
-    def digest(self) -> str:
-        return self.channel.table.digest
 
     def indices(self, values: ArrayLike) -> NDArray[np.int64]:
         """Everybody's cell; values outside the interval are moved to its nearer end."""

@@ -76,6 +76,10 @@ class ScalarChannel:
         return _event(self)
 
     @property
+    def kind(self) -> str:
+        return self.mechanism
+
+    @property
     def sampling(self) -> Sampling:
         return registry.find(self.mechanism).sampling
 

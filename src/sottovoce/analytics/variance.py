@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike
 
 from sottovoce.analytics import intervals
 from sottovoce.analytics.assignment import assigned, check_seed
+from sottovoce.analytics.channel import ThroughChannel
 from sottovoce.analytics.question import check_people, finished, question
 from sottovoce.analytics.result import Estimate, Number
 from sottovoce.analytics.scalar_channel import AUTO, ScalarChannel, channel_for
@@ -31,8 +32,7 @@ from sottovoce.analytics.tallies import Tally
 from sottovoce.analytics.values import numbers
 from sottovoce.domains import Box, Vector
 from sottovoce.errors import ParameterError
-from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Sampling
-from sottovoce.privacy.events import PrivacyEvent
+from sottovoce.mechanisms.mechanism import Codes
 from sottovoce.randomness import Randomness
 
 _NUMBER, _SQUARE = 0, 1
@@ -43,7 +43,7 @@ _ROUNDS_OF_WEIGHTS = 3
 
 @question
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VarianceQuestion:
+class VarianceQuestion(ThroughChannel):
     """Half of the people are asked for their number in [lower, upper], half for its square."""
 
     kind: ClassVar[str] = "variance"
@@ -89,27 +89,6 @@ class VarianceQuestion:
         return ScalarChannel(
             lower=-1.0, upper=1.0, epsilon=self.epsilon, bits=self.bits, mechanism=self.mechanism
         )
-
-    @property
-    def event(self) -> PrivacyEvent:
-        return self.channel.event
-
-    @property
-    def mechanism_kind(self) -> str:
-        """The registered mechanism whose law the codes follow; a site's policy names it."""
-        return self.mechanism
-
-    @property
-    def sampling(self) -> Sampling:
-        return self.channel.sampling
-
-    @property
-    def code_format(self) -> CodeFormat:
-        return self.channel.code_format
-
-    @property
-    def digest(self) -> str:
-        return self.channel.digest
 
     @property
     def half_width(self) -> float:
