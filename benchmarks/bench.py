@@ -19,15 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce import __version__
-from sottovoce.experiments.benchmarks import (
-    account,
-    aggregate,
-    design,
-    privatise,
-    seeded,
-    simulate,
-)
-from sottovoce.experiments.benchmarks.measurement import WrongResult, machine, version
+from sottovoce.benchmarking import account, aggregate, design, privatise, seeded, simulate
+from sottovoce.benchmarking.measurement import WrongResult, machine, version
 from sottovoce.files import write_atomic
 
 _HERE = Path(__file__).resolve().parent

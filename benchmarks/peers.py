@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce import __version__
-from sottovoce.experiments.benchmarks import privatise
-from sottovoce.experiments.benchmarks.measurement import Contender, limited_to, rates, version
+from sottovoce.benchmarking import privatise
+from sottovoce.benchmarking.measurement import Contender, limited_to, rates, version
 from sottovoce.randomness import SystemRandomness
 
 Floats = NDArray[np.float32]

@@ -13,10 +13,10 @@ import time
 import numpy as np
 import torch
 
+from sottovoce.assembly.parts import assemble
 from sottovoce.config.loading import parse
-from sottovoce.experiments.assembly import assemble
-from sottovoce.experiments.stacked_runs import train_many
 from sottovoce.learning.datasets import Dataset, with_training_rows
+from sottovoce.runs.stacked_runs import train_many
 
 IMAGES, ROUNDS, RATE = 5_000, 500, 0.02
 

@@ -16,7 +16,10 @@ ROOT = Path(__file__).parent.parent
 def test_the_version_is_written_once_and_cited_as_it_is() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["project"]["dynamic"] == ["version"]
-    assert project["tool"]["setuptools"]["dynamic"]["version"]["attr"] == "sottovoce.__version__"
+    assert (
+        project["tool"]["setuptools"]["dynamic"]["version"]["attr"]
+        == "sottovoce.version.__version__"
+    )
     assert re.fullmatch(r"\d+\.\d+\.\d+", sottovoce.__version__)
     citation = (ROOT / "CITATION.cff").read_text()
     assert re.findall(r"^version: (.*)$", citation, re.MULTILINE) == [sottovoce.__version__]

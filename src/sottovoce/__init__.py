@@ -9,7 +9,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from sottovoce.version import __version__ as __version__
 
 if sys.version_info < (3, 11):  # noqa: UP036  (pip refuses, a source tree on the path does not)
     raise ImportError(

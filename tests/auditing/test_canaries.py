@@ -9,10 +9,10 @@ from specs import small_spec
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.algorithms.algorithm import Combined, Each, Step
+from sottovoce.assembly.ground import lay_ground
 from sottovoce.auditing.canaries import Canaries, blocks_of
 from sottovoce.auditing.canary_rounds import SCORES, CanaryAlgorithm, CanaryTask
 from sottovoce.errors import ParameterError
-from sottovoce.experiments.ground import lay_ground
 from sottovoce.learning.clients import ClientData
 from sottovoce.randomness import SeededRandomness
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from specs import small_spec
 
-from sottovoce.experiments.runner import run
+from sottovoce.runs.runner import run
 
 SIDE, CLASSES, ROWS = 12, 3, 100
 

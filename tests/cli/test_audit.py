@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from specs import small_spec
 
-from sottovoce.experiments.runner import run
 from sottovoce.mechanisms.gaussian import Gaussian
+from sottovoce.runs.runner import run
 
 QUICK = ("--draws", 20000, "--seed", 3)
 FIELDS = {"lower_bound", "certified", "confidence", "violated", "gap", "delta", "adjacency"}

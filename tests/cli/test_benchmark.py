@@ -7,16 +7,9 @@ import pytest
 
 from sottovoce import native
 from sottovoce.adjacency import Adjacency
-from sottovoce.experiments.benchmarks import (
-    account,
-    aggregate,
-    design,
-    privatise,
-    seeded,
-    simulate,
-)
-from sottovoce.experiments.benchmarks.measurement import Contender, WrongResult, rates
-from sottovoce.experiments.equal_rho import rho_of_orders, rotated_update
+from sottovoce.benchmarking import account, aggregate, design, privatise, seeded, simulate
+from sottovoce.benchmarking.equal_rho import rho_of_orders, rotated_update
+from sottovoce.benchmarking.measurement import Contender, WrongResult, rates
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.seeds import WORDS_PER_TRY
 from sottovoce.randomness import SeededRandomness

@@ -11,7 +11,7 @@ import pytest
 from specs import small_table
 
 import sottovoce
-from sottovoce.simulation.engine import Simulation
+from sottovoce.training.engine import Training
 
 SPEND = "privacy spend --mechanism gaussian --param noise_multiplier=10 --rounds 100 --delta 1e-5"
 
@@ -271,7 +271,7 @@ def test_an_interrupted_run_says_how_to_go_on(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Simulation, "step", interrupt)
+    monkeypatch.setattr(Training, "step", interrupt)
     result = cli("run", spec, "--out", tmp_path / "run")
     assert result.code == 130
     assert "--resume" in result.err

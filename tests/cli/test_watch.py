@@ -12,8 +12,8 @@ from specs import small_spec
 
 from sottovoce import files
 from sottovoce.cli import watch_view
-from sottovoce.experiments import live_run
-from sottovoce.experiments.launch import launch
+from sottovoce.reviewing import live as live_run
+from sottovoce.runs.launch import launch
 
 ROUNDS = 4
 

@@ -4,6 +4,7 @@ import sys
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from sottovoce.assembly.feature_steps import steps_of
 from sottovoce.config.features_spec import (
     FeatureSpec,
     FlattenSpec,
@@ -11,7 +12,6 @@ from sottovoce.config.features_spec import (
     ScatteringSpec,
 )
 from sottovoce.config.loading import parse_text
-from sottovoce.experiments.feature_steps import steps_of
 from sottovoce.learning.features import Flatten, Precondition, Scattering
 
 TABLES: TypeAdapter[tuple[FeatureSpec, ...]] = TypeAdapter(tuple[FeatureSpec, ...])

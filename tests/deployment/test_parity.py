@@ -25,7 +25,7 @@ from federation_faults import (
 )
 from federations import SRC, rehearsal
 
-from sottovoce.experiments.run_folder import RunFolder
+from sottovoce.runs.folder import RunFolder
 
 pytest.importorskip("flwr")
 pytestmark = [

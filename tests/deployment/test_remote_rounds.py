@@ -35,7 +35,7 @@ from sottovoce.rounds.broadcast import Start, received
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.rounds.server import RoundServer
 from sottovoce.rounds.shuffler import open_round
-from sottovoce.simulation.backend import Collected
+from sottovoce.training.backend import Collected
 from sottovoce.transforms.rotation import Rotation
 from sottovoce.wire.message import HEADER_BYTES, seal
 

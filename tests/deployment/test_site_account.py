@@ -7,13 +7,13 @@ import pytest
 from typer.testing import CliRunner
 
 from sottovoce.adjacency import Adjacency, Unit
+from sottovoce.assembly.federated import oversampled
 from sottovoce.cli.main import app
 from sottovoce.config.loading import load
 from sottovoce.config.spec import FixedSizeSpec
 from sottovoce.deployment.site import read_site
 from sottovoce.domains import L2Ball
 from sottovoce.errors import PolicyError
-from sottovoce.experiments.federated import oversampled
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
 from sottovoce.mechanisms.gauss_hermite import GaussHermite

@@ -18,6 +18,8 @@ from in_process import InProcessPost, a_policy, digests, run_with_sites, sites_i
 from specs import small_spec
 
 from sottovoce.algorithms.algorithm import Step
+from sottovoce.assembly.data import task_of
+from sottovoce.assembly.parts import assemble
 from sottovoce.config.loading import parse
 from sottovoce.config.spec import RunSpec
 from sottovoce.deployment.client import answering
@@ -26,12 +28,6 @@ from sottovoce.deployment.records import to_records
 from sottovoce.deployment.site import OwnRecords, Site
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ConfigError, DataError, PolicyError, SottovoceError, WireError
-from sottovoce.experiments import site_training
-from sottovoce.experiments.assembly import assemble
-from sottovoce.experiments.data import task_of
-from sottovoce.experiments.run_folder import RunFolder
-from sottovoce.experiments.runner import run
-from sottovoce.experiments.site_training import compute
 from sottovoce.learning import datasets
 from sottovoce.learning.clients import ClientData
 from sottovoce.ledger.ledger import Ledger
@@ -42,6 +38,10 @@ from sottovoce.privacy.events import Repeated
 from sottovoce.randomness import SeededRandomness
 from sottovoce.rounds.client import Request, privatise_one
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
+from sottovoce.runs import site_training
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.runner import run
+from sottovoce.runs.site_training import compute
 from sottovoce.simulation.stored import finite_uplinks
 from sottovoce.transforms.rotation import Rotation
 from sottovoce.wire.message import open_sealed

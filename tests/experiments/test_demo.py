@@ -13,7 +13,7 @@ from sottovoce.experiments.demo import (
     run_demo,
     variant_spec,
 )
-from sottovoce.experiments.intervals import mean_and_half_width
+from sottovoce.mean_intervals import mean_and_half_width
 from sottovoce.reporting.demo import write_report
 
 

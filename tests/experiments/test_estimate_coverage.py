@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.experiments import coverage, experiment
-from sottovoce.experiments.coverage import LAWS, Case, measured
-from sottovoce.experiments.studies import estimate_coverage
+from sottovoce.experiments import experiment
+from sottovoce.experiments.studies.estimate_coverage import coverage
+from sottovoce.experiments.studies.estimate_coverage import study as estimate_coverage
+from sottovoce.experiments.studies.estimate_coverage.coverage import LAWS, Case, measured
 
 BY_NAME = {law.name: law for law in LAWS}
 

@@ -15,7 +15,7 @@ from fake_training import fake_train
 
 import sottovoce.experiments
 from sottovoce.errors import ConfigError, OutputError, ParameterError, UnknownNameError
-from sottovoce.experiments import learning_study, publish, study
+from sottovoce.experiments import publish, study
 from sottovoce.experiments.catalogue import (
     Catalogue,
     catalogue_of,
@@ -23,10 +23,12 @@ from sottovoce.experiments.catalogue import (
     fast_grid,
     full_grid,
 )
-from sottovoce.experiments.experiment import Experiment, Findings, find
-from sottovoce.experiments.learning_rows import OF_HIDDEN, Comparison, summaries, verdict
+from sottovoce.experiments.experiment import Experiment, Findings
+from sottovoce.experiments.learning import study as learning_study
+from sottovoce.experiments.learning.rows import OF_HIDDEN, Comparison, summaries, verdict
+from sottovoce.experiments.learning.tuning import FIRST_TUNING_SEED, chosen, group_of
+from sottovoce.experiments.register import find
 from sottovoce.experiments.sweep import TrialResult, expand
-from sottovoce.experiments.tuning import FIRST_TUNING_SEED, chosen, group_of
 from sottovoce.reporting.figures import LineChart
 from sottovoce.reporting.scatter import ScatterChart
 

@@ -16,8 +16,9 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.cli.main import main
 from sottovoce.errors import OutputError, ParameterError, UnknownNameError
 from sottovoce.experiments import study
-from sottovoce.experiments.experiment import Findings, Settings, experiment, experiments, find
+from sottovoce.experiments.experiment import Findings, Settings, experiment
 from sottovoce.experiments.mean_estimation import exact_error, sampled_error
+from sottovoce.experiments.register import experiments, find
 from sottovoce.experiments.studies import (
     mvu_consistency,
     mvu_scalar,

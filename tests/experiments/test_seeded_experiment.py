@@ -5,9 +5,13 @@ from typing import Any
 
 import pytest
 
-from sottovoce.experiments import seeded_shuffles, seeded_training, seeded_vectors, study
-from sottovoce.experiments.experiment import Settings, find
-from sottovoce.experiments.studies import seeded
+from sottovoce.experiments import study
+from sottovoce.experiments.experiment import Settings
+from sottovoce.experiments.register import find
+from sottovoce.experiments.studies.seeded import shuffles as seeded_shuffles
+from sottovoce.experiments.studies.seeded import study as seeded
+from sottovoce.experiments.studies.seeded import training as seeded_training
+from sottovoce.experiments.studies.seeded import vectors as seeded_vectors
 
 
 def fake_train(spec: Any, *, on_round: Any = None) -> dict[str, Any]:

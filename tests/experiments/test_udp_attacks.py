@@ -12,19 +12,13 @@ from small_data import images, labels, save
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ParameterError
-from sottovoce.experiments import reconstruction_findings, study, target_models
-from sottovoce.experiments.experiment import Settings, find
+from sottovoce.experiments import study, target_models
+from sottovoce.experiments.experiment import Settings
 from sottovoce.experiments.kept_cells import KeptCells
-from sottovoce.experiments.reconstruction_scores import (
-    MEAN_IMAGE,
-    baselines,
-    difference,
-    gains,
-    interval,
-    scores,
-    summary,
-)
-from sottovoce.experiments.studies import udp_aia, udp_dra
+from sottovoce.experiments.register import find
+from sottovoce.experiments.studies import udp_aia
+from sottovoce.experiments.studies.udp_dra import findings as reconstruction_findings
+from sottovoce.experiments.studies.udp_dra import study as udp_dra
 from sottovoce.experiments.udp_mechanisms import (
     DELTA,
     EPSILONS,
@@ -36,6 +30,15 @@ from sottovoce.experiments.udp_mechanisms import (
     contenders,
 )
 from sottovoce.privacy import accounting
+from sottovoce.probing.reconstruction_scores import (
+    MEAN_IMAGE,
+    baselines,
+    difference,
+    gains,
+    interval,
+    scores,
+    summary,
+)
 
 TINY_DRA = udp_dra.Plan(
     epsilons=(8.0,),
@@ -105,7 +108,7 @@ def test_reconstruction_from_end_to_end_and_again_from_what_was_kept(
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("a finished cell was computed again")
 
-    monkeypatch.setattr("sottovoce.experiments.reconstruction_cells.invert", never)
+    monkeypatch.setattr("sottovoce.experiments.studies.udp_dra.cells.invert", never)
     monkeypatch.setattr("sottovoce.experiments.target_models._trained", never)
     again = udp_dra.udp_dra(settings)
     assert again.rows == first.rows
@@ -219,7 +222,7 @@ def test_kept_cells_are_found_by_key_and_version(tmp_path: Path) -> None:
 
 def test_the_register_is_read_without_torch() -> None:
     program = (
-        "import sys; from sottovoce.experiments.experiment import find; "
+        "import sys; from sottovoce.experiments.register import find; "
         "found = [find(name).data for name in ('udp-dra', 'udp-aia')]; "
         "print(found, 'torch' in sys.modules)"
     )

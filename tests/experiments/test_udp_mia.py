@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 
 from sottovoce.attacks.roc import Estimate
-from sottovoce.experiments import mia_grid, mia_trial
-from sottovoce.experiments.experiment import Row, find
-from sottovoce.experiments.mia_grid import (
+from sottovoce.experiments.experiment import Row
+from sottovoce.experiments.register import find
+from sottovoce.experiments.studies.udp_mia import grid as mia_grid
+from sottovoce.experiments.studies.udp_mia import trial as mia_trial
+from sottovoce.experiments.studies.udp_mia.grid import (
     FULL,
     OVERFITTED,
     PRINTED,
@@ -16,8 +18,8 @@ from sottovoce.experiments.mia_grid import (
     cells,
     spec_of,
 )
-from sottovoce.experiments.mia_trial import Measured
-from sottovoce.experiments.studies.udp_mia import MEASURES, udp_mia, verdict
+from sottovoce.experiments.studies.udp_mia.study import MEASURES, udp_mia, verdict
+from sottovoce.experiments.studies.udp_mia.trial import Measured
 from sottovoce.experiments.udp_mechanisms import GAUSSIAN, LAPLACE, NO_PRIVACY, ONE_BIT, STAIRCASE
 from sottovoce.learning.datasets import Dataset
 
@@ -79,7 +81,7 @@ def test_what_is_learned_by_heart_is_found_and_models_are_kept(
     def never(*_: object) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr("sottovoce.experiments.shadow_models.train_many", never)
+    monkeypatch.setattr("sottovoce.probing.shadow_models.train_many", never)
     assert udp_mia(settings).rows == findings.rows
 
 

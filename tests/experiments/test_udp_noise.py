@@ -10,8 +10,10 @@ from scipy.special import gammaln
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.experiments import study
-from sottovoce.experiments.experiment import Row, find
-from sottovoce.experiments.noise_variance import (
+from sottovoce.experiments.experiment import Row
+from sottovoce.experiments.register import find
+from sottovoce.experiments.studies.udp_noise import study as udp_noise
+from sottovoce.experiments.studies.udp_noise.noise_variance import (
     LAPLACE,
     STAIRCASE,
     WIDE_STAIRCASE,
@@ -20,7 +22,6 @@ from sottovoce.experiments.noise_variance import (
     one_shot_l1_ratio,
     renyi_l2_ratio,
 )
-from sottovoce.experiments.studies import udp_noise
 from sottovoce.noises.staircase import Staircase, nu_for_mean_absolute, nu_for_variance
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import GaussianNoise, LaplaceNoise, PrivacyEvent, Repeated, Sampled

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from sottovoce.adjacency import Adjacency
+from sottovoce.assembly.parts import assemble
 from sottovoce.config.loading import load
 from sottovoce.domains import clipped
 from sottovoce.errors import ParameterError, UnknownNameError
-from sottovoce.experiments.assembly import assemble
 from sottovoce.explorer.answer import answer, curve
 from sottovoce.explorer.question import Question, bits_parameter, offered
 from sottovoce.explorer.table import MOST_COLUMNS, table_of

@@ -16,6 +16,7 @@ from federation_faults import PATIENCE_SECONDS, eventually
 from federations import RunningFederation
 from specs import small_table
 
+from sottovoce.assembly.parts import Assembly
 from sottovoce.config.loading import parse, parse_text
 from sottovoce.config.spec import RunSpec
 from sottovoce.deployment.machines import processes
@@ -23,12 +24,11 @@ from sottovoce.deployment.machines.control import RunStatus
 from sottovoce.deployment.machines.link import CONNECTION, flower_home, running_link
 from sottovoce.deployment.machines.runs import Order, rounds_done, submit
 from sottovoce.domains import Vector
-from sottovoce.experiments.assembly import Assembly
-from sottovoce.experiments.books import Books, backend_here
-from sottovoce.experiments.run_folder import RunFolder
-from sottovoce.experiments.runner import run
 from sottovoce.rounds.broadcast import Start
-from sottovoce.simulation.backend import Backend, Collected, Mask
+from sottovoce.runs.books import Books, backend_here
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.runner import run
+from sottovoce.training.backend import Backend, Collected, Mask
 
 ASK_SECONDS = 5.0
 Absent = Mapping[int, frozenset[str]]

@@ -12,10 +12,10 @@ from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.post import Reply
 from sottovoce.deployment.site import Site
 from sottovoce.errors import SottovoceError
-from sottovoce.experiments.remote import _rounds_over
-from sottovoce.experiments.runner import run
-from sottovoce.experiments.site_training import compute
 from sottovoce.ledger.ledger import Ledger
+from sottovoce.runs.remote import _rounds_over
+from sottovoce.runs.runner import run
+from sottovoce.runs.site_training import compute
 
 MECHANISMS = ("gauss_hermite", "gaussian", "clamped_sign", "bitwise_rr", "stochastic_sign")
 

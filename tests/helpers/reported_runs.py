@@ -7,7 +7,7 @@ from typing import Any
 
 from specs import small_spec
 
-from sottovoce.experiments.runner import run
+from sottovoce.runs.runner import run
 
 PRIVACY = {"level": "sample", "clip_norm": 1.0, "epsilon": 4.0, "delta": 1e-5}
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from reported_runs import make_run, make_unfinished
 
-from sottovoce.experiments.run_report import report_of
 from sottovoce.privacy.accounting import ACCOUNTANTS
 from sottovoce.reporting import run_report
 from sottovoce.reporting.run_report import render, write_report
+from sottovoce.reviewing.report import report_of
 
 EVIL = "<script>alert('1')<!--"
 MEGABYTE = 1_000_000

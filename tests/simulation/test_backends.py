@@ -10,12 +10,12 @@ from specs import small_spec
 
 from sottovoce.domains import Box, L2Ball
 from sottovoce.errors import ConfigError, ParameterError
-from sottovoce.experiments.run_folder import RunFolder
-from sottovoce.experiments.runner import run
-from sottovoce.experiments.trial import trial
 from sottovoce.learning.rows import DenseRows
 from sottovoce.mechanisms.coordinate_laws import Coordinatewise
 from sottovoce.mechanisms.registry import registrations
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.runner import run
+from sottovoce.runs.trial import trial
 from sottovoce.simulation.draws import RowRotation, drawn_rows, drawn_total
 from sottovoce.transforms.rotation import Rotation
 

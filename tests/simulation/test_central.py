@@ -8,20 +8,20 @@ import pytest
 from specs import small_spec
 
 from sottovoce.algorithms.algorithm import Step
+from sottovoce.assembly.parts import Assembly, assemble
 from sottovoce.config.spec import RunSpec
 from sottovoce.domains import Vector
 from sottovoce.errors import ConfigError, ParameterError, PrivacyError
-from sottovoce.experiments.assembly import Assembly, assemble
-from sottovoce.experiments.books import simulation_of, tally_of
-from sottovoce.experiments.run_folder import RunFolder
-from sottovoce.experiments.runner import run
-from sottovoce.experiments.trial import trial
 from sottovoce.ledger.tally import Tally
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated, Sampled
 from sottovoce.randomness import SeededRandomness
-from sottovoce.simulation.engine import Simulation
+from sottovoce.runs.books import tally_of, training_of
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.runner import run
+from sottovoce.runs.trial import trial
 from sottovoce.simulation.stored import finite_rows
+from sottovoce.training.engine import Training
 
 CLIENT_LEVEL: dict[str, Any] = {
     "level": "client",
@@ -58,10 +58,10 @@ def a_spec(**changes: Any) -> RunSpec:
     return small_spec(**{**CENTRAL, **changes})
 
 
-def opened(spec: RunSpec) -> tuple[Assembly, Tally, Simulation]:
+def opened(spec: RunSpec) -> tuple[Assembly, Tally, Training]:
     assembly = assemble(spec)
     books = tally_of(assembly)
-    return assembly, books, simulation_of(assembly, books)
+    return assembly, books, training_of(assembly, books)
 
 
 def clipped_updates(assembly: Assembly, model: Vector) -> list[Vector]:

@@ -3,7 +3,7 @@ import pytest
 
 from sottovoce.errors import ParameterError
 from sottovoce.randomness import SeededRandomness
-from sottovoce.simulation.cohorts import (
+from sottovoce.training.cohorts import (
     Epochs,
     Everyone,
     FixedSize,

@@ -10,17 +10,17 @@ from specs import small_spec
 from sottovoce.algorithms.algorithm import Step
 from sottovoce.algorithms.fedavg import SampleClippedGradient
 from sottovoce.algorithms.scaffold import Scaffold
+from sottovoce.assembly.parts import assemble
 from sottovoce.config.spec import RunSpec
 from sottovoce.domains import Vector
 from sottovoce.errors import WireError
-from sottovoce.experiments.assembly import assemble
-from sottovoce.experiments.books import simulation_of, tally_of
-from sottovoce.experiments.run_folder import RunFolder
-from sottovoce.experiments.runner import run
 from sottovoce.rounds import broadcast
+from sottovoce.runs.books import tally_of, training_of
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.runner import run
 from sottovoce.simulation import stored
-from sottovoce.simulation.engine import Halted, Simulation
-from sottovoce.simulation.progress import Progress
+from sottovoce.training.engine import Halted, Training
+from sottovoce.training.progress import Progress
 from sottovoce.wire.broadcast import DOWNLINK_FORMATS, DownlinkFormat, pack, unpack
 from sottovoce.wire.message import HEADER_BYTES
 
@@ -154,7 +154,7 @@ def test_the_control_variate_that_scaffold_sends_down_is_rounded_too(
     np.testing.assert_allclose(control, mean, rtol=0, atol=1e-6)
 
 
-def without_noise(case: dict[str, Any], downlink: str) -> Simulation:
+def without_noise(case: dict[str, Any], downlink: str) -> Training:
     assembly = assemble(
         a_spec(
             {**case, "runtime": {"messages": "packed"}},
@@ -163,10 +163,10 @@ def without_noise(case: dict[str, Any], downlink: str) -> Simulation:
             mechanism={"kind": "no_privacy"},
         )
     )
-    return simulation_of(assembly, tally_of(assembly))
+    return training_of(assembly, tally_of(assembly))
 
 
-def stepped(simulation: Simulation, progress: Progress) -> Progress:
+def stepped(simulation: Training, progress: Progress) -> Progress:
     outcome = simulation.step(progress)
     assert not isinstance(outcome, Halted)
     return outcome[0]

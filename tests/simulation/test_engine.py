@@ -9,13 +9,14 @@ from numpy.typing import ArrayLike, NDArray
 from specs import small_spec
 
 from sottovoce.algorithms.fedavg import SampleClippedGradient
-from sottovoce.experiments.run_folder import RunFolder
-from sottovoce.experiments.runner import run
 from sottovoce.learning.clients import ClientData
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.randomness import Keystream
-from sottovoce.simulation import charged, stored
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.runner import run
+from sottovoce.simulation import stored
+from sottovoce.training import charged
 
 # One round at this noise costs about 2.2; two stay below 4, three do not.
 LOUD = {"kind": "gauss_hermite", "levels": 2, "noise_multiplier": 2.0}

@@ -11,9 +11,9 @@ import pytest
 from specs import small_spec
 
 from sottovoce.errors import OutputError, UnknownNameError
-from sottovoce.experiments.launch import launch
-from sottovoce.experiments.run_folder import RunFolder
-from sottovoce.experiments.tracked import tracked
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.launch import launch
+from sottovoce.runs.tracked import tracked
 from sottovoce.trackers.tracker import Row, TrackedRun, flat, round_figures
 from sottovoce.trackers.tracking import Tracking, tracking
 

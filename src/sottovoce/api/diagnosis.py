@@ -12,12 +12,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sottovoce import __version__, native, threads
+from sottovoce import native, threads
 from sottovoce.api import extras
 from sottovoce.api.self_test import Check, self_test
 from sottovoce.design import store
 from sottovoce.errors import DeploymentError, SottovoceError
 from sottovoce.learning import datasets
+from sottovoce.version import __version__
 
 _COMPILERS = ("cc", "gcc", "clang")
 _FLOWER_PROGRAMS = ("flower-superlink", "flower-supernode", "flower-superexec")

@@ -14,10 +14,10 @@ from sottovoce.api.shown import text_fields
 from sottovoce.api.table import Table
 from sottovoce.domains import Vector
 from sottovoce.errors import OutputError
-from sottovoce.experiments.run_folder import RunFolder
 from sottovoce.privacy.accounting import show_epsilon
 from sottovoce.reporting.figures import Line, LineChart
 from sottovoce.reporting.style import standalone
+from sottovoce.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     import torch

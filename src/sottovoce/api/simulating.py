@@ -62,7 +62,7 @@ def simulate(
         raise ParameterError("resume needs out, the folder of the run that is to go on")
     parts = _parts(model, data, spec)
     resolved = _resolved(spec, dict(overrides or {}), parts)
-    from sottovoce.experiments.launch import launch  # torch takes a while to load
+    from sottovoce.runs.launch import launch  # torch takes a while to load
 
     folder = Path(out).expanduser() if out is not None else Path(tempfile.mkdtemp(prefix="run-"))
     watch = _Watch(resolved.rounds, _is_watched() if progress is None else progress, on_round)

@@ -1,6 +1,6 @@
 """`sottovoce.app.client:app`, the ClientApp; a site's own worker answers with the same code."""
 
 from sottovoce.deployment.client import client_app
-from sottovoce.experiments.site_training import compute
+from sottovoce.runs.site_training import compute
 
 app = client_app(compute)

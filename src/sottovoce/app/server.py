@@ -18,7 +18,7 @@ from sottovoce.deployment.machines.federation import Federation
 from sottovoce.deployment.machines.link import traffic_of
 from sottovoce.deployment.server import RunConfig, server_app
 from sottovoce.errors import ConfigError
-from sottovoce.experiments.remote import run_on_grid
+from sottovoce.runs.remote import run_on_grid
 
 
 def serve(grid: Grid, config: RunConfig) -> None:

@@ -13,7 +13,7 @@ from sottovoce.deployment.node_site import SITE_VARIABLE, site_of
 from sottovoce.deployment.site import read_site
 from sottovoce.deployment.worker import serve
 from sottovoce.errors import SottovoceError
-from sottovoce.experiments.site_training import compute
+from sottovoce.runs.site_training import compute
 
 
 def main(runtime_address: str, site_file: Path) -> None:

@@ -43,9 +43,9 @@ def membership(
     use(data_dir)
     with progress_bars() as bars:
         from sottovoce.attacks.membership import ATTACKS
-        from sottovoce.experiments.attack_membership import Plan
-        from sottovoce.experiments.attack_membership import attack as attacked
-        from sottovoce.experiments.finished_run import open_run
+        from sottovoce.probing.finished_run import open_run
+        from sottovoce.probing.membership import Plan
+        from sottovoce.probing.membership import attack as attacked
 
         plan = Plan(
             shadows=shadows,

@@ -45,12 +45,12 @@ def reconstruction(
     with progress_bars() as bars:
         from sottovoce.attacks.inversion import Inversion
         from sottovoce.attacks.learned_reconstruction import LearnedReconstruction
-        from sottovoce.experiments.attack_reconstruction import (
+        from sottovoce.probing.finished_run import open_run
+        from sottovoce.probing.reconstruction import (
             Request,
             attack_reconstruction,
             has_pictures,
         )
-        from sottovoce.experiments.finished_run import open_run
 
         request = Request(
             method=method,
@@ -74,8 +74,8 @@ def reconstruction(
 
         outcome = attack_reconstruction(finished, request, on_step=on_step)
     if plot is not None:
-        from sottovoce.experiments.attack_reconstruction import picture_grid
         from sottovoce.files import write_atomic
+        from sottovoce.probing.reconstruction import picture_grid
         from sottovoce.reporting.style import standalone
 
         write_atomic(plot, standalone(picture_grid(outcome).svg()).encode(), mode=0o600)

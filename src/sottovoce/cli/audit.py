@@ -98,8 +98,8 @@ def run_(
     """Train a run once more with canaries; what is found is kept in its folder, as audit.json."""
     check_plot(plot)
     use(data_dir)
-    from sottovoce.experiments.audit_run import audit_run, method_of  # torch takes a while to load
-    from sottovoce.experiments.finished_run import open_run
+    from sottovoce.probing.audit import audit_run, method_of  # torch takes a while to load
+    from sottovoce.probing.finished_run import open_run
 
     chosen = method_of(method)
     finished = open_run(run)

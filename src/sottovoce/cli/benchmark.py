@@ -36,7 +36,7 @@ def privatise(
     as_json: Json = False,
 ) -> None:
     """Coordinates a second at a client: float32 update, clip, codes, packed payload."""
-    from sottovoce.experiments.benchmarks.privatise import measure
+    from sottovoce.benchmarking.privatise import measure
 
     _show(
         lambda: measure(
@@ -56,7 +56,7 @@ def aggregate(
     as_json: Json = False,
 ) -> None:
     """Clients a second at the server: packed payloads in, their mean out."""
-    from sottovoce.experiments.benchmarks.aggregate import measure
+    from sottovoce.benchmarking.aggregate import measure
 
     _show(
         lambda: measure(
@@ -79,7 +79,7 @@ def seeded(
     as_json: Json = False,
 ) -> None:
     """Updates in 16 bytes beside one bit a coordinate at equal zCDP: bytes, errors, times."""
-    from sottovoce.experiments.benchmarks.seeded import measure
+    from sottovoce.benchmarking.seeded import measure
 
     _show(
         lambda: measure(
@@ -107,7 +107,7 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Clients a second through whole rounds: gradient, clip, codes, packing, sum, new model."""
-    from sottovoce.experiments.benchmarks.simulate import measure
+    from sottovoce.benchmarking.simulate import measure
 
     _show(
         lambda: measure(
@@ -134,7 +134,7 @@ def design(
     as_json: Json = False,
 ) -> None:
     """MVU designs a second, solved and certified, beside scipy's generic solver."""
-    from sottovoce.experiments.benchmarks.design import measure
+    from sottovoce.benchmarking.design import measure
 
     _show(
         lambda: measure(
@@ -160,7 +160,7 @@ def account(
     as_json: Json = False,
 ) -> None:
     """Epsilons a second, nothing remembered, beside Google's dp-accounting if installed."""
-    from sottovoce.experiments.benchmarks.account import measure
+    from sottovoce.benchmarking.account import measure
 
     _show(
         lambda: measure(
@@ -176,7 +176,7 @@ def account(
 
 
 def _show(measure: Callable[[], dict[str, Any]], as_json: bool) -> None:
-    from sottovoce.experiments.benchmarks.measurement import WrongResult
+    from sottovoce.benchmarking.measurement import WrongResult
 
     try:
         found = measure()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sottovoce.config.spec import RunSpec
     from sottovoce.deployment.machines.control import Control, RunStatus
     from sottovoce.deployment.machines.federation import Federation
-    from sottovoce.experiments.run_folder import RunFolder
+    from sottovoce.runs.folder import RunFolder
     from sottovoce.trackers.tracking import Tracking
 
 _POLL_SECONDS = 1.0
@@ -38,8 +38,8 @@ def run(
     from sottovoce.deployment.machines.link import running_link
     from sottovoce.deployment.machines.runs import Order, submit
     from sottovoce.errors import OutputError
-    from sottovoce.experiments.run_folder import RunFolder
-    from sottovoce.experiments.tracked import tracked
+    from sottovoce.runs.folder import RunFolder
+    from sottovoce.runs.tracked import tracked
 
     federation, loaded = Federation.read(folder), load(spec, set_ or [])
     run_folder = RunFolder((out or federation.runs_folder / loaded.name).absolute())

@@ -29,7 +29,7 @@ Device = Annotated[
 @app.command("list")
 def list_(as_json: Json = False) -> None:
     """Every experiment, and which data set it needs."""
-    from sottovoce.experiments.experiment import experiments
+    from sottovoce.experiments.register import experiments
 
     rows = [
         {
@@ -71,7 +71,7 @@ def run(
     folder = OUT / name if out is None else out
     with progress_bars() as bars:
         from sottovoce.experiments import study
-        from sottovoce.experiments.experiment import find
+        from sottovoce.experiments.register import find
 
         found = find(name)
         use(data_dir)
@@ -127,7 +127,7 @@ def all_(
     as_json: Json = False,
 ) -> None:
     """Run every experiment, one after the other, and sum up; a failure stops none of the others."""
-    from sottovoce.experiments.experiment import experiments
+    from sottovoce.experiments.register import experiments
 
     training = {"jobs": jobs, "data_dir": data_dir, "device": device}
     rows = []
@@ -182,7 +182,7 @@ def publish(
 ) -> None:
     """Copy the table, the pictures and a short page of an experiment, to keep beside the code."""
     from sottovoce.experiments import publish as publishing
-    from sottovoce.experiments.experiment import find
+    from sottovoce.experiments.register import find
 
     find(name)
     page = publishing.publish(name, OUT / name if out is None else out, to)

@@ -22,8 +22,8 @@ Client = Annotated[str | None, typer.Option(help="Only this client.")]
 
 
 def _open(path: Path) -> "Ledger":
-    from sottovoce.experiments.run_folder import LEDGER_NAME
     from sottovoce.ledger.ledger import Ledger
+    from sottovoce.runs.folder import LEDGER_NAME
 
     return Ledger(path / LEDGER_NAME if path.is_dir() else path, must_exist=True)
 
@@ -39,7 +39,7 @@ def _clients(ledger: "Ledger", client: str | None) -> list[str]:
 
 def _run_delta(path: Path) -> float | None:
     """The delta that the run's spec states, for clients without a budget of their own."""
-    from sottovoce.experiments.run_folder import RunFolder
+    from sottovoce.runs.folder import RunFolder
 
     folder = RunFolder(path)
     return float(folder.header()["spec"]["privacy"]["delta"]) if folder.exists else None

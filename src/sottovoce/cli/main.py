@@ -8,7 +8,6 @@ import traceback
 import typer
 import typer.core
 
-from sottovoce import __version__
 from sottovoce.cli import (
     attack,
     audit,
@@ -31,6 +30,7 @@ from sottovoce.cli import (
     run,
     watch,
 )
+from sottovoce.version import __version__
 
 _INTERRUPTED = 130
 _FIRST_STEPS = f"""\

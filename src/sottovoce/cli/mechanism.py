@@ -137,8 +137,8 @@ def design(
             out.mkdir(parents=True, exist_ok=True)
         result["saved"] = str(store.save(found, out))
     if plot is not None:
-        from sottovoce.experiments.matrices import matrix_chart
         from sottovoce.files import write_atomic
+        from sottovoce.reporting.design_matrix import matrix_chart
         from sottovoce.reporting.style import standalone
 
         write_atomic(plot, standalone(matrix_chart(found).svg()).encode())

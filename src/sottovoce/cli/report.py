@@ -19,9 +19,9 @@ def report(
     """
     import jinja2 as jinja2  # its absence is told before anything is read
 
-    from sottovoce.experiments.run_report import report_of
     from sottovoce.files import check_writable
     from sottovoce.reporting.run_report import write_report
+    from sottovoce.reviewing.report import report_of
 
     check_writable(out)
     with progress_bars() as bars:

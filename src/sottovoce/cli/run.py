@@ -44,8 +44,8 @@ def run(
     use(data_dir)
     with progress_bars() as bars:
         fetch_missing(loaded.data.dataset, bars)
-        from sottovoce.experiments.launch import launch  # torch takes a while to load
-        from sottovoce.experiments.tracked import tracked
+        from sottovoce.runs.launch import launch  # torch takes a while to load
+        from sottovoce.runs.tracked import tracked
 
         with tracked(log or [], loaded, folder, warn=print_warning) as trackers:
 

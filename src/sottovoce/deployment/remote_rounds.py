@@ -20,8 +20,8 @@ from sottovoce.errors import DeploymentError, WireError
 from sottovoce.mechanisms import registry
 from sottovoce.rounds.broadcast import Start, sent
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
-from sottovoce.simulation.backend import Collected
-from sottovoce.simulation.charged import ChargedRounds, Served, Server
+from sottovoce.training.backend import Collected
+from sottovoce.training.charged import ChargedRounds, Served, Server
 from sottovoce.wire.broadcast import DownlinkFormat
 from sottovoce.wire.message import open_packed
 

@@ -12,9 +12,9 @@ from sottovoce import files, parameters
 from sottovoce.config.loading import parse, parse_text
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import OutputError
-from sottovoce.experiments.intervals import mean_and_half_width
-from sottovoce.experiments.run_folder import RunFolder
-from sottovoce.experiments.runner import run
+from sottovoce.mean_intervals import mean_and_half_width
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.runner import run
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "no privacy": {"kind": "no_privacy"},

@@ -1,21 +1,19 @@
-"""What an experiment is, and the register of experiments: one decorator, one file each.
+"""What an experiment is, and how one enters: one decorator, one file each.
 
     @experiment("foo", title="...", claim="...", seeds=10)
     def foo(settings: Settings) -> Findings: ...
 
-Drop the file into `experiments/studies/`; nothing else changes. Experiments that train models over
-a grid are TOML files in `experiments/catalog/` (see `catalogue.py`).
+Drop the file into `experiments/studies/`, or a folder whose `study` module enters; nothing else
+changes. Experiments that train models over a grid are TOML files in `experiments/catalog/` (see
+`catalogue.py`). `register` finds them all.
 """
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from sottovoce import parameters
-from sottovoce.errors import ParameterError, UnknownNameError
+from sottovoce.errors import ParameterError
 from sottovoce.reporting.experiment import Chart
 
 Cell = str | int | float | bool | None
@@ -133,7 +131,7 @@ class Experiment:
         return parameters.integer("seeds", number, low=2, high=MAX_SEEDS, remedy=remedy)
 
 
-_REGISTER: dict[str, Experiment] = {}
+ENTERED: dict[str, Experiment] = {}  # by name
 
 
 def experiment(
@@ -168,35 +166,12 @@ def experiment(
 
 def enter(found: Experiment) -> None:
     """Enter an experiment into the register."""
-    known = _REGISTER.get(found.name)
+    known = ENTERED.get(found.name)
     if known and _origin(known) != _origin(found):
         raise ParameterError(f"two experiments claim the name '{found.name}'; rename one")
-    _REGISTER[found.name] = found
+    ENTERED[found.name] = found
 
 
 def _origin(found: Experiment) -> str:
     """What made it; a module that is imported twice is no second origin."""
     return getattr(found.run, "__qualname__", repr(found.run))
-
-
-@cache
-def _discover() -> None:
-    from sottovoce.experiments import learning_study, studies
-
-    for module in pkgutil.iter_modules(studies.__path__):
-        importlib.import_module(f"{studies.__name__}.{module.name}")
-    learning_study.enter_catalogue()
-
-
-def experiments() -> tuple[Experiment, ...]:
-    """Every registered experiment, by name."""
-    _discover()
-    return tuple(_REGISTER[name] for name in sorted(_REGISTER))
-
-
-def find(name: str) -> Experiment:
-    """The experiment of that name."""
-    _discover()
-    if name not in _REGISTER:
-        raise UnknownNameError.among("experiment", name, _REGISTER)
-    return _REGISTER[name]

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sottovoce import __version__, files
+from sottovoce import files
 from sottovoce.errors import OutputError
+from sottovoce.version import __version__
 
 CELLS = "cells"
 

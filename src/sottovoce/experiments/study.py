@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce import __version__, files
+from sottovoce import files
 from sottovoce.errors import OutputError
 from sottovoce.experiments.experiment import Experiment, Findings, Row, Settings
 from sottovoce.reporting.experiment import render_page
 from sottovoce.reporting.style import standalone
+from sottovoce.version import __version__
 
 DATA, TABLE, PAGE, TRIALS_TABLE = "data.json", "data.csv", "index.html", "trials.csv"
 

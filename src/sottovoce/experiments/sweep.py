@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sottovoce import __version__, files, parameters
+from sottovoce import files, parameters
 from sottovoce.config.loading import override, parse
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError, OutputError
 from sottovoce.experiments.experiment import Cell, OnStep
 from sottovoce.experiments.workers import NEEDED, Attempt, Round, Train, attempts
+from sottovoce.version import __version__
 
 TRIALS, LOCK = "trials", "lock"
 RESULTS_VERSION = 1  # to be raised when the same spec gives other numbers

@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from sottovoce.adjacency import Adjacency
+from sottovoce.assembly.calibrations import Charge, Target, calibrated
+from sottovoce.assembly.data import load_data, task_of
+from sottovoce.assembly.parts import assemble
 from sottovoce.channels.channel import Direct
 from sottovoce.config.loading import override, parse
 from sottovoce.config.spec import RunSpec
 from sottovoce.domains import Domain, Vector
-from sottovoce.experiments.assembly import assemble
-from sottovoce.experiments.books import simulation_of, tally_of
-from sottovoce.experiments.calibrations import Charge, Target, calibrated
-from sottovoce.experiments.data import load_data, task_of
 from sottovoce.experiments.udp_mechanisms import DELTA, MECHANISMS, NO_PRIVACY, Contender
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.task import Task
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.randomness import SeededRandomness
-from sottovoce.simulation.engine import Halted
+from sottovoce.runs.books import tally_of, training_of
+from sottovoce.training.engine import Halted
 
 _TUNING_SEED, _VALIDATION_FRACTION = 101, 0.1
 
@@ -109,10 +109,10 @@ def _spec(base: Mapping[str, Any], contender: Contender, rate: float, *, seed: i
 
 def _trained(spec: RunSpec) -> tuple[Task, Vector]:
     assembly = assemble(spec)
-    simulation = simulation_of(assembly, tally_of(assembly))
-    progress = simulation.start()
+    training = training_of(assembly, tally_of(assembly))
+    progress = training.start()
     while progress.rounds_done < spec.rounds:
-        outcome = simulation.step(progress)
+        outcome = training.step(progress)
         assert not isinstance(outcome, Halted), "noise is calibrated to all rounds"
         progress, _ = outcome
     return assembly.task, progress.model

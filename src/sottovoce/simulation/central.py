@@ -13,9 +13,9 @@ import torch
 from sottovoce.algorithms.algorithm import Combined
 from sottovoce.channels.central import Central, noise_of_sum
 from sottovoce.rounds.broadcast import Start
-from sottovoce.simulation.backend import Collected
 from sottovoce.simulation.counted import CountedClients, Gathering, Portion
 from sottovoce.simulation.draws import added_noise, generator_of_round
+from sottovoce.training.backend import Collected
 from sottovoce.wire.message import HEADER_BYTES
 
 

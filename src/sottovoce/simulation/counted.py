@@ -25,7 +25,7 @@ from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.randomness import SeededRandomness
 from sottovoce.rounds.broadcast import Start
 from sottovoce.rounds.plan import ClientPlan
-from sottovoce.simulation.backend import COORDINATES_TOGETHER, Collected, Mask
+from sottovoce.training.backend import COORDINATES_TOGETHER, Collected, Mask
 from sottovoce.transforms.rotation import Rotation
 from sottovoce.wire.message import HEADER_BYTES
 

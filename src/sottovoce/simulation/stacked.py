@@ -1,7 +1,7 @@
 """Many runs of one recipe side by side, each with its own records, partition and randomness.
 
 For whoever needs a hundred models of one kind, such as shadow models. A run here is the run that
-`Simulation` would make with messages drawn (`drawn`): it takes the same samples of records and the
+`Training` would make with messages drawn (`drawn`): it takes the same samples of records and the
 same noise from the same seed, whichever runs stand beside it; what differs is float rounding.
 
 Stacked can be what has one clipped gradient a client and a plain mean: FedAvg at sample level. All
@@ -27,8 +27,8 @@ from sottovoce.mechanisms.coordinate_laws import CoordinateLaw, Coordinatewise
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.randomness import SeededRandomness
 from sottovoce.rounds.plan import ClientPlan
-from sottovoce.simulation.backend import COORDINATES_TOGETHER
 from sottovoce.simulation.draws import RowRotation, generator_of_round, turned_total
+from sottovoce.training.backend import COORDINATES_TOGETHER
 from sottovoce.transforms.rotation import Rotation
 
 Rows = NDArray[np.int64]

@@ -13,8 +13,8 @@ from sottovoce.learning.task import Task
 from sottovoce.rounds.broadcast import Start
 from sottovoce.rounds.client import Refused, Request, privatise
 from sottovoce.rounds.plan import RoundPlan
-from sottovoce.simulation.backend import COORDINATES_TOGETHER
-from sottovoce.simulation.charged import ChargedRounds, Served, Server
+from sottovoce.training.backend import COORDINATES_TOGETHER
+from sottovoce.training.charged import ChargedRounds, Served, Server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

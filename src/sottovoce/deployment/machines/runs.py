@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sottovoce import __version__, files
+from sottovoce import files
 from sottovoce.deployment.machines import processes
 from sottovoce.deployment.machines.control import RunStatus
 from sottovoce.deployment.machines.federation import FILE_NAME, Federation
 from sottovoce.deployment.machines.link import CONNECTION, flower_home
 from sottovoce.errors import DeploymentError
+from sottovoce.version import __version__
 
 _SUBMIT_SECONDS = 120.0
 # Installed modules: nobody runs code that comes with a run.

@@ -3,7 +3,7 @@
 from sottovoce.design import store
 from sottovoce.design.store import DesignSpec
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment
-from sottovoce.experiments.matrices import matrix_panel
+from sottovoce.reporting.design_matrix import matrix_panel
 from sottovoce.reporting.figures import Line, LineChart
 from sottovoce.reporting.heatmap import HeatMap
 

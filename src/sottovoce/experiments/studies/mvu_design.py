@@ -5,7 +5,7 @@ import numpy as np
 from sottovoce.design import store
 from sottovoce.design.store import Design, DesignSpec
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment
-from sottovoce.experiments.matrices import matrix_panel
+from sottovoce.reporting.design_matrix import matrix_panel
 from sottovoce.reporting.heatmap import HeatMap
 
 BITS = 3

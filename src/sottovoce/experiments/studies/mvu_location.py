@@ -9,8 +9,8 @@ from sottovoce.analytics import location
 from sottovoce.analytics.location import SquareMap
 from sottovoce.domains import Vector
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment
-from sottovoce.experiments.intervals import mean_and_half_width
 from sottovoce.kernels.table import sample_table
+from sottovoce.mean_intervals import mean_and_half_width
 from sottovoce.mechanisms.metric_mvu import MetricMvu
 from sottovoce.randomness import SeededRandomness
 from sottovoce.reporting.figures import Line, LineChart

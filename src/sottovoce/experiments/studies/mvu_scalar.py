@@ -8,7 +8,7 @@ import numpy as np
 
 from sottovoce.domains import Box, Vector
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment
-from sottovoce.experiments.intervals import mean_and_half_width
+from sottovoce.mean_intervals import mean_and_half_width
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import JointLaw, Mechanism, bits_per_coordinate
 from sottovoce.randomness import SeededRandomness

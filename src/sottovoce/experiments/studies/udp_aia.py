@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment
-from sottovoce.experiments.intervals import mean_and_half_width
 from sottovoce.experiments.kept_cells import KeptCells
 from sottovoce.experiments.udp_mechanisms import (
     EPSILONS,
@@ -18,6 +17,7 @@ from sottovoce.experiments.udp_mechanisms import (
     contenders,
     in_words,
 )
+from sottovoce.mean_intervals import mean_and_half_width
 from sottovoce.reporting.scatter import ScatterChart, Series
 
 _VERSION = 1
@@ -122,7 +122,7 @@ Cell = dict[str, Any]
 )
 def udp_aia(settings: Settings) -> Findings:
     """The same attack on models of every mechanism, and on what needs no trained model."""
-    from sottovoce.experiments.learning_study import data_in
+    from sottovoce.experiments.learning.study import data_in
 
     plan = Plan.of(settings)
     with data_in(settings.data_dir):
@@ -140,8 +140,8 @@ def udp_aia(settings: Settings) -> Findings:
 def _cells(plan: Plan, settings: Settings, kept: KeptCells) -> Iterator[Cell]:
     """Every contender with every seed; a seed draws the split, the model and the noise."""
     from sottovoce.attacks.attributes import AttributeClassifier
-    from sottovoce.experiments.attribute_scores import attribute_scores, baseline_guesses
     from sottovoce.experiments.target_models import target_model
+    from sottovoce.probing.attribute_scores import attribute_scores, baseline_guesses
 
     base, everyone = base_spec(plan, settings), contenders(plan.epsilons)
     effort = {"rounds": plan.rounds, "rates": list(plan.rates), "epochs": plan.epochs}

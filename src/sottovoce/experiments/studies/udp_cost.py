@@ -7,11 +7,11 @@ from typing import Any
 
 from sottovoce.config.loading import parse
 from sottovoce.experiments.experiment import Experiment, Figure, Findings, Row, Settings, enter
-from sottovoce.experiments.intervals import mean_and_half_width
-from sottovoce.experiments.learning_study import data_in, default_train
+from sottovoce.experiments.learning.study import data_in, default_train
 from sottovoce.experiments.mean_estimation import number
 from sottovoce.experiments.sweep import Choice, Trial, TrialResult, expand, label, run_trials
 from sottovoce.experiments.workers import Train
+from sottovoce.mean_intervals import mean_and_half_width
 from sottovoce.reporting.figures import Line, LineChart
 
 NAME = "udp-cost"
@@ -77,7 +77,7 @@ def grid(settings: Settings) -> list[Trial]:
 
 def calibration_seconds(trial: Trial) -> float:
     """How long finding the noise takes: assembling a run, less assembling it with noise given."""
-    from sottovoce.experiments.assembly import assemble
+    from sottovoce.assembly.parts import assemble
 
     begun = time.perf_counter()
     resolved = assemble(trial.spec).spec

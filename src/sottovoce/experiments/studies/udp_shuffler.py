@@ -9,12 +9,18 @@ from typing import Any
 from sottovoce.config.loading import override, parse
 from sottovoce.experiments.catalogue import RATE, SEED
 from sottovoce.experiments.experiment import Experiment, Figure, Findings, Row, Settings, enter
-from sottovoce.experiments.intervals import mean_and_half_width
-from sottovoce.experiments.learning_study import data_in, default_train
+from sottovoce.experiments.learning.study import data_in, default_train
+from sottovoce.experiments.learning.tuning import (
+    FIRST_TUNING_SEED,
+    Group,
+    TunedRate,
+    chosen,
+    group_of,
+)
 from sottovoce.experiments.mean_estimation import number
 from sottovoce.experiments.sweep import Choice, Trial, TrialResult, expand, label, run_trials
-from sottovoce.experiments.tuning import FIRST_TUNING_SEED, Group, TunedRate, chosen, group_of
 from sottovoce.experiments.workers import Train
+from sottovoce.mean_intervals import mean_and_half_width
 from sottovoce.mechanisms import registry
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated
@@ -86,7 +92,7 @@ def cells(settings: Settings) -> Iterator[Cell]:
 
 def cell(name: str, channel: str, clients: int, epsilon: float, device: str | None) -> Cell:
     """Noise calibrated to `epsilon` over all rounds, as it is seen through the channel."""
-    from sottovoce.experiments.assembly import assemble
+    from sottovoce.assembly.parts import assemble
     from sottovoce.rounds.plan import charged_event
 
     table = copy.deepcopy(BASE)

@@ -1,0 +1,1 @@
+"""Experiments that train models over a grid."""

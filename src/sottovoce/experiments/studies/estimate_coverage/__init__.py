@@ -1,0 +1,1 @@
+"""How often intervals of estimates hold."""

@@ -1,0 +1,1 @@
+"""Sixteen-byte updates beside the others."""

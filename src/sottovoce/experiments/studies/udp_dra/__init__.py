@@ -1,0 +1,1 @@
+"""Data reconstruction against UDP-FL."""

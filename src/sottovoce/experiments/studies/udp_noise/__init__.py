@@ -1,0 +1,1 @@
+"""Noises of UDP-FL at one budget."""

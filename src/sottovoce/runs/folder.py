@@ -1,0 +1,197 @@
+"""The folder of a run: resolved spec and its hash, metrics, checkpoints, ledger, result.
+
+run.json         resolved spec, its hash, version, randomness, what is guaranteed
+metrics.jsonl    one line a round
+checkpoint.npz   model and algorithm state after the last checkpoint
+ledger.sqlite    every charge
+data.digest      tells whether data are those of the run
+result.json      the last line of the story, once the run is finished
+audit.json, attack-*.json   what audits and attacks of the run have found
+"""
+
+import contextlib
+import io
+import json
+import os
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sottovoce import files
+from sottovoce.errors import OutputError
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.training.progress import Progress
+
+LEDGER_NAME, DIGEST_NAME = "ledger.sqlite", "data.digest"
+AUDIT_NAME = "audit.json"
+MEMBERSHIP_NAME = "attack-membership.json"
+RECONSTRUCTION_NAME = "attack-reconstruction.json"
+ATTRIBUTES_NAME = "attack-attributes.json"
+
+
+class RunFolder:
+    """Reads and writes one run. Whole files are replaced atomically; metrics are appended."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def exists(self) -> bool:
+        return (self.path / "run.json").is_file()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a round may have been run: the ledger is made before these are."""
+        return any((self.path / name).exists() for name in ("metrics.jsonl", "checkpoint.npz"))
+
+    def create(self, header: dict[str, Any]) -> None:
+        """A new run; a folder that holds anything is left alone."""
+        if self.path.exists() and not self.path.is_dir():
+            raise OutputError(f"cannot create {self.path}: it is a file; choose another --out")
+        if self.exists:
+            raise OutputError(
+                f"{self.path} is not empty, it holds a run; continue with --resume or choose "
+                "another --out"
+            )
+        with files.explained("create", self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            if any(self.path.iterdir()):
+                raise OutputError(f"{self.path} is not empty; choose another --out")
+        files.write_json(self.path / "run.json", header)
+
+    def header(self) -> dict[str, Any]:
+        if not self.exists:
+            raise OutputError(f"{self.path} is not a run folder: it has no run.json")
+        header = files.read_json(self.path / "run.json")
+        if not isinstance(header, dict) or not {"spec", "spec_hash", "layout"} <= set(header):
+            raise OutputError(f"{self.path / 'run.json'} is damaged: keys are missing; restore it")
+        return header
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from running in this folder; a killed one leaves no lock behind."""
+        with files.locked(self.path / "run.json"):
+            yield
+
+    @property
+    def has_ledger(self) -> bool:
+        return (self.path / LEDGER_NAME).is_file()
+
+    def ledger(self, *, must_exist: bool = False) -> Ledger:
+        return Ledger(self.path / LEDGER_NAME, must_exist=must_exist)
+
+    # -- metrics ---------------------------------------------------------------------------
+
+    def append_metrics(self, row: dict[str, Any]) -> None:
+        path = self.path / "metrics.jsonl"
+        with files.explained("write", path), path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, sort_keys=True) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All whole rows; a line cut off by a crash is left out."""
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return []
+        rows = []
+        with files.explained("read", path):
+            lines = path.read_bytes().splitlines()
+        for line in lines:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                break
+            if not isinstance(row, dict) or "round" not in row:
+                break
+            rows.append(row)
+        return rows
+
+    def keep_metrics_up_to(self, last_round: int) -> None:
+        """Forget rounds after the checkpoint: they will be run again, bit for bit."""
+        rows = [row for row in self.metrics() if row["round"] <= last_round]
+        text = "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows)
+        files.write_atomic(self.path / "metrics.jsonl", text.encode())
+
+    # -- checkpoints -----------------------------------------------------------------------
+
+    def save_checkpoint(self, progress: Progress, num_charges: int) -> None:
+        """Keep the model, and how long the ledger was: it can only grow."""
+        with files.explained("write", self.path / "metrics.jsonl"):
+            handle = os.open(self.path / "metrics.jsonl", os.O_RDWR | os.O_CREAT, 0o644)
+            os.fsync(handle)
+            os.close(handle)
+        arrays: dict[str, Any] = {
+            "rounds_done": np.int64(progress.rounds_done),
+            "num_charges": np.int64(num_charges),
+            "model": progress.model,
+            **{f"state_{name}": array for name, array in progress.algorithm_state.items()},
+        }
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)
+        # The owner's alone: an algorithm's state may hold what clients keep to themselves.
+        files.write_atomic(self.path / "checkpoint.npz", buffer.getvalue(), mode=0o600)
+
+    def charges_at_checkpoint(self) -> int:
+        """The length of the ledger at the last checkpoint; 0 without one."""
+        stored = self._read_checkpoint()
+        return int(stored["num_charges"]) if stored else 0
+
+    def load_checkpoint(self) -> Progress | None:
+        """Where the last checkpoint left the run, if there is one."""
+        stored = self._read_checkpoint()
+        if stored is None:
+            return None
+        return Progress(
+            rounds_done=int(stored["rounds_done"]),
+            model=stored["model"],
+            algorithm_state={
+                name.removeprefix("state_"): array
+                for name, array in stored.items()
+                if name.startswith("state_")
+            },
+        )
+
+    def _read_checkpoint(self) -> dict[str, Any] | None:
+        path = self.path / "checkpoint.npz"
+        if not path.exists():
+            return None
+        try:
+            # Read first: numpy leaves a file open that turns out to be damaged.
+            with files.explained("read", path):
+                content = io.BytesIO(path.read_bytes())
+            with np.load(content, allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+        except (ValueError, EOFError, zipfile.BadZipFile):
+            arrays = {}
+        if not {"rounds_done", "num_charges", "model"} <= set(arrays):
+            raise OutputError(
+                f"{path} is damaged; restore it (a new run on the same data spends a budget again)"
+            )
+        return arrays
+
+    # -- data ------------------------------------------------------------------------------
+
+    def save_data_digest(self, digest: str) -> None:
+        """The owner's alone: whoever guesses all records could check the guess with it."""
+        files.write_atomic(self.path / DIGEST_NAME, f"{digest}\n".encode(), mode=0o600)
+
+    def data_digest(self) -> str | None:
+        """None for runs of earlier versions, and of records that are elsewhere."""
+        path = self.path / DIGEST_NAME
+        if not path.is_file():
+            return None
+        with files.explained("read", path):
+            return path.read_text(encoding="utf-8", errors="replace").strip()
+
+    # -- result ----------------------------------------------------------------------------
+
+    def save_result(self, result: dict[str, Any]) -> None:
+        files.write_json(
+            self.path / "result.json", result, sort_keys=False
+        )  # in the order of telling
+
+    def result(self) -> dict[str, Any] | None:
+        path = self.path / "result.json"
+        return files.read_json(path) if path.is_file() else None

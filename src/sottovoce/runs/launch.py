@@ -1,0 +1,28 @@
+"""Run a spec wherever its `runtime.backend` says."""
+
+from pathlib import Path
+from typing import Any, assert_never
+
+from sottovoce.config.spec import RunSpec
+from sottovoce.errors import ConfigError
+from sottovoce.runs.runner import OnRound, run
+
+
+def launch(
+    spec: RunSpec, folder: Path, *, resume: bool = False, on_round: OnRound | None = None
+) -> dict[str, Any]:
+    """Run `spec` to its end in `folder`, on this machine."""
+    match spec.runtime.backend:
+        case "fast":
+            return run(spec, folder, resume=resume, on_round=on_round)
+        case "flower-sim":
+            from sottovoce.runs.remote import run_in_flower_simulation  # an extra
+
+            return run_in_flower_simulation(spec, folder, resume=resume, on_round=on_round)
+        case "flower":
+            raise ConfigError(
+                "runtime.backend = 'flower' runs on a federation: give its folder with "
+                "--federation, or set runtime.backend to 'fast' or 'flower-sim'"
+            )
+        case _:
+            assert_never(spec.runtime.backend)

@@ -1,0 +1,320 @@
+"""What a run came to: its header, a row for each round, its result, and what to beware of."""
+
+import dataclasses
+import math
+import statistics
+from typing import Any, assert_never
+
+from sottovoce.adjacency import Adjacency, Unit
+from sottovoce.algorithms.nbafl import NbAfl
+from sottovoce.assembly import central, nbafl
+from sottovoce.assembly.parts import Assembly
+from sottovoce.channels.channel import Central, Direct, SecretOrder, SecureSum, Shuffler
+from sottovoce.errors import ConfigError
+from sottovoce.files import finite_or_none
+from sottovoce.harmonizer.sampling import ASSUMPTIONS
+from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
+from sottovoce.privacy import events
+from sottovoce.privacy.accounting import privacy_spent, show_epsilon
+from sottovoce.privacy.events import NonPrivate, multiset, unhidden
+from sottovoce.rounds.plan import records_hidden_by
+from sottovoce.runs import aggregates
+from sottovoce.runs.books import Books
+from sottovoce.runs.client_table import client_table, group_table
+from sottovoce.training.cohorts import most_participations
+from sottovoce.training.engine import RoundRecord, Training
+from sottovoce.training.progress import Progress
+from sottovoce.version import __version__
+
+Metrics = dict[str, Any]
+
+_HUGE_LOSS = 100.0  # nats; a guess among c classes has log c
+
+
+def header(assembly: Assembly) -> dict[str, Any]:
+    spec = assembly.spec
+    return {
+        "sottovoce": __version__,
+        "spec": spec.plain(),
+        "spec_hash": spec.hash,
+        "run": assembly.run,
+        "randomness": spec.randomness,
+        **_grade_and_bits(assembly),
+        "objective": assembly.task.objective,
+        "layout": [[name, shape] for name, shape in assembly.task.layout.items()],
+        "clients": [
+            {
+                "client": part.client,
+                "weight": part.weight,
+                "noise_stddev": getattr(part.mechanism, "noise_stddev", None),
+            }
+            for part in assembly.parts
+        ],
+        "guarantee": guarantee(assembly),
+    }
+
+
+def _grade_and_bits(assembly: Assembly) -> dict[str, Any]:
+    """The weakest grade of all mechanisms, and bits of a coordinate, on average over clients."""
+    mechanisms = [part.mechanism for part in assembly.parts]
+    bits_of = {id(one): bits_per_coordinate(one) for one in _distinct(assembly)}
+    bits = [bits_of[id(mechanism)] for mechanism in mechanisms]
+    return {
+        "sampling_grade": _grade(assembly),
+        "bits_per_coordinate": bits[0] if len(set(bits)) == 1 else statistics.fmean(bits),
+    }
+
+
+def _distinct(assembly: Assembly) -> list[Mechanism]:
+    """Each mechanism once: thousands of clients share few."""
+    return list({id(part.mechanism): part.mechanism for part in assembly.parts}.values())
+
+
+def _grade(assembly: Assembly) -> str:
+    sampling = assembly.parts[0].mechanism.sampling
+    if sampling == "none":
+        return sampling
+    return "float" if _is_drawn(assembly) or _any_float(assembly) else sampling
+
+
+def _is_drawn(assembly: Assembly) -> bool:
+    """Whether torch draws values in place of messages."""
+    return assembly.spec.runtime.messages == "none"
+
+
+def _any_float(assembly: Assembly) -> bool:
+    return any(mechanism.sampling == "float" for mechanism in _distinct(assembly))
+
+
+def guarantee(assembly: Assembly) -> str:
+    """What is protected, in a sentence; and what the sentence does not cover."""
+    spec, mechanism = assembly.spec, assembly.parts[0].mechanism
+    if isinstance(mechanism.privacy(spec.privacy.adjacency), NonPrivate):
+        return "none: values are sent as they are"
+    sample = assembly.algorithm.unit is Unit.SAMPLE
+    unit = "one training sample" if sample else "one client's whole update"
+    match spec.privacy.adjacency:
+        case Adjacency.ZERO_OUT:
+            change = f"whether {unit} contributed or a zero stood in its place"
+        case Adjacency.REPLACE_ONE:
+            change = f"{unit}, even against any other in its place"
+        case _:
+            assert_never(spec.privacy.adjacency)
+    public = "; the number of samples of each client is public" if sample else ""
+    if isinstance(assembly.algorithm, NbAfl):
+        public = "; the size of the smallest data set is public"  # the noise is made from it
+    if assembly.algorithm.record_sampling_rate < 1.0:
+        public += f"; it assumes that {ASSUMPTIONS[records_hidden_by(assembly.channel)]}"
+    for name in events.assumptions(mechanism.privacy(spec.privacy.adjacency)):
+        public += f"; it assumes that {events.ASSUMPTIONS[name]}"
+    reasons = [
+        *(["seeded randomness"] if spec.randomness == "seeded" else []),
+        *(["values drawn in float32"] if _is_drawn(assembly) else []),
+        *(["float noise"] if _any_float(assembly) and not _is_drawn(assembly) else []),
+    ]
+    grade = f" (simulation only: {' and '.join(reasons)})" if reasons else ""
+    match assembly.channel:
+        case Direct():
+            what = "local privacy: the messages hide"
+        case SecureSum():
+            what = f"privacy of sums ({assembly.channel.describe()}): the sums hide"
+        case Shuffler():
+            what = (
+                f"privacy of shuffled messages ({assembly.channel.describe()}): together they hide"
+            )
+        case SecretOrder():
+            what = (
+                f"privacy of messages in a secret order ({assembly.channel.describe()}): together "
+                "they hide"
+            )
+        case Central():
+            what = f"central privacy ({assembly.channel.describe()}): the noisy sums hide"
+        case _:
+            assert_never(assembly.channel)
+    own = ", each client within its own budget" if len(assembly.groups) > 1 else ""
+    return f"{spec.privacy.level}-level {what} {change}{own}{public}{grade}"
+
+
+def _both_epsilons(assembly: Assembly, books: Books, charged: float) -> dict[str, float | None]:
+    """What a client's messages would give away if they were seen, and what is seen of them does."""
+    if isinstance(assembly.channel, Direct):
+        return {"local_epsilon": finite_or_none(charged), "central_epsilon": None}
+    if isinstance(assembly.channel, Central):  # messages have no noise of their own
+        return {"local_epsilon": None, "central_epsilon": finite_or_none(charged)}
+    # Clients mostly share a history: each distinct one is accounted once.
+    histories = {tuple(books.history(part.client)) for part in assembly.parts} - {()}
+    delta = assembly.spec.privacy.delta
+    totals = [privacy_spent(unhidden(multiset(history)), delta).epsilon for history in histories]
+    return {
+        "local_epsilon": finite_or_none(max(totals, default=0.0)),
+        "central_epsilon": finite_or_none(charged),
+    }
+
+
+def _published(assembly: Assembly, books: Books) -> dict[str, float]:
+    """The epsilon of a published analysis that is no bound, for the algorithm that has one."""
+    if not isinstance(assembly.algorithm, NbAfl):
+        return {}
+    most = max(books.rounds_charged(assembly.run).values(), default=0)
+    return {
+        "published_epsilon": nbafl.published_epsilon(assembly.spec, assembly.clients, most),
+        "downlink_stddev": assembly.algorithm.downlink_stddev,
+    }
+
+
+def _idle_shuffler(
+    channel: Shuffler | SecretOrder, local_epsilon: float | None, central_epsilon: float | None
+) -> list[str]:
+    """A warning where the shuffle saves less than a hundredth of epsilon."""
+    local, central = local_epsilon or 0.0, central_epsilon or 0.0
+    if not local or central < 0.99 * local:
+        return []
+    return [
+        f"shuffling {channel.minimum_clients} clients buys nothing: epsilon "
+        f"{show_epsilon(central, 3)} against {show_epsilon(local, 3)} if every message were seen "
+        "with its sender; it takes more clients, or a smaller epsilon for each message (a vector "
+        "of many coordinates has a large one)"
+    ]
+
+
+def _warnings(
+    assembly: Assembly,
+    rows: list[Metrics],
+    epsilons: dict[str, float | None],
+    halted: str | None,
+) -> list[str]:
+    """What a person should know before believing the result."""
+    found = []
+    remedy = "leave the noise to calibration, or ask for fewer rounds"
+    if halted:
+        found.append(
+            f"halted after {len(rows)} of {assembly.spec.rounds} rounds: {halted}; {remedy}"
+        )
+    short = next((row for row in rows if row["clients_out_of_budget"]), None)
+    if short:
+        drawn = short["clients_out_of_budget"] + short["clients_asked"]
+        found.append(
+            f"{short['clients_out_of_budget']} of {drawn} clients were out of budget in round "
+            f"{short['round']} of {assembly.spec.rounds}; {remedy}"
+        )
+    idle = sum(not row["clients_asked"] for row in rows)
+    if idle:
+        found.append(
+            f"in {idle} of {len(rows)} rounds the sample had too few clients: nobody was asked or "
+            "charged, and the model stayed as it was"
+        )
+    if isinstance(assembly.channel, SecureSum):
+        found.append(
+            "the secure sum is simulated: bytes are those of the bare codes, and a real protocol "
+            "sends more (a sum of n bits alone takes log2(n + 1) bits a coordinate)"
+        )
+    if isinstance(assembly.channel, Shuffler | SecretOrder):
+        found += _idle_shuffler(assembly.channel, **epsilons)
+    if isinstance(assembly.channel, Central):
+        found.append(central.WARNING)
+    if isinstance(assembly.algorithm, NbAfl):
+        found.append(nbafl.WARNING)
+    found += aggregates.warnings(assembly)
+    loss = rows[-1]["loss"] if rows else None
+    if assembly.task.objective == "classification" and loss is not None and loss > _HUGE_LOSS:
+        found.append(
+            f"the test loss is {loss:.3g}, and mere guessing has a few: the model grew far too "
+            "large; lower the learning rate"
+        )
+    sample = assembly.algorithm.unit is Unit.SAMPLE
+    protected = sum(assembly.clients.sizes) if sample else len(assembly.clients)
+    if assembly.spec.privacy.delta > 1.0 / protected:
+        found.append(
+            f"delta {assembly.spec.privacy.delta:g} is above one over the {protected} protected "
+            f"{assembly.algorithm.unit}s; choose it well below"
+        )
+    return found
+
+
+def metrics_row(
+    assembly: Assembly,
+    books: Books,
+    progress: Progress,
+    record: RoundRecord,
+    *,
+    evaluated: bool = True,
+) -> Metrics:
+    """What a round did; its accuracy is None where the model was not `evaluated`."""
+    evaluation = assembly.task.evaluate(progress.model) if evaluated else None
+    if evaluation is not None and not math.isfinite(evaluation.loss):
+        raise ConfigError(
+            f"the model diverged in round {record.round} (test loss {evaluation.loss}); "
+            "lower algorithm.server_learning_rate"
+        )
+    # A resumed run finds charges of rounds that it is about to repeat: they are not yet spent here.
+    spent = books.largest_spent(assembly.spec.privacy.delta, through=(assembly.run, record.round))
+    return {
+        **dataclasses.asdict(record),
+        "accuracy": evaluation.accuracy if evaluation else None,
+        "loss": evaluation.loss if evaluation else None,
+        "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
+        "bounds": {name: finite_or_none(bound) for name, bound in spent.bounds} if spent else {},
+        **(aggregates.tested(assembly, progress) if evaluated else {}),
+    }
+
+
+def result_of(
+    assembly: Assembly,
+    training: Training,
+    books: Books,
+    rows: list[Metrics],
+    progress: Progress,
+    halted: str | None,
+) -> dict[str, Any]:
+    """The last line of the story: accuracy, what was spent, what was sent, and warnings."""
+    spec = assembly.spec
+    spent = books.largest_spent(spec.privacy.delta)
+    asked = sum(row["clients_asked"] for row in rows)
+    received = sum(row["clients_received"] for row in rows)
+    evaluation = assembly.task.evaluate(progress.model)
+    # Who could not pay for the last round, or for the one that was not run any more.
+    last = progress.rounds_done + (1 if halted else 0)
+    most = most_participations(assembly.sampling, len(assembly.clients), last)
+    clients = client_table(assembly, books, training.able(last), most_rounds=most)
+
+    def per_client(direction: str, kind: str, count: int) -> float | None:
+        total = sum(row[f"{kind}_bytes_{direction}"] for row in rows)
+        return total / count if count else None
+
+    epsilons = _both_epsilons(assembly, books, spent.epsilon if spent else 0.0)
+    return {
+        "name": spec.name,
+        "mechanism": {"kind": spec.mechanism.kind, **spec.mechanism.parameters},
+        "mechanism_choice": assembly.mechanism_choice,
+        "accuracy": evaluation.accuracy,
+        "loss": evaluation.loss,
+        **aggregates.tested(assembly, progress),
+        "rounds": progress.rounds_done,
+        "halted": halted,
+        "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
+        **epsilons,
+        **_published(assembly, books),
+        "channel": assembly.channel.describe(),
+        "delta": spec.privacy.delta,
+        "private": spent is None or math.isfinite(spent.epsilon),
+        "accountant": spent.accountant if spent else None,
+        "assumes": spent.assumes if spent else None,
+        "adjacency": str(spec.privacy.adjacency),
+        "level": spec.privacy.level,
+        "guarantee": guarantee(assembly),
+        "randomness": spec.randomness,
+        **_grade_and_bits(assembly),
+        "rotation": spec.rotation,
+        "dimension": assembly.task.dimension,
+        "payload_bytes_up_per_message": per_client("up", "payload", received),
+        "total_bytes_up_per_message": per_client("up", "total", received),
+        "payload_bytes_down_per_message": per_client("down", "payload", asked),
+        "total_bytes_down_per_message": per_client("down", "total", asked),
+        "payload_bytes_up_per_client": per_client("up", "payload", len(assembly.clients)),
+        "total_bytes_up_per_client": per_client("up", "total", len(assembly.clients)),
+        "clients_out_of_budget": sum(row["ran_out"] for row in clients),
+        "spec_hash": spec.hash,
+        "groups": group_table(assembly, clients),
+        "clients": clients,
+        "warnings": _warnings(assembly, rows, epsilons, halted),
+    }

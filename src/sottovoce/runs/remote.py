@@ -1,0 +1,90 @@
+"""Run a spec over Flower's grid: real machines, or Flower's simulation of them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sottovoce.assembly.ground import randomness_of
+from sottovoce.assembly.parts import Assembly, assemble
+from sottovoce.channels.channel import Central
+from sottovoce.config.spec import RunSpec
+from sottovoce.deployment.directory import AskedDirectory, KeyedDirectory, wait_for_all
+from sottovoce.deployment.grid_post import CountTraffic, Grid, GridPost, nobody_counts
+from sottovoce.deployment.orders import Order
+from sottovoce.deployment.post import Post
+from sottovoce.deployment.remote_rounds import Patience, RemoteRounds
+from sottovoce.deployment.simulated import simulate
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.runs.books import Books
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.runner import OnRound, run
+from sottovoce.runs.site_training import compute
+
+
+def run_on_grid(
+    spec: RunSpec,
+    folder: Path,
+    grid: Grid,
+    *,
+    name_of_key: Mapping[bytes, str],
+    traffic: CountTraffic = nobody_counts,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+) -> dict[str, Any]:
+    """Run `spec` with the nodes of a grid, which go by their keys, or else by what they say.
+
+    A new run waits until all clients are online; a resumed one goes on with those that are.
+    """
+    directory = KeyedDirectory(grid, name_of_key) if name_of_key else AskedDirectory(grid)
+
+    def backend(assembly: Assembly, books: Books) -> RemoteRounds:
+        if RunFolder(folder).load_checkpoint() is None:
+            names = [part.client for part in assembly.parts]
+            wait_for_all(directory, names, seconds=spec.deployment.wait_seconds)
+        return _rounds_over(GridPost(grid, directory, traffic), assembly, books)
+
+    return run(spec, folder, resume=resume, on_round=on_round, backend_of=backend)
+
+
+def run_in_flower_simulation(
+    spec: RunSpec, folder: Path, *, resume: bool = False, on_round: OnRound | None = None
+) -> dict[str, Any]:
+    """Run `spec` with a virtual node for each client; their ledger is in the run folder."""
+    names = assemble(spec).clients.names  # refuses a bad spec before anything is started
+    return simulate(
+        names,
+        folder / "sites.sqlite",
+        compute,
+        lambda grid: run_on_grid(
+            spec, folder, grid, name_of_key={}, resume=resume, on_round=on_round
+        ),
+    )
+
+
+def _rounds_over(post: Post[Order], assembly: Assembly, books: Books) -> RemoteRounds:
+    """The rounds of a run whose clients a `post` reaches."""
+    spec = assembly.spec
+    assert isinstance(books, Ledger)  # messages are stored
+    assert not isinstance(assembly.channel, Central)
+    waiting = spec.deployment
+    return RemoteRounds(
+        run=assembly.run,
+        dimension=assembly.task.dimension,
+        parts=assembly.parts,
+        algorithm=assembly.algorithm,
+        adjacency=spec.privacy.adjacency,
+        randomness=randomness_of(spec),
+        ledger=books,
+        rotated=spec.rotation == "on",
+        channel=assembly.channel,
+        spec=spec.plain(),
+        classes=assembly.num_classes,
+        downlink=spec.runtime.downlink,
+        post=post,
+        patience=Patience(
+            deadline_seconds=waiting.deadline_seconds,
+            enough=1.0 / waiting.oversampling,
+            minimum_replies=waiting.minimum_replies,
+            idle_rounds=waiting.idle_rounds,
+        ),
+    )

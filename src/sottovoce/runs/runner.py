@@ -1,0 +1,196 @@
+"""Run a spec into a folder, or go on where it stopped."""
+
+import contextlib
+import dataclasses
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sottovoce.assembly.data import digest_of
+from sottovoce.assembly.parts import Assembly, assemble
+from sottovoce.config.spec import RunSpec
+from sottovoce.errors import ConfigError, DataError, LedgerError, OutputError
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.runs.books import BackendOf, Books, tally_of, training_of
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.outcome import Metrics, header, metrics_row, result_of
+from sottovoce.training.engine import Halted, Training
+from sottovoce.training.progress import Progress
+
+OnRound = Callable[[Metrics], None]
+
+
+def run(
+    spec: RunSpec,
+    folder: Path,
+    *,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+    backend_of: BackendOf | None = None,
+) -> dict[str, Any]:
+    """Run `spec` to its end in `folder` and return the result.
+
+    With `resume` a run that was interrupted continues from its last checkpoint: seeded runs bit for
+    bit, and rounds already charged send their stored messages again, at no further charge.
+    """
+    run_folder = RunFolder(folder)
+    with _threads(spec):
+        return _run(assemble(spec), run_folder, resume, on_round, backend_of)
+
+
+@contextlib.contextmanager
+def _threads(spec: RunSpec) -> Iterator[None]:
+    """One thread where the same bits are wanted everywhere."""
+    before = torch.get_num_threads()
+    if spec.runtime.deterministic:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _run(
+    assembly: Assembly,
+    run_folder: RunFolder,
+    resume: bool,
+    on_round: OnRound | None,
+    backend_of: BackendOf | None,
+) -> dict[str, Any]:
+    if resume:
+        _check_same_spec(run_folder, assembly.spec)
+        _check_same_parts(run_folder, assembly)
+        assembly = dataclasses.replace(assembly, run=run_folder.header().get("run", assembly.run))
+    else:
+        assembly = _named(assembly)
+        run_folder.create(header(assembly))
+        if not assembly.spec.data.sites:
+            run_folder.save_data_digest(digest_of(assembly.spec, assembly.clients, assembly.task))
+    checkpoint_every = assembly.spec.checkpoint_every
+    if assembly.spec.runtime.backend != "fast":
+        checkpoint_every = 1  # a round there takes seconds, and sites keep one round's messages
+    with run_folder.locked(), _opened(run_folder, assembly) as books:
+        if resume:
+            _check_nothing_is_missing(run_folder, books, assembly.run)
+        training = training_of(assembly, books, backend_of)
+        progress = run_folder.load_checkpoint() or training.start()
+        training.replay(progress)
+        run_folder.keep_metrics_up_to(progress.rounds_done)
+        halted = None
+        while progress.rounds_done < assembly.spec.rounds:
+            outcome = training.step(progress)
+            if isinstance(outcome, Halted):
+                halted = outcome.reason
+                _checkpoint(run_folder, books, training, progress)
+                break
+            progress, record = outcome
+            row = metrics_row(assembly, books, progress, record)
+            run_folder.append_metrics(row)
+            if on_round:
+                on_round(row)
+            finished = progress.rounds_done == assembly.spec.rounds
+            if finished or progress.rounds_done % checkpoint_every == 0:
+                _checkpoint(run_folder, books, training, progress)
+        result = result_of(assembly, training, books, run_folder.metrics(), progress, halted)
+        run_folder.save_result(result)
+    return result
+
+
+@contextlib.contextmanager
+def _opened(run_folder: RunFolder, assembly: Assembly) -> Iterator[Books]:
+    """The ledger in the folder, or a tally where nothing is stored."""
+    if assembly.spec.runtime.messages != "stored":
+        yield tally_of(assembly)
+        return
+    # A run that has begun has a ledger: a new, empty one would forget what was spent.
+    with run_folder.ledger(must_exist=run_folder.has_begun) as ledger:
+        yield ledger
+
+
+def _checkpoint(
+    run_folder: RunFolder, books: Books, training: Training, progress: Progress
+) -> None:
+    run_folder.save_checkpoint(progress, books.num_charges)
+    if isinstance(books, Ledger):
+        books.discard_messages(training.run, before_round=progress.rounds_done + 1)
+
+
+def _named(assembly: Assembly) -> Assembly:
+    """With a name of its own for ledgers, where sites would take it for an earlier run's.
+
+    Seeded randomness makes the same run again, and for the same name.
+    """
+    spec = assembly.spec
+    if spec.runtime.backend == "fast" or spec.randomness == "seeded":
+        return assembly
+    return dataclasses.replace(assembly, run=f"{spec.hash}-{secrets.token_hex(4)}")
+
+
+def _check_nothing_is_missing(run_folder: RunFolder, books: Books, run_name: str) -> None:
+    """Refuse to go on from files that do not belong together: spending must not look smaller."""
+    checkpoint = run_folder.load_checkpoint()
+    if isinstance(books, Ledger):
+        _check_ledger(run_folder, books, run_name)
+    done = checkpoint.rounds_done if checkpoint else 0
+    rounds = [row["round"] for row in run_folder.metrics()][:done]
+    if rounds != list(range(1, done + 1)):
+        raise OutputError(
+            f"{run_folder.path / 'metrics.jsonl'} lacks rounds that the checkpoint has; restore it"
+        )
+
+
+def _check_ledger(run_folder: RunFolder, ledger: Ledger, run_name: str) -> None:
+    problems = ledger.verify()
+    if problems:
+        raise LedgerError(f"the ledger of {run_folder.path} is damaged: {problems[0]}; restore it")
+    expected = run_folder.charges_at_checkpoint()
+    if ledger.num_charges < expected:
+        raise LedgerError(
+            f"the ledger of {run_folder.path} holds {ledger.num_charges} charges, but there were "
+            f"{expected} at the checkpoint; restore it, with its -wal file if there is one"
+        )
+    if run_folder.load_checkpoint() is None and ledger.discarded_messages(run_name):
+        raise OutputError(
+            f"{run_folder.path} has lost its checkpoint.npz; restore it: without it, rounds that "
+            "were sent would be charged again"
+        )
+
+
+def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
+    if not run_folder.exists:
+        raise OutputError(f"nothing to resume: {run_folder.path} is not a run folder")
+    header = run_folder.header()
+    found = header["spec_hash"]
+    if isinstance(header["spec"], dict) and "rotation" not in header["spec"]:
+        raise ConfigError(
+            f"{run_folder.path} was begun by a version without rotations; finish it with that "
+            "version, or choose another --out"
+        )
+    if found != spec.hash:
+        raise ConfigError(
+            f"{run_folder.path} was made from another spec (hash {found}, this one {spec.hash}); "
+            "resume with the same spec, or choose another --out"
+        )
+
+
+def _check_same_parts(run_folder: RunFolder, assembly: Assembly) -> None:
+    """What a spec only names, files and functions and arrays in memory, may have changed since."""
+    layout = [[name, list(shape)] for name, shape in assembly.task.layout.items()]
+    if run_folder.header()["layout"] != layout:
+        raise ConfigError(
+            f"the model of {run_folder.path} has other parameters than the one that the spec makes "
+            "now; resume with the model that it was begun with, or choose another --out"
+        )
+    if assembly.spec.data.sites:
+        return
+    expected = run_folder.data_digest()
+    if expected is not None and expected != digest_of(
+        assembly.spec, assembly.clients, assembly.task
+    ):
+        raise DataError(
+            f"{run_folder.path} was begun on other data: '{assembly.spec.data.dataset}' is not "
+            "what it was; restore it, or choose another --out"
+        )

@@ -1,0 +1,174 @@
+"""Several specs that differ in seed and records only, trained side by side where that is possible.
+
+What cannot be stacked (client level, other algorithms and channels, modules that `torch.func`
+refuses) is trained one run after the other by the ordinary engine, with the same result.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sottovoce.algorithms.fedavg import FedAvg
+from sottovoce.assembly.parts import Assembly, assemble
+from sottovoce.channels.channel import Direct
+from sottovoce.config.spec import (
+    FedAvgSpec,
+    ModeConnectivitySpec,
+    NbAflSpec,
+    RunSpec,
+    SecretOrderSpec,
+    SecureSumSpec,
+    ShufflerSpec,
+)
+from sottovoce.domains import Vector
+from sottovoce.errors import ConfigError
+from sottovoce.learning.datasets import Dataset, with_training_rows
+from sottovoce.learning.task import Task
+from sottovoce.randomness import SeededRandomness
+from sottovoce.runs.books import passing_books, training_of
+from sottovoce.simulation.stacked import Pool, StackedRun, can_stack, train_stacked
+from sottovoce.training.cohorts import Everyone
+from sottovoce.training.engine import Halted
+
+Rows = NDArray[np.int64]
+OnRound = Callable[[int, int], None]  # how many models, and how many rounds they have behind them
+
+
+def simulated(spec: RunSpec, seed: int) -> RunSpec:
+    """A resolved spec as it is simulated from another seed: laws are drawn from, and nobody pays.
+
+    Budgets are left out, since the noise they asked for is in the spec: a client with other records
+    might pay a little more for the same, and stop before the others. NbAFL has no budget, but makes
+    noise of its epsilon.
+    """
+    hidden = isinstance(spec.channel, SecureSumSpec | ShufflerSpec | SecretOrderSpec)
+    messages = spec.runtime.messages if hidden else "none"  # sums are of stored ones alone
+    runtime = spec.runtime.model_copy(update={"messages": messages, "backend": "fast"})
+    changes: dict[str, Any] = {"seed": seed, "randomness": "seeded", "runtime": runtime}
+    if not isinstance(spec.algorithm, NbAflSpec):
+        groups = tuple(g.model_copy(update={"epsilon": None}) for g in spec.privacy.groups)
+        unbound = {"epsilon": None, "groups": groups}
+        changes["privacy"] = spec.privacy.model_copy(update=unbound)
+    return spec.model_copy(update=changes)
+
+
+def train_many(
+    spec: RunSpec, data: Dataset, runs: Sequence[tuple[int, Rows]], on_round: OnRound | None = None
+) -> Vector:
+    """The last models of the runs, as rows; a run is a seed and the rows of `data` it trains on."""
+    _check_rows_alone(spec)
+    first = _assembled(spec, data, *runs[0])
+    if _stacks(first, data):
+        return _side_by_side(spec, data, runs, first, on_round)
+    return np.stack([_alone(spec, data, seed, rows, on_round) for seed, rows in runs])
+
+
+def _check_rows_alone(spec: RunSpec) -> None:
+    if spec.data.partition.kind == "by_owner":
+        raise ConfigError(
+            "data.partition 'by_owner' gives rows to their owners, and shadow models train on rows "
+            "whose owners are not known; attack a run with another partition"
+        )
+    if isinstance(spec.algorithm, FedAvgSpec) and isinstance(
+        spec.algorithm.aggregation, ModeConnectivitySpec
+    ):
+        raise ConfigError(
+            "the aggregation 'mode_connectivity' holds public samples out, and shadow models would "
+            "hold out others, candidates among them; attack a run with another aggregation"
+        )
+
+
+def _assembled(spec: RunSpec, data: Dataset, seed: int, rows: Rows) -> Assembly:
+    wanted = simulated(spec, seed)
+    given = with_training_rows(data, rows)
+    try:
+        return assemble(wanted, given)
+    except ConfigError:
+        # A mechanism whose coordinates cannot be drawn one by one; its codes can.
+        runtime = wanted.runtime.model_copy(update={"messages": "packed"})
+        return assemble(wanted.model_copy(update={"runtime": runtime}), given)
+
+
+def _stacks(assembly: Assembly, data: Dataset) -> bool:
+    if not (
+        isinstance(assembly.channel, Direct)
+        and isinstance(assembly.sampling, Everyone)
+        and assembly.spec.runtime.downlink == "float32"
+        and can_stack(assembly.algorithm, assembly.parts, assembly.task.dimension)
+    ):
+        return False
+    return _vmap_takes(assembly.task, data)
+
+
+def _vmap_takes(task: Task, data: Dataset) -> bool:
+    """Whether gradients of several models can be had at once: a module of a user's may refuse."""
+    models = task.tensor(task.initial_model()).expand(2, -1)
+    features = torch.from_numpy(np.array(data.train_features[:2], dtype=np.float32))
+    labels = torch.from_numpy(np.array(data.train_labels[:2]))
+    pair = features.to(task.device).expand(2, *features.shape)
+    try:
+        task.stacked_gradients(models, pair, labels.to(task.device).expand(2, *labels.shape))
+    except (RuntimeError, ValueError):
+        return False
+    return True
+
+
+def _side_by_side(
+    spec: RunSpec,
+    data: Dataset,
+    runs: Sequence[tuple[int, Rows]],
+    first: Assembly,
+    on_round: OnRound | None,
+) -> Vector:
+    algorithm, device = first.algorithm, first.task.device
+    assert isinstance(algorithm, FedAvg), "can_stack says so"
+    stacked = [_stacked(_assembled(spec, data, seed, rows), rows) for seed, rows in runs]
+
+    def report(number: int) -> None:
+        if on_round:
+            on_round(len(runs), number)
+
+    return train_stacked(
+        first.task,
+        algorithm,
+        pool_of(data, device),
+        stacked,
+        rounds=spec.rounds,
+        rotated=first.spec.rotation == "on",
+        on_round=report,
+    )
+
+
+def pool_of(data: Dataset, device: torch.device) -> Pool:
+    features = torch.from_numpy(np.array(data.train_features, dtype=np.float32))
+    labels = torch.from_numpy(np.array(data.train_labels))
+    return Pool(features=features.to(device), labels=labels.to(device))
+
+
+def _stacked(assembly: Assembly, rows: Rows) -> StackedRun:
+    own = rows[assembly.clients.rows]
+    return StackedRun(
+        run=assembly.run,
+        randomness=SeededRandomness(assembly.spec.seed),
+        model=assembly.task.initial_model(),
+        parts=assembly.parts,
+        shares=np.split(own, np.cumsum(assembly.clients.sizes)[:-1]),
+    )
+
+
+def _alone(spec: RunSpec, data: Dataset, seed: int, rows: Rows, on_round: OnRound | None) -> Vector:
+    assembly = _assembled(spec, data, seed, rows)
+    with passing_books(assembly) as books:
+        training = training_of(assembly, books)
+        progress = training.start()
+        while progress.rounds_done < spec.rounds:
+            outcome = training.step(progress)
+            if isinstance(outcome, Halted):
+                break
+            progress = outcome[0]
+            if on_round:
+                on_round(1, progress.rounds_done)
+    return progress.model

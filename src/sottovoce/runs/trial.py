@@ -1,0 +1,61 @@
+"""One training in memory: for sweeps. Nothing is stored, and nothing is sent to anybody."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sottovoce.assembly.parts import assemble
+from sottovoce.config.spec import RunSpec
+from sottovoce.errors import ConfigError
+from sottovoce.runs.books import tally_of, training_of
+from sottovoce.runs.outcome import Metrics, metrics_row, result_of
+from sottovoce.training.engine import Halted
+
+OnRound = Callable[[Metrics], None]
+MOST_EVALUATIONS = 20  # of a curve: tests take longer than rounds where models are small
+
+
+def trial(spec: RunSpec, *, on_round: OnRound | None = None) -> dict[str, Any]:
+    """Train `spec` and return its result, its learning curve and how long it took."""
+    if spec.runtime.messages == "stored":
+        raise ConfigError(
+            "a trial stores no messages: set runtime.messages = 'packed' or 'none', or use run()"
+        )
+    begun = time.perf_counter()
+    assembly = assemble(spec)
+    books = tally_of(assembly)
+    training = training_of(assembly, books)
+    progress, rows, halted = training.start(), [], None
+    started = time.perf_counter()
+    stops = _evaluated(spec.rounds)
+    while progress.rounds_done < spec.rounds:
+        outcome = training.step(progress)
+        if isinstance(outcome, Halted):
+            halted = outcome.reason
+            break
+        progress, record = outcome
+        evaluated = progress.rounds_done in stops
+        rows.append(metrics_row(assembly, books, progress, record, evaluated=evaluated))
+        if on_round:
+            on_round(rows[-1])
+    seconds = time.perf_counter() - started
+    result = result_of(assembly, training, books, rows, progress, halted)
+    asked = sum(row["clients_asked"] for row in rows)
+    return {
+        **{key: value for key, value in result.items() if key != "clients"},
+        "seconds": time.perf_counter() - begun,
+        "training_seconds": seconds,
+        "clients_per_second": asked / seconds if seconds else math.nan,
+        "curve": [
+            {key: row[key] for key in ("round", "accuracy", "loss", "epsilon")}
+            for row in rows
+            if row["accuracy"] is not None
+        ],
+    }
+
+
+def _evaluated(rounds: int) -> frozenset[int]:
+    """The rounds after which the model is tested, the last among them."""
+    count = min(rounds, MOST_EVALUATIONS)
+    return frozenset(math.ceil((i + 1) * rounds / count) for i in range(count))

@@ -1,0 +1,1 @@
+"""Rounds of training, wherever the clients are."""

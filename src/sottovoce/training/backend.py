@@ -1,0 +1,54 @@
+"""What training needs of whoever collects a round."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.algorithms.algorithm import Combined
+from sottovoce.rounds.broadcast import Start
+
+Mask = NDArray[np.bool_]
+
+# Coordinates of updates held in memory at once.
+COORDINATES_TOGETHER = 1 << 25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What a round brought in; `combined` holds an entry for each uplink, or none at all.
+
+    Where messages really travel, `total_bytes_down` is what was sent, and some clients may be
+    unreachable, or their replies no use: `replies_dropped`.
+    """
+
+    combined: tuple[Combined, ...]
+    clients_asked: int
+    clients_received: int
+    clients_out_of_budget: int
+    payload_bytes_up: int
+    total_bytes_up: int
+    total_bytes_down: int | None = None
+    clients_unreachable: int = 0
+    replies_dropped: int = 0
+
+
+class Backend(Protocol):
+    """Charges clients, then collects what they send."""
+
+    def able(self, number: int) -> Mask:
+        """Clients, drawn or not, whose budgets hold round `number`, as they stood before it."""
+        ...
+
+    def replay(self, number: int, cohort: Sequence[int]) -> None:
+        """A round that was run before the last checkpoint: what was charged then counts now."""
+        ...
+
+    def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
+        """One round of these clients, charged before anything of it is drawn or encoded.
+
+        They start from `start`, which is what they read of the server's progress.
+        """
+        ...
