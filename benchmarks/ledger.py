@@ -14,7 +14,8 @@ from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget, Charge, Due, Release
 from sottovoce.privacy import accounting
-from sottovoce.privacy.events import GaussianNoise, OneBit, PrivacyEvent, PureDp, multiset
+from sottovoce.privacy.compositions import multiset
+from sottovoce.privacy.events import GaussianNoise, OneBit, PrivacyEvent, PureDp
 from sottovoce.privacy.pld import PldAccountant
 from sottovoce.privacy.renyi import RenyiAccountant
 

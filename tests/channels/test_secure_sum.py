@@ -17,7 +17,8 @@ from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.privacy import events
-from sottovoce.privacy.events import OneBit, basic_counts, multiset
+from sottovoce.privacy.compositions import multiset
+from sottovoce.privacy.events import OneBit, basic_counts
 from sottovoce.randomness import SeededRandomness, SystemRandomness
 from sottovoce.rounds.client import Request, privatise_one
 from sottovoce.rounds.plan import ClientPlan, RoundPlan

@@ -16,7 +16,8 @@ from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.mvu import Mvu
 from sottovoce.mechanisms.skellam import Skellam
-from sottovoce.privacy.events import Shuffled, basic_counts, unhidden
+from sottovoce.privacy.compositions import unhidden
+from sottovoce.privacy.events import Shuffled, basic_counts
 from sottovoce.privacy.shuffling import local_epsilon, shuffled_delta
 
 BALL = L2Ball(dimension=20, radius=1.0)

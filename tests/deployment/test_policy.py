@@ -18,7 +18,8 @@ from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.no_privacy import NoPrivacy
 from sottovoce.privacy.accounting import privacy_spent
-from sottovoce.privacy.events import PrivacyEvent, Repeated, multiset
+from sottovoce.privacy.compositions import multiset
+from sottovoce.privacy.events import PrivacyEvent, Repeated
 
 DELTA = 1e-6
 BALL = L2Ball(dimension=8, radius=1.0)

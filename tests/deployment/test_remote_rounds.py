@@ -29,7 +29,7 @@ from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Codes, Mechanism
 from sottovoce.privacy.accounting import privacy_spent
-from sottovoce.privacy.events import multiset
+from sottovoce.privacy.compositions import multiset
 from sottovoce.randomness import SeededRandomness
 from sottovoce.rounds.broadcast import Start, received
 from sottovoce.rounds.plan import ClientPlan, RoundPlan

@@ -25,7 +25,8 @@ from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.privacy.accounting import privacy_spent
-from sottovoce.privacy.events import PrivacyEvent, multiset
+from sottovoce.privacy.compositions import multiset
+from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.randomness import Randomness, SeededRandomness, SystemRandomness
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.rounds.server import RoundServer

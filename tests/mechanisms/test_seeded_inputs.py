@@ -23,7 +23,7 @@ from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import parameter_hash
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeded_step import SeededStep
-from sottovoce.privacy.events import assumptions, beside_others
+from sottovoce.privacy.compositions import assumptions, beside_others
 from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.randomness import SeededRandomness
 from sottovoce.wire.message import Envelope, open_sealed, seal

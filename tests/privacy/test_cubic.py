@@ -17,6 +17,7 @@ from sottovoce.domains import L2Ball
 from sottovoce.errors import ParameterError, UnsupportedEventError
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy import accounting
+from sottovoce.privacy.compositions import beside_others
 from sottovoce.privacy.cubic import CubicAccountant, cubic_delta, log_bound
 from sottovoce.privacy.divergences import finite_hockey_stick, gaussian_delta
 from sottovoce.privacy.events import (
@@ -26,7 +27,6 @@ from sottovoce.privacy.events import (
     Repeated,
     Sampled,
     basic_counts,
-    beside_others,
 )
 from sottovoce.privacy.renyi import RenyiAccountant
 from sottovoce.rounds.plan import charged_event

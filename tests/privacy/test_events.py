@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import AdjacencyMismatchError, LedgerError, ParameterError, PrivacyError
+from sottovoce.privacy.compositions import multiset, unhidden
 from sottovoce.privacy.event_json import from_json, to_json
 from sottovoce.privacy.events import (
     Assumed,
@@ -32,8 +33,6 @@ from sottovoce.privacy.events import (
     Shuffled,
     ZeroConcentrated,
     basic_counts,
-    multiset,
-    unhidden,
 )
 
 ZERO_OUT, REPLACE_ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE

@@ -8,6 +8,7 @@ import pytest
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import LedgerError, ParameterError, UnsupportedEventError
 from sottovoce.privacy.accounting import find_accountant, privacy_spent
+from sottovoce.privacy.compositions import assumptions, beside_others, unhidden
 from sottovoce.privacy.cubic import CubicAccountant
 from sottovoce.privacy.event_json import from_json, to_json
 from sottovoce.privacy.events import (
@@ -23,10 +24,7 @@ from sottovoce.privacy.events import (
     Sampled,
     SeededBits,
     Shuffled,
-    assumptions,
     basic_counts,
-    beside_others,
-    unhidden,
 )
 from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.privacy.renyi import renyi_divergence

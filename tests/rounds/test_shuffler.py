@@ -15,7 +15,8 @@ from sottovoce.domains import L2Ball
 from sottovoce.errors import ParameterError, PrivacyError, WireError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.cldp import Cldp
-from sottovoce.privacy.events import basic_counts, multiset
+from sottovoce.privacy.compositions import multiset
+from sottovoce.privacy.events import basic_counts
 from sottovoce.randomness import SeededRandomness, SystemRandomness
 from sottovoce.rounds.client import Request, privatise_one
 from sottovoce.rounds.plan import ClientPlan, RoundPlan

@@ -17,7 +17,7 @@ from sottovoce.errors import BudgetExhaustedError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget, Release
 from sottovoce.privacy.accounting import show_epsilon
-from sottovoce.privacy.events import multiset
+from sottovoce.privacy.compositions import multiset
 from sottovoce.privacy.pure import pure_epsilon
 
 BUDGET_DELTA = 1e-9

@@ -18,7 +18,8 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.errors import ParameterError, UnsupportedEventError
 from sottovoce.files import finite_or_none
 from sottovoce.privacy.accounting import ACCOUNTANTS, privacy_spent, show_epsilon
-from sottovoce.privacy.events import NonPrivate, PrivacyEvent, basic_counts, unhidden
+from sottovoce.privacy.compositions import unhidden
+from sottovoce.privacy.events import NonPrivate, PrivacyEvent, basic_counts
 
 CONFIDENCE = 0.999
 # Where the curve is looked at, as fractions of the certified epsilon.

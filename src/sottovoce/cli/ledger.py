@@ -50,7 +50,7 @@ def _site_rows(path: Path, delta: float | None) -> list[dict[str, Any]] | None:
     from sottovoce.deployment.policy import Policy
     from sottovoce.deployment.site import SITE_FILE, read_site
     from sottovoce.privacy.accounting import privacy_spent
-    from sottovoce.privacy.events import multiset
+    from sottovoce.privacy.compositions import multiset
 
     if not (path / SITE_FILE).is_file():
         return None

@@ -19,7 +19,8 @@ from sottovoce.errors import PolicyError, UnknownNameError
 from sottovoce.ledger.records import Due
 from sottovoce.mechanisms import registry
 from sottovoce.privacy.accounting import privacy_spent, show_epsilon, within
-from sottovoce.privacy.events import PrivacyEvent, multiset
+from sottovoce.privacy.compositions import multiset
+from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.randomness import Grade
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 

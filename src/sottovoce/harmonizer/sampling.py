@@ -8,7 +8,8 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.errors import PrivacyError
 from sottovoce.mechanisms.mechanism import Float32Codes, Mechanism
 from sottovoce.mechanisms.registry import kind_of
-from sottovoce.privacy.events import HiddenBy, PrivacyEvent, Sampled, SamplingScheme, beside_others
+from sottovoce.privacy.compositions import beside_others
+from sottovoce.privacy.events import HiddenBy, PrivacyEvent, Sampled, SamplingScheme
 
 # What hides a sample, and what must be true for it.
 ASSUMPTIONS: dict[HiddenBy, str] = {

@@ -9,7 +9,7 @@ from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.errors import AdjacencyMismatchError, BudgetExhaustedError, LedgerError
 from sottovoce.ledger.database import Database
 from sottovoce.ledger.records import Budget, Due
-from sottovoce.privacy import events
+from sottovoce.privacy import compositions
 from sottovoce.privacy.accounting import privacy_spent, show_epsilon, within
 from sottovoce.privacy.event_json import from_json, to_json
 from sottovoce.privacy.events import PrivacyEvent
@@ -72,7 +72,7 @@ def _verdict(who: str, history: History, event: PrivacyEvent, budget: Budget | N
     check_adjacency(who, event.adjacency, past, budget)
     if budget is None:
         return None
-    after = events.multiset([*past, (event, 1)])
+    after = compositions.multiset([*past, (event, 1)])
     if within(after, budget.delta, budget.epsilon):
         return None
     spent = privacy_spent(after, budget.delta)

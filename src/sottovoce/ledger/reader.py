@@ -11,7 +11,7 @@ from sottovoce.ledger import accounts, verification
 from sottovoce.ledger.accounts import Accounts, Before
 from sottovoce.ledger.database import Database
 from sottovoce.ledger.records import Budget, Charge, Due, Release
-from sottovoce.privacy import events
+from sottovoce.privacy import compositions
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
 from sottovoce.privacy.event_json import from_json
 from sottovoce.privacy.events import PrivacyEvent
@@ -107,7 +107,7 @@ class LedgerReader:
         for client, history in accounts.histories(self._db).items():
             key = tuple(history.items())
             if key not in made:
-                made[key] = events.multiset(accounts.composition(history))
+                made[key] = compositions.multiset(accounts.composition(history))
             found[client] = made[key]
         return found
 
@@ -146,7 +146,7 @@ class LedgerReader:
     def spent(self, client: str, delta: float) -> PrivacySpent | None:
         """What a client has spent; None if nothing."""
         history = self.history(client)
-        return privacy_spent(events.multiset(history), delta) if history else None
+        return privacy_spent(compositions.multiset(history), delta) if history else None
 
     def largest_spent(
         self, delta: float, *, through: tuple[str, int] | None = None
@@ -159,7 +159,7 @@ class LedgerReader:
         histories = accounts.histories(self._db, before=before)
         # Clients mostly share a history: each distinct one is accounted once.
         totals = [
-            privacy_spent(events.multiset(accounts.composition(dict(history))), delta)
+            privacy_spent(compositions.multiset(accounts.composition(dict(history))), delta)
             for history in {tuple(history.items()) for history in histories.values()}
         ]
         return max(totals, key=lambda spent: spent.epsilon, default=None)

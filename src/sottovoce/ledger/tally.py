@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.ledger.records import Budget
-from sottovoce.privacy import events
+from sottovoce.privacy import compositions
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent, within
 from sottovoce.privacy.events import PrivacyEvent
 
@@ -106,7 +106,7 @@ class Tally:
         if budget is None:
             return True
         if (kind, count) not in self._affordable:
-            after = events.multiset([(event, (count + 1) * self._uplinks)])
+            after = compositions.multiset([(event, (count + 1) * self._uplinks)])
             self._affordable[kind, count] = within(after, budget.delta, budget.epsilon)
         return self._affordable[kind, count]
 
@@ -115,7 +115,7 @@ class Tally:
         if key not in self._spent:
             event, _ = self._kinds[kind]
             self._spent[key] = privacy_spent(
-                events.multiset([(event, count * self._uplinks)]), delta
+                compositions.multiset([(event, count * self._uplinks)]), delta
             )
         return self._spent[key]
 

@@ -5,7 +5,7 @@ from typing import Literal
 from sottovoce.errors import LedgerError, SottovoceError
 from sottovoce.ledger import accounts, chain
 from sottovoce.ledger.database import Database
-from sottovoce.privacy import events
+from sottovoce.privacy import compositions
 from sottovoce.privacy.accounting import privacy_spent, show_epsilon
 
 Chain = Literal["charges", "budgets", "messages"]
@@ -90,7 +90,7 @@ def _budget_problems(db: Database) -> list[str]:
             accounts.check_adjacency(f"client '{client}'", budget.adjacency, past, None)
             if not past:
                 continue
-            spent = privacy_spent(events.multiset(past), budget.delta)
+            spent = privacy_spent(compositions.multiset(past), budget.delta)
         except SottovoceError as error:
             found.append(f"client '{client}': {error}")
             continue

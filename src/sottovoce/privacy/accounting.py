@@ -10,8 +10,9 @@ from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import UnknownNameError, UnsupportedEventError
 from sottovoce.privacy.accountant import Accountant
+from sottovoce.privacy.compositions import assumptions, unhidden
 from sottovoce.privacy.cubic import CubicAccountant
-from sottovoce.privacy.events import ASSUMPTIONS, PrivacyEvent, assumptions, unhidden
+from sottovoce.privacy.events import ASSUMPTIONS, PrivacyEvent
 from sottovoce.privacy.gaussian import GaussianAccountant
 from sottovoce.privacy.pld import PldAccountant
 from sottovoce.privacy.renyi import RenyiAccountant

@@ -29,7 +29,7 @@ from sottovoce.channels.channel import Central, Direct
 from sottovoce.config.spec import CentralSpec, DirectSpec, EveryoneSpec, RunSpec
 from sottovoce.domains import Vector
 from sottovoce.errors import ConfigError, UnknownNameError
-from sottovoce.privacy.events import multiset
+from sottovoce.privacy.compositions import multiset
 from sottovoce.probing.finished_run import FinishedRun
 from sottovoce.randomness import SeededRandomness
 from sottovoce.runs.books import Books, passing_books, training_of

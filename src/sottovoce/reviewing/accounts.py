@@ -8,7 +8,7 @@ from sottovoce.errors import LedgerError
 from sottovoce.files import finite_or_none
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget
-from sottovoce.privacy import events
+from sottovoce.privacy import compositions
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent, show_epsilon
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.reviewing.record import RunRecord
@@ -167,7 +167,7 @@ def _bounds(
             if number <= last:
                 counts[event] = counts.get(event, 0) + count
         if counts:
-            spent = privacy_spent(events.multiset(counts.items()), record.spec.privacy.delta)
+            spent = privacy_spent(compositions.multiset(counts.items()), record.spec.privacy.delta)
             bounds = {name: finite_or_none(bound) for name, bound in spent.bounds}
             found.append({"round": last, "bounds": bounds})
     return found

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from sottovoce.errors import BudgetExhaustedError, LedgerError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Charge, Due, Release
-from sottovoce.privacy.events import PrivacyEvent, Repeated, unhidden
+from sottovoce.privacy.compositions import unhidden
+from sottovoce.privacy.events import PrivacyEvent, Repeated
 from sottovoce.randomness import Randomness
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 

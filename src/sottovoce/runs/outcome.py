@@ -14,9 +14,10 @@ from sottovoce.errors import ConfigError
 from sottovoce.files import finite_or_none
 from sottovoce.harmonizer.sampling import ASSUMPTIONS
 from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
-from sottovoce.privacy import events
+from sottovoce.privacy import compositions, events
 from sottovoce.privacy.accounting import privacy_spent, show_epsilon
-from sottovoce.privacy.events import NonPrivate, multiset, unhidden
+from sottovoce.privacy.compositions import multiset, unhidden
+from sottovoce.privacy.events import NonPrivate
 from sottovoce.rounds.plan import records_hidden_by
 from sottovoce.runs import aggregates
 from sottovoce.runs.books import Books
@@ -105,7 +106,7 @@ def guarantee(assembly: Assembly) -> str:
         public = "; the size of the smallest data set is public"  # the noise is made from it
     if assembly.algorithm.record_sampling_rate < 1.0:
         public += f"; it assumes that {ASSUMPTIONS[records_hidden_by(assembly.channel)]}"
-    for name in events.assumptions(mechanism.privacy(spec.privacy.adjacency)):
+    for name in compositions.assumptions(mechanism.privacy(spec.privacy.adjacency)):
         public += f"; it assumes that {events.ASSUMPTIONS[name]}"
     reasons = [
         *(["seeded randomness"] if spec.randomness == "seeded" else []),
