@@ -21,7 +21,7 @@ from sottovoce.learning import models
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task
 from sottovoce.randomness import SeededRandomness
-from sottovoce.simulation.stored import finite_rows
+from sottovoce.training.uplinks import finite_rows
 
 CLIP_NORM = 0.7
 

@@ -16,7 +16,7 @@ from sottovoce.learning import models
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task
 from sottovoce.randomness import SeededRandomness, SystemRandomness
-from sottovoce.simulation.stored import finite_rows
+from sottovoce.training.uplinks import finite_rows
 
 
 def make_task() -> Task:

@@ -17,7 +17,7 @@ from sottovoce.learning import models
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task
 from sottovoce.randomness import SeededRandomness
-from sottovoce.simulation.stored import finite_rows
+from sottovoce.training.uplinks import finite_rows
 
 NAMES = ("a", "b", "c", "d", "e")
 STEPS, RATE = 10, 0.5

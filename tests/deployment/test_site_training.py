@@ -42,7 +42,7 @@ from sottovoce.runs import site_training
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.runner import run
 from sottovoce.runs.site_training import compute
-from sottovoce.simulation.stored import finite_uplinks
+from sottovoce.training.uplinks import finite_uplinks
 from sottovoce.transforms.rotation import Rotation
 from sottovoce.wire.message import open_sealed
 

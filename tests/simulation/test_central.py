@@ -20,8 +20,8 @@ from sottovoce.runs.books import tally_of, training_of
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.runner import run
 from sottovoce.runs.trial import trial
-from sottovoce.simulation.stored import finite_rows
 from sottovoce.training.engine import Training
+from sottovoce.training.uplinks import finite_rows
 
 CLIENT_LEVEL: dict[str, Any] = {
     "level": "client",

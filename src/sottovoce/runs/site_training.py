@@ -36,7 +36,7 @@ from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.randomness import SeededRandomness
 from sottovoce.rounds.broadcast import received
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
-from sottovoce.simulation.stored import finite_uplinks
+from sottovoce.training.uplinks import finite_uplinks
 from sottovoce.transforms.rotation import Rotation
 from sottovoce.wire.broadcast import payload_bytes
 

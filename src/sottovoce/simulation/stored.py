@@ -3,18 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-
-from sottovoce.algorithms.algorithm import Algorithm, Step
+from sottovoce.algorithms.algorithm import Step
 from sottovoce.learning.clients import ClientData
-from sottovoce.learning.rows import Rows
 from sottovoce.learning.task import Task
 from sottovoce.rounds.broadcast import Start
 from sottovoce.rounds.client import Refused, Request, privatise
 from sottovoce.rounds.plan import RoundPlan
 from sottovoce.training.backend import COORDINATES_TOGETHER
 from sottovoce.training.charged import ChargedRounds, Served, Server
+from sottovoce.training.uplinks import finite_uplinks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,27 +55,3 @@ class StoredMessages(ChargedRounds):
             Request(part=self.parts[group[place]], uplink=uplink, values=values)
             for place, uplink, values in finite_uplinks(self.algorithm, self.task, clients, step)
         ]
-
-
-def finite_uplinks(
-    algorithm: Algorithm, task: Task, clients: Sequence[ClientData], step: Step
-) -> list[tuple[int, int, np.ndarray]]:
-    """Every vector that will leave some clients: whose it is, which of his, and its values."""
-    return [
-        (block.start + i, uplink, values)
-        for block in algorithm.client_steps(task, clients, step)
-        for uplink, rows in enumerate(block.uplinks)
-        for i, values in enumerate(finite_rows(rows))
-    ]
-
-
-def finite_rows(rows: Rows) -> list[np.ndarray]:
-    """The rows in float64; a diverged client's is zero: an error would tell about its data."""
-    found = []
-    for block in rows.blocks(len(rows)):
-        values = block.to("cpu", torch.float64).numpy()
-        bad = ~np.isfinite(values).all(axis=1)
-        if bad.any():
-            values = np.where(bad[:, None], 0.0, values)
-        found += list(values)
-    return found
