@@ -1,1 +1,1 @@
-"""Run specs: build, run, resume, compare."""
+"""Experiments: what the papers claim, measured again; catalogue, sweeps, studies, the demo."""

@@ -1,0 +1,46 @@
+"""The page of rooms names every room, in the order in which they may import each other."""
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "sottovoce"
+PAGE = (ROOT / "docs" / "rooms.md").read_text(encoding="utf-8")
+LISTED = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
+
+
+def test_every_room_is_on_the_page_once() -> None:
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    files = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    assert sorted(LISTED) == sorted(folders | files)
+
+
+def test_rooms_stand_in_the_order_of_the_layers() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = project["tool"]["importlinter"]["contracts"]
+    (layers,) = (one["layers"] for one in contracts if one["name"] == "imports point one way")
+    floors = [
+        {name.strip().removeprefix("sottovoce.") for name in one.split("|")} for one in layers
+    ]
+    floor_of = {room: number for number, floor in enumerate(floors) for room in floor}
+    assert sorted(floor_of) == sorted(LISTED)
+    assert [floor_of[room] for room in LISTED] == sorted(floor_of.values())
+
+
+def test_every_file_that_is_walked_through_exists() -> None:
+    walked = re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", PAGE)
+    assert len(walked) > 30
+    missing = [path for path in walked if not (PACKAGE / path).exists()]
+    assert missing == ["src/sottovoce/"]  # the package itself
+
+
+def test_every_file_says_what_it_is() -> None:
+    files = [path for path in PACKAGE.rglob("*.py") if not path.read_text().startswith('"""')]
+    assert not files
+
+
+def test_files_are_short_enough_to_be_read_at_once() -> None:
+    lines = {path: path.read_text(encoding="utf-8").count("\n") for path in PACKAGE.rglob("*.py")}
+    long = {str(path.relative_to(PACKAGE)) for path, count in lines.items() if count > 400}
+    assert long == {"privacy/events.py"}  # the closed set of events, to be read as a whole
