@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.experiments import experiment
+from sottovoce.experiments import register
 from sottovoce.experiments.studies.estimate_coverage import coverage
 from sottovoce.experiments.studies.estimate_coverage import study as estimate_coverage
 from sottovoce.experiments.studies.estimate_coverage.coverage import LAWS, Case, measured
@@ -67,7 +67,7 @@ def test_the_study_runs_and_judges_itself(monkeypatch: pytest.MonkeyPatch) -> No
     groups = estimate_coverage.GROUPS
     monkeypatch.setattr(estimate_coverage, "GROUPS", ((*groups[0][:3], groups[0][3][:1]),))
     monkeypatch.setattr(estimate_coverage, "FAST_REPETITIONS", 10)
-    found = experiment.find("estimate-coverage")
+    found = register.find("estimate-coverage")
     findings = found.run(found.settings(fast=True))
     (row,) = findings.rows
     assert row["statistic"] == "mean"
