@@ -108,7 +108,7 @@ def test_simulate(cli: Any) -> None:
 
 
 def test_design_says_how_near_the_optimum_it_is(cli: Any) -> None:
-    found = measured(cli, "design --input-bits 2 --bits 1")
+    found = measured(cli, "design --input-bits 2 --output-bits 1")
     assert 1.0 <= found["variance_over_lower_bound"] < 1.01
     assert found["scipy_variance_over_ours"] == pytest.approx(1.0, abs=1e-4)
     assert found["fraction_of_limit"] is None
@@ -122,7 +122,7 @@ def test_account_stands_above_its_reference(cli: Any) -> None:
 
 def test_account_without_its_peer(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(account, "version", lambda _: None)
-    found = measured(cli, "account --rounds 2 --rate 1")
+    found = measured(cli, "account --rounds 2 --sampling-rate 1")
     assert found["calibrations_per_second"] > 0.0
     assert found["ratio_to_dp_accounting"] is None
     assert "absent" in found["notes"]["dp_accounting"]
@@ -185,9 +185,9 @@ def test_people_see_the_same_fields(cli: Any) -> None:
         ("seeded --updates 1", "updates must be"),
         ("seeded --clients 0", "clients must be"),
         ("seeded --dimension 9000000000", "GB of memory"),
-        ("design --bits 9", "output_bits must be"),
+        ("design --output-bits 9", "output_bits must be"),
         ("account --mechanism gausian", "did you mean 'gaussian'"),
-        ("account --rate 0", "rate must be"),
+        ("account --sampling-rate 0", "rate must be"),
         ("account --rounds 0", "rounds must be"),
     ],
 )
@@ -243,7 +243,7 @@ def test_a_design_worse_than_a_linear_programme_exits_1(
     cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(design, "_programme", lambda _: 0.5)
-    result = cli("benchmark", "design", "--input-bits", 1, "--bits", 1, *QUICK.split())
+    result = cli("benchmark", "design", "--input-bits", 1, "--output-bits", 1, *QUICK.split())
     assert result.code == 1
     assert "linear programme" in result.err
 

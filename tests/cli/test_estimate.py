@@ -1,5 +1,6 @@
 """`sottovoce estimate`: statistics of a file, what is printed, what is charged, what is refused."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -97,8 +98,8 @@ def test_a_ledger_is_charged_and_refuses_beyond_the_budget(
     assert cli(*charged, "--epsilon", "0.5").code == 0
     refused = cli(*charged, "--epsilon", "0.5")
     assert refused.code == 2
-    assert refused.out == ""
     assert "budget" in refused.err
+    assert json.loads(refused.out) == {"error": refused.err.strip().removeprefix("error: ")}
     other = cli(*call, "--ledger", book, "--account", "others", "--epsilon", "1", "--json")
     assert other.code == 0
     with Ledger(book, must_exist=True) as ledger:

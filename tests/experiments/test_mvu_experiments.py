@@ -302,7 +302,7 @@ def test_the_command_line_runs_and_lists(
     assert _call(monkeypatch, "experiment", "list", "--json") == 0
     assert set(NAMES) <= {row["name"] for row in json.loads(capsys.readouterr().out)}
     monkeypatch.chdir(tmp_path)
-    assert _call(monkeypatch, "experiment", "run", "mvu-consistency", "--quick", "--json") == 0
+    assert _call(monkeypatch, "experiment", "run", "mvu-consistency", "--fast", "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert Path(result["page"]) == Path("experiments-out/mvu-consistency/index.html")
     assert (tmp_path / result["page"]).is_file()

@@ -12,13 +12,13 @@ from sottovoce.assembly.parts import assemble
 from sottovoce.config.loading import parse
 from sottovoce.config.spec import RunSpec
 from sottovoce.domains import L2Ball
-from sottovoce.errors import ConfigError, ParameterError, UnknownNameError
+from sottovoce.errors import ConfigError, ParameterError
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.laplace import Laplace
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.probing import audit as audit_run_module
-from sottovoce.probing.audit import AUDIT_NAME, audit_run, audit_spec, method_of
+from sottovoce.probing.audit import AUDIT_NAME, audit_run, audit_spec
 from sottovoce.probing.finished_run import open_run
 from sottovoce.rounds import client
 from sottovoce.runs.runner import run
@@ -302,9 +302,6 @@ def test_what_was_found_is_kept_with_the_run(tmp_path: Path) -> None:
     result = audit_run(open_run(tmp_path / "run"), canaries=100)
     assert json.loads((tmp_path / "run" / AUDIT_NAME).read_text()) == result
     assert result["seed"] != audit_run(open_run(tmp_path / "run"), canaries=100)["seed"]
-    assert method_of(None) is None
-    with pytest.raises(UnknownNameError, match="one-run"):
-        method_of("onerun")
 
 
 def test_the_certificate_of_one_run_is_that_of_its_dearest_client() -> None:

@@ -6,12 +6,13 @@ from typing import Annotated, Any
 import typer
 
 from sottovoce.cli.data import DataDir, use
+from sottovoce.cli.options import FinishedRun
 from sottovoce.cli.output import Json, print_json, print_table, progress_bars
 from sottovoce.cli.setting import check_plot
 
 
 def attributes(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: FinishedRun,
     attribute: Annotated[
         str | None, typer.Option(help="Which [the first that the data set has].")
     ] = None,

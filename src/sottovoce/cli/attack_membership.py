@@ -6,19 +6,16 @@ from typing import Annotated, Any, Literal
 import typer
 
 from sottovoce.cli.data import DataDir, use
+from sottovoce.cli.options import Device, FinishedRun
 from sottovoce.cli.output import Json, print_json, print_table, progress_bars
 from sottovoce.cli.setting import check_plot
 
-Run = Annotated[Path, typer.Argument(help="A run folder.")]
 Plot = Annotated[Path | None, typer.Option(help="Also draw it, into this SVG file.")]
-Device = Annotated[
-    Literal["auto", "cpu", "cuda"] | None, typer.Option(help="What trains; as the run did if not.")
-]
 MembershipAttack = Literal["all", "shokri", "lira-offline", "lira-online", "canary"]
 
 
 def membership(
-    run: Run,
+    run: FinishedRun,
     shadows: Annotated[int, typer.Option(help="Shadow models to train; an even number.")] = 64,
     candidates: Annotated[
         int | None,
@@ -31,8 +28,8 @@ def membership(
     attack: Annotated[MembershipAttack, typer.Option(help="Which attack.")] = "all",
     device: Device = None,
     data_dir: DataDir = None,
-    as_json: Json = False,
     plot: Plot = None,
+    as_json: Json = False,
 ) -> None:
     """Who was in the training data? Shokri's attack, LiRA and canaries, with intervals.
 

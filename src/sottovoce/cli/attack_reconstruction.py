@@ -6,12 +6,13 @@ from typing import Annotated, Any, Literal
 import typer
 
 from sottovoce.cli.data import DataDir, use
+from sottovoce.cli.options import FinishedRun
 from sottovoce.cli.output import Json, print_json, print_table, progress_bars
 from sottovoce.cli.setting import check_plot
 
 
 def reconstruction(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: FinishedRun,
     method: Annotated[
         Literal["inversion", "learned"],
         typer.Option(help="From the update that leaves a client, or from the model's outputs."),

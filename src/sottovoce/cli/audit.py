@@ -1,11 +1,12 @@
 """`sottovoce audit`: does a certificate hold? Exit 1 where one does not."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from sottovoce.cli.data import DataDir, use
+from sottovoce.cli.options import FinishedRun, MechanismKind
 from sottovoce.cli.output import Json, print_fields, print_json, print_table, progress_bars, show
 from sottovoce.cli.setting import AdjacencyName, ClipGeometry, check_plot
 
@@ -25,7 +26,7 @@ Plot = Annotated[
 
 @app.command("mechanism")
 def mechanism_(
-    kind: Annotated[str, typer.Argument(help="A name from 'sottovoce mechanism list'.")],
+    kind: MechanismKind,
     param: Annotated[
         list[str] | None,
         typer.Option(help="A parameter as name=value; repeatable [the registered example's]."),
@@ -79,9 +80,9 @@ def mechanism_(
 
 @app.command("run")
 def run_(
-    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    run: FinishedRun,
     method: Annotated[
-        str | None,
+        Literal["clients", "one-run"] | None,
         typer.Option(
             help="clients: audit clients join (channel 'direct'); one-run: canaries among the "
             "run's own records or clients (any channel) [clients where it can be]."
@@ -98,10 +99,9 @@ def run_(
     """Train a run once more with canaries; what is found is kept in its folder, as audit.json."""
     check_plot(plot)
     use(data_dir)
-    from sottovoce.probing.audit import audit_run, method_of  # torch takes a while to load
+    from sottovoce.probing.audit import audit_run  # torch takes a while to load
     from sottovoce.probing.finished_run import open_run
 
-    chosen = method_of(method)
     finished = open_run(run)
     with progress_bars() as bars:
 
@@ -110,7 +110,7 @@ def run_(
 
         result = audit_run(
             finished,
-            method=chosen,
+            method=method,
             canaries=canaries,
             rounds=rounds,
             confidence=confidence,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sottovoce.cli.options import Device
 from sottovoce.cli.output import Json, print_fields, print_json
 
 app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
@@ -102,7 +103,7 @@ def simulate(
     messages: Annotated[
         str, typer.Option(help="packed: exact codes, packed and unpacked; none: drawn by torch.")
     ] = "packed",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     seconds: Seconds = 5.0,
     as_json: Json = False,
 ) -> None:
@@ -115,7 +116,7 @@ def simulate(
             dimension=dimension,
             bits=bits,
             messages=messages,
-            device=device,
+            device=device or "auto",
             seconds=seconds,
         ),
         as_json,
@@ -129,7 +130,7 @@ def design(
     continuous: Annotated[
         bool, typer.Option("--continuous", help="Any input in the interval: no input points.")
     ] = False,
-    bits: Annotated[int, typer.Option(help="Bits that are sent, 1 to 8.")] = 3,
+    output_bits: Annotated[int, typer.Option(help="Bits that are sent, 1 to 8.")] = 3,
     seconds: Seconds = 3.0,
     as_json: Json = False,
 ) -> None:
@@ -140,7 +141,7 @@ def design(
         lambda: measure(
             epsilon=epsilon,
             input_bits=None if continuous else input_bits,
-            bits=bits,
+            bits=output_bits,
             seconds=seconds,
         ),
         as_json,
@@ -154,7 +155,9 @@ def account(
     ] = "gaussian",
     rho: Annotated[float, typer.Option(help="zCDP of one release, before sampling.")] = 0.5,
     dimension: Annotated[int, typer.Option(help="Coordinates, for one_bit.")] = 1000,
-    rate: Annotated[float, typer.Option(help="Probability that a record takes part.")] = 0.01,
+    sampling_rate: Annotated[
+        float, typer.Option(help="Probability that a record takes part.")
+    ] = 0.01,
     rounds: Annotated[int, typer.Option(help="Releases that are composed.")] = 1000,
     seconds: Seconds = 3.0,
     as_json: Json = False,
@@ -167,7 +170,7 @@ def account(
             mechanism=mechanism,
             rho=rho,
             dimension=dimension,
-            rate=rate,
+            rate=sampling_rate,
             rounds=rounds,
             seconds=seconds,
         ),

@@ -14,6 +14,9 @@ DataDir = Annotated[
     Path | None,
     typer.Option(help="Where the files lie [$SOTTOVOCE_DATA, else the user's cache folder]."),
 ]
+DatasetName = Annotated[
+    str, typer.Argument(metavar="NAME", help="A data set, as 'data list' shows it.")
+]
 
 
 def _row(entry: Any, data_dir: Path | None) -> dict[str, Any]:
@@ -72,7 +75,7 @@ def fetch_missing(name: str, bars: Bars, data_dir: Path | None = None) -> None:
 
 
 @app.command()
-def fetch(name: str, data_dir: DataDir = None, as_json: Json = False) -> None:
+def fetch(name: DatasetName, data_dir: DataDir = None, as_json: Json = False) -> None:
     """Download a dataset's files, checked against their digests, unless the data is there."""
     from sottovoce.learning import datasets
 
@@ -89,7 +92,7 @@ def fetch(name: str, data_dir: DataDir = None, as_json: Json = False) -> None:
 
 @app.command()
 def show(
-    name: str,
+    name: DatasetName,
     data_dir: DataDir = None,
     label_column: Annotated[
         str | None, typer.Option(help="Of csv:PATH, the column of classes [the last].")

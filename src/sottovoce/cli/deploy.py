@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sottovoce.cli import deploy_ask, deploy_run
+from sottovoce.cli.options import FederationFolder
 from sottovoce.cli.output import Json, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Train on several machines, over Flower.", no_args_is_help=True)
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A federation's folder.")]
 SitePath = Annotated[Path, typer.Argument(metavar="SITE_DIR", help="A site's folder.")]
 Background = Annotated[
     bool, typer.Option("--background", help="Return when it is up; 'deploy stop' ends it.")
@@ -93,7 +93,7 @@ def join(
 
 @app.command()
 def certificates(
-    folder: Folder,
+    folder: FederationFolder,
     add: Annotated[
         tuple[str, Path] | None,
         typer.Option(metavar="NAME KEY.pub", help="Take a site's public key."),
@@ -140,7 +140,7 @@ def _print_certificates(federation: "Federation", as_json: bool) -> None:
 
 
 @app.command()
-def link(folder: Folder, background: Background = False) -> None:
+def link(folder: FederationFolder, background: Background = False) -> None:
     """Run the link, which sites dial."""
     from sottovoce.deployment.machines.federation import Federation
     from sottovoce.deployment.machines.link import START_SECONDS, keep_link
@@ -190,7 +190,7 @@ app.command()(deploy_ask.ask)
 
 
 @app.command()
-def status(folder: Folder, as_json: Json = False) -> None:
+def status(folder: FederationFolder, as_json: Json = False) -> None:
     """Is the link up, which sites are there, and how far are the runs?"""
     from sottovoce.deployment.machines.federation import Federation
     from sottovoce.deployment.machines.status import status_of
@@ -218,6 +218,7 @@ def stop(
         Path, typer.Argument(metavar="DIR", help="A federation's folder, or a site's.")
     ],
     run: Annotated[int | None, typer.Option(help="Stop only this run; the link stays.")] = None,
+    as_json: Json = False,
 ) -> None:
     """End a link, a node or a run; everything can be started again."""
     from sottovoce.deployment.machines.federation import Federation
@@ -230,10 +231,17 @@ def stop(
         with running_link(Federation.read(folder)) as control:
             if not control.stop_run(run):
                 raise DeploymentError(f"run {run} could not be stopped; see 'deploy status'")
-        typer.echo(f"run {run} is stopped; 'sottovoce deploy run ... --resume' goes on")
+        if as_json:
+            print_json({"stopped": f"run {run}"})
+        else:
+            typer.echo(f"run {run} is stopped; 'sottovoce deploy run ... --resume' goes on")
         return
     if (folder / FILE_NAME).is_file():
         keeper, what = SiteFolder.read(folder).node_folder, "the node"
     else:
         keeper, what = Federation.read(folder).link_folder, "the link"
-    typer.echo(f"{what} is stopped" if stop_keeper(keeper) else f"{what} was not running")
+    stopped = stop_keeper(keeper)
+    if as_json:
+        print_json({"stopped": what if stopped else None})
+    else:
+        typer.echo(f"{what} is stopped" if stopped else f"{what} was not running")

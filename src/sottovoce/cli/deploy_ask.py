@@ -6,28 +6,43 @@ from typing import Annotated, Any
 
 import typer
 
+from sottovoce.cli.options import (
+    AnswerMechanismIfAny,
+    Bins,
+    Categories,
+    Confidence,
+    FederationFolder,
+    LowerIfAny,
+    PersonBits,
+    PersonEpsilon,
+    UpperIfAny,
+)
 from sottovoce.cli.output import Json, print_fields, print_json, print_table, progress_bars
 
 _POLL_SECONDS = 0.5
 
 
 def ask(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A federation's folder.")],
+    folder: FederationFolder,
     statistic: Annotated[
         str, typer.Argument(help="mean, variance, histogram, quantiles or location.")
     ],
     about: Annotated[str, typer.Option(help="What: a name in [columns] of the sites' files.")],
-    epsilon: Annotated[float, typer.Option(help="What a person's answer may tell: pure, local.")],
-    lower: Annotated[float | None, typer.Option(help="The least value.")] = None,
-    upper: Annotated[float | None, typer.Option(help="The largest value.")] = None,
-    bins: Annotated[int | None, typer.Option(help="Of a histogram.")] = None,
-    categories: Annotated[str | None, typer.Option(help="Of a histogram: a,b,c.")] = None,
-    quantiles: Annotated[str | None, typer.Option(help="Levels: 0.25,0.5,0.75.")] = None,
-    centre: Annotated[str | None, typer.Option(help="Of a map: LATITUDE,LONGITUDE.")] = None,
-    side_km: Annotated[float | None, typer.Option(help="Of a map.")] = None,
-    bits: Annotated[int | None, typer.Option(help="At most so many bits a person.")] = None,
-    mechanism: Annotated[str | None, typer.Option(help="[the least variance]")] = None,
-    confidence: Annotated[float, typer.Option(help="How often intervals cover.")] = 0.95,
+    epsilon: PersonEpsilon,
+    lower: LowerIfAny = None,
+    upper: UpperIfAny = None,
+    bins: Bins = None,
+    categories: Categories = None,
+    quantiles: Annotated[
+        str | None, typer.Option(help="Levels between 0 and 1 [0.25,0.5,0.75].")
+    ] = None,
+    centre: Annotated[
+        str | None, typer.Option(help="The map's centre: LATITUDE,LONGITUDE.")
+    ] = None,
+    side_km: Annotated[float | None, typer.Option(help="The map's side, in kilometres.")] = None,
+    bits: PersonBits = None,
+    mechanism: AnswerMechanismIfAny = None,
+    confidence: Confidence = 0.95,
     minimum_sites: Annotated[int, typer.Option(help="Fewer answers are none.")] = 1,
     deadline: Annotated[float, typer.Option(help="Seconds that sites may take.")] = 600.0,
     out: Annotated[Path | None, typer.Option(help="A new folder [DIR/runs/NAME].")] = None,

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sottovoce.cli.options import FederationFolder, Log, Overrides, SpecFile
 from sottovoce.cli.output import Json, print_warning, progress_bars
-from sottovoce.cli.result import Log, print_result, round_note
+from sottovoce.cli.result import print_result, round_note
 
 if TYPE_CHECKING:
     from sottovoce.config.spec import RunSpec
@@ -22,11 +23,9 @@ _INTERRUPTED = 130
 
 
 def run(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A federation's folder.")],
-    spec: Annotated[Path, typer.Argument(help="A TOML file; see examples/.")],
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a key, as a.b=c; repeatable.")
-    ] = None,
+    folder: FederationFolder,
+    spec: SpecFile,
+    set_: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="The run folder [DIR/runs/NAME].")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
     log: Log = None,

@@ -6,6 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sottovoce.cli.options import (
+    AnswerMechanism,
+    Bins,
+    Categories,
+    Confidence,
+    Lower,
+    LowerIfAny,
+    PersonBits,
+    PersonEpsilon,
+    Upper,
+    UpperIfAny,
+)
 from sottovoce.cli.output import Json, print_json, print_table, progress_bars
 
 if TYPE_CHECKING:
@@ -25,12 +37,6 @@ Column = Annotated[
         help="The column: its name, or its number from 0 with --no-header [the only one]."
     ),
 ]
-Lower = Annotated[float, typer.Option(help="The least value, known beforehand; others are moved.")]
-Upper = Annotated[float, typer.Option(help="The largest value, known beforehand.")]
-Epsilon = Annotated[float, typer.Option(help="What a person's answer may tell: pure, local.")]
-Bits = Annotated[int | None, typer.Option(help="At most so many bits a person.")]
-Mechanism = Annotated[str, typer.Option(help="How answers are privatised [the least variance].")]
-Confidence = Annotated[float, typer.Option(help="How often intervals cover, such as 0.95.")]
 Header = Annotated[bool, typer.Option("--header/--no-header", help="Whether the first row names.")]
 Delimiter = Annotated[str | None, typer.Option(help="Between cells [found in the first line].")]
 Encoding = Annotated[str, typer.Option(help="Of the file, such as latin-1.")]
@@ -53,10 +59,10 @@ def mean(
     data: Data,
     lower: Lower,
     upper: Upper,
-    epsilon: Epsilon,
+    epsilon: PersonEpsilon,
     column: Column = None,
-    bits: Bits = None,
-    mechanism: Mechanism = "auto",
+    bits: PersonBits = None,
+    mechanism: AnswerMechanism = "auto",
     confidence: Confidence = 0.95,
     header: Header = True,
     delimiter: Delimiter = None,
@@ -79,10 +85,10 @@ def variance(
     data: Data,
     lower: Lower,
     upper: Upper,
-    epsilon: Epsilon,
+    epsilon: PersonEpsilon,
     column: Column = None,
-    bits: Bits = None,
-    mechanism: Mechanism = "auto",
+    bits: PersonBits = None,
+    mechanism: AnswerMechanism = "auto",
     confidence: Confidence = 0.95,
     header: Header = True,
     delimiter: Delimiter = None,
@@ -103,17 +109,14 @@ def variance(
 @app.command()
 def histogram(
     data: Data,
-    epsilon: Epsilon,
-    lower: Annotated[float | None, typer.Option(help="The least value, for bins.")] = None,
-    upper: Annotated[float | None, typer.Option(help="The largest value, for bins.")] = None,
-    bins: Annotated[int | None, typer.Option(help="How many equal bins [10].")] = None,
-    categories: Annotated[
-        str | None,
-        typer.Option(help="In place of bins: a public list, a,b,c; all else counts as other."),
-    ] = None,
+    epsilon: PersonEpsilon,
+    lower: LowerIfAny = None,
+    upper: UpperIfAny = None,
+    bins: Bins = None,
+    categories: Categories = None,
     column: Column = None,
-    bits: Bits = None,
-    mechanism: Mechanism = "auto",
+    bits: PersonBits = None,
+    mechanism: AnswerMechanism = "auto",
     confidence: Confidence = 0.95,
     header: Header = True,
     delimiter: Delimiter = None,
@@ -146,11 +149,11 @@ def quantiles(
     data: Data,
     lower: Lower,
     upper: Upper,
-    epsilon: Epsilon,
+    epsilon: PersonEpsilon,
     quantiles: Annotated[str, typer.Option(help="Levels between 0 and 1.")] = "0.25,0.5,0.75",
     column: Column = None,
-    bits: Bits = None,
-    mechanism: Mechanism = "auto",
+    bits: PersonBits = None,
+    mechanism: AnswerMechanism = "auto",
     confidence: Confidence = 0.95,
     header: Header = True,
     delimiter: Delimiter = None,

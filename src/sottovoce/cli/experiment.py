@@ -2,11 +2,12 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sottovoce.cli.data import DataDir, fetch_missing, use
+from sottovoce.cli.options import Device
 from sottovoce.cli.output import Bars, Json, print_json, print_table, progress_bars
 
 if TYPE_CHECKING:
@@ -18,12 +19,8 @@ _FAILED = 1
 app = typer.Typer(help="Measure what the papers claim.", no_args_is_help=True)
 
 Fast = Annotated[bool, typer.Option("--fast", help="A reduced version, in seconds or minutes.")]
-Quick = Annotated[bool, typer.Option("--quick", hidden=True)]  # an earlier name of --fast
 Seeds = Annotated[int | None, typer.Option(help="Repetitions of what is sampled.")]
 Jobs = Annotated[int | None, typer.Option(help="Models trained at a time; 1 if not given.")]
-Device = Annotated[
-    Literal["auto", "cpu", "cuda"] | None, typer.Option(help="What trains the models.")
-]
 
 
 @app.command("list")
@@ -58,7 +55,6 @@ def run(
     ] = None,
     seeds: Seeds = None,
     fast: Fast = False,
-    quick: Quick = False,
     jobs: Jobs = None,
     data_dir: DataDir = None,
     device: Device = None,
@@ -79,7 +75,7 @@ def run(
             fetch_missing(needed, bars)
         settings = found.settings(
             seeds=seeds,
-            fast=fast or quick,
+            fast=fast,
             on_step=bars.update,
             jobs=jobs,
             data_dir=data_dir,
@@ -179,6 +175,7 @@ def publish(
     out: Annotated[
         Path | None, typer.Option(help="Where it was run; experiments-out/NAME if not given.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Copy the table, the pictures and a short page of an experiment, to keep beside the code."""
     from sottovoce.experiments import publish as publishing
@@ -186,4 +183,7 @@ def publish(
 
     find(name)
     page = publishing.publish(name, OUT / name if out is None else out, to)
-    typer.echo(f"Published: {page}")
+    if as_json:
+        print_json({"page": str(page)})
+    else:
+        typer.echo(f"Published: {page}")

@@ -5,11 +5,12 @@ from typing import Annotated
 
 import typer
 
+from sottovoce.cli.options import FinishedRun
 from sottovoce.cli.output import Json, print_fields, print_json
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: FinishedRun,
     model: Annotated[Path, typer.Argument(help="The file to write, such as model.safetensors.")],
     as_json: Json = False,
 ) -> None:

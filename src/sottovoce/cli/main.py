@@ -30,6 +30,7 @@ from sottovoce.cli import (
     run,
     watch,
 )
+from sottovoce.cli.output import print_json
 from sottovoce.version import __version__
 
 _INTERRUPTED = 130
@@ -118,6 +119,8 @@ def main() -> None:
         if debug:
             traceback.print_exc()
         typer.echo(message, err=True)
+        if "--json" in arguments:  # whoever reads stdout as JSON finds JSON there
+            print_json({"error": message.removeprefix("error: ")})
         sys.exit(2)
     if code == _INTERRUPTED:
         typer.echo(f"interrupted; {_how_to_go_on(arguments)}", err=True)

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sottovoce.cli.options import MechanismKind
 from sottovoce.cli.output import (
     Json,
     print_fields,
@@ -58,7 +59,7 @@ def list_(as_json: Json = False) -> None:
 
 
 @app.command("show")
-def show_(kind: str, as_json: Json = False) -> None:
+def show_(kind: MechanismKind, as_json: Json = False) -> None:
     """One mechanism: its parameters, an example, its formula and reference."""
     import inspect
 

@@ -1,17 +1,10 @@
 """What a run has come to, wherever it ran."""
 
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from sottovoce.api.shown import round_note as round_note
 from sottovoce.cli.output import print_fields, print_json, print_table, print_warning, show
-
-Log = Annotated[
-    list[str] | None,
-    typer.Option("--log", help="Log rounds to tensorboard or mlflow; repeatable."),
-]
 
 
 def print_result(result: dict[str, Any], folder: Path, *, as_json: bool) -> None:

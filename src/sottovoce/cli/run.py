@@ -7,16 +7,15 @@ import typer
 
 from sottovoce.cli.data import DataDir, fetch_missing, use
 from sottovoce.cli.mistakes import absent_spec
+from sottovoce.cli.options import Log, Overrides, SpecFile
 from sottovoce.cli.output import Json, print_warning, progress_bars
-from sottovoce.cli.result import Log, print_result, round_note
+from sottovoce.cli.result import print_result, round_note
 from sottovoce.errors import ConfigError
 
 
 def run(
-    spec: Annotated[Path, typer.Argument(help="A TOML file; see examples/.")],
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a key, as a.b=c; repeatable.")
-    ] = None,
+    spec: SpecFile,
+    set_: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="The run folder [runs/NAME].")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
     federation: Annotated[

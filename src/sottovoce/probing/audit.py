@@ -13,7 +13,7 @@ import dataclasses
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from sottovoce.auditing.verdict import CONFIDENCE, Certificate, Shares, Verdict
 from sottovoce.channels.channel import Central, Direct
 from sottovoce.config.spec import CentralSpec, DirectSpec, EveryoneSpec, RunSpec
 from sottovoce.domains import Vector
-from sottovoce.errors import ConfigError, UnknownNameError
+from sottovoce.errors import ConfigError
 from sottovoce.privacy.compositions import multiset
 from sottovoce.probing.finished_run import FinishedRun
 from sottovoce.randomness import SeededRandomness
@@ -88,16 +88,6 @@ def audit_run(
     )
     files.write_json(place, found, sort_keys=False)
     return found
-
-
-def method_of(name: str | None) -> Method | None:
-    """The method of that name, or an error that names the nearest."""
-    for method in get_args(Method):
-        if name == method:
-            return method  # type: ignore[no-any-return]
-    if name is None:
-        return None
-    raise UnknownNameError.among("audit method", name, get_args(Method))
 
 
 def audit_spec(
