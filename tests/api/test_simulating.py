@@ -70,6 +70,18 @@ def test_the_model_can_be_loaded_again(run: sottovoce.Run) -> None:
     )
 
 
+def test_numbers_to_predict_are_not_scored_as_classes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = (FEATURES, FEATURES[:, :1].astype(np.float32))
+    model = nn.Linear(6, 1)
+    run = sottovoce.simulate(table(), model=model, data=data, out=tmp_path / "run", progress=True)
+    for shown in (str(run), run._repr_html_(), capsys.readouterr().err):
+        assert "1 - mean absolute error" in shown
+        assert "accuracy" not in shown
+    assert run.to_dict()["score"] == run.score == "1 - mean absolute error"
+
+
 def test_a_run_shows_itself(run: sottovoce.Run) -> None:
     assert "accuracy" in str(run)
     assert "temporary" in str(run)

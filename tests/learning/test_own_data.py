@@ -395,3 +395,11 @@ def test_saved_datasets_and_parquet_files_give_the_same(tmp_path: Path) -> None:
     np.testing.assert_array_equal(saved.train_features, parquet.train_features)
     np.testing.assert_array_equal(saved.train_features[:, 0] % 2, saved.train_labels)
     assert len(saved.test_labels) == 2
+
+
+def test_classes_that_are_written_as_vectors_are_refused(tmp_path: Path) -> None:
+    """As numbers to predict they would be scored 1 - mean absolute error, high for any model."""
+    x, one_hot = np.zeros((6, 2), np.float32), np.eye(3, dtype=np.float32)[[0, 1, 2] * 2]
+    with pytest.raises(DataError, match=r"give their numbers, y\.argmax\(axis=1\)"):
+        load(npz(tmp_path / "a.npz", x=x, y=one_hot))
+    assert load(npz(tmp_path / "b.npz", x=x, y=one_hot / 2)).num_classes is None

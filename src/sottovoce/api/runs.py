@@ -103,6 +103,12 @@ class Run:
         return self._result[name] if self._result else rows[-1][name] if rows else None
 
     @property
+    def score(self) -> str:
+        """What `accuracy` is: of a regression, 1 - mean absolute error."""
+        last = self._result or (self._metrics[-1] if self._metrics else {})
+        return str(last.get("score", "accuracy"))
+
+    @property
     def accuracy(self) -> float | None:
         """On the test data: the share of right labels (of numbers, 1 - the mean absolute error)."""
         value: float | None = self._last("accuracy")
@@ -206,7 +212,7 @@ class Run:
         up = result.get("total_bytes_up_per_message")
         mechanism = self._header["spec"]["mechanism"]
         return {
-            "accuracy": self.accuracy,
+            self.score: self.accuracy,
             "epsilon": self.epsilon,
             "delta": self.delta,
             "adjacency": self.adjacency,
@@ -233,13 +239,13 @@ class Run:
         measured = [(number, value) for number, value in measured if value is not None]
         if len(measured) > 1:
             title = (
-                f"Test accuracy of {self.name} by round, up to epsilon "
+                f"Test {self.score} of {self.name} by round, up to epsilon "
                 f"{show_epsilon(self.epsilon, 2)}"
             )
             chart = LineChart(
                 title=title,
                 x_label="round",
-                y_label="test accuracy",
+                y_label=f"test {self.score}",
                 lines=[
                     Line(
                         name=self.name,

@@ -38,7 +38,7 @@ def round_note(row: Mapping[str, Any]) -> str:
     epsilon = "no privacy" if spent is None else f"epsilon {show_epsilon(spent, 2)}"
     asked, received = row["clients_asked"], row["clients_received"]
     missing = f"  {received} of {asked} answered" if received < asked else ""
-    return f"accuracy {row['accuracy']:.3f}  {epsilon}{missing}"
+    return f"{row.get('score', 'accuracy')} {row['accuracy']:.3f}  {epsilon}{missing}"
 
 
 def text_table(columns: list[str], rows: list[list[str]]) -> str:

@@ -17,6 +17,8 @@ def print_result(result: dict[str, Any], folder: Path, *, as_json: bool) -> None
     shown = {**result, "epsilon": result["epsilon"] if result["private"] else float("inf")}
     for name in ("warnings", "groups", "clients"):
         del shown[name]
+    score = shown.pop("score", "accuracy")
+    shown = {score if name == "accuracy" else name: value for name, value in shown.items()}
     print_fields({**shown, "folder": folder})
     if len(result["groups"]) > 1:
         _print_groups(result["groups"])

@@ -75,7 +75,7 @@ def line(state: Mapping[str, Any]) -> str:
     of = f" of {state['rounds']}" if state["rounds"] else ""
     parts = [f"round {state['rounds_done']}{of}"]
     if state["accuracy"] is not None:
-        parts.append(f"accuracy {state['accuracy']:.3f}")
+        parts.append(f"{state['score']} {state['accuracy']:.3f}")
     if state["loss"] is not None:
         parts.append(f"loss {state['loss']:.4g}")
     if state["last_round"]:
@@ -131,7 +131,7 @@ def _fields(
         found.append(("speed", _speed(state)))
     if state["accuracy"] is not None:
         curve = Text(sparkline(accuracies), style="cyan")
-        found.append(("accuracy", Text.assemble(f"{state['accuracy']:.3f}  ", curve)))
+        found.append((state["score"], Text.assemble(f"{state['accuracy']:.3f}  ", curve)))
     if state["loss"] is not None:
         found.append(("loss", f"{state['loss']:.4g}"))
     if state["last_round"]:

@@ -40,6 +40,11 @@ _DIGESTED_ROWS = 1000
 _KEPT_BYTES = 1 << 28
 
 Objective = Literal["classification", "regression"]
+# What `Evaluation.accuracy` is; whoever prints it calls it by this name.
+SCORES: dict[Objective, str] = {
+    "classification": "accuracy",
+    "regression": "1 - mean absolute error",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,10 +48,11 @@ def privacy_figure(run: Run, identity: str) -> Figure | None:
 def training_figures(run: Run, identity: str) -> list[Figure]:
     """Accuracy and loss on test data, where they were measured."""
     found = []
-    for key, title in (("accuracy", "Test accuracy by round"), ("loss", "Test loss by round")):
-        lines = [line for line in [_measured(run, key, key)] if line.x]
+    score = "1 - mean absolute error" if run["regression"] else "accuracy"
+    for key, name in (("accuracy", score), ("loss", "loss")):
+        lines = [line for line in [_measured(run, name, key)] if line.x]
         if lines:
-            chart = _chart(title, key, lines)
+            chart = _chart(f"Test {name} by round", name, lines)
             figure = line_figure(chart, identity=f"{identity}-{key}", log_switch=key == "loss")
             found.append(figure)
     return found

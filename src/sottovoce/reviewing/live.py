@@ -112,6 +112,7 @@ def describe(reading: Reading, *, rounds_per_second: float | None = None) -> dic
         "seconds_left": seconds_left,
         "quiet_seconds": None if reading.has_ended else reading.quiet_seconds,
         "accuracy": _last_known(rows, "accuracy"),
+        "score": last.get("score", "accuracy"),
         "loss": _last_known(rows, "loss"),
         "epsilon": epsilon,
         "private": epsilon is not None,

@@ -13,10 +13,11 @@ from sottovoce.channels.channel import Central, Direct, SecretOrder, SecureSum, 
 from sottovoce.errors import ConfigError
 from sottovoce.files import finite_or_none
 from sottovoce.harmonizer.sampling import ASSUMPTIONS
+from sottovoce.learning.task import SCORES
 from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
-from sottovoce.privacy import compositions, events
+from sottovoce.privacy import events
 from sottovoce.privacy.accounting import privacy_spent, show_epsilon
-from sottovoce.privacy.compositions import multiset, unhidden
+from sottovoce.privacy.compositions import assumptions, multiset, unhidden
 from sottovoce.privacy.events import NonPrivate
 from sottovoce.rounds.plan import records_hidden_by
 from sottovoce.runs import aggregates
@@ -106,7 +107,7 @@ def guarantee(assembly: Assembly) -> str:
         public = "; the size of the smallest data set is public"  # the noise is made from it
     if assembly.algorithm.record_sampling_rate < 1.0:
         public += f"; it assumes that {ASSUMPTIONS[records_hidden_by(assembly.channel)]}"
-    for name in compositions.assumptions(mechanism.privacy(spec.privacy.adjacency)):
+    for name in assumptions(mechanism.privacy(spec.privacy.adjacency)):
         public += f"; it assumes that {events.ASSUMPTIONS[name]}"
     reasons = [
         *(["seeded randomness"] if spec.randomness == "seeded" else []),
@@ -252,11 +253,18 @@ def metrics_row(
     return {
         **dataclasses.asdict(record),
         "accuracy": evaluation.accuracy if evaluation else None,
+        **_score(assembly),
         "loss": evaluation.loss if evaluation else None,
         "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
         "bounds": {name: finite_or_none(bound) for name, bound in spent.bounds} if spent else {},
         **(aggregates.tested(assembly, progress) if evaluated else {}),
     }
+
+
+def _score(assembly: Assembly) -> dict[str, str]:
+    """What `accuracy` is, where it is none: of numbers to predict, no share is right."""
+    objective = assembly.task.objective
+    return {} if objective == "classification" else {"score": SCORES[objective]}
 
 
 def result_of(
@@ -288,6 +296,7 @@ def result_of(
         "mechanism": {"kind": spec.mechanism.kind, **spec.mechanism.parameters},
         "mechanism_choice": assembly.mechanism_choice,
         "accuracy": evaluation.accuracy,
+        **_score(assembly),
         "loss": evaluation.loss,
         **aggregates.tested(assembly, progress),
         "rounds": progress.rounds_done,

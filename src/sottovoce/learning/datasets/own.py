@@ -144,7 +144,13 @@ class _Arrays:
 
     def _labels(self, values: Array) -> tuple[Labels, int | None]:
         if values.dtype.kind == "f":
-            return values.reshape(len(values), -1).astype(np.float32), None
+            numbers = values.reshape(len(values), -1).astype(np.float32)
+            if _is_one_hot(numbers):
+                raise self._damaged(
+                    f"the labels are {numbers.shape[1]} zeros and ones a row with a single one: "
+                    "classes written as vectors; give their numbers, y.argmax(axis=1)"
+                )
+            return numbers, None
         if values.dtype.kind not in "iu":
             raise self._damaged(f"the labels are {values.dtype}, neither classes nor numbers")
         if not values.size:
@@ -173,6 +179,15 @@ class _Arrays:
                 self._where, name, values, MAX_ATTRIBUTE_VALUES, remedy=self._remedy
             )
         return found
+
+
+def _is_one_hot(numbers: Labels) -> bool:
+    """Whether every row has a single one among zeros: taken as numbers, they would be predicted
+    well by a model that is hardly ever right.
+    """
+    if numbers.shape[1] < 2 or not len(numbers):
+        return False
+    return bool(((numbers == 0.0) | (numbers == 1.0)).all() and (numbers.sum(axis=1) == 1.0).all())
 
 
 def _numbered(owners: Array) -> Owners:
