@@ -61,6 +61,29 @@ def test_missing_cells_are_refused_or_skipped(tmp_path: Path) -> None:
     assert read(single, missing="skip") == [1.0, 2.0]
 
 
+def test_a_decimal_comma_is_read_where_it_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, "name;age\na;1,5\nb;2\n")
+    with pytest.raises(DataError, match=r"give --decimal '\.'"):
+        read(path)
+    assert read(path, decimal=",") == [1.5, 2.0]
+    assert read(written(tmp_path, "age\n1,5\n2\n"), decimal=",") == [1.5, 2.0]  # one column
+    with pytest.raises(DataError, match=r"give --decimal '\.'"):
+        read(written(tmp_path, "age\n1.5\n"), decimal=",")
+    for wrong in ({"decimal": ";"}, {"decimal": ",", "delimiter": ","}):
+        with pytest.raises(ParameterError, match="decimal sign"):
+            read(path, **wrong)
+
+
+def test_words_that_stand_for_nothing_are_named(tmp_path: Path) -> None:
+    path = written(tmp_path, "name,age\na,1\nunknown,99\nc,2\n")
+    assert read(path) == [1.0, 99.0, 2.0]
+    assert read(path, missing="skip", missing_words=("99",)) == [1.0, 2.0]
+    with pytest.raises(DataError, match="data row 2, column 'age': '99' stands for nothing"):
+        read(path, missing_words=("99",))
+    names = CsvColumns(path=path, columns=("name",), missing="skip", missing_words=("unknown",))
+    assert list(names.words()) == [["a", "c"]]
+
+
 @pytest.mark.parametrize(
     ("text", "match"),
     [

@@ -403,3 +403,11 @@ def test_classes_that_are_written_as_vectors_are_refused(tmp_path: Path) -> None
     with pytest.raises(DataError, match=r"give their numbers, y\.argmax\(axis=1\)"):
         load(npz(tmp_path / "a.npz", x=x, y=one_hot))
     assert load(npz(tmp_path / "b.npz", x=x, y=one_hot / 2)).num_classes is None
+
+
+def test_a_table_with_semicolons_is_read(tmp_path: Path) -> None:
+    rows = "".join(f"{i};{-i};{i % 2}\n" for i in range(20))
+    (tmp_path / "own.csv").write_text("a;b;label\n" + rows)
+    data = load(f"csv:{tmp_path / 'own.csv'}")
+    assert data.train_features.shape == (16, 2)
+    assert data.num_classes == 2

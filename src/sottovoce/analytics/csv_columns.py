@@ -15,13 +15,13 @@ from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
+from sottovoce.csv_dialect import delimiter_of, number_in
 from sottovoce.domains import Vector
 from sottovoce.errors import DataError, ParameterError, UnknownNameError
 
 OnBytes = Callable[[int, int], None]  # bytes read, bytes in all
 
 BATCH_ROWS = 200_000
-DELIMITERS = (",", ";", "\t", "|")
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})
 _COUNTED_BYTES = 1 << 20
 _SHOWN_CHARACTERS = 40
@@ -43,6 +43,8 @@ class CsvColumns:
     `delimiter` is found in the first line if not given. A person whose cell is missing is an
     error, or left out with missing = "skip". With "keep" no cell is an error: one that says no
     number is NaN, and an empty word stays, so that nothing of a cell shows in whether it is read.
+    `missing_words` stand for nothing too, beside an empty cell, NA and the like; `decimal` is the
+    decimal sign.
     """
 
     path: Path
@@ -51,10 +53,16 @@ class CsvColumns:
     delimiter: str | None = None
     encoding: str = "utf-8"
     missing: Literal["refuse", "skip", "keep"] = "refuse"
+    missing_words: tuple[str, ...] = ()
+    decimal: str = "."
 
     def __post_init__(self) -> None:
         if self.delimiter is not None and len(self.delimiter) != 1:
             raise ParameterError(f"the delimiter is one character, got {self.delimiter!r}")
+        if self.decimal not in (".", ","):
+            raise ParameterError(f"the decimal sign is a point or a comma, got {self.decimal!r}")
+        if self.delimiter == self.decimal:
+            raise ParameterError("the decimal sign cannot stand between cells too")
         if self.missing not in _WAYS:
             raise UnknownNameError.among("way with missing cells", self.missing, _WAYS)
         try:
@@ -77,11 +85,13 @@ class CsvColumns:
         """Batches of words, one a person."""
         for start, cells in self._cells(on_bytes):
             words = [cell.strip() for cell in cells[0]]
-            empty = [number for number, word in enumerate(words) if not word]
+            empty = [number for number, word in enumerate(words) if self._says_nothing(word)]
             if empty and self.missing == "refuse":
                 self._refuse_missing(start + empty[0], self.columns[0], words[empty[0]])
-            if kept := [word for word in words if word or self.missing == "keep"]:
-                yield kept
+            if self.missing == "skip":
+                words = [word for word in words if not self._says_nothing(word)]
+            if words:
+                yield words
 
     def count_lines(self) -> int:
         """About how many people the file holds: its lines, the header apart."""
@@ -139,7 +149,7 @@ class CsvColumns:
         first_line = text.readline()
         if not first_line.strip():
             raise DataError(f"{self.path} is empty; it needs a row for each person")
-        delimiter = self.delimiter or _delimiter_of(first_line)
+        delimiter = self.delimiter or delimiter_of(first_line, self.decimal)
         lines = itertools.chain([first_line], text)
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
         first = next(reader)
@@ -172,7 +182,7 @@ class CsvColumns:
         names = [name.strip() for name in first]
         if not self.header:
             names = [str(number) for number in range(len(first))]
-        elif all(math.isfinite(_number(name)) for name in names):
+        elif all(math.isfinite(number_in(name, self.decimal)) for name in names):
             raise DataError(
                 f"the first row of {self.path} has numbers only, where names of columns should be; "
                 "give --no-header if it is data"
@@ -206,8 +216,9 @@ class CsvColumns:
 
     def _as_numbers(self, column: str, cells: Sequence[str], start: int) -> Vector:
         """The column as numbers; NaN where a cell is missing and that is allowed."""
+        plain = self.decimal == "." and not self.missing_words
         try:
-            values = np.array(list(map(float, cells)), dtype=np.float64)
+            values = np.array(list(map(float, cells)) if plain else [math.nan], dtype=np.float64)
             if np.isfinite(values).all() and "_" not in "".join(cells):
                 return values
         except ValueError:
@@ -217,23 +228,29 @@ class CsvColumns:
         )
 
     def _checked(self, column: str, cell: str, row: int) -> float:
-        if cell.casefold() in _MISSING:
+        if cell.casefold() in _MISSING or cell in self.missing_words:
             if self.missing == "refuse":
                 self._refuse_missing(row, column, cell)
             return math.nan
-        value = _number(cell)
+        value = number_in(cell, self.decimal)
         if math.isfinite(value):
             return value
         if self.missing == "keep":
             return math.nan
         what = "is not finite" if math.isinf(value) else "is not a number"
         shown = cell if len(cell) <= _SHOWN_CHARACTERS else cell[:_SHOWN_CHARACTERS] + "..."
-        remedy = "write the decimal sign as a point" if "," in cell else "correct the cell"
-        if row == 1 and "," not in cell:
+        remedy = "correct the cell"
+        if self.decimal not in cell and ("," in cell or "." in cell):
+            remedy = f"is that its decimal sign? give --decimal '{',' if ',' in cell else '.'}'"
+        elif row == 1:
             remedy += ", or is it a column of words? ask for a histogram with --categories"
         raise DataError(
             f"{self.path}, data row {row}, column '{column}': {shown!r} {what}; {remedy}"
         )
+
+    def _says_nothing(self, word: str) -> bool:
+        """Of words, NA may be one; only an empty cell, and what was named, stand for nothing."""
+        return not word or word in self.missing_words
 
     def _refuse_missing(self, row: int, column: str | None, cell: str) -> None:
         named = f"column '{column}': " if column is not None else ""
@@ -242,20 +259,6 @@ class CsvColumns:
             f"{self.path}, data row {row}, {named}{shown}; correct it, or leave such people out "
             "with --missing skip"
         )
-
-
-def _number(cell: str) -> float:
-    try:
-        # float() also reads 1_000, which no csv file means.
-        return math.nan if "_" in cell else float(cell)
-    except ValueError:
-        return math.nan
-
-
-def _delimiter_of(line: str) -> str:
-    """The one of the usual delimiters that is most frequent outside quotes; a comma if none is."""
-    outside = "".join(line.split('"')[::2])
-    return max(DELIMITERS, key=lambda one: (outside.count(one), one == ","))
 
 
 def _listed(names: Sequence[Any]) -> str:

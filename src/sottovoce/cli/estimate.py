@@ -40,6 +40,10 @@ Column = Annotated[
 Header = Annotated[bool, typer.Option("--header/--no-header", help="Whether the first row names.")]
 Delimiter = Annotated[str | None, typer.Option(help="Between cells [found in the first line].")]
 Encoding = Annotated[str, typer.Option(help="Of the file, such as latin-1.")]
+Decimal = Annotated[str, typer.Option(help="The decimal sign of the file: a point or a comma.")]
+MissingWords = Annotated[
+    str | None, typer.Option(help="What else stands for nothing, such as 99,unknown.")
+]
 Missing = Annotated[str, typer.Option(help="People with a missing cell: refuse or skip.")]
 Seed = Annotated[
     int | None, typer.Option(help="Repeatable noise, for simulation [the system's randomness].")
@@ -67,7 +71,9 @@ def mean(
     header: Header = True,
     delimiter: Delimiter = None,
     encoding: Encoding = "utf-8",
+    decimal: Decimal = ".",
     missing: Missing = "refuse",
+    missing_words: MissingWords = None,
     ledger: LedgerFile = None,
     budget: BudgetLimit = None,
     account: Account = None,
@@ -93,7 +99,9 @@ def variance(
     header: Header = True,
     delimiter: Delimiter = None,
     encoding: Encoding = "utf-8",
+    decimal: Decimal = ".",
     missing: Missing = "refuse",
+    missing_words: MissingWords = None,
     ledger: LedgerFile = None,
     budget: BudgetLimit = None,
     account: Account = None,
@@ -121,7 +129,9 @@ def histogram(
     header: Header = True,
     delimiter: Delimiter = None,
     encoding: Encoding = "utf-8",
+    decimal: Decimal = ".",
     missing: Missing = "refuse",
+    missing_words: MissingWords = None,
     ledger: LedgerFile = None,
     budget: BudgetLimit = None,
     account: Account = None,
@@ -158,7 +168,9 @@ def quantiles(
     header: Header = True,
     delimiter: Delimiter = None,
     encoding: Encoding = "utf-8",
+    decimal: Decimal = ".",
     missing: Missing = "refuse",
+    missing_words: MissingWords = None,
     ledger: LedgerFile = None,
     budget: BudgetLimit = None,
     account: Account = None,
@@ -194,7 +206,9 @@ def location(
     header: Header = True,
     delimiter: Delimiter = None,
     encoding: Encoding = "utf-8",
+    decimal: Decimal = ".",
     missing: Missing = "refuse",
+    missing_words: MissingWords = None,
     ledger: LedgerFile = None,
     budget: BudgetLimit = None,
     account: Account = None,
@@ -259,6 +273,8 @@ class _Run:
             delimiter=given["delimiter"],
             encoding=given["encoding"],
             missing=given["missing"],
+            missing_words=tuple(w.strip() for w in (given["missing_words"] or "").split(",") if w),
+            decimal=given["decimal"],
         )
 
     def _charge(self, asked: "Question", read: Any) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.csv_dialect import number_in
 from sottovoce.errors import DataError
 from sottovoce.learning.datasets.arrays import (
     WRITE_AGAIN,
@@ -22,7 +23,7 @@ from sottovoce.learning.datasets.arrays import (
 )
 from sottovoce.learning.datasets.dataset import Dataset, Features, Labels, Owners
 from sottovoce.learning.datasets.register import Request, register
-from sottovoce.learning.datasets.tables import CsvOptions, Table, as_number, features_of, read_table
+from sottovoce.learning.datasets.tables import CsvOptions, Table, features_of, read_table
 
 _WHOLE = ("x", "y")
 _SPLIT = ("x_train", "y_train", "x_test", "y_test")
@@ -255,7 +256,7 @@ def _check_class_column(table: Table, column: str, public: tuple[str, ...]) -> N
             f"{table.path}, data row {cells.index('') + 1}, column '{column}': the label is empty; "
             "fill it in or remove the row"
         )
-    values = {cell: as_number(cell) for cell in cells}
+    values = {cell: number_in(cell) for cell in cells}
     fractions = [cell for cell, value in values.items() if value % 1]
     if not public and fractions and all(map(math.isfinite, values.values())):
         raise DataError(

@@ -1,6 +1,7 @@
 """Tables of the user's own, as csv files: which columns are what, and reading them."""
 
 import csv
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce import parameters
+from sottovoce.csv_dialect import delimiter_of, number_in
 from sottovoce.errors import DataError, ParameterError, UnknownNameError
 
 Bounds = tuple[float, float]
@@ -70,7 +72,7 @@ class Table:
         """A column of finite numbers."""
         values = []
         for position, cell in enumerate(self.cells(column)):
-            value = as_number(cell)
+            value = number_in(cell)
             if not math.isfinite(value):
                 raise DataError(
                     f"{self.path}, data row {position + 1}, column '{column}': {cell!r} is not a "
@@ -80,19 +82,14 @@ class Table:
         return np.array(values)
 
 
-def as_number(cell: str) -> float:
-    """What a cell says as a number, NaN if it says none."""
-    try:
-        return float(cell)
-    except ValueError:
-        return math.nan
-
-
 def read_table(path: Path, *, header: bool) -> Table:
-    """The table in a csv file; every row must be as long as the first."""
+    """The table in a csv file; its delimiter is found in the first line; rows are equally long."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = [tuple(row) for row in csv.reader(file) if row]
+            first_line = file.readline()
+            lines = itertools.chain([first_line], file)
+            reader = csv.reader(lines, delimiter=delimiter_of(first_line))
+            rows = [tuple(row) for row in reader if row]
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}; check the path") from None
     except (UnicodeDecodeError, csv.Error) as error:
@@ -102,7 +99,7 @@ def read_table(path: Path, *, header: bool) -> Table:
     body = rows[1:] if header else rows
     if not body:
         raise DataError(f"{path} has no rows of data; check the file and the option 'header'")
-    if header and all(math.isfinite(as_number(name)) for name in columns):
+    if header and all(math.isfinite(number_in(name)) for name in columns):
         raise DataError(
             f"the first row of {path} has numbers only, where names of columns should be; set "
             "data.csv.header = false if it is data, or give the columns names"
