@@ -128,6 +128,7 @@ def test_stragglers_and_empty_purses_are_warned_of(
         "clients_out_of_budget": 2,
         "clients_unreachable": 1,
         "replies_dropped": 1,
+        "unanswered": {"site-b": "its budget is spent"},
     }
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(row) + "\n")
@@ -137,6 +138,7 @@ def test_stragglers_and_empty_purses_are_warned_of(
     said = " ".join(state["warnings"])
     assert "2 clients are out of budget" in said
     assert "1 clients could not be reached" in said
+    assert "nothing of 'site-b' counted in the last round: its budget is spent" in said
     assert "1 replies were not what was announced" in said
     assert "3 missing so far, in 1 rounds" in " ".join(cli("watch", folder, "--once").out.split())
 

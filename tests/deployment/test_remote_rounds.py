@@ -367,6 +367,7 @@ def test_a_reply_at_the_deadline_counts_and_a_later_one_does_not(make: Make) -> 
     found = setting.collect()
     assert found.clients_received == 1
     assert found.replies_dropped == 0
+    assert found.unanswered == dict.fromkeys(NAMES[1:], "it did not answer in time")
     assert np.array_equal(found.combined[0].mean, setting.mean_of(NAMES, ["site-0"]))
     assert len(setting.charged()) == 6
 

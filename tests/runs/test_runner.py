@@ -27,6 +27,7 @@ from sottovoce.learning.rows import DenseRows
 from sottovoce.learning.task import Task
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
+from sottovoce.runs import outcome
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.runner import run
 
@@ -480,3 +481,11 @@ def test_warnings_name_exhausted_clients_and_a_large_delta(tmp_path: Path) -> No
     halted, delta = result["warnings"]
     assert "0 of 4 clients had budget left" in halted
     assert "above one over the 1438 protected samples" in delta
+
+
+def test_clients_that_were_asked_in_vain_are_named_with_their_reason() -> None:
+    rows = [{"unanswered": {"b": "it is offline"}}, {}, {"unanswered": {"b": "no budget left"}}]
+    (said,) = outcome._silent_clients(rows)
+    assert said == "nothing of 'b' counted in 2 of 3 rounds; the last time: no budget left"
+    many = [{"unanswered": {str(i): "it is offline" for i in range(7)}}]
+    assert outcome._silent_clients(many)[-1] == "the same of 2 more clients: see metrics.jsonl"

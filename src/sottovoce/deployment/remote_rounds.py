@@ -129,6 +129,7 @@ class RemoteRounds(ChargedRounds):
             total_bytes_up=up,
             total_bytes_down=down,
             replies_dropped=inbox.dropped,
+            unanswered=dict(inbox.failed),
         )
 
     def _order(

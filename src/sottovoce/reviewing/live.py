@@ -14,6 +14,7 @@ from sottovoce.runs.folder import DIGEST_NAME, RunFolder
 State = Literal["waiting", "running", "silent", "halted", "finished", "failed", "stopped"]
 
 _QUIET_SECONDS, _QUIET_ROUNDS = 60.0, 10.0
+_SILENT_CLIENTS_TOLD = 5
 _SILENT_SECONDS = 10.0  # without a round, and without a process here that holds the run
 _LOCKS = Path("/proc/locks")
 _ROUND_FIELDS = (
@@ -205,10 +206,13 @@ def _warnings(reading: Reading, described: Mapping[str, Any]) -> list[str]:
         return list(reading.result.get("warnings") or ())
     found = []
     last = described["last_round"] or {}
+    rows_last = reading.rows[-1] if reading.rows else {}
     if last.get("clients_out_of_budget"):
         found.append(f"{last['clients_out_of_budget']} clients are out of budget")
     if last.get("clients_unreachable"):
         found.append(f"{last['clients_unreachable']} clients could not be reached")
+    for client, reason in list((rows_last.get("unanswered") or {}).items())[:_SILENT_CLIENTS_TOLD]:
+        found.append(f"nothing of '{client}' counted in the last round: {reason}")
     if last.get("replies_dropped"):
         found.append(f"{last['replies_dropped']} replies were not what was announced")
     if last and not last.get("clients_asked"):

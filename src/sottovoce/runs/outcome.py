@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import statistics
+from collections import Counter
 from typing import Any, assert_never
 
 from sottovoce.adjacency import Adjacency, Unit
@@ -31,6 +32,7 @@ from sottovoce.version import __version__
 Metrics = dict[str, Any]
 
 _HUGE_LOSS = 100.0  # nats; a guess among c classes has log c
+_SILENT_CLIENTS_TOLD = 5
 
 
 def header(assembly: Assembly) -> dict[str, Any]:
@@ -199,6 +201,7 @@ def _warnings(
             f"{short['clients_out_of_budget']} of {drawn} clients were out of budget in round "
             f"{short['round']} of {assembly.spec.rounds}; {remedy}"
         )
+    found += _silent_clients(rows)
     idle = sum(not row["clients_asked"] for row in rows)
     if idle:
         found.append(
@@ -233,6 +236,23 @@ def _warnings(
     return found
 
 
+def _silent_clients(rows: list[Metrics]) -> list[str]:
+    """Clients elsewhere that were asked, and charged, in vain: how often, and what they said."""
+    times: Counter[str] = Counter()
+    last: dict[str, str] = {}
+    for row in rows:
+        times.update(row.get("unanswered", {}).keys())
+        last |= row.get("unanswered", {})
+    found = [
+        f"nothing of '{client}' counted in {count} of {len(rows)} rounds; the last time: "
+        f"{last[client]}"
+        for client, count in times.most_common(_SILENT_CLIENTS_TOLD)
+    ]
+    if len(times) > len(found):
+        found.append(f"the same of {len(times) - len(found)} more clients: see metrics.jsonl")
+    return found
+
+
 def metrics_row(
     assembly: Assembly,
     books: Books,
@@ -250,8 +270,11 @@ def metrics_row(
         )
     # A resumed run finds charges of rounds that it is about to repeat: they are not yet spent here.
     spent = books.largest_spent(assembly.spec.privacy.delta, through=(assembly.run, record.round))
+    told = dataclasses.asdict(record)
+    if not told["unanswered"]:
+        del told["unanswered"]  # as in every round where nobody is elsewhere
     return {
-        **dataclasses.asdict(record),
+        **told,
         "accuracy": evaluation.accuracy if evaluation else None,
         **_score(assembly),
         "loss": evaluation.loss if evaluation else None,

@@ -1,7 +1,7 @@
 """What training needs of whoever collects a round."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -21,7 +21,8 @@ class Collected:
     """What a round brought in; `combined` holds an entry for each uplink, or none at all.
 
     Where messages really travel, `total_bytes_down` is what was sent, and some clients may be
-    unreachable, or their replies no use: `replies_dropped`.
+    unreachable, or their replies no use: `replies_dropped`. Of those who were asked, and of whom
+    nothing counted, `unanswered` says why, by name.
     """
 
     combined: tuple[Combined, ...]
@@ -33,6 +34,7 @@ class Collected:
     total_bytes_down: int | None = None
     clients_unreachable: int = 0
     replies_dropped: int = 0
+    unanswered: Mapping[str, str] = field(default_factory=dict)
 
 
 class Backend(Protocol):

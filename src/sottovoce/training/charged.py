@@ -1,7 +1,7 @@
 """Rounds whose every message is charged in a ledger and opened by the server's own code."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -35,6 +35,7 @@ class Served:
     total_bytes_up: int | None = None
     total_bytes_down: int | None = None
     replies_dropped: int = 0
+    unanswered: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,7 @@ class ChargedRounds:
             total_bytes_down=served.total_bytes_down,
             clients_unreachable=unreachable,
             replies_dropped=served.replies_dropped,
+            unanswered=served.unanswered,
         )
 
     def _reachable(self, cohort: Sequence[int]) -> Sequence[int]:

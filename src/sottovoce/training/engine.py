@@ -1,7 +1,7 @@
 """Rounds, one after another: who is drawn, who can pay, what the server makes of what it gets."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from sottovoce.algorithms.algorithm import Algorithm
 from sottovoce.learning.clients import ClientData, names_of
@@ -33,6 +33,7 @@ class RoundRecord:
     total_bytes_down: int
     clients_unreachable: int = 0
     replies_dropped: int = 0
+    unanswered: Mapping[str, str] = field(default_factory=dict)  # who was asked in vain, and why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,5 +124,6 @@ class Training:
             else payload_down + HEADER_BYTES * vectors_down,
             clients_unreachable=collected.clients_unreachable,
             replies_dropped=collected.replies_dropped,
+            unanswered=collected.unanswered,
         )
         return Progress(rounds_done=number, model=model, algorithm_state=state), record
