@@ -12,7 +12,7 @@ from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.privacy.renyi import renyi_divergence
-from sottovoce.randomness import Keystream, SeededRandomness
+from sottovoce.randomness import SeededRandomness
 from sottovoce.transforms.rotation import Rotation
 
 ORDERS = range(2, 65)
@@ -84,8 +84,3 @@ class Sent:
     def of(cls, decoded: Vector, update: Vector) -> "Sent":
         difference = decoded - update
         return cls(float(difference @ difference), float(decoded @ update) / float(update @ update))
-
-
-def sent_by(mechanism: Mechanism, update: Vector, keystream: Keystream) -> Sent:
-    """The error of one message."""
-    return Sent.of(mechanism.decode(mechanism.encode(update, keystream)), update)
