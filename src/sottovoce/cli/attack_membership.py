@@ -14,7 +14,6 @@ Plot = Annotated[Path | None, typer.Option(help="Also draw it, into this SVG fil
 Device = Annotated[
     Literal["auto", "cpu", "cuda"] | None, typer.Option(help="What trains; as the run did if not.")
 ]
-MembershipAttack = Literal["all", "shokri", "lira-offline", "lira-online", "canary"]
 
 
 def membership(
@@ -28,7 +27,12 @@ def membership(
         list[float] | None,
         typer.Option(help="False-positive rate of a TPR; repeatable [0.01, and 0.001 if it can]."),
     ] = None,
-    attack: Annotated[MembershipAttack, typer.Option(help="Which attack.")] = "all",
+    attack: Annotated[
+        str,
+        typer.Option(
+            help="shokri, lira-offline, lira-online, canary, a plug-in's name, or all of ours."
+        ),
+    ] = "all",
     device: Device = None,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -42,7 +46,7 @@ def membership(
     check_plot(plot)
     use(data_dir)
     with progress_bars() as bars:
-        from sottovoce.attacks.membership import ATTACKS
+        from sottovoce.attacks.membership import own_attacks
         from sottovoce.experiments.attack_membership import Plan
         from sottovoce.experiments.attack_membership import attack as attacked
         from sottovoce.experiments.finished_run import open_run
@@ -51,7 +55,7 @@ def membership(
             shadows=shadows,
             candidates=candidates,
             fprs=fpr,
-            attacks=ATTACKS if attack == "all" else (attack,),
+            attacks=own_attacks() if attack == "all" else (attack,),
             device=device,
         )
         result, chart = attacked(open_run(run), plan, bars.update)

@@ -3,19 +3,18 @@
     @experiment("foo", title="...", claim="...", seeds=10)
     def foo(settings: Settings) -> Findings: ...
 
-Drop the file into `experiments/studies/`; nothing else changes. Experiments that train models over
-a grid are TOML files in `experiments/catalog/` (see `catalogue.py`).
+Drop the file into `experiments/studies/`, or name its module under the entry point group
+`sottovoce.experiments` (see `sottovoce.register`); nothing else changes. Experiments that train
+models over a grid are TOML files in `experiments/catalog/` (see `catalogue.py`).
 """
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from sottovoce import parameters
-from sottovoce.errors import ParameterError, UnknownNameError
+from sottovoce.errors import ParameterError
+from sottovoce.register import Register
 from sottovoce.reporting.experiment import Chart
 
 Cell = str | int | float | bool | None
@@ -133,7 +132,7 @@ class Experiment:
         return parameters.integer("seeds", number, low=2, high=MAX_SEEDS, remedy=remedy)
 
 
-_REGISTER: dict[str, Experiment] = {}
+EXPERIMENTS: Register[Experiment] = Register("experiment", package="sottovoce.experiments.studies")
 
 
 def experiment(
@@ -149,54 +148,32 @@ def experiment(
     """Function decorator that enters an experiment into the register."""
 
     def enter_study(run: Callable[[Settings], Findings]) -> Callable[[Settings], Findings]:
-        enter(
-            Experiment(
-                name=name,
-                title=title,
-                claim=claim,
-                default_seeds=seeds,
-                run=run,
-                fast_seeds=fast_seeds,
-                data=data,
-                trains=trains,
-            )
+        found = Experiment(
+            name=name,
+            title=title,
+            claim=claim,
+            default_seeds=seeds,
+            run=run,
+            fast_seeds=fast_seeds,
+            data=data,
+            trains=trains,
         )
+        enter(found, module=run.__module__)
         return run
 
     return enter_study
 
 
-def enter(found: Experiment) -> None:
-    """Enter an experiment into the register."""
-    known = _REGISTER.get(found.name)
-    if known and _origin(known) != _origin(found):
-        raise ParameterError(f"two experiments claim the name '{found.name}'; rename one")
-    _REGISTER[found.name] = found
-
-
-def _origin(found: Experiment) -> str:
-    """What made it; a module that is imported twice is no second origin."""
-    return getattr(found.run, "__qualname__", repr(found.run))
-
-
-@cache
-def _discover() -> None:
-    from sottovoce.experiments import learning_study, studies
-
-    for module in pkgutil.iter_modules(studies.__path__):
-        importlib.import_module(f"{studies.__name__}.{module.name}")
-    learning_study.enter_catalogue()
+def enter(found: Experiment, *, module: str) -> None:
+    """Enter an experiment that `module` defines into the register."""
+    EXPERIMENTS.enter(found.name, found, module=module)
 
 
 def experiments() -> tuple[Experiment, ...]:
-    """Every registered experiment, by name."""
-    _discover()
-    return tuple(_REGISTER[name] for name in sorted(_REGISTER))
+    """Every registered experiment that works, by name."""
+    return tuple(EXPERIMENTS.every().values())
 
 
 def find(name: str) -> Experiment:
     """The experiment of that name."""
-    _discover()
-    if name not in _REGISTER:
-        raise UnknownNameError.among("experiment", name, _REGISTER)
-    return _REGISTER[name]
+    return EXPERIMENTS.find(name)

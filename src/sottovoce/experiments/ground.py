@@ -9,7 +9,7 @@ from sottovoce.algorithms.algorithm import Algorithm
 from sottovoce.config.spec import NbAflSpec, RunSpec
 from sottovoce.errors import ConfigError
 from sottovoce.experiments import nbafl
-from sottovoce.experiments.algorithms import algorithm_of
+from sottovoce.experiments.algorithms import algorithm_of, with_every_key
 from sottovoce.experiments.data import clients_of, load_data, task_of
 from sottovoce.experiments.groups import Group, groups_of
 from sottovoce.experiments.proxy import held_out_proxy
@@ -34,6 +34,7 @@ class Ground:
 
 def lay_ground(spec: RunSpec, data: Dataset | None = None) -> Ground:
     """The ground of a spec, on the data that it names unless others are given."""
+    spec = with_every_key(spec)
     schedule = SeededRandomness(spec.seed)
     if data is None:
         data = load_data(spec, schedule)

@@ -336,5 +336,6 @@ enter(
         fast_seeds=3,
         run=study,
         trains=True,
-    )
+    ),
+    module=__name__,
 )

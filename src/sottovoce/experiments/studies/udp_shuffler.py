@@ -292,5 +292,6 @@ enter(
         run=study,
         data="mnist",
         trains=True,
-    )
+    ),
+    module=__name__,
 )
