@@ -3,6 +3,7 @@
     SottovoceError
     +-- ParameterError           a parameter breaks its rule
     +-- UnknownNameError         no mechanism, dataset, key ... of that name
+    +-- PluginError              a plug-in that fails, or claims a name that is taken
     +-- DomainError              an input lies outside its declared domain (NaN, norm, dimension)
     +-- RandomnessError          a keystream asked to serve twice
     +-- DesignError              a mechanism design that cannot be found, read or certified
@@ -47,6 +48,10 @@ class UnknownNameError(SottovoceError, KeyError):
         near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
         hint = f"did you mean '{near[0]}'? " if near else ""
         return cls(f"unknown {what} '{name}'; {hint}valid names: {', '.join(names) or 'none'}")
+
+
+class PluginError(SottovoceError):
+    """A plug-in that cannot be used, or a name that two claim; names the distributions."""
 
 
 class DomainError(SottovoceError, ValueError):

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from sottovoce.attacks import canary, membership, roc, shokri
-from sottovoce.attacks.canary import Climb
 from sottovoce.attacks.candidates import Mask, design
 from sottovoce.attacks.confidences import logit_confidences
-from sottovoce.attacks.membership import ATTACKS, Siege
+from sottovoce.attacks.membership import own_attacks
 from sottovoce.attacks.roc import Verdicts
+from sottovoce.attacks.siege import Climb, Siege
 from sottovoce.errors import DataError
 from sottovoce.learning.task import Task
 
@@ -53,8 +53,8 @@ def siege_of(gap: float, shadows: int = 24) -> tuple[Siege, Mask]:
 def test_members_that_are_remembered_are_found_by_every_attack() -> None:
     siege, held = siege_of(gap=1.0)
     seen: list[str] = []
-    found = membership.scored(siege, ATTACKS, np.random.default_rng(0), seen.append)
-    assert tuple(found) == tuple(seen) == ATTACKS
+    found = membership.scored(siege, own_attacks(), np.random.default_rng(0), seen.append)
+    assert tuple(found) == tuple(seen) == own_attacks()
     for name, one in found.items():
         assert one.scores.shape == (2, CANDIDATES)
         verdicts = Verdicts.of(one.scores.ravel(), held.ravel())
@@ -64,7 +64,7 @@ def test_members_that_are_remembered_are_found_by_every_attack() -> None:
 
 def test_nothing_is_found_where_nothing_is_remembered() -> None:
     siege, held = siege_of(gap=0.0)
-    found = membership.scored(siege, ATTACKS, np.random.default_rng(0))
+    found = membership.scored(siege, own_attacks(), np.random.default_rng(0))
     for name, one in found.items():
         verdicts = Verdicts.of(one.scores.ravel(), held.ravel())
         # Wider than 95%: four attacks on one draw.

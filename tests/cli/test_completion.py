@@ -34,7 +34,7 @@ def completed(*words: str, cwd: Path | None = None) -> list[str]:
 
 def test_commands_options_and_names_are_completed() -> None:
     assert "plan" in completed("")
-    assert completed("pl") == ["plan"]
+    assert completed("pla") == ["plan"]
     assert "--sampling-rate" in completed("privacy", "spend", "--sam")
     assert completed("privacy", "spend", "--mechanism", "gauss_") == ["gauss_hermite"]
     assert completed("mechanism", "show", "gauss_") == ["gauss_hermite"]
@@ -44,7 +44,7 @@ def test_commands_options_and_names_are_completed() -> None:
 
 
 def test_names_in_the_sources_are_those_that_are_registered() -> None:
-    from sottovoce.experiments.register import experiments
+    from sottovoce.experiments.experiment import experiments
     from sottovoce.learning import datasets
     from sottovoce.mechanisms import registry
 
@@ -96,7 +96,7 @@ ask() {
     "$(complete -p sottovoce | sed 's/.*-F \\([^ ]*\\).*/\\1/')" sottovoce
     echo "${COMPREPLY[@]}"
 }
-ask sottovoce pl
+ask sottovoce pla
 ask sottovoce mechanism show gauss_
 ask sottovoce ledger show runs/
 """

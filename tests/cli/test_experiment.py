@@ -7,10 +7,9 @@ import pytest
 from fake_training import fake_train
 
 from sottovoce.errors import ConfigError
-from sottovoce.experiments import register
-from sottovoce.experiments.experiment import Experiment, Findings, Settings
+from sottovoce.experiments import experiment as register
+from sottovoce.experiments.experiment import Experiment, Findings, Settings, find
 from sottovoce.experiments.learning import study as learning_study
-from sottovoce.experiments.register import find
 
 FAST = ("experiment", "run", "digits-sweep", "--fast")
 

@@ -10,7 +10,7 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.design.tilted_seeds import MAX_TRIES, TiltedSeeds, tilted_seeds
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError, UnsupportedEventError
-from sottovoce.privacy.accounting import ACCOUNTANTS
+from sottovoce.privacy.accounting import accountants
 from sottovoce.privacy.divergences import finite_hockey_stick, log_sum_exp
 from sottovoce.privacy.events import Repeated, SeededBits
 from sottovoce.privacy.one_bit import one_bit_renyi
@@ -160,7 +160,7 @@ def test_tilts_that_are_too_long_are_found() -> None:
 def claimed_deltas(claim: SeededBits, count: int, epsilon: float) -> dict[str, float]:
     composed = claim if count == 1 else Repeated(event=claim, count=count)
     found = {}
-    for accountant in ACCOUNTANTS:
+    for accountant in accountants():
         try:
             found[accountant.name] = accountant.delta(composed, epsilon)
         except UnsupportedEventError:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.experiments import register
+from sottovoce.experiments import experiment as register
 from sottovoce.experiments.studies.estimate_coverage import coverage
 from sottovoce.experiments.studies.estimate_coverage import study as estimate_coverage
 from sottovoce.experiments.studies.estimate_coverage.coverage import LAWS, Case, measured

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sottovoce.experiments import study
-from sottovoce.experiments.register import find
+from sottovoce.experiments.experiment import find
 from sottovoce.experiments.studies import imvu_bias, imvu_mse
 from sottovoce.experiments.studies.imvu_mse import UnitVector
 

@@ -13,10 +13,9 @@ from fake_training import fake_train
 import sottovoce.experiments
 from sottovoce.errors import ConfigError, UnknownNameError
 from sottovoce.experiments.catalogue import catalogue_of
-from sottovoce.experiments.experiment import Findings
+from sottovoce.experiments.experiment import Findings, find
 from sottovoce.experiments.learning import study as learning_study
 from sottovoce.experiments.learning.curves import LearningCurve
-from sottovoce.experiments.register import find
 from sottovoce.reporting.figures import LineChart
 from sottovoce.reporting.scatter import ScatterChart
 

@@ -23,11 +23,10 @@ from sottovoce.experiments.catalogue import (
     fast_grid,
     full_grid,
 )
-from sottovoce.experiments.experiment import Experiment, Findings
+from sottovoce.experiments.experiment import Experiment, Findings, find
 from sottovoce.experiments.learning import study as learning_study
 from sottovoce.experiments.learning.rows import OF_HIDDEN, Comparison, summaries, verdict
 from sottovoce.experiments.learning.tuning import FIRST_TUNING_SEED, chosen, group_of
-from sottovoce.experiments.register import find
 from sottovoce.experiments.sweep import TrialResult, expand
 from sottovoce.reporting.figures import LineChart
 from sottovoce.reporting.scatter import ScatterChart

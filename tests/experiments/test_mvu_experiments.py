@@ -14,11 +14,10 @@ import pytest
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.cli.main import main
-from sottovoce.errors import OutputError, ParameterError, UnknownNameError
+from sottovoce.errors import OutputError, ParameterError, PluginError, UnknownNameError
 from sottovoce.experiments import study
-from sottovoce.experiments.experiment import Findings, Settings, experiment
+from sottovoce.experiments.experiment import Findings, Settings, experiment, experiments, find
 from sottovoce.experiments.mean_estimation import exact_error, sampled_error
-from sottovoce.experiments.register import experiments, find
 from sottovoce.experiments.studies import (
     mvu_consistency,
     mvu_scalar,
@@ -285,7 +284,7 @@ def test_seeds_are_checked() -> None:
         find("mvu-scalar").settings(seeds=1)
     with pytest.raises(ParameterError, match="samples nothing"):
         find("mvu-design").settings(seeds=5)
-    with pytest.raises(ParameterError, match="two experiments claim"):
+    with pytest.raises(PluginError, match="two experiments claim"):
         experiment("mvu-scalar", title="", claim="")(_tiny)
 
 

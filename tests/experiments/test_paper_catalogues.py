@@ -8,8 +8,8 @@ from fake_training import fake_train
 
 from sottovoce.config.spec import EpochsSpec, RunSpec
 from sottovoce.experiments.catalogue import Catalogue, catalogues, fast_grid, full_grid
+from sottovoce.experiments.experiment import find
 from sottovoce.experiments.learning import study as learning_study
-from sottovoce.experiments.register import find
 from sottovoce.experiments.sweep import Choice, expand
 from sottovoce.mechanisms import registry
 from sottovoce.training.cohorts import Epochs, most_participations

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from sottovoce.experiments import study
-from sottovoce.experiments.experiment import Settings
-from sottovoce.experiments.register import find
+from sottovoce.experiments.experiment import Settings, find
 from sottovoce.experiments.studies.seeded import shuffles as seeded_shuffles
 from sottovoce.experiments.studies.seeded import study as seeded
 from sottovoce.experiments.studies.seeded import training as seeded_training

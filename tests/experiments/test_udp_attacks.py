@@ -13,9 +13,8 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ParameterError
 from sottovoce.experiments import study, target_models
-from sottovoce.experiments.experiment import Settings
+from sottovoce.experiments.experiment import Settings, find
 from sottovoce.experiments.kept_cells import KeptCells
-from sottovoce.experiments.register import find
 from sottovoce.experiments.studies import udp_aia
 from sottovoce.experiments.studies.udp_dra import findings as reconstruction_findings
 from sottovoce.experiments.studies.udp_dra import study as udp_dra
@@ -222,7 +221,7 @@ def test_kept_cells_are_found_by_key_and_version(tmp_path: Path) -> None:
 
 def test_the_register_is_read_without_torch() -> None:
     program = (
-        "import sys; from sottovoce.experiments.register import find; "
+        "import sys; from sottovoce.experiments.experiment import find; "
         "found = [find(name).data for name in ('udp-dra', 'udp-aia')]; "
         "print(found, 'torch' in sys.modules)"
     )

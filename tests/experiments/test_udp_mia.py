@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from sottovoce.attacks.roc import Estimate
-from sottovoce.experiments.experiment import Row
-from sottovoce.experiments.register import find
+from sottovoce.experiments.experiment import Row, find
 from sottovoce.experiments.studies.udp_mia import grid as mia_grid
 from sottovoce.experiments.studies.udp_mia import trial as mia_trial
 from sottovoce.experiments.studies.udp_mia.grid import (

@@ -10,8 +10,7 @@ from scipy.special import gammaln
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.experiments import study
-from sottovoce.experiments.experiment import Row
-from sottovoce.experiments.register import find
+from sottovoce.experiments.experiment import Row, find
 from sottovoce.experiments.studies.udp_noise import study as udp_noise
 from sottovoce.experiments.studies.udp_noise.noise_variance import (
     LAPLACE,

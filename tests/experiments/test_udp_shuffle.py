@@ -10,7 +10,7 @@ import mpmath
 import pytest
 
 from sottovoce.experiments import study
-from sottovoce.experiments.register import find
+from sottovoce.experiments.experiment import find
 from sottovoce.experiments.studies import udp_shuffle
 from sottovoce.experiments.studies.udp_shuffle import as_printed, exact_divergence
 

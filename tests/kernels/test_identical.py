@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract import inputs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from sottovoce import native, norms
+from sottovoce.auditing.neighbours import inputs
 from sottovoce.design import randomised_response, store
 from sottovoce.design.channel import IntegerTable, round_pure
 from sottovoce.design.hermite import gauss_hermite

@@ -8,7 +8,7 @@ import pytest
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import L1Ball, L2Ball
-from sottovoce.errors import ParameterError, UnknownNameError
+from sottovoce.errors import ParameterError, PluginError, UnknownNameError
 from sottovoce.mechanisms import registry
 from sottovoce.privacy.accounting import epsilon
 from sottovoce.privacy.events import Repeated
@@ -24,7 +24,7 @@ def test_two_mechanisms_cannot_claim_one_name() -> None:
     decorate = registry.register(
         "gaussian", summary="", examples=[{}], example_domain=example.example_domain
     )
-    with pytest.raises(ParameterError, match="two mechanisms claim"):
+    with pytest.raises(PluginError, match=r"two mechanisms claim.*sottovoce and module"):
         decorate(type("Impostor", (), {}))
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract import check_privacy_covers_the_divergence, check_samples_follow_the_law, inputs
 from scipy import stats
 
 from sottovoce.adjacency import Adjacency
+from sottovoce.auditing.contract import privacy_covers_the_divergence, samples_follow_the_law
+from sottovoce.auditing.neighbours import inputs
 from sottovoce.design import tilted_seeds
 from sottovoce.domains import L2Ball, Vector
 from sottovoce.mechanisms import registry, seeded_sign, seeded_step
@@ -102,7 +103,7 @@ def test_the_claim_covers_every_divergence_of_the_whole_law(
         monkeypatch.setattr(seeded_sign, "_choice", choice)
     mechanism = tilted(dimension, records=records, blocks=blocks)
     assert isinstance(mechanism.law(np.zeros(dimension)), JointLaw)
-    check_privacy_covers_the_divergence(mechanism, mechanism.input_domain, adjacency)
+    privacy_covers_the_divergence(mechanism, adjacency)
 
 
 @pytest.mark.usefixtures("one_copy")
@@ -116,7 +117,7 @@ def test_noise_that_is_too_small_is_found(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(seeded_sign.SeededSign, "grid", longer)
     mechanism = tilted(8)
     with pytest.raises(AssertionError):
-        check_privacy_covers_the_divergence(mechanism, mechanism.input_domain, Adjacency.ZERO_OUT)
+        privacy_covers_the_divergence(mechanism, Adjacency.ZERO_OUT)
 
 
 @pytest.mark.usefixtures("one_copy")
@@ -126,7 +127,7 @@ def test_noise_that_is_too_small_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 def test_samples_follow_the_whole_law(dimension: int, blocks: int, records: int) -> None:
     mechanism = tilted(dimension, records=records, blocks=blocks)
     for values in itertools.islice(inputs(mechanism.input_domain, np.random.default_rng(1)), 1, 6):
-        check_samples_follow_the_law(mechanism, values, num_samples=1000)
+        samples_follow_the_law(mechanism, values, num_samples=1000)
 
 
 @pytest.mark.usefixtures("one_copy")

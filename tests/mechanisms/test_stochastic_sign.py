@@ -2,9 +2,9 @@ import math
 
 import numpy as np
 import pytest
-from contract import renyi_of
 
 from sottovoce.adjacency import Adjacency
+from sottovoce.auditing.law_divergences import renyi_of
 from sottovoce.domains import Box, L1Ball, L2Ball
 from sottovoce.errors import DomainError, ParameterError
 from sottovoce.mechanisms.stochastic_sign import StochasticSign

@@ -23,6 +23,7 @@ from sottovoce.adjacency import Unit
 from sottovoce.aggregation.median import CoordinateMedian
 from sottovoce.aggregation.trimmed_mean import TrimmedMean
 from sottovoce.algorithms.algorithm import Block, Combined, State, Step
+from sottovoce.algorithms.recipe import register_with_table
 from sottovoce.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.errors import ParameterError
 from sottovoce.learning.clients import ClientData, names_of, sizes_of
@@ -312,3 +313,10 @@ class FedAvg:
             return combined.mean
         assert combined.each is not None  # this algorithm gathers
         return self.robust_mean.combine(combined.each.rows)
+
+
+register_with_table(
+    "fedavg",
+    summary="the mean of clients' updates, or of clipped gradients; FedProx with a weight",
+    module=__name__,
+)

@@ -30,6 +30,7 @@ import torch
 from sottovoce import parameters
 from sottovoce.adjacency import Unit
 from sottovoce.algorithms.algorithm import Block, Combined, State, Step
+from sottovoce.algorithms.recipe import register_with_table
 from sottovoce.domains import L2Ball, Vector
 from sottovoce.errors import ParameterError
 from sottovoce.learning.clients import ClientData
@@ -141,3 +142,8 @@ class NbAfl:
 
         words = self.randomness.stream("downlink", step).words(dimension)
         return np.asarray(ndtri(open_uniforms(words)))
+
+
+register_with_table(
+    "nbafl", summary="noise before aggregation: clients send clipped models", module=__name__
+)

@@ -38,6 +38,7 @@ from sottovoce.adjacency import Unit
 from sottovoce.algorithms.algorithm import Block, Combined, State, Step
 from sottovoce.algorithms.controls import SERVER_CONTROL, Controls, Drafts, places_of
 from sottovoce.algorithms.fedavg import SampleClippedGradient, ball_of, blocks_of
+from sottovoce.algorithms.recipe import register_with_table
 from sottovoce.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.errors import ParameterError
 from sottovoce.learning.clients import ClientData, names_of
@@ -198,3 +199,8 @@ def _check_named_once(clients: Sequence[str]) -> None:
             f"SCAFFOLD keeps a control variate for each client, and got {len(clients)} names, "
             f"{len(set(clients))} of them different; name every client of the run once"
         )
+
+
+register_with_table(
+    "scaffold", summary="local steps corrected by control variates", module=__name__
+)

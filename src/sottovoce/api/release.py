@@ -53,7 +53,9 @@ class Release:
             event = shuffled(local, self.shuffled_clients)
         else:
             event = self._any_dimension(mechanism.privacy(self.adjacency))
-        return event if self.sample is None else self.sample.event(mechanism, event)
+        if self.sample is not None:
+            event = self.sample.event(mechanism, event)
+        return registry.vouched(mechanism, event)
 
     def local_event(self, mechanism: Mechanism, adjacency: Adjacency) -> PrivacyEvent:
         """What a message alone would give away."""

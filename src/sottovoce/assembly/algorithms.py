@@ -1,8 +1,10 @@
 """The algorithm that a spec names, from its tables."""
 
+import dataclasses
 from collections.abc import Sequence
-from typing import assert_never
+from typing import Any, assert_never
 
+from sottovoce.adjacency import Unit
 from sottovoce.aggregation.median import CoordinateMedian
 from sottovoce.aggregation.mode_connectivity import ModeConnectivity, ProxySet
 from sottovoce.aggregation.trimmed_mean import TrimmedMean
@@ -17,10 +19,12 @@ from sottovoce.algorithms.fedavg import (
     SampleClippedGradient,
     budget_penalties,
 )
+from sottovoce.algorithms.recipe import RECIPES, Setting, recipe_of
 from sottovoce.algorithms.scaffold import SampleScaffold, Scaffold
 from sottovoce.assembly import nbafl
 from sottovoce.assembly.groups import Group
 from sottovoce.config.spec import (
+    AlgorithmSpec,
     DirectSpec,
     EpochsSpec,
     FedAvgSpec,
@@ -50,6 +54,7 @@ def algorithm_of(
     randomness: Randomness,
     proxy: ProxySet | None,
 ) -> Algorithm:
+    RECIPES.find(spec.algorithm.kind)  # a name that is unknown, or that two claim, is refused
     match spec.algorithm:
         case FedAvgSpec(aggregation=ModeConnectivitySpec() as joining) as given:
             return _connected(spec, given, joining, task, groups, proxy)
@@ -60,8 +65,58 @@ def algorithm_of(
         case NbAflSpec():
             _check_all_records(spec)
             return nbafl.algorithm(spec, clients, randomness)
+        case AlgorithmSpec() as given:
+            return _registered(spec, given, task, clients, randomness)
         case _:
             assert_never(spec.algorithm)
+
+
+def _registered(
+    spec: RunSpec, given: AlgorithmSpec, task: Task, clients: Clients, randomness: Randomness
+) -> Algorithm:
+    """What a recipe in a file of its own makes of its keys."""
+    setting = Setting(
+        unit=Unit(spec.privacy.level),
+        clip_norm=spec.privacy.clip_norm,
+        record_sampling_rate=spec.privacy.record_sampling_rate,
+        exact_sums=spec.runtime.messages != "none",
+        rounds=spec.rounds,
+        task=task,
+        clients=clients,
+        randomness=randomness,
+    )
+    algorithm = recipe_of(given.kind, given.parameters).build(setting)
+    if algorithm.unit is not setting.unit:
+        raise ConfigError(
+            f"algorithm '{given.kind}' protects each {algorithm.unit}; set privacy.level = "
+            f"'{algorithm.unit}', or use another algorithm"
+        )
+    if algorithm.record_sampling_rate != setting.record_sampling_rate:
+        raise ConfigError(
+            f"algorithm '{given.kind}' does not sample records; drop "
+            "'privacy.record_sampling_rate', or use another algorithm"
+        )
+    return algorithm
+
+
+def with_every_key(spec: RunSpec) -> RunSpec:
+    """The spec with the defaults of a registered algorithm written out, for its hash holds them."""
+    given = spec.algorithm
+    if not isinstance(given, AlgorithmSpec):
+        return spec
+    recipe: Any = recipe_of(given.kind, given.parameters)
+    every = {"kind": given.kind, **dataclasses.asdict(recipe)}
+    return spec.model_copy(update={"algorithm": AlgorithmSpec.model_validate(every)})
+
+
+def algorithm_word(spec: RunSpec) -> str | None:
+    """The plug-in whose word a run's privacy rests on beside its mechanisms'; None for our own.
+
+    Messages are projected onto its domain here, but what a sample changes of them it says itself.
+    """
+    if not isinstance(spec.algorithm, AlgorithmSpec):
+        return None
+    return RECIPES.plug_in(spec.algorithm.kind)
 
 
 def check_gathering(spec: RunSpec, algorithm: Algorithm, dimension: int, num_clients: int) -> None:

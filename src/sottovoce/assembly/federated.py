@@ -3,6 +3,7 @@
 import math
 
 from sottovoce.config.spec import (
+    AlgorithmSpec,
     CentralSpec,
     FixedSizeSpec,
     PoissonSpec,
@@ -36,6 +37,12 @@ def check_runtime(spec: RunSpec) -> None:
             f"runtime.backend = '{backend}' asks clients by name, so the server would know the "
             "order that is to be secret; use the channel 'shuffler', which hides who sent which "
             "message of a round, or simulate with runtime.backend = 'fast'"
+        )
+    if isinstance(spec.algorithm, AlgorithmSpec):
+        raise ConfigError(
+            f"runtime.backend = '{backend}' runs 'fedavg', 'scaffold' and 'nbafl' only: no "
+            f"site takes a server's word for the algorithm '{spec.algorithm.kind}'; simulate with "
+            "runtime.backend = 'fast'"
         )
     if isinstance(spec.algorithm, ScaffoldSpec) and spec.privacy.level == "client":
         raise ConfigError(

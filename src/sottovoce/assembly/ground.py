@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sottovoce.algorithms.algorithm import Algorithm
 from sottovoce.assembly import nbafl
-from sottovoce.assembly.algorithms import algorithm_of
+from sottovoce.assembly.algorithms import algorithm_of, with_every_key
 from sottovoce.assembly.data import clients_of, load_data, task_of
 from sottovoce.assembly.groups import Group, groups_of
 from sottovoce.assembly.proxy import held_out_proxy
@@ -34,6 +34,7 @@ class Ground:
 
 def lay_ground(spec: RunSpec, data: Dataset | None = None) -> Ground:
     """The ground of a spec, on the data that it names unless others are given."""
+    spec = with_every_key(spec)
     schedule = SeededRandomness(spec.seed)
     if data is None:
         data = load_data(spec, schedule)

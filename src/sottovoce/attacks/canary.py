@@ -12,39 +12,19 @@ fitted on the other half, which keeps chance at chance whatever the queries are.
 Reference: Wen et al. 2023, "Canary in a coalmine" (which climbs losses, not a standardised gap).
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce import parameters
+from sottovoce.attacks import confidences, lira
 from sottovoce.attacks.candidates import FEWEST_SHADOWS, Mask
-from sottovoce.attacks.confidences import logit_confidences
+from sottovoce.attacks.confidences import Confidences, Query, logit_confidences
+from sottovoce.attacks.siege import Climb, Scored, Siege, register
 from sottovoce.domains import Vector
 from sottovoce.errors import DataError
 from sottovoce.learning.task import Task
 
 _TOGETHER = {"cpu": 1 << 24, "cuda": 1 << 31}  # numbers on their way through the models, at once
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Climb:
-    """How queries are made: how many a candidate, how far from it at most, in how many steps."""
-
-    queries: int = 2
-    reach: float = 8.0 / 255.0
-    steps: int = 10
-
-    def __post_init__(self) -> None:
-        parameters.integer("queries", self.queries, low=1, high=100)
-        parameters.positive("reach", self.reach)
-        parameters.integer("steps", self.steps, low=1, high=10_000)
-
-    @property
-    def step(self) -> float:
-        """Twice the reach in all: from one side of the ball to the other."""
-        return 2.0 * self.reach / self.steps
 
 
 def halves(num_shadows: int) -> tuple[slice, slice]:
@@ -114,3 +94,26 @@ def gaps(phi: Tensor, inside: Tensor) -> Tensor:
 
 def seed_of(generator: np.random.Generator) -> int:
     return int(generator.integers(2**62))
+
+
+@register("canary", summary="queries near a record that give its membership away best", turn=4)
+def canary(siege: Siege, generator: np.random.Generator) -> Scored:
+    makers, judges = halves(len(siege.shadows))
+    made = climbed(
+        siege.task,
+        siege.shadows[makers],
+        siege.trained_on[makers],
+        siege.features,
+        siege.labels,
+        siege.climb,
+        seed_of(generator),
+    )
+    asked = torch.cat([siege.features[None], made])  # the candidate itself is a query too
+
+    def answers(models: Vector) -> Confidences:
+        fixed: list[Query] = [lambda _, query=query: query for query in asked]  # type: ignore[misc]
+        return confidences.confidences(siege.task, models, siege.features, siege.labels, fixed)
+
+    shadows, targets = answers(siege.shadows[judges]), answers(siege.targets)
+    scores = lira.online(shadows, siege.trained_on[judges], targets)
+    return Scored(scores=scores, threshold=lira.OWN_THRESHOLD)

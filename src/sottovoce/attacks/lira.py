@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from sottovoce.attacks.candidates import FEWEST_SHADOWS, Mask
 from sottovoce.attacks.confidences import Confidences
+from sottovoce.attacks.siege import Scored, Siege, register
 from sottovoce.errors import DataError
 
 OWN_THRESHOLD = 0.0  # of both attacks, whatever the answers are
@@ -102,3 +103,15 @@ def online(shadows: Confidences, trained_on: Mask, target: Confidences) -> Score
 def offline(shadows: Confidences, trained_on: Mask, target: Confidences) -> Scores:
     """The excess over shadows without the record."""
     return fitted(shadows, ~trained_on).excess(target)
+
+
+@register("lira-offline", summary="how far above shadows without the record", turn=2)
+def lira_offline(siege: Siege, _generator: np.random.Generator) -> Scored:
+    scores = offline(siege.shadow_answers, siege.trained_on, siege.target_answers)
+    return Scored(scores=scores, threshold=OWN_THRESHOLD)
+
+
+@register("lira-online", summary="likelihood ratio of shadows with and without", turn=3)
+def lira_online(siege: Siege, _generator: np.random.Generator) -> Scored:
+    scores = online(siege.shadow_answers, siege.trained_on, siege.target_answers)
+    return Scored(scores=scores, threshold=OWN_THRESHOLD)

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sottovoce.attacks.candidates import Mask
-from sottovoce.attacks.confidences import logit_confidences
+from sottovoce.attacks.confidences import logit_confidences, outputs_of
+from sottovoce.attacks.siege import Scored, Siege, register
 from sottovoce.errors import DataError
 
 OWN_THRESHOLD = 0.5
@@ -74,3 +75,11 @@ def _likelihoods(examples: Features, answers: Mask, asked: Features) -> NDArray[
     attack = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
     attack.fit(examples, answers)
     return np.asarray(attack.predict_proba(asked)[:, 1], dtype=np.float64)
+
+
+@register("shokri", summary="an attack model for each class, trained on shadows", turn=1)
+def shokri(siege: Siege, generator: np.random.Generator) -> Scored:
+    shadows = outputs_of(siege.task, siege.shadows, siege.features)
+    targets = outputs_of(siege.task, siege.targets, siege.features)
+    found = scores(shadows, siege.trained_on, targets, siege.labels, generator)
+    return Scored(scores=found, threshold=OWN_THRESHOLD)

@@ -17,7 +17,7 @@ from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import ParameterError, UnsupportedEventError
 from sottovoce.files import finite_or_none
-from sottovoce.privacy.accounting import ACCOUNTANTS, privacy_spent, show_epsilon
+from sottovoce.privacy.accounting import accountants, privacy_spent, show_epsilon
 from sottovoce.privacy.compositions import unhidden
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent, basic_counts
 
@@ -53,7 +53,7 @@ class Certificate:
             return 1.0
         found = [1.0]
         for event in {self.event, unhidden(self.event)}:
-            for accountant in ACCOUNTANTS:
+            for accountant in accountants():
                 with contextlib.suppress(UnsupportedEventError):
                     found.append(accountant.delta(event, epsilon))
         if epsilon >= self.epsilon:

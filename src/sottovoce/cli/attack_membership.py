@@ -1,7 +1,7 @@
 """`sottovoce attack membership`: who was in the training data."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -11,7 +11,6 @@ from sottovoce.cli.output import Json, print_json, print_table, progress_bars
 from sottovoce.cli.setting import check_plot
 
 Plot = Annotated[Path | None, typer.Option(help="Also draw it, into this SVG file.")]
-MembershipAttack = Literal["all", "shokri", "lira-offline", "lira-online", "canary"]
 
 
 def membership(
@@ -25,7 +24,12 @@ def membership(
         list[float] | None,
         typer.Option(help="False-positive rate of a TPR; repeatable [0.01, and 0.001 if it can]."),
     ] = None,
-    attack: Annotated[MembershipAttack, typer.Option(help="Which attack.")] = "all",
+    attack: Annotated[
+        str,
+        typer.Option(
+            help="shokri, lira-offline, lira-online, canary, a plug-in's name, or all of ours."
+        ),
+    ] = "all",
     device: Device = None,
     data_dir: DataDir = None,
     plot: Plot = None,
@@ -39,7 +43,7 @@ def membership(
     check_plot(plot)
     use(data_dir)
     with progress_bars() as bars:
-        from sottovoce.attacks.membership import ATTACKS
+        from sottovoce.attacks.membership import own_attacks
         from sottovoce.probing.finished_run import open_run
         from sottovoce.probing.membership import Plan
         from sottovoce.probing.membership import attack as attacked
@@ -48,7 +52,7 @@ def membership(
             shadows=shadows,
             candidates=candidates,
             fprs=fpr,
-            attacks=ATTACKS if attack == "all" else (attack,),
+            attacks=own_attacks() if attack == "all" else (attack,),
             device=device,
         )
         result, chart = attacked(open_run(run), plan, bars.update)

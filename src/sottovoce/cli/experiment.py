@@ -26,7 +26,7 @@ Jobs = Annotated[int | None, typer.Option(help="Models trained at a time; 1 if n
 @app.command("list")
 def list_(as_json: Json = False) -> None:
     """Every experiment, and which data set it needs."""
-    from sottovoce.experiments.register import experiments
+    from sottovoce.experiments.experiment import experiments
 
     rows = [
         {
@@ -67,7 +67,7 @@ def run(
     folder = OUT / name if out is None else out
     with progress_bars() as bars:
         from sottovoce.experiments import study
-        from sottovoce.experiments.register import find
+        from sottovoce.experiments.experiment import find
 
         found = find(name)
         use(data_dir)
@@ -123,7 +123,7 @@ def all_(
     as_json: Json = False,
 ) -> None:
     """Run every experiment, one after the other, and sum up; a failure stops none of the others."""
-    from sottovoce.experiments.register import experiments
+    from sottovoce.experiments.experiment import experiments
 
     training = {"jobs": jobs, "data_dir": data_dir, "device": device}
     rows = []
@@ -179,7 +179,7 @@ def publish(
 ) -> None:
     """Copy the table, the pictures and a short page of an experiment, to keep beside the code."""
     from sottovoce.experiments import publish as publishing
-    from sottovoce.experiments.register import find
+    from sottovoce.experiments.experiment import find
 
     find(name)
     page = publishing.publish(name, OUT / name if out is None else out, to)

@@ -25,6 +25,7 @@ from sottovoce.cli import (
     mechanism,
     mistakes,
     plan,
+    plugins,
     privacy,
     report,
     run,
@@ -65,6 +66,7 @@ app.command("plan")(plan.plan)
 app.command("explore")(explore.explore)
 app.command("export")(export.export)
 app.command("doctor")(doctor.doctor)
+app.command("plugins")(plugins.plugins)
 app.command("completion")(completion.completion)
 app.add_typer(estimate.app, name="estimate")
 app.add_typer(experiment.app, name="experiment")

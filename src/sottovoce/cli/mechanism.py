@@ -1,5 +1,6 @@
-"""`sottovoce mechanism`: what there is, and designing an MVU table."""
+"""`sottovoce mechanism`: what there is, whether it keeps the contract, and MVU designs."""
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from sottovoce.cli.output import (
     show,
 )
 
-app = typer.Typer(help="List, show and design mechanisms.", no_args_is_help=True)
+app = typer.Typer(help="List, show, check and design mechanisms.", no_args_is_help=True)
 
 
 def _row(registration: Any) -> dict[str, Any]:
@@ -73,6 +74,42 @@ def show_(kind: MechanismKind, as_json: Json = False) -> None:
         return
     print_fields({name: value for name, value in row.items() if name != "description"})
     typer.echo(f"\n{description}")
+
+
+@app.command()
+def check(kind: MechanismKind, as_json: Json = False) -> None:
+    """Hold a mechanism, yours or ours, to the contract: exit 1 where it does not keep it.
+
+    Every example on each of its domains: samples, claimed privacy, codes, keys, input, calibration.
+    """
+    from sottovoce.auditing.contract import CHECKS, cases
+    from sottovoce.auditing.contract import check as checked
+    from sottovoce.mechanisms import registry
+
+    total = len(cases(registry.find(kind))) * len(CHECKS)
+    findings = []
+    with progress_bars() as bars:
+        for finding in checked(kind):
+            findings.append(finding)
+            bars.update("checking", len(findings), total, finding.check)
+    broken = [finding for finding in findings if finding.kept is False]
+    if as_json:
+        print_json([dataclasses.asdict(finding) for finding in findings])
+    else:
+        print_table(
+            ["check", "example", "kept", "remark"],
+            [[one.check, one.case, _KEPT[one.kept], one.remark] for one in findings],
+        )
+        typer.echo(
+            f"{len(broken)} of {total} checks failed: '{kind}' does not keep the contract."
+            if broken
+            else f"'{kind}' keeps the contract on these inputs, which is no proof."
+        )
+    if broken:
+        raise typer.Exit(1)
+
+
+_KEPT = {True: "yes", False: "NO", None: "not checked"}
 
 
 @app.command()

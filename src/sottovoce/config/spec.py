@@ -6,9 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     ConfigDict,
+    Discriminator,
     Field,
     PlainSerializer,
     PlainValidator,
+    Tag,
     model_validator,
 )
 
@@ -129,6 +131,29 @@ class NbAflSpec(Section):
     local_learning_rate: Positive
     proximal_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     exposures: Annotated[int, Field(ge=1)] | None = None
+
+
+class AlgorithmSpec(Section):
+    """Any other registered algorithm, a plug-in's for example; its own keys stand beside `kind`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    kind: str
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+_WITH_TABLES = ("fedavg", "scaffold", "nbafl")
+_OTHER = "other"
+
+
+def _table_of(value: Any) -> str | None:
+    """Which table an algorithm's keys are checked by."""
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    if not isinstance(kind, str):
+        return None
+    return kind if kind in _WITH_TABLES else _OTHER
 
 
 class DirectSpec(Section):
@@ -303,7 +328,17 @@ class RunSpec(Section):
     data: DataSpec
     features: Annotated[tuple[FeatureSpec, ...], Field(strict=False)] = ()
     model: ModelSpec
-    algorithm: Annotated[FedAvgSpec | ScaffoldSpec | NbAflSpec, Field(discriminator="kind")]
+    algorithm: Annotated[
+        Annotated[FedAvgSpec, Tag("fedavg")]
+        | Annotated[ScaffoldSpec, Tag("scaffold")]
+        | Annotated[NbAflSpec, Tag("nbafl")]
+        | Annotated[AlgorithmSpec, Tag(_OTHER)],
+        Discriminator(
+            _table_of,
+            custom_error_type="algorithm",
+            custom_error_message="must be a table with the 'kind' of an algorithm",
+        ),
+    ]
     privacy: PrivacySpec
     mechanism: MechanismSpec
     sampling: Annotated[

@@ -3,9 +3,10 @@
     @experiment("foo", title="...", claim="...", seeds=10)
     def foo(settings: Settings) -> Findings: ...
 
-Drop the file into `experiments/studies/`, or a folder whose `study` module enters; nothing else
+Drop the file into `experiments/studies/` (or a folder, whose module `study` enters), or name its
+module under the entry point group `sottovoce.experiments` (see `sottovoce.register`); nothing else
 changes. Experiments that train models over a grid are TOML files in `experiments/catalog/` (see
-`catalogue.py`). `register` finds them all.
+`catalogue.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from sottovoce import parameters
 from sottovoce.errors import ParameterError
+from sottovoce.register import Register
 from sottovoce.reporting.experiment import Chart
 
 Cell = str | int | float | bool | None
@@ -131,7 +133,9 @@ class Experiment:
         return parameters.integer("seeds", number, low=2, high=MAX_SEEDS, remedy=remedy)
 
 
-ENTERED: dict[str, Experiment] = {}  # by name
+EXPERIMENTS: Register[Experiment] = Register(
+    "experiment", package="sottovoce.experiments.studies", inside="study"
+)
 
 
 def experiment(
@@ -147,31 +151,32 @@ def experiment(
     """Function decorator that enters an experiment into the register."""
 
     def enter_study(run: Callable[[Settings], Findings]) -> Callable[[Settings], Findings]:
-        enter(
-            Experiment(
-                name=name,
-                title=title,
-                claim=claim,
-                default_seeds=seeds,
-                run=run,
-                fast_seeds=fast_seeds,
-                data=data,
-                trains=trains,
-            )
+        found = Experiment(
+            name=name,
+            title=title,
+            claim=claim,
+            default_seeds=seeds,
+            run=run,
+            fast_seeds=fast_seeds,
+            data=data,
+            trains=trains,
         )
+        enter(found, module=run.__module__)
         return run
 
     return enter_study
 
 
-def enter(found: Experiment) -> None:
-    """Enter an experiment into the register."""
-    known = ENTERED.get(found.name)
-    if known and _origin(known) != _origin(found):
-        raise ParameterError(f"two experiments claim the name '{found.name}'; rename one")
-    ENTERED[found.name] = found
+def enter(found: Experiment, *, module: str) -> None:
+    """Enter an experiment that `module` defines into the register."""
+    EXPERIMENTS.enter(found.name, found, module=module)
 
 
-def _origin(found: Experiment) -> str:
-    """What made it; a module that is imported twice is no second origin."""
-    return getattr(found.run, "__qualname__", repr(found.run))
+def experiments() -> tuple[Experiment, ...]:
+    """Every registered experiment that works, by name."""
+    return tuple(EXPERIMENTS.every().values())
+
+
+def find(name: str) -> Experiment:
+    """The experiment of that name."""
+    return EXPERIMENTS.find(name)

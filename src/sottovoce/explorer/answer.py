@@ -79,7 +79,7 @@ def answer(question: Question) -> dict[str, Any]:
 def curve(question: Question) -> dict[str, Any]:
     """How epsilon grows with the rounds, by every accountant that has a bound."""
     found = _calibrated_for(question)
-    event = found.mechanism.privacy(Adjacency.parse(question.adjacency))
+    event = registry.seen(Adjacency.parse(question.adjacency))(found.mechanism)
     last = max(question.rounds, _SHORTEST_CURVE)
     spread = {round(last ** (n / (_CURVE_POINTS - 1))) for n in range(_CURVE_POINTS)}
     counts = sorted(spread | {question.rounds})
@@ -146,7 +146,7 @@ def _spent_with(
     registration: Registration, domain: Domain, parameters: Parameters, question: Question
 ) -> tuple[Mechanism, PrivacySpent]:
     mechanism = registration.build(domain, parameters)
-    event = mechanism.privacy(Adjacency.parse(question.adjacency))
+    event = registry.seen(Adjacency.parse(question.adjacency))(mechanism)
     return mechanism, privacy_spent(Repeated(event=event, count=question.rounds), question.delta)
 
 

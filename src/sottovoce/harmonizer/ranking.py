@@ -8,7 +8,7 @@ from sottovoce.domains import clip_norm_of, geometry_of
 from sottovoce.errors import ParameterError
 from sottovoce.harmonizer.candidates import Candidate, LeftOut, candidates
 from sottovoce.harmonizer.setting import Setting
-from sottovoce.mechanisms.registry import EventOf, parameters_of
+from sottovoce.mechanisms.registry import EventOf, is_own, parameters_of
 
 # Calibration is not closer than this: within a mechanism, fewer bits win such a tie.
 _TIE = 0.005
@@ -26,9 +26,17 @@ class Ranking:
 
     @property
     def choice(self) -> Candidate:
-        """The smallest error; for deployment, among those that are sampled exactly, if any are."""
-        exact = [one for one in self.candidates if one.mechanism.sampling == "exact"]
-        return exact[0] if self.setting.exact and exact else self.candidates[0]
+        """The smallest error; for deployment, among those that are sampled exactly, if any are.
+
+        A plug-in has to be asked for by name: nobody here has tested its word.
+        """
+        exact = [one for one in self._own if one.mechanism.sampling == "exact"]
+        return exact[0] if self.setting.exact and exact else self._own[0]
+
+    @property
+    def _own(self) -> tuple[Candidate, ...]:
+        """Without plug-ins, unless there is nothing else."""
+        return tuple(one for one in self.candidates if is_own(one.mechanism)) or self.candidates
 
     def best_of_each(self) -> "Ranking":
         """One entry for each mechanism: its best setting, or why none of them will do."""
@@ -63,12 +71,13 @@ class Ranking:
         choice = self.choice
         if candidate is choice:
             return "the choice"
+        foreign = "" if is_own(candidate.mechanism) else "; a plug-in, chosen only by name"
         volume = candidate.bytes_per_update / choice.bytes_per_update
         size = "as many bytes" if volume == 1.0 else f"{_times(volume)} the bytes"
         grade = ""
         if self.setting.exact and candidate.mechanism.sampling != "exact":
             grade = "; not sampled exactly"
-        return f"{_times(self.relative_error(candidate))} the error, {size}{grade}"
+        return f"{_times(self.relative_error(candidate))} the error, {size}{grade}{foreign}"
 
     @property
     def explanation(self) -> str:
@@ -84,13 +93,14 @@ class Ranking:
         return "; ".join(part for part in parts if part)
 
     def _field(self) -> str:
+        own = "" if is_own(self.candidates[0].mechanism) else " of those that are no plug-ins"
         if not self.setting.exact:
-            return ""
-        better = self.candidates[0]
+            return own
+        better = self._own[0]
         if self.choice.mechanism.sampling != "exact":
-            return ", and none is sampled exactly, as deployment asks"
+            return f"{own}, and none is sampled exactly, as deployment asks"
         less = "" if better is self.choice else f", where {better.kind}, with less, is not"
-        return f" of those sampled exactly, as deployment asks{less}"
+        return f"{own} of those sampled exactly, as deployment asks{less}"
 
     def _why_not(self, kind: str) -> str:
         for one in self.candidates:
@@ -101,7 +111,7 @@ class Ranking:
 
     def _for_deployment(self) -> str:
         """Float noise leaks in its last bits: what to take where that counts."""
-        exact = [one for one in self.candidates if one.mechanism.sampling == "exact"]
+        exact = [one for one in self._own if one.mechanism.sampling == "exact"]
         if self.choice.mechanism.sampling == "exact" or not exact:
             return ""
         one = exact[0]
@@ -115,7 +125,7 @@ class Ranking:
         choice = self.choice
         close = [
             one
-            for one in self.candidates
+            for one in self._own
             if self.relative_error(one) <= 1.2
             and one.bits_per_coordinate < choice.bits_per_coordinate
             and (one.mechanism.sampling == "exact" or not self.setting.exact)

@@ -9,6 +9,7 @@ from sottovoce.domains import Box, Domain, L1Ball, L2Ball, clip_norm_of, geometr
 from sottovoce.errors import ParameterError
 from sottovoce.harmonizer.sampling import SecretSample
 from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.registry import vouched
 from sottovoce.privacy.calibration import MAX_ROUNDS
 from sottovoce.privacy.events import PrivacyEvent
 
@@ -53,7 +54,9 @@ class Setting:
     def seen(self, mechanism: Mechanism) -> PrivacyEvent:
         """What one round gives away to a server that sees the message."""
         event = mechanism.privacy(self.adjacency)
-        return event if self.sample is None else self.sample.event(mechanism, event)
+        if self.sample is not None:
+            event = self.sample.event(mechanism, event)
+        return vouched(mechanism, event)
 
     def describe(self) -> dict[str, Any]:
         """The question as plain data, to stand beside its answer."""

@@ -1,35 +1,29 @@
-"""The register of mechanisms: one decorator, found by walking the package and entry points.
+"""The register of mechanisms: one decorator on a frozen dataclass.
 
     @register("foo", summary="...", examples=[{"noise_multiplier": 1.0}], ...)
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Foo: ...
 
 Drop the file into `mechanisms/`, or name its module under the entry point group
-`sottovoce.mechanisms`; nothing else changes. The examples feed the contract tests, the docs and
-`sottovoce mechanism show`.
+`sottovoce.mechanisms` (see `sottovoce.register`); nothing else changes. The examples feed the
+contract (`sottovoce.auditing.contract`), the docs and `sottovoce mechanism show`.
 """
 
 import dataclasses
 import hashlib
-import importlib
 import json
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import entry_points
 from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, runtime_checkable
 
-import sottovoce.mechanisms
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Domain
 from sottovoce.errors import ParameterError, UnknownNameError
 from sottovoce.mechanisms.mechanism import Mechanism, Sampling
 from sottovoce.privacy import accounting
 from sottovoce.privacy.calibration import ENDS, Direction, calibrate
-from sottovoce.privacy.events import PrivacyEvent, Repeated
-
-ENTRY_POINT_GROUP = "sottovoce.mechanisms"
+from sottovoce.privacy.events import Assumed, PrivacyEvent, Repeated
+from sottovoce.register import Register, is_ours
 
 Parameters = Mapping[str, Any]
 M = TypeVar("M", bound=type)
@@ -39,7 +33,7 @@ EventOf = Callable[[Mechanism], PrivacyEvent]
 
 def seen(adjacency: Adjacency) -> EventOf:
     """The event of a release that the server sees: the mechanism's own."""
-    return lambda mechanism: mechanism.privacy(adjacency)
+    return lambda mechanism: vouched(mechanism, mechanism.privacy(adjacency))
 
 
 def _type_name(annotation: Any) -> str:
@@ -216,7 +210,7 @@ class Designed(Protocol):
     def design_digest(self) -> str: ...
 
 
-_REGISTER: dict[str, Registration] = {}
+MECHANISMS: Register[Registration] = Register("mechanism", package="sottovoce.mechanisms")
 
 
 def register(
@@ -244,9 +238,7 @@ def register(
     """
 
     def enter(mechanism: M) -> M:
-        if kind in _REGISTER and _REGISTER[kind].factory.__qualname__ != mechanism.__qualname__:
-            raise ParameterError(f"two mechanisms claim the name '{kind}'; rename one")
-        _REGISTER[kind] = Registration(
+        registration = Registration(
             kind=kind,
             factory=mechanism,
             summary=summary,
@@ -258,6 +250,7 @@ def register(
             coordinatewise=coordinatewise,
             slow_on=tuple(slow_on),
         )
+        MECHANISMS.enter(kind, registration, module=mechanism.__module__)
         return mechanism
 
     return enter
@@ -278,34 +271,43 @@ def _settings_of(
     return tuple(found)
 
 
-@cache
-def _discover() -> None:
-    for module in pkgutil.iter_modules(sottovoce.mechanisms.__path__):
-        importlib.import_module(f"sottovoce.mechanisms.{module.name}")
-    for entry_point in entry_points(group=ENTRY_POINT_GROUP):
-        entry_point.load()
-
-
 def registrations() -> tuple[Registration, ...]:
-    """Every registered mechanism, by name."""
-    _discover()
-    return tuple(_REGISTER[kind] for kind in sorted(_REGISTER))
+    """Every registered mechanism that works, by name."""
+    return tuple(MECHANISMS.every().values())
 
 
 def find(kind: str) -> Registration:
     """The mechanism called `kind`, or an error that names the nearest."""
-    _discover()
-    if kind not in _REGISTER:
-        raise UnknownNameError.among("mechanism", kind, _REGISTER)
-    return _REGISTER[kind]
+    return MECHANISMS.find(kind)
 
 
 def kind_of(mechanism: Mechanism) -> str:
     """The registered name of a mechanism."""
-    for registration in registrations():
+    known = MECHANISMS.imported()
+    for registration in known.values():
         if type(mechanism) is registration.factory:
             return registration.kind
-    raise UnknownNameError.among("mechanism class", type(mechanism).__name__, _REGISTER)
+    raise UnknownNameError.among("mechanism class", type(mechanism).__name__, known)
+
+
+def is_own(mechanism: Mechanism) -> bool:
+    """Whether a mechanism is one of this package, and no plug-in."""
+    return is_ours(type(mechanism).__module__)
+
+
+def vouched(mechanism: Mechanism, event: PrivacyEvent) -> PrivacyEvent:
+    """`event`, which follows from what a mechanism says of itself, with whose word that is.
+
+    The contract tests hold our own mechanisms to theirs; a plug-in's word is all there is.
+    """
+    if is_own(mechanism):
+        return event
+    own = type(mechanism)
+    named = [name for name, known in MECHANISMS.imported().items() if known.factory is own]
+    who = MECHANISMS.plug_in(named[0]) if named else None
+    return Assumed(
+        event=event, assumption=who or f"plug-in mechanism {own.__name__} (module {own.__module__})"
+    )
 
 
 def public_parameters(mechanism: Mechanism) -> dict[str, Any]:

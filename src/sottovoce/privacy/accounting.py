@@ -4,31 +4,24 @@ import decimal
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
-from sottovoce.errors import UnknownNameError, UnsupportedEventError
-from sottovoce.privacy.accountant import Accountant
+from sottovoce.errors import PluginError, UnsupportedEventError
+from sottovoce.privacy.accountant import ACCOUNTANTS, Accountant
 from sottovoce.privacy.compositions import assumptions, unhidden
-from sottovoce.privacy.cubic import CubicAccountant
-from sottovoce.privacy.events import ASSUMPTIONS, PrivacyEvent
-from sottovoce.privacy.gaussian import GaussianAccountant
-from sottovoce.privacy.pld import PldAccountant
-from sottovoce.privacy.renyi import RenyiAccountant
-from sottovoce.privacy.shuffling import ShufflingAccountant
-from sottovoce.privacy.zcdp import ZcdpAccountant
+from sottovoce.privacy.events import PrivacyEvent, assumption_in_words
 
-# The last one is the slowest; it leaves to the others what they are exact for.
-_RENYI = RenyiAccountant()
-QUICK: tuple[Accountant, ...] = (
-    GaussianAccountant(),
-    _RENYI,
-    ZcdpAccountant(),
-    CubicAccountant(),
-    ShufflingAccountant(),
-)
-ACCOUNTANTS: tuple[Accountant, ...] = (*QUICK, PldAccountant())
+
+@cache
+def accountants(*, quick: bool = False) -> tuple[Accountant, ...]:
+    """Our own accountants, whose bounds are proved and tested, in their turn; the slow ones last.
+
+    A slow one leaves to the others what they are exact for.
+    """
+    known = sorted(ACCOUNTANTS.ours().values(), key=lambda one: (one.slow, one.turn))
+    return tuple(one.accountant for one in known if not (quick and one.slow))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,27 +64,45 @@ def show_epsilon(value: float, decimals: int = 4) -> str:
 def privacy_spent(event: PrivacyEvent, delta: float, accountant: str | None = None) -> PrivacySpent:
     """The smallest epsilon among the accountants that have a sound bound for the event.
 
-    With `accountant` its bound alone; it is an error if it has none.
+    With `accountant` its bound alone; it is an error if it has none. One from outside is asked only
+    then: our own bounds stand beside it, and it is said that the epsilon rests on its word.
     """
     parameters.delta(delta)
+    assumed = list(assumptions(event))
     if accountant is not None:
-        bounds = [(accountant, find_accountant(accountant).epsilon(event, delta))]
+        bounds = [(accountant, _checked(accountant, find_accountant(accountant), event, delta))]
+        foreign = ACCOUNTANTS.plug_in(accountant)
+        if foreign is not None:
+            assumed.append(foreign)
     else:
+        foreign = None
         # If none applies, the Renyi accountant, which knows every event, says why.
-        bounds = list(_bounds(event, delta)) or [("renyi", _RENYI.epsilon(event, delta))]
+        bounds = list(_bounds(event, delta)) or [
+            ("renyi", find_accountant("renyi").epsilon(event, delta))
+        ]
     name, epsilon = min(bounds, key=lambda bound: bound[1])
+    if foreign is not None:
+        bounds += _bounds(event, delta)
     return PrivacySpent(
         epsilon=epsilon,
         delta=delta,
         adjacency=event.adjacency,
         accountant=name,
         bounds=tuple(bounds),
-        assumptions=tuple(ASSUMPTIONS[name] for name in assumptions(event)),
+        assumptions=tuple(map(assumption_in_words, assumed)),
     )
 
 
+def _checked(name: str, accountant: Accountant, event: PrivacyEvent, delta: float) -> float:
+    """An accountant's epsilon, which must be one."""
+    bound = accountant.epsilon(event, delta)
+    if not isinstance(bound, int | float) or math.isnan(bound) or bound < 0.0:
+        raise PluginError(f"accountant '{name}' gives {bound!r} for an epsilon; mend it")
+    return float(bound)
+
+
 def _bounds(
-    event: PrivacyEvent, delta: float, accountants: Sequence[Accountant] = ACCOUNTANTS
+    event: PrivacyEvent, delta: float, asked: Sequence[Accountant] | None = None
 ) -> Iterator[tuple[str, float]]:
     """Every sound bound by name, the quick ones first.
 
@@ -99,7 +110,7 @@ def _bounds(
     best there is where hiding is worth nothing.
     """
     known = False
-    for accountant in accountants:
+    for accountant in accountants() if asked is None else asked:
         try:
             yield accountant.name, accountant.epsilon(event, delta)
             known = True
@@ -107,15 +118,12 @@ def _bounds(
             continue
     seen = unhidden(event)
     if known and seen != event:
-        yield "local", min(bound for _, bound in _bounds(seen, delta, accountants))
+        yield "local", min(bound for _, bound in _bounds(seen, delta, asked))
 
 
 def find_accountant(name: str) -> Accountant:
     """The accountant of this name, or an error that names the nearest."""
-    for accountant in ACCOUNTANTS:
-        if accountant.name == name:
-            return accountant
-    raise UnknownNameError.among("accountant", name, [one.name for one in ACCOUNTANTS])
+    return ACCOUNTANTS.find(name).accountant
 
 
 def epsilon(event: PrivacyEvent, delta: float) -> float:
@@ -130,5 +138,5 @@ def within(event: PrivacyEvent, delta: float, budget: float, *, quickly: bool = 
     The quick ones are asked first, and nobody after the first who does.
     """
     parameters.delta(delta)
-    asked = QUICK if quickly else ACCOUNTANTS
+    asked = accountants(quick=quickly)
     return any(bound <= budget for _, bound in _bounds(event, delta, asked))

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from sottovoce.privacy.events import (
     Assumed,
-    Assumption,
     Composed,
     OneBit,
     PrivacyEvent,
@@ -24,9 +23,9 @@ def multiset(events: Iterable[tuple[PrivacyEvent, int]]) -> PrivacyEvent:
     return parts[0] if len(parts) == 1 else Composed(events=parts)
 
 
-def assumptions(event: PrivacyEvent) -> tuple[Assumption, ...]:
+def assumptions(event: PrivacyEvent) -> tuple[str, ...]:
     """What the event rests on, each once, in alphabetical order."""
-    found: set[Assumption] = set()
+    found: set[str] = set()
     pending: list[PrivacyEvent] = [event]
     while pending:
         match pending.pop():

@@ -23,6 +23,7 @@ import numpy as np
 
 from sottovoce import parameters
 from sottovoce.errors import UnsupportedEventError
+from sottovoce.privacy.accountant import register
 from sottovoce.privacy.conversion import golden_section
 from sottovoce.privacy.events import (
     BasicEvent,
@@ -40,6 +41,7 @@ _HOPELESS = 100.0  # an excess that leaves nothing to say
 _ROUNDING = 2.0**-40  # of all that follows, on the private side
 
 
+@register(summary="tilted fair bits, compared with Gaussian noise", turn=4)
 class CubicAccountant:
     """For bits of which one neighbour's are fair, perhaps with Gaussian noise beside them."""
 

@@ -353,27 +353,47 @@ class Composed:
         return self.events[0].adjacency
 
 
-Assumption = Literal["chacha20"]
 # What an epsilon rests on beside its proof, to be printed beside it.
-ASSUMPTIONS: dict[Assumption, str] = {
+ASSUMPTIONS = {
     "chacha20": "no efficient test tells ChaCha20's expansion of a random 16-byte seed from "
     "random bits",
 }
+_PLUG_IN = "plug-in "  # and who it is: its own word is what the event rests on
+_LONGEST = 300
+
+
+def assumption_in_words(assumption: str) -> str:
+    """The sentence that is printed beside an epsilon."""
+    if assumption.startswith(_PLUG_IN):
+        return f"the word of {assumption} holds, on which this rests"
+    return ASSUMPTIONS[assumption]
+
+
+def _is_assumption(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    named = value.startswith(_PLUG_IN) and value.isprintable() and len(value) <= _LONGEST
+    return named or value in ASSUMPTIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumed:
-    """`event`, which holds only if an assumption does; accountants count the event."""
+    """`event`, which holds only if an assumption does; accountants count the event.
+
+    The `assumption` is 'chacha20', or a plug-in by name, as 'plug-in mechanism ...': then the event
+    is what the plug-in says of itself.
+    """
 
     event: "PrivacyEvent"
-    assumption: Assumption
+    assumption: str
 
     def __post_init__(self) -> None:
         if not isinstance(self.event, PrivacyEvent):
             raise ParameterError(f"only a privacy event can be assumed, got {self.event!r}")
-        if self.assumption not in ASSUMPTIONS:
+        if not _is_assumption(self.assumption):
             raise ParameterError(
-                f"assumption must be one of {', '.join(ASSUMPTIONS)}, got {self.assumption!r}"
+                f"assumption must be one of {', '.join(ASSUMPTIONS)}, or '{_PLUG_IN}' and its "
+                f"name, got {self.assumption!r}"
             )
 
     @property

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from sottovoce import parameters
 from sottovoce.errors import UnsupportedEventError
 from sottovoce.parameters import MAX_EPSILON
+from sottovoce.privacy.accountant import register
 from sottovoce.privacy.divergences import gaussian_delta
 from sottovoce.privacy.events import GaussianNoise, PrivacyEvent, basic_counts
 
@@ -31,6 +32,7 @@ def total_mu(event: PrivacyEvent) -> float:
     return math.hypot(*mus)
 
 
+@register(summary="exact for Gaussian noise", turn=1)
 class GaussianAccountant:
     """The exact trade-off of Gaussian noise."""
 

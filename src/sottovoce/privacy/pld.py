@@ -13,6 +13,7 @@ import numpy as np
 from sottovoce import parameters
 from sottovoce.domains import Vector
 from sottovoce.errors import UnsupportedEventError
+from sottovoce.privacy.accountant import register
 from sottovoce.privacy.conversion import epsilon_at_order, log_delta_at_order
 from sottovoce.privacy.divergences import gaussian_delta
 from sottovoce.privacy.dominating_pairs import dominating_pairs
@@ -38,6 +39,11 @@ _TILTS = np.geomspace(1e-4, 1e10, 141)
 Parts = tuple[tuple[LossPair, int], ...]
 
 
+@register(
+    summary="the law of the privacy loss itself, on a grid, rounded toward privacy",
+    turn=6,
+    slow=True,
+)
 class PldAccountant:
     """Loss distributions on a grid; the worse of the two directions."""
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import assert_never
 
+from sottovoce.privacy.accountant import register
 from sottovoce.privacy.conversion import delta_from_renyi, epsilon_from_renyi
 from sottovoce.privacy.divergences import finite_renyi
 from sottovoce.privacy.events import (
@@ -108,6 +109,7 @@ def _randomised_response(epsilon: float, order: float) -> float:
     return min(epsilon, math.log1p(excess) / (order - 1.0))
 
 
+@register(summary="Rényi divergences, added up and converted", turn=2)
 class RenyiAccountant:
     """Renyi curves, added up and converted at the best real order."""
 

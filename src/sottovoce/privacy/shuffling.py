@@ -31,6 +31,7 @@ from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError, UnsupportedEventError
+from sottovoce.privacy.accountant import register
 from sottovoce.privacy.binomial import OUTSIDE, TAIL_ERROR, binomial_cdf, fair_pmf, lower_buckets
 from sottovoce.privacy.events import PrivacyEvent, Shuffled, basic_counts
 from sottovoce.privacy.loss_pairs import LossPair
@@ -188,6 +189,7 @@ def clones_pair(event: Shuffled) -> LossPair:
     return ClonesPair(local_epsilon(event), event.clients)
 
 
+@register(summary="amplification by shuffling", turn=5)
 class ShufflingAccountant:
     """The clones bound for one shuffled release, computed without a grid of losses."""
 

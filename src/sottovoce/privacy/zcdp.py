@@ -7,6 +7,7 @@ import math
 from typing import assert_never
 
 from sottovoce.errors import UnsupportedEventError
+from sottovoce.privacy.accountant import register
 from sottovoce.privacy.conversion import delta_from_renyi, epsilon_from_renyi
 from sottovoce.privacy.events import (
     BasicEvent,
@@ -63,6 +64,7 @@ def _basic(event: BasicEvent) -> float:
             assert_never(event)
 
 
+@register(summary="zero-concentrated privacy, one number (rho) added up", turn=3)
 class ZcdpAccountant:
     """Zero-concentrated DP, converted at the best real order."""
 

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,9 @@ from sottovoce.assembly.data import task_of
 from sottovoce.attacks import membership, roc
 from sottovoce.attacks.candidates import Candidates, check_enough, choose, design
 from sottovoce.attacks.confidences import check_classifies, confidences, outputs_of
-from sottovoce.attacks.membership import ATTACKS, Attack, Siege
+from sottovoce.attacks.membership import own_attacks
 from sottovoce.attacks.roc import Estimate, Verdicts
+from sottovoce.attacks.siege import ATTACKS, Siege
 from sottovoce.errors import DataError
 from sottovoce.learning.datasets import Dataset
 from sottovoce.probing.finished_run import FinishedRun
@@ -37,20 +38,22 @@ class Plan:
     shadows: int = 64
     candidates: int | None = None
     fprs: Sequence[float] | None = None
-    attacks: Sequence[Attack] = ATTACKS
+    attacks: Sequence[str] = field(default_factory=own_attacks)
     device: str | None = None
 
 
 def attack(run: FinishedRun, plan: Plan, on_step: OnStep) -> tuple[dict[str, Any], LineChart]:
     """What the attacks find, also written into the run's folder, and the ROC curves."""
     check_classifies(run.ground.task)
+    for name in plan.attacks:  # before hours of training
+        ATTACKS.find(name)
     place = run.place_of(RESULT)
     randomness = SeededRandomness(run.spec.seed)
     chosen = _candidates(run.data, plan, randomness)
     fprs = _rates(plan, len(chosen))
     siege = _besieged(run, plan, chosen, randomness, on_step)
 
-    def on_attack(name: Attack) -> None:
+    def on_attack(name: str) -> None:
         on_step("attacks", list(plan.attacks).index(name), len(plan.attacks), name)
 
     found = membership.scored(siege, plan.attacks, randomness.generator("attack"), on_attack)
@@ -174,7 +177,7 @@ def plain(estimate: Estimate) -> dict[str, Any]:
     return {**dataclasses.asdict(estimate), "contains_chance": estimate.contains_chance}
 
 
-def verdict(attacks: dict[Attack, dict[str, Any]]) -> str:
+def verdict(attacks: dict[str, dict[str, Any]]) -> str:
     """Where the attacks beat guessing, and where that cannot be told."""
     sentences = []
     for name, found in attacks.items():
@@ -191,7 +194,7 @@ def verdict(attacks: dict[Attack, dict[str, Any]]) -> str:
     return " ".join([*sentences, _by_luck(attacks)])
 
 
-def _by_luck(attacks: dict[Attack, dict[str, Any]]) -> str:
+def _by_luck(attacks: dict[str, dict[str, Any]]) -> str:
     """How many of all figures miss chance: several looks see something sooner or later."""
     figures = [
         one
@@ -259,7 +262,7 @@ def _control_note(control: dict[str, Any]) -> str:
     )
 
 
-def roc_chart(verdicts: dict[Attack, Verdicts], title: str = "Membership inference") -> LineChart:
+def roc_chart(verdicts: dict[str, Verdicts], title: str = "Membership inference") -> LineChart:
     """ROC curves on log axes, with the diagonal of chance."""
     lines = []
     for name, one in verdicts.items():

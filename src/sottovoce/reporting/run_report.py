@@ -7,6 +7,7 @@ from typing import Any
 
 from sottovoce.auditing.verdict import show_lower
 from sottovoce.files import write_atomic
+from sottovoce.privacy.accountant import ACCOUNTANTS
 from sottovoce.privacy.accounting import show_epsilon
 from sottovoce.reporting import run_charts
 from sottovoce.reporting.interactive import script, templates
@@ -14,17 +15,17 @@ from sottovoce.reporting.style import FIGURES, THEMES
 
 _CLIENTS_SHOWN = 50  # at a time
 _MOST_CLIENTS = 5000  # whose rows the page holds
-_ACCOUNTANTS = {
-    "gaussian": "exact for Gaussian noise",
-    "renyi": "Rényi divergences, added up and converted",
-    "zcdp": "zero-concentrated privacy, one number (rho) added up",
-    "cubic": "tilted fair bits, compared with Gaussian noise",
-    "clones": "amplification by shuffling",
-    "pld": "the law of the privacy loss itself, on a grid, rounded toward privacy",
+_FURTHER_BOUNDS = {
     "local": "as if every message were seen with its sender",
     "smallest": "the smallest of all, as the run noted it",
     "budget": "what the client may spend in all",
 }
+
+
+def _bounds_explained() -> dict[str, str]:
+    """What each line of the epsilon picture is, in a few words."""
+    own = {name: known.summary for name, known in ACCOUNTANTS.ours().items()}
+    return {**own, **_FURTHER_BOUNDS}
 
 
 def write_report(report: Mapping[str, Any], path: Path) -> int:
@@ -47,7 +48,7 @@ def render(report: Mapping[str, Any]) -> str:
         runs=[_shown(run, number) for number, run in enumerate(runs, start=1)],
         comparison=comparison,
         compared=run_charts.comparison_figures(runs, comparison) if comparison else [],
-        accountants=_ACCOUNTANTS,
+        accountants=_bounds_explained(),
     )
 
 

@@ -12,7 +12,7 @@ from sottovoce.errors import ParameterError
 from sottovoce.harmonizer.sampling import SecretSample
 from sottovoce.ledger.records import Release
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.mechanisms.registry import parameter_hash
+from sottovoce.mechanisms.registry import parameter_hash, vouched
 from sottovoce.privacy.events import HiddenBy, PrivacyEvent
 from sottovoce.transforms.rotation import Rotation
 from sottovoce.wire.message import Envelope
@@ -96,11 +96,11 @@ def charged_event(
 ) -> PrivacyEvent:
     """What one message costs: what the channel lets be seen of it, on a sample of the records."""
     event = channel.event(mechanism, adjacency)
-    if record_sampling_rate >= 1.0:
-        return event
-    hidden_by = records_hidden_by(channel)
-    sample = SecretSample(rate=record_sampling_rate, scheme="poisson", hidden_by=hidden_by)
-    return sample.event(mechanism, event)
+    if record_sampling_rate < 1.0:
+        hidden_by = records_hidden_by(channel)
+        sample = SecretSample(rate=record_sampling_rate, scheme="poisson", hidden_by=hidden_by)
+        event = sample.event(mechanism, event)
+    return vouched(mechanism, event)
 
 
 def records_hidden_by(channel: Channel) -> HiddenBy:

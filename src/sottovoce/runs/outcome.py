@@ -9,6 +9,7 @@ from typing import Any, assert_never
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.algorithms.nbafl import NbAfl
 from sottovoce.assembly import central, nbafl
+from sottovoce.assembly.algorithms import algorithm_word
 from sottovoce.assembly.parts import Assembly
 from sottovoce.channels.channel import Central, Direct, SecretOrder, SecureSum, Shuffler
 from sottovoce.errors import ConfigError
@@ -16,8 +17,9 @@ from sottovoce.files import finite_or_none
 from sottovoce.harmonizer.sampling import ASSUMPTIONS
 from sottovoce.learning.task import SCORES
 from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
+from sottovoce.mechanisms.registry import seen
 from sottovoce.privacy import events
-from sottovoce.privacy.accounting import privacy_spent, show_epsilon
+from sottovoce.privacy.accounting import PrivacySpent, privacy_spent, show_epsilon
 from sottovoce.privacy.compositions import assumptions, multiset, unhidden
 from sottovoce.privacy.events import NonPrivate
 from sottovoce.rounds.plan import records_hidden_by
@@ -109,8 +111,8 @@ def guarantee(assembly: Assembly) -> str:
         public = "; the size of the smallest data set is public"  # the noise is made from it
     if assembly.algorithm.record_sampling_rate < 1.0:
         public += f"; it assumes that {ASSUMPTIONS[records_hidden_by(assembly.channel)]}"
-    for name in assumptions(mechanism.privacy(spec.privacy.adjacency)):
-        public += f"; it assumes that {events.ASSUMPTIONS[name]}"
+    for name in _assumptions(assembly):
+        public += f"; it assumes that {events.assumption_in_words(name)}"
     reasons = [
         *(["seeded randomness"] if spec.randomness == "seeded" else []),
         *(["values drawn in float32"] if _is_drawn(assembly) else []),
@@ -137,6 +139,23 @@ def guarantee(assembly: Assembly) -> str:
             assert_never(assembly.channel)
     own = ", each client within its own budget" if len(assembly.groups) > 1 else ""
     return f"{spec.privacy.level}-level {what} {change}{own}{public}{grade}"
+
+
+def _assumes(assembly: Assembly, spent: PrivacySpent | None) -> str | None:
+    """What epsilon rests on beside its proof, in a line."""
+    word = algorithm_word(assembly.spec)
+    sentences = [
+        *(spent.assumptions if spent else ()),
+        *([events.assumption_in_words(word)] if word and spent else []),
+    ]
+    return "; ".join(sentences) or None
+
+
+def _assumptions(assembly: Assembly) -> list[str]:
+    """What mechanisms' events and an algorithm's domain rest on, each once."""
+    own = seen(assembly.spec.privacy.adjacency)
+    found = {name for one in _distinct(assembly) for name in assumptions(own(one))}
+    return sorted(found | set(filter(None, [algorithm_word(assembly.spec)])))
 
 
 def _both_epsilons(assembly: Assembly, books: Books, charged: float) -> dict[str, float | None]:
@@ -331,7 +350,7 @@ def result_of(
         "delta": spec.privacy.delta,
         "private": spent is None or math.isfinite(spent.epsilon),
         "accountant": spent.accountant if spent else None,
-        "assumes": spent.assumes if spent else None,
+        "assumes": _assumes(assembly, spent),
         "adjacency": str(spec.privacy.adjacency),
         "level": spec.privacy.level,
         "guarantee": guarantee(assembly),

@@ -21,7 +21,7 @@ from sottovoce.channels.channel import Central, MessageChannel
 from sottovoce.config.features_spec import PreconditionSpec
 from sottovoce.config.loading import parse
 from sottovoce.config.model_spec import ModuleSpec, to_model
-from sottovoce.config.spec import FedAvgSpec, MeanSpec, RunSpec, SecretOrderSpec
+from sottovoce.config.spec import AlgorithmSpec, FedAvgSpec, MeanSpec, RunSpec, SecretOrderSpec
 from sottovoce.deployment.orders import Order
 from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import Asked, Site
@@ -194,6 +194,11 @@ def _on_own_records(spec: RunSpec, order: Order, site: Site) -> RunSpec:
 
 def _without_proxy(spec: RunSpec) -> RunSpec:
     """What the server makes of messages is its own affair, and no reason to read records."""
+    if isinstance(spec.algorithm, AlgorithmSpec):
+        raise PolicyError(
+            f"the run's algorithm '{spec.algorithm.kind}' is none of Sottovoce's own; sites run "
+            "those only"
+        )
     if not isinstance(spec.algorithm, FedAvgSpec):
         return spec
     algorithm = spec.algorithm.model_copy(update={"aggregation": MeanSpec(kind="mean")})

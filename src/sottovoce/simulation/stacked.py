@@ -61,7 +61,7 @@ class StackedRun:
 def can_stack(algorithm: Algorithm, parts: Sequence[ClientPlan], dimension: int) -> bool:
     """Whether runs of this kind can be trained side by side."""
     return (
-        isinstance(algorithm, FedAvg)
+        type(algorithm) is FedAvg  # what is made of it may step otherwise
         and isinstance(algorithm.local_work, SampleClippedGradient)
         and not algorithm.gathers
         and len(parts) * dimension <= COORDINATES_TOGETHER

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import sottovoce.experiments
 from sottovoce.config.loading import override
 from sottovoce.errors import ConfigError
 from sottovoce.experiments.catalogue import (
@@ -57,6 +58,7 @@ class Trained:
 
 def enter_catalogue() -> None:
     """Enter every experiment of the catalogue into the register."""
+    catalog = f"{sottovoce.experiments.__name__}.catalog"
     for catalogue in catalogues():
         about = catalogue.experiment
         enter(
@@ -69,7 +71,8 @@ def enter_catalogue() -> None:
                 fast_seeds=about.fast_seeds,
                 data=about.data,
                 trains=True,
-            )
+            ),
+            module=f"{catalog}.{catalogue.name}",
         )
 
 

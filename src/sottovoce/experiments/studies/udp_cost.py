@@ -242,5 +242,6 @@ enter(
         run=study,
         data="mnist",
         trains=True,
-    )
+    ),
+    module=__name__,
 )

@@ -298,5 +298,6 @@ enter(
         run=study,
         data="mnist",
         trains=True,
-    )
+    ),
+    module=__name__,
 )

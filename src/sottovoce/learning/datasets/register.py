@@ -1,26 +1,24 @@
-"""The register of datasets: one decorator on a loader, found by walking the package.
+"""The register of datasets: one decorator on a loader.
 
     @register("foo", summary="...", sources=(Source(files=(DataFile(path="foo.npz"),)),))
     def foo(request: Request) -> Dataset: ...
 
-Drop the file into `datasets/`; nothing else changes. A name that ends in a colon, such as `npz:`,
-takes what follows it as an argument.
+Drop the file into `datasets/`, or name its module under the entry point group `sottovoce.datasets`
+(see `sottovoce.register`); nothing else changes. A name that ends in a colon, such as `npz:`, takes
+what follows it as an argument.
 """
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-import sottovoce.learning.datasets
 from sottovoce.errors import ParameterError, UnknownNameError
 from sottovoce.learning.datasets.dataset import Dataset
 from sottovoce.learning.datasets.sources import Source
 from sottovoce.learning.datasets.tables import CsvOptions
+from sottovoce.register import Register
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +56,7 @@ class Entry:
         return self.name.endswith(":")
 
 
-_REGISTER: dict[str, Entry] = {}
+DATASETS: Register[Entry] = Register("dataset", package="sottovoce.learning.datasets")
 
 
 def register(
@@ -76,10 +74,7 @@ def register(
     fixed = () if callable(sources) else tuple(sources)
 
     def enter(loader: Loader) -> Loader:
-        known = _REGISTER.get(name)
-        if known is not None and known.loader.__qualname__ != loader.__qualname__:
-            raise ParameterError(f"two datasets claim the name '{name}'; rename one")
-        _REGISTER[name] = Entry(
+        entry = Entry(
             name=name,
             summary=summary,
             placeholder=placeholder,
@@ -87,31 +82,24 @@ def register(
             sources_of=sources if callable(sources) else lambda _: fixed,
             remedy=remedy,
         )
+        DATASETS.enter(name, entry, module=loader.__module__)
         return loader
 
     return enter
 
 
-@cache
-def _discover() -> None:
-    for module in pkgutil.iter_modules(sottovoce.learning.datasets.__path__):
-        importlib.import_module(f"sottovoce.learning.datasets.{module.name}")
-
-
 def entries() -> tuple[Entry, ...]:
-    """Every registered dataset, by name."""
-    _discover()
-    return tuple(_REGISTER[name] for name in sorted(_REGISTER))
+    """Every registered dataset that works, by name."""
+    return tuple(DATASETS.every().values())
 
 
 def find(name: str) -> tuple[Entry, str]:
     """The dataset called `name`, and the argument after its colon; or an error with the nearest."""
-    _discover()
     head, colon, argument = name.partition(":")
-    entry = _REGISTER.get(head + colon)
-    if entry is None:
+    if head + colon not in DATASETS.names():
         known = [entry.name + entry.placeholder for entry in entries()]
         raise UnknownNameError.among("dataset", name, known)
+    entry = DATASETS.find(head + colon)
     if entry.takes_argument and not argument:
         raise ParameterError(
             f"dataset '{name}' needs {entry.placeholder} after the colon, as in "

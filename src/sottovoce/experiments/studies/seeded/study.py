@@ -338,5 +338,6 @@ enter(
         fast_seeds=3,
         run=study,
         trains=True,
-    )
+    ),
+    module=__name__,
 )

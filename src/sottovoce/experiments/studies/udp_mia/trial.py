@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from sottovoce import proportions
 from sottovoce.assembly.parts import assemble
 from sottovoce.attacks import membership, roc
-from sottovoce.attacks.canary import Climb
 from sottovoce.attacks.candidates import Mask, design
 from sottovoce.attacks.confidences import outputs_of
-from sottovoce.attacks.membership import ATTACKS, Attack, Scored, Siege
+from sottovoce.attacks.membership import own_attacks
 from sottovoce.attacks.roc import Estimate, Verdicts
+from sottovoce.attacks.siege import Climb, Scored, Siege
 from sottovoce.experiments.experiment import Figure, Row, Settings
 from sottovoce.experiments.studies.udp_mia.grid import RATES, Cell, Scale, spec_of
 from sottovoce.learning import datasets
@@ -59,8 +59,8 @@ class CellResult:
     """What the attacks found, by attack and measure."""
 
     cell: Cell
-    measured: Mapping[Attack, Mapping[str, Measured]]
-    pooled: Mapping[Attack, Verdicts]  # of all targets, for pictures
+    measured: Mapping[str, Mapping[str, Measured]]
+    pooled: Mapping[str, Verdicts]  # of all targets, for pictures
     members_accuracy: Estimate
     others_accuracy: Estimate
     targets: int
@@ -90,7 +90,7 @@ def attacked(cell: Cell, scale: Scale, settings: Settings) -> CellResult:
     recipe = Recipe(spec=first.spec, pool=pool, rows=rows, label="shadow and target")
     models = shadow_models(recipe, settings.folder / SHADOWS, settings.on_step)
     siege = _siege(first.task, pool, scale, models, trained_on)
-    found = membership.scored(siege, ATTACKS, SeededRandomness(spec.seed).generator("attack"))
+    found = membership.scored(siege, own_attacks(), SeededRandomness(spec.seed).generator("attack"))
     inside, outside = _accuracies(siege, held)
     return CellResult(
         cell=cell,

@@ -1,0 +1,352 @@
+"""What every mechanism must keep, our own and plug-ins alike: the contract, as functions.
+
+    for finding in check("whisper"): ...
+
+The tests hold every registered mechanism to it, and `sottovoce mechanism check NAME` is for authors
+of plug-ins. Samples follow the declared law; the law's divergences stay below what the event
+claims; so what is claimed holds for what is sampled, as far as the inputs that are tried go. A
+contract that holds is no proof.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import assert_never
+
+import numpy as np
+
+from sottovoce.adjacency import Adjacency
+from sottovoce.auditing.enumeration import MAX_OUTCOMES, delta_of, num_outcomes
+from sottovoce.auditing.law_divergences import renyi_of
+from sottovoce.auditing.law_fit import p_values
+from sottovoce.auditing.neighbours import inputs, neighbours, origin
+from sottovoce.domains import Box, Domain, Vector
+from sottovoce.errors import (
+    DomainError,
+    ParameterError,
+    RandomnessError,
+    UnknownNameError,
+    UnsupportedEventError,
+)
+from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.mechanism import (
+    Codes,
+    Float32Codes,
+    LevelCodes,
+    Mechanism,
+    MomentLaw,
+    PointLaw,
+    bits_per_coordinate,
+    points_of,
+)
+from sottovoce.mechanisms.registry import Parameters, Registration, parameter_hash
+from sottovoce.privacy.accounting import accountants, epsilon
+from sottovoce.privacy.events import NonPrivate, PrivacyEvent, Repeated
+from sottovoce.privacy.renyi import renyi_divergence
+from sottovoce.randomness import SeededRandomness
+from sottovoce.wire.message import Envelope, open_sealed, seal
+
+ORDERS = (1.01, 1.5, 2.0, 3.0, 8.0, 32.0, 256.0)
+EPSILONS = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
+# Across all contract tests some thousand comparisons are made: a false alarm once in 1e6 runs.
+SMALLEST_P_VALUE = 1e-9
+_TOO_LITTLE = "not compared: the declared law has two moments only; bring a test, and run an audit"
+
+
+class ContractError(AssertionError):
+    """A mechanism does not keep the contract; the message says where."""
+
+
+def _require(kept: object, broken: str) -> None:
+    if not kept:
+        raise ContractError(broken)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One example of a registered mechanism, on one of its domains."""
+
+    registration: Registration
+    example: Parameters
+    domain: Domain
+
+    def mechanism(self) -> Mechanism:
+        return self.registration.build(self.domain, self.example)
+
+    def with_size(self, *, dimension: int | None = None, records: int = 1) -> "Case | None":
+        """The same on a domain of another size; None for records where a domain has none."""
+        changes = {} if dimension is None else {"dimension": dimension}
+        if not isinstance(self.domain, Box):
+            changes["records"] = records
+        elif records > 1:
+            return None
+        domain = dataclasses.replace(self.domain, **changes)  # type: ignore[type-var]
+        return dataclasses.replace(self, domain=domain)
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{name}={value}" for name, value in self.example.items())
+        return f"{values or 'no parameters'} on {type(self.domain).__name__}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a check said of a case; `kept` is None where it could not be checked."""
+
+    check: str
+    case: str
+    kept: bool | None
+    remark: str
+
+
+def cases(registration: Registration) -> list[Case]:
+    """Every example on each of the mechanism's domains."""
+    return [
+        Case(registration=registration, example=example, domain=domain)
+        for example, domain in itertools.product(
+            registration.examples, registration.example_domains
+        )
+    ]
+
+
+def check(kind: str) -> Iterator[Finding]:
+    """The whole contract on a registered mechanism, one finding for each check and case."""
+    for case in cases(registry.find(kind)):
+        for name, kept in CHECKS.items():
+            try:
+                remark = kept(case)
+            except Exception as error:
+                what = "" if isinstance(error, ContractError) else f"{type(error).__name__}: "
+                yield Finding(check=name, case=str(case), kept=False, remark=f"{what}{error}")
+            else:
+                held = None if remark else True
+                yield Finding(check=name, case=str(case), kept=held, remark=remark or "")
+
+
+def samples_follow_the_law(mechanism: Mechanism, values: Vector, num_samples: int) -> None:
+    """Mean, and the whole law, of decoded samples are the declared ones."""
+    law = mechanism.law(values)
+    randomness = SeededRandomness(20)
+    decoded = np.stack(
+        [
+            mechanism.decode(mechanism.encode(values, randomness.stream("contract", n)))
+            for n in range(num_samples)
+        ]
+    )
+    if isinstance(law, PointLaw):
+        _require(np.allclose(decoded, law.centre, rtol=1e-6), "samples miss the declared point")
+        return
+    errors = (decoded.mean(axis=0) - law.mean()) / np.sqrt(law.variance() / num_samples + 1e-18)
+    far = float(np.abs(errors).max())
+    _require(far < 7.0, f"the declared mean is missed by {far:.1f} standard errors at {values}")
+    for what, p_value in p_values(law, decoded):
+        _require(p_value > SMALLEST_P_VALUE, f"{what} at {values}: p = {p_value:.2g}")
+
+
+def privacy_covers_the_divergence(mechanism: Mechanism, adjacency: Adjacency) -> str | None:
+    """No neighbouring pair has a Renyi divergence or a delta above what the event claims.
+
+    A law of moments says too little for that: such a mechanism brings a test of its own.
+    """
+    event = mechanism.privacy(adjacency)
+    _require(event.adjacency is adjacency, f"asked under {adjacency}, it answers {event.adjacency}")
+    if isinstance(event, NonPrivate):
+        return None
+    divergences = {order: renyi_divergence(event, order) for order in ORDERS}
+    deltas = {(name, eps): delta for name, eps, delta in _claimed_deltas(event)}
+    for first, second in neighbours(mechanism.input_domain, adjacency, np.random.default_rng(5)):
+        where = f"at {first} and {second} ({adjacency})"
+        laws = mechanism.law(first), mechanism.law(second)
+        if isinstance(laws[0], MomentLaw):
+            return _TOO_LITTLE
+        for order, claimed in divergences.items():
+            found = renyi_of(*laws, order)
+            _require(
+                found <= claimed * (1.0 + 1e-9) + 1e-12,
+                f"Renyi divergence {found:.6g} of order {order:g} where {claimed:.6g} is claimed, "
+                f"{where}",
+            )
+        if num_outcomes(laws[0]) > MAX_OUTCOMES:
+            continue
+        exact = {eps: delta_of(*laws, eps) for eps in EPSILONS}
+        for (name, eps), claimed in deltas.items():
+            _require(
+                exact[eps] <= claimed * (1.0 + 1e-9) + 1e-12,
+                f"delta {exact[eps]:.6g} at epsilon {eps:g} where {name} has {claimed:.6g}, "
+                f"{where}",
+            )
+    return None
+
+
+def _claimed_deltas(event: PrivacyEvent) -> Iterator[tuple[str, float, float]]:
+    for accountant, eps in itertools.product(accountants(), EPSILONS):
+        with contextlib.suppress(UnsupportedEventError):
+            yield accountant.name, eps, accountant.delta(event, eps)
+
+
+def codes_survive_the_wire(mechanism: Mechanism, values: Vector) -> None:
+    """Codes fit their format, survive the wire, and take exactly the bytes announced."""
+    codes = mechanism.encode(values, SeededRandomness(3).stream("wire"))
+    code_format = mechanism.code_format()
+    _require(codes.dtype == code_format.dtype, f"codes are {codes.dtype}, not {code_format.dtype}")
+    match code_format:
+        case LevelCodes(levels=levels):
+            _require(codes.max() < levels, f"code {codes.max()} where there are {levels} levels")
+        case Float32Codes():
+            pass
+        case _:
+            assert_never(code_format)
+    envelope = Envelope(
+        parameter_hash=parameter_hash(mechanism),
+        round=7,
+        uplink=0,
+        dimension=mechanism.input_domain.dimension,
+        code_format=code_format,
+    )
+    message = seal(codes, envelope)
+    _require(len(message) == envelope.total_bytes, f"a message of {len(message)} bytes")
+    payload = math.ceil(len(codes) * code_format.bits / 8)
+    _require(envelope.payload_bytes == payload, f"{payload} bytes are not what is announced")
+    bits = len(codes) * code_format.bits / len(values)
+    _require(bits_per_coordinate(mechanism) == bits, f"{bits:g} bits a coordinate")
+    shape = mechanism.decode(codes).shape
+    _require(shape == values.shape, f"decodes to {shape}, not {values.shape}")
+    points = points_of(mechanism, most=256)
+    if points is not None and isinstance(code_format, LevelCodes):
+        drawn = np.random.default_rng(3).integers(0, code_format.levels, len(values))
+        every: Codes = drawn.astype(code_format.dtype)
+        same = points.shape == (code_format.levels,)
+        same = same and points[every].tobytes() == mechanism.decode(every).tobytes()
+        _require(same, "its points are not what its codes decode to")
+    same = np.array_equal(open_sealed(message, envelope), codes)
+    _require(same, "codes come back from the wire as others")
+
+
+def one_key_gives_one_message(mechanism: Mechanism) -> None:
+    """The same key gives the same codes, and no key serves twice."""
+    domain = mechanism.input_domain
+    values = domain.project(np.arange(domain.dimension, dtype=np.float64))
+    streams = [SeededRandomness(9).stream("a") for _ in range(2)]
+    first, second = (mechanism.encode(values, stream) for stream in streams)
+    _require(np.array_equal(first, second), "the same key gives other codes")
+    if mechanism.sampling == "none":
+        return
+    try:
+        mechanism.encode(values, streams[0])
+    except RandomnessError:
+        return
+    raise ContractError("a key serves twice: draw from the keystream that is given, all of it once")
+
+
+def nothing_is_changed(mechanism: Mechanism) -> None:
+    """A mechanism is immutable, can be hashed, and leaves its input alone."""
+    for field in dataclasses.fields(mechanism):  # type: ignore[arg-type]
+        with contextlib.suppress(dataclasses.FrozenInstanceError):
+            setattr(mechanism, field.name, None)
+            raise ContractError(f"'{field.name}' can be changed: make it a frozen dataclass")
+    hash(mechanism)
+    domain = mechanism.input_domain
+    values = domain.project(np.ones(domain.dimension))
+    values.flags.writeable = False
+    codes = mechanism.encode(values, SeededRandomness(1).stream("a"))
+    codes.flags.writeable = False
+    mechanism.decode(codes)
+
+
+_BAD_INPUTS: dict[str, Callable[[Vector], Vector]] = {
+    "NaN": lambda v: np.full_like(v, np.nan),
+    "infinity": lambda v: np.full_like(v, np.inf),
+    "a vector that is too short": lambda v: v[:-1],
+    "a matrix": lambda v: v[None, :],
+    "a vector outside the domain": lambda v: v + 1e6,
+}
+
+
+def bad_input_is_refused(mechanism: Mechanism) -> None:
+    """Whatever is outside the domain is a DomainError; nothing is clamped."""
+    for what, change in _BAD_INPUTS.items():
+        try:
+            mechanism.encode(
+                change(origin(mechanism.input_domain)), SeededRandomness(1).stream("a")
+            )
+        except DomainError:
+            continue
+        raise ContractError(f"{what} is encoded; call input_domain.check first")
+
+
+def calibration_lands_just_inside(case: Case) -> str | None:
+    """The knob that calibration finds keeps the budget, and wastes next to nothing of it."""
+    registration, domain = case.registration, case.domain
+    if registration.knob is None:
+        return None
+    given = {k: v for k, v in case.example.items() if k != registration.knob.parameter}
+    event_of = registry.seen(Adjacency.REPLACE_ONE)
+    found = registration.calibrated(
+        domain, given, rounds=10, epsilon=2.0, delta=1e-6, event_of=event_of
+    )
+    event = event_of(registration.build(domain, found))
+    spent = epsilon(Repeated(event=event, count=10), 1e-6)
+    # Epsilon moves at most as the square of the knob, by as much as its tolerance leaves open.
+    least = 2.0 * min(0.9995, 1.0 - 2.5 * registration.knob.relative_tolerance)
+    _require(least < spent <= 2.0, f"calibrated to epsilon 2, it spends {spent:.6g}")
+    return None
+
+
+def parameters_have_no_defaults(case: Case) -> None:
+    """A parameter that is left out, or that nobody knows, is an error that names it."""
+    registration, example = case.registration, case.example
+    for name in example:
+        try:
+            registration.build(case.domain, {k: v for k, v in example.items() if k != name})
+        except ParameterError as error:
+            _require(name in str(error), f"the error does not name '{name}': {error}")
+        else:
+            raise ContractError(f"'{name}' has a default; privacy parameters have none")
+    try:
+        registration.build(case.domain, {**example, "noise_multiplyer": 1.0})
+    except UnknownNameError:
+        return
+    raise ContractError("an unknown parameter is accepted")
+
+
+def _samples(case: Case) -> str | None:
+    for records in (1, 5):
+        sized = case.with_size(records=records)
+        if sized is not None:
+            for values in inputs(sized.domain, np.random.default_rng(1)):
+                samples_follow_the_law(sized.mechanism(), values, num_samples=1500)
+    return None
+
+
+def _privacy(case: Case) -> str | None:
+    remark = None
+    for dimension, records in ((1, 1), (3, 1), (3, 4), (8, 1)):
+        sized = case.with_size(dimension=dimension, records=records)
+        if sized is not None:
+            for adjacency in Adjacency:
+                remark = privacy_covers_the_divergence(sized.mechanism(), adjacency) or remark
+    return remark
+
+
+def _wire(case: Case) -> str | None:
+    for dimension in (1, 7, 8, 101):
+        sized = case.with_size(dimension=dimension)
+        assert sized is not None  # one record is possible everywhere
+        for values in inputs(sized.domain, np.random.default_rng(2)):
+            codes_survive_the_wire(sized.mechanism(), values)
+    return None
+
+
+# A remark in place of None says what could not be checked.
+CHECKS: dict[str, Callable[[Case], str | None]] = {
+    "samples follow the declared law": _samples,
+    "the event covers the law's divergence": _privacy,
+    "codes survive the wire in the bytes announced": _wire,
+    "one key gives one message": lambda case: one_key_gives_one_message(case.mechanism()),
+    "nothing is changed": lambda case: nothing_is_changed(case.mechanism()),
+    "bad input is refused": lambda case: bad_input_is_refused(case.mechanism()),
+    "calibration lands just inside the budget": calibration_lands_just_inside,
+    "parameters have no defaults": parameters_have_no_defaults,
+}

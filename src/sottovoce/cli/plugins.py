@@ -1,0 +1,61 @@
+"""`sottovoce plugins`: what is registered, where it is from, and what of it cannot be used."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from sottovoce.cli.output import Json, print_json, print_table
+
+if TYPE_CHECKING:
+    from sottovoce.register import Register
+
+# Where each register is: some of them bring torch, so they are imported one by one.
+_REGISTERS = {
+    "mechanism": "sottovoce.mechanisms.registry:MECHANISMS",
+    "accountant": "sottovoce.privacy.accountant:ACCOUNTANTS",
+    "algorithm": "sottovoce.algorithms.recipe:RECIPES",
+    "attack": "sottovoce.attacks.siege:ATTACKS",
+    "dataset": "sottovoce.learning.datasets.register:DATASETS",
+    "experiment": "sottovoce.experiments.experiment:EXPERIMENTS",
+}
+
+
+def plugins(as_json: Json = False) -> None:
+    """What is registered of each kind, where it is from, and what is broken.
+
+    Plug-ins of other distributions are found by their entry points, and imported to see whether
+    they work; one that does not is listed with the reason.
+    """
+    rows = [row for kind, place in _REGISTERS.items() for row in _rows(kind, place)]
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        ["kind", "name", "from", "state"],
+        [[row["kind"], row["name"], row["from"], row["problem"] or "ready"] for row in rows],
+    )
+    typer.echo(_summary(rows))
+
+
+def _rows(kind: str, place: str) -> list[dict[str, Any]]:
+    module, _, attribute = place.partition(":")
+    try:
+        register: Register[Any] = getattr(importlib.import_module(module), attribute)
+        listed = register.listed()
+    except ModuleNotFoundError as error:  # torch, or another extra, is not installed
+        problem = f"needs {error.name}: pip install 'sottovoce[learn]'"
+        return [{"kind": kind, "name": "all", "from": "sottovoce", "problem": problem}]
+    return [
+        {"kind": kind, "name": one.name, "from": one.source, "problem": one.problem}
+        for one in listed
+    ]
+
+
+def _summary(rows: list[dict[str, Any]]) -> str:
+    foreign = [row for row in rows if row["from"] != "sottovoce"]
+    broken = sum(row["problem"] is not None for row in foreign)
+    if not foreign:
+        return "No plug-ins are installed; docs/how-to/write-a-plug-in.md says how to write one."
+    number = "1 plug-in" if len(foreign) == 1 else f"{len(foreign)} plug-ins"
+    return f"{number}, {broken} of which cannot be used. What rests on a plug-in's word says so."

@@ -1,0 +1,284 @@
+"""Plug-ins from end to end: a distribution with one file of each kind, through the commands.
+
+The files are those of docs/how-to/write-a-plug-in.md.
+"""
+
+import json
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributions import install
+from pages import ROOT, blocks
+from specs import small_table
+
+pytest.importorskip("torch")
+
+from sottovoce.adjacency import Adjacency
+from sottovoce.algorithms.recipe import RECIPES
+from sottovoce.attacks.siege import ATTACKS
+from sottovoce.config import writing
+from sottovoce.config.loading import load, parse
+from sottovoce.errors import ConfigError, PolicyError
+from sottovoce.learning.datasets.register import DATASETS
+from sottovoce.mechanisms.registry import MECHANISMS
+from sottovoce.privacy.accountant import ACCOUNTANTS
+from sottovoce.privacy.accounting import privacy_spent, within
+from sottovoce.privacy.events import Assumed, PureDp, Repeated
+from sottovoce.runs import site_training
+
+REGISTERS: tuple[Any, ...] = (MECHANISMS, ACCOUNTANTS, RECIPES, ATTACKS, DATASETS)
+PAGE = ROOT / "docs/how-to/write-a-plug-in.md"
+FILES = {block.title: block.text for block in blocks(PAGE) if block.title}
+WORD = "the word of plug-in {} '{}' (distribution whispering 0.1) holds, on which this rests"
+
+# One mechanism that claims twice the noise that it adds, an accountant that finds everything free.
+HUSH = (
+    FILES["whisper.py"]
+    .replace('"whisper"', '"hush"')
+    .replace("mu=shift / self.noise_multiplier", "mu=shift / (2.0 * self.noise_multiplier)")
+)
+FREE = """
+from sottovoce.privacy.accountant import register
+
+@register(summary="nothing costs anything")
+class Free:
+    name = "free"
+
+    def epsilon(self, event, delta):
+        return 0.0
+
+    def delta(self, event, epsilon):
+        return 0.0
+"""
+PEBBLES = """
+import numpy as np
+from sottovoce.learning.datasets.arrays import with_random_test_part
+from sottovoce.learning.datasets.register import register
+
+@register("pebbles", summary="a toy")
+def pebbles(request):
+    points = request.generator.standard_normal((60, 3), dtype=np.float32)
+    labels = (points[:, 0] > 0).astype(np.int64)
+    return with_random_test_part(
+        request.name, points, labels, request.generator, num_classes=2, note=""
+    )
+"""
+
+
+@pytest.fixture(autouse=True)
+def whispering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The page's distribution, and one with what is wrong; afterwards nobody knows of them."""
+    folder = tmp_path / "site-packages"
+    described = tomllib.loads(FILES["pyproject.toml"])["project"]
+    modules = {name.removesuffix(".py"): FILES[name] for name in FILES if name.endswith(".py")}
+    install(folder, described["name"], modules, described["entry-points"])
+    install(
+        folder,
+        "whistling",
+        {"hush": HUSH, "free": FREE, "pebbles": PEBBLES, "off": "import nothing_of_that_name\n"},
+        {
+            "sottovoce.mechanisms": {"hush": "hush", "gaussian": "hush", "off": "off"},
+            "sottovoce.accountants": {"free": "free"},
+            "sottovoce.algorithms": {"fedavg": "off"},
+            "sottovoce.datasets": {"pebbles": "pebbles"},
+        },
+    )
+    for register in REGISTERS:
+        register.names()  # our own stay; what is entered from here on does not
+        monkeypatch.setattr(register, "_entries", dict(register._entries))
+        monkeypatch.setattr(register, "_problems", {})
+    monkeypatch.syspath_prepend(str(folder))
+    yield
+    for name in (*modules, "hush", "free", "pebbles", "off"):
+        sys.modules.pop(name, None)
+
+
+def spec_file(folder: Path, **changes: Any) -> Path:
+    """The page's spec, with other tables in the place of some."""
+    table = tomllib.loads(FILES["toy.toml"]) | changes
+    place = folder / "toy.toml"
+    place.write_text(writing.toml_text(table))
+    return place
+
+
+def test_what_is_registered_is_listed_with_its_source_and_what_is_broken(cli: Any) -> None:
+    rows = cli("plugins", "--json").json
+    found = {(row["kind"], row["name"], row["from"]): row["problem"] for row in rows}
+    ours, theirs = "distribution whispering 0.1", "distribution whistling 0.1"
+    assert found["mechanism", "whisper", ours] is None
+    assert found["accountant", "basic", ours] is None
+    assert found["algorithm", "sign_descent", ours] is None
+    assert found["attack", "surprise", ours] is None
+    assert found["mechanism", "mvu", "sottovoce"] is None
+    assert found["experiment", "mvu-scalar", "sottovoce"] is None
+    assert "nothing_of_that_name" in found["mechanism", "off", theirs]
+    assert "two mechanisms claim" in found["mechanism", "gaussian", theirs]
+    out = cli("plugins").out
+    assert "plug-ins, 3 of which cannot be used" in out
+
+
+def test_a_spec_runs_with_a_mechanism_and_an_algorithm_from_outside(
+    cli: Any, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    result = cli("run", spec_file(tmp_path), "--out", out, "--json").json
+    assert result["mechanism"]["kind"] == "whisper"
+    assert result["bits_per_coordinate"] == 4
+    assert 3.9 < result["epsilon"] <= 4.0
+    words = WORD.format("algorithm", "sign_descent"), WORD.format("mechanism", "whisper")
+    for word in words:
+        assert word in result["assumes"]
+        assert word in result["guarantee"]
+    # The model is a sum of steps of one size, so the algorithm that ran is the plug-in's.
+    assert result["accuracy"] > 0.3
+    ledger = cli("ledger", "show", out, "--json").json
+    assert words[1] in json.dumps(ledger)
+    header = json.loads((out / "run.json").read_text())
+    assert header["spec"]["algorithm"] == {"kind": "sign_descent", "step": 0.02}
+
+
+def test_defaults_of_a_plug_in_are_written_into_the_resolved_spec(cli: Any, tmp_path: Path) -> None:
+    place = spec_file(tmp_path, algorithm={"kind": "sign_descent"}, rounds=1)
+    assert cli("run", place, "--out", tmp_path / "run").code == 0
+    header = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert header["spec"]["algorithm"] == {"kind": "sign_descent", "step": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        ({"kind": "sign_decent"}, "unknown algorithm 'sign_decent'; did you mean 'sign_descent'"),
+        ({"kind": "sign_descent", "stepp": 1.0}, "key of algorithm 'sign_descent' 'stepp'"),
+        ({"kind": "sign_descent", "step": -1.0}, "algorithm.step must be a finite number above 0"),
+        ({"kind": "fedavg", "server_learning_rate": 1.0}, "two algorithms claim the name 'fedavg'"),
+    ],
+)
+def test_mistakes_in_the_algorithm_are_one_line_and_exit_2(
+    cli: Any, tmp_path: Path, algorithm: dict[str, Any], message: str
+) -> None:
+    found = cli("run", spec_file(tmp_path, algorithm=algorithm), "--out", tmp_path / "run")
+    assert found.code == 2
+    assert message in found.err
+    assert len(found.err.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_site_and_no_federation_runs_an_algorithm_from_outside(cli: Any, tmp_path: Path) -> None:
+    place = spec_file(tmp_path, runtime={"backend": "flower-sim"})
+    found = cli("run", place, "--out", tmp_path / "run")
+    assert found.code == 2
+    assert "takes a server's word for the algorithm 'sign_descent'" in found.err
+    with pytest.raises(PolicyError, match="none of Sottovoce's own"):
+        site_training._without_proxy(load(spec_file(tmp_path)))
+
+
+def test_the_attack_is_run_by_name_and_not_unasked(cli: Any, tmp_path: Path) -> None:
+    table = {"kind": "stochastic_sign"}
+    run = tmp_path / "run"
+    assert cli("run", spec_file(tmp_path, mechanism=table, rounds=2), "--out", run).code == 0
+    few = ("--shadows", 4, "--candidates", 60, "--fpr", 0.2, "--json")
+    found = cli("attack", "membership", run, "--attack", "surprise", *few).json
+    assert list(found["attacks"]) == ["surprise"]
+    assert 0.0 <= found["attacks"]["surprise"]["auc"]["value"] <= 1.0
+    wrong = cli("attack", "membership", run, "--attack", "surprize", *few)
+    assert (wrong.code, "did you mean 'surprise'" in wrong.err) == (2, True)
+    from sottovoce.attacks.membership import own_attacks
+
+    assert own_attacks() == ("shokri", "lira-offline", "lira-online", "canary")
+
+
+GRR = ("--mechanism", "generalized_rr", "--param", "epsilon=0.5", "--param", "bits=2")
+
+
+def test_an_accountant_from_outside_is_asked_by_name_with_ours_beside_it(cli: Any) -> None:
+    words = ("privacy", "spend", *GRR, "--rounds", 10, "--delta", 1e-5, "--json")
+    own = cli(*words).json
+    found = cli(*words, "--accountant", "basic").json
+    assert found["epsilon"] == pytest.approx(5.0)
+    assert found["assumes"] == WORD.format("accountant", "basic")
+    assert found["bounds"] == {"basic": found["epsilon"], **own["bounds"]}
+    assert own["assumes"] is None
+
+
+def test_an_accountant_from_outside_never_enters_our_bound(cli: Any) -> None:
+    words = ("privacy", "spend", *GRR, "--rounds", 10, "--delta", 1e-5, "--json")
+    before = cli(*words).json
+    assert cli(*words, "--accountant", "free").json["epsilon"] == 0.0
+    assert cli(*words).json == before
+    event = Repeated(event=PureDp(epsilon=0.5, adjacency=Adjacency.ZERO_OUT), count=11)
+    assert "free" not in dict(privacy_spent(event, 1e-5).bounds)
+    assert not within(event, 1e-5, 0.1)
+
+
+def test_what_rests_on_a_mechanisms_word_says_so_wherever_it_is_printed(cli: Any) -> None:
+    words = ("--mechanism", "whisper", "--param", "noise_multiplier=5", "--dimension", 4)
+    word = WORD.format("mechanism", "whisper")
+    for command in ("spend", "curve"):
+        found = cli("privacy", command, *words, "--delta", 1e-5, "--rounds", 5, "--json").json
+        assert found["assumes"] == word
+    found = cli("privacy", "spend", *words, "--delta", 1e-5)
+    assert word in found.out
+    plain = cli(
+        "privacy", "spend", "--mechanism", "mvu", "--param", "epsilon=1", "--param",
+        "input_bits=2", "--param", "output_bits=2", "--delta", 1e-5, "--json",
+    ).json  # fmt: skip
+    assert plain["assumes"] is None
+
+
+def test_the_plan_ranks_a_mechanism_from_outside_and_does_not_choose_it(cli: Any) -> None:
+    words = ("--epsilon", 2, "--delta", 1e-5, "--rounds", 5, "--dimension", 4, "--bits", 4)
+    plan = cli("plan", *words, "--json").json
+    (found,) = (row for row in plan["ranking"] if row["mechanism"] == "whisper")
+    assert found["assumes"] == WORD.format("mechanism", "whisper")
+    assert "chosen only by name" in found["explanation"]
+    assert plan["choice"] not in ("whisper", "hush")
+    assert {row["mechanism"] for row in plan["ranking"]} >= {"whisper", "hush", "gauss_hermite"}
+
+
+def test_a_mechanism_that_keeps_the_contract_passes_and_one_that_lies_fails(cli: Any) -> None:
+    kept = cli("mechanism", "check", "whisper", "--json").json
+    assert {row["kept"] for row in kept} == {True}
+    assert len(kept) == 8
+    found = cli("mechanism", "check", "hush")
+    assert found.code == 1
+    assert "is claimed" in found.out
+    assert "'hush' does not keep the contract" in found.out
+    for name, reason in (("whispre", "did you mean 'whisper'"), ("off", "cannot be used")):
+        wrong = cli("mechanism", "check", name)
+        assert (wrong.code, reason in wrong.err) == (2, True)
+
+
+def test_a_broken_plug_in_and_a_taken_name_are_errors_only_where_they_are_asked_for(
+    cli: Any,
+) -> None:
+    listed = cli("mechanism", "list", "--json").json
+    assert {row["kind"] for row in listed} >= {"whisper", "gaussian", "mvu"}
+    taken = cli("mechanism", "show", "gaussian")
+    assert taken.code == 2
+    assert "sottovoce and distribution whistling 0.1" in taken.err
+
+
+def test_a_data_set_from_outside_is_loaded(cli: Any, tmp_path: Path) -> None:
+    place = spec_file(
+        tmp_path, data={"dataset": "pebbles", "clients": 3}, algorithm={"kind": "sign_descent"}
+    )
+    assert cli("run", place, "--out", tmp_path / "run").code == 0
+    assert "pebbles" in cli("data", "list").out
+
+
+def test_an_algorithm_needs_a_kind() -> None:
+    for wrong in ({}, {"kind": 3}, "fedavg"):
+        with pytest.raises(ConfigError, match=r"'algorithm'.*'kind' of an algorithm"):
+            parse(small_table(algorithm=wrong))
+
+
+def test_the_word_of_a_plug_in_is_a_short_printable_name() -> None:
+    event = PureDp(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
+    assert Assumed(event=event, assumption="plug-in mechanism 'x' (module y)")
+    for wrong in ("plug-in \n", "plug-in " + 300 * "x", "trust me", ""):
+        with pytest.raises(Exception, match="assumption must be one of"):
+            Assumed(event=event, assumption=wrong)
