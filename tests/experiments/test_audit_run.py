@@ -321,15 +321,15 @@ def test_the_certificate_of_one_run_is_that_of_its_dearest_client() -> None:
         rounds=1,
         data={
             "dataset": "blobs:500x31x2",
-            "clients": 6,
+            "clients": 3,
             "partition": {"kind": "dirichlet", "alpha": 1.0},
         },
         privacy=SAMPLE,
         mechanism={
             "kind": "metric_mvu",
             "metric": "l1",
-            "input_bits": 3,
-            "output_bits": 2,
+            "input_bits": 1,
+            "output_bits": 1,
             "epsilon": 1.0,
         },
     )

@@ -42,7 +42,7 @@ CASES = {
 }
 
 
-SLOW = ("l1 in rounds", "linf in rounds")
+SLOW = ("l2 in few dimensions", "l1 in rounds", "linf in rounds")
 FEW = 100  # coordinates: below, 2% takes thousands of messages, and a seed is a search each time
 
 
