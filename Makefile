@@ -8,6 +8,8 @@ DEV := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := pyproject.toml constraints.txt setup.py $(wildcard src/native/*)
 OUT ?= demo-run
+# Tests start dozens of processes: modules are compiled once for all of them, whatever the shell says.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help install install-dev demo check lint types test quick-tests test-full wheel bench designs docs clean
 
