@@ -8,8 +8,10 @@ DEV := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := pyproject.toml constraints.txt setup.py $(wildcard src/native/*)
 OUT ?= demo-run
+# Tests start dozens of processes: modules are compiled once for all of them, whatever the shell says.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install install-dev demo check test test-full wheel bench designs docs clean
+.PHONY: help install install-dev demo check lint types test quick-tests test-full wheel bench designs docs clean
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/'
@@ -34,14 +36,23 @@ $(DEV): $(STAMP)
 demo: install    ## train privately on the bundled digits; report in demo-run/report.html
 	$(BIN)/sottovoce demo --out $(OUT)
 
-check: install-dev ## ruff, mypy --strict, import-linter
+check: lint types ## ruff, import-linter, mypy --strict
+
+lint: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: check      ## check, then the tests but for slow ones, with warnings as errors
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not slow'
+types: install-dev
+	$(BIN)/mypy
+
+# Types and tests side by side: mypy alone would leave a core idle. Files are dealt out whole, so
+# that what the tests of a file share is made once.
+test: lint       ## check, and the tests but for slow ones, with warnings as errors
+	$(MAKE) --no-print-directory --jobs=2 types quick-tests
+
+quick-tests: install-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow'
 
 test-full: check ## the above, what is slow, and property tests with new cases
 	HYPOTHESIS_PROFILE=explore OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup

@@ -21,5 +21,6 @@ if profile == "fixed" and hasattr(providers, "_get_local_constants"):
     nothing = Constants()
     providers._get_local_constants = lambda: nothing
 
-# Designs that tests solve stay out of the user's cache.
-os.environ["SOTTOVOCE_CACHE"] = tempfile.mkdtemp(prefix="sottovoce-tests-")
+# Designs that tests solve stay out of the user's cache; those who share the work share them.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["SOTTOVOCE_CACHE"] = tempfile.mkdtemp(prefix="sottovoce-tests-")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import call
 
 import sottovoce
 
@@ -60,15 +61,9 @@ def test_the_commands_of_the_readme_run_one_after_another(tmp_path: Path) -> Non
     assert len(commands) >= 6
     for command in commands:
         words = shlex.split(command, comments=True)
-        shown = subprocess.run(
-            [sys.executable, "-m", "sottovoce.cli.main", *words],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert shown.returncode == 0, (command, shown.stderr)
-        assert shown.stdout, command
+        shown = call(*words, folder=tmp_path)
+        assert shown.code == 0, (command, shown.text)
+        assert shown.text, command
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)

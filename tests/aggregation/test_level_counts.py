@@ -1,5 +1,6 @@
 """Counts of packed codes: what naive counting gives, in any order, for any size, on every level."""
 
+import functools
 import gc
 import tracemalloc
 from typing import Any
@@ -63,15 +64,26 @@ def test_any_number_of_clients_is_counted(kernels: str, levels: int, clients: in
         np.testing.assert_array_equal(counted(rows, levels).counts(), naive(rows, levels))
 
 
+LONG = 3 * 8 * (1 << 16) + 77  # enough for each of three threads
+
+
+@functools.lru_cache(maxsize=1)
+def long_rows(levels: int) -> tuple[list[PackedCodes], NDArray[np.int64]]:
+    """Three clients' codes, and how many of each there are; kernels take turns at them."""
+    rows = some_codes(3, LONG, levels)
+    return [packed(codes, levels) for codes in rows], naive(rows, levels)
+
+
 @pytest.mark.parametrize("kernels", native.levels())
 @pytest.mark.parametrize("levels", [2, 4, 8, 16])
 def test_several_threads_count_as_one_does(kernels: str, levels: int) -> None:
-    dimension = 3 * 8 * (1 << 16) + 77  # enough for each of three
-    rows = some_codes(3, dimension, levels)
+    rows, expected = long_rows(levels)
     with native.using(kernels):
-        found = counted(rows, levels, threads=3).counts()
-        np.testing.assert_array_equal(found, counted(rows, levels, threads=1).counts())
-    np.testing.assert_array_equal(found, naive(rows, levels))
+        for threads in (3, 1):
+            counts = LevelCounts(LONG, levels, threads=threads)
+            for codes in rows:
+                counts.add(codes)
+            np.testing.assert_array_equal(counts.counts(), expected)
 
 
 @pytest.mark.parametrize("levels", LEVELS)

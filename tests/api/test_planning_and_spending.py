@@ -1,34 +1,33 @@
 """`plan` and `spend`: the same answers as the commands, as objects."""
 
-import json
-import subprocess
-import sys
+import functools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from command_line import printed_json
 
 import sottovoce
 from sottovoce import Adjacency, GaussHermite, Gaussian, L2Ball
+from sottovoce.api import planning
 from sottovoce.errors import ParameterError, PrivacyError, UnknownNameError
 from sottovoce.mechanisms import registry
 
 BUDGET: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-5, "dimension": 50}
 
 
-def printed(*words: str) -> Any:
-    shown = subprocess.run(
-        [sys.executable, "-m", "sottovoce.cli.main", *words, "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return json.loads(shown.stdout)
+@pytest.fixture(scope="module", autouse=True)
+def ranked_once() -> Iterator[None]:
+    """Tests that ask for the same plan share its ranking."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "rank", functools.cache(planning.rank))
+        yield
 
 
 def test_a_plan_is_what_the_command_prints() -> None:
     plan = sottovoce.plan(**BUDGET)
     command = "plan --epsilon 2 --delta 1e-5 --dimension 50"
-    assert plan.to_dict() == printed(*command.split())
+    assert plan.to_dict() == printed_json(*command.split())
     assert plan.to_dicts() == plan.to_dict()["ranking"]
     assert plan[0].mechanism == plan.to_dict()["choice"]
     assert [one.mse for one in plan] == sorted(one.mse for one in plan)
@@ -60,7 +59,7 @@ def test_errors_of_a_plan_name_arguments_and_not_options() -> None:
 def test_spending_is_what_the_command_prints() -> None:
     spent = sottovoce.spend("gaussian", noise_multiplier=10, rounds=100, delta=1e-5)
     command = "privacy spend --mechanism gaussian --param noise_multiplier=10 --rounds 100"
-    assert spent.to_dict() == printed(*command.split(), "--delta", "1e-5")
+    assert spent.to_dict() == printed_json(*command.split(), "--delta", "1e-5")
     assert spent.epsilon == pytest.approx(4.37718, abs=1e-5)
     assert spent.bounds[spent.accountant] == spent.epsilon == min(spent.bounds.values())
     assert "4.3772" in str(spent)

@@ -40,8 +40,16 @@ def _run(tmp_path: Path, **changes: Any) -> Path:
     return folder
 
 
-def test_without_privacy_images_come_back_and_are_drawn(cli: Any, tmp_path: Path) -> None:
-    folder, plot = _run(tmp_path), tmp_path / "grid.svg"
+@pytest.fixture(scope="module")
+def open_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run without privacy, which attacks read and add their own files to."""
+    return _run(tmp_path_factory.mktemp("open"))
+
+
+def test_without_privacy_images_come_back_and_are_drawn(
+    cli: Any, open_run: Path, tmp_path: Path
+) -> None:
+    folder, plot = open_run, tmp_path / "grid.svg"
     result = cli(
         *("attack", "reconstruction", folder, "--images", 8, "--iterations", 150),
         *("--plot", plot, "--json"),
@@ -105,9 +113,9 @@ def test_other_ways_to_attack(cli: Any, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_attacked_is_one_line(
-    cli: Any, tmp_path: Path, options: tuple[object, ...], message: str
+    cli: Any, open_run: Path, options: tuple[object, ...], message: str
 ) -> None:
-    result = cli("attack", "reconstruction", _run(tmp_path), *options)
+    result = cli("attack", "reconstruction", open_run, *options)
     assert result.code == 2
     assert message in result.err
     assert result.err.count("\n") == 1
@@ -142,8 +150,10 @@ def test_where_nobody_sees_a_message_there_is_none_to_invert(cli: Any, tmp_path:
     assert "nobody sees a single client's message" in result.err
 
 
-def test_an_attribute_that_embeddings_show_is_inferred(cli: Any, tmp_path: Path) -> None:
-    folder, plot = _run(tmp_path), tmp_path / "accuracy.svg"
+def test_an_attribute_that_embeddings_show_is_inferred(
+    cli: Any, open_run: Path, tmp_path: Path
+) -> None:
+    folder, plot = open_run, tmp_path / "accuracy.svg"
     asked = ("attack", "attributes", folder, "--attribute", "bright")
     result = cli(*asked, "--plot", plot, "--json").json
     assert result["accuracy"]["low"] > 0.8

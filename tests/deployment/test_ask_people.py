@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_example_asks_all_clinics(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Flower's simulation needs ray: install sottovoce[flower]")
     done = subprocess.run(

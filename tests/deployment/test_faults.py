@@ -46,6 +46,7 @@ pytest.importorskip("flwr")
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc"),
     pytest.mark.xdist_group("federation"),  # one at a time: each keeps a dozen processes busy
+    pytest.mark.slow,
 ]
 
 SITES = site_names(3)
@@ -103,7 +104,6 @@ def test_hostile_replies_are_dropped_and_counted(
     assert_model_is_simulators(run, tmp_path / "simulated", liars)
 
 
-@pytest.mark.slow
 def test_of_two_replies_to_an_order_the_first_counts(
     running: RunningFederation, tmp_path: Path
 ) -> None:
@@ -115,7 +115,6 @@ def test_of_two_replies_to_an_order_the_first_counts(
     assert_model_is_simulators(run, tmp_path / "simulated", {1: frozenset([LAST])})
 
 
-@pytest.mark.slow
 def test_a_reply_that_never_comes_whole_holds_up_nobody(
     running: RunningFederation, tmp_path: Path
 ) -> None:
@@ -155,7 +154,6 @@ def test_a_round_closes_at_its_deadline_and_late_replies_are_discarded(
     assert_model_is_simulators(run, tmp_path / "simulated", {2: frozenset([LAST])})
 
 
-@pytest.mark.slow
 def test_a_worker_that_exits_is_started_again_with_its_node(
     running: RunningFederation, tmp_path: Path
 ) -> None:
@@ -174,7 +172,6 @@ def test_a_worker_that_exits_is_started_again_with_its_node(
     assert_model_is_simulators(run, tmp_path / "simulated", {2: frozenset(SITES)})
 
 
-@pytest.mark.slow
 def test_a_killed_node_is_done_without_and_takes_part_again(
     running: RunningFederation, tmp_path: Path
 ) -> None:
@@ -245,7 +242,6 @@ def stock_node(running: RunningFederation, name: str, **more: str) -> Iterator[N
         node.wait(30.0)
 
 
-@pytest.mark.slow
 def test_a_stock_node_answers_under_a_policy_or_not_at_all(
     running: RunningFederation, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ pytest.importorskip("flwr")
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="a federation of real processes"),
     pytest.mark.xdist_group("federation"),
+    pytest.mark.slow,
 ]
 
 SITES = ("north", "south", "west")

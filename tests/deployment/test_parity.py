@@ -1,4 +1,8 @@
-"""The same spec on four nodes with TLS and keys, in Flower's simulation and here: the same bits."""
+"""The same spec on four nodes with TLS and keys, in Flower's simulation and here: the same bits.
+
+The four nodes are the one federation of real processes that `make test` starts; all others are
+for `make test-full`.
+"""
 
 import importlib.util
 import json
@@ -114,6 +118,7 @@ def test_sites_have_spent_what_the_server_says(run: StartedRun) -> None:
                 assert own.verify() == []
 
 
+@pytest.mark.slow
 def test_sixteen_byte_messages_cross_a_federation(tmp_path: Path) -> None:
     sites = site_names(2)
     table = federated_table(
@@ -140,6 +145,7 @@ def test_sixteen_byte_messages_cross_a_federation(tmp_path: Path) -> None:
     assert "ChaCha20" in result["assumes"]
 
 
+@pytest.mark.slow
 def test_flowers_simulation_trains_the_same_model(here: RunFolder, tmp_path: Path) -> None:
     if importlib.util.find_spec("ray") is None:
         pytest.skip("Flower's simulation needs ray: pip install 'flwr[simulation]'")

@@ -10,7 +10,7 @@ from federations import RunningFederation, rehearsal
 from relay import Relay, relay_to
 
 pytest.importorskip("flwr")
-pytestmark = pytest.mark.xdist_group("federation")
+pytestmark = [pytest.mark.xdist_group("federation"), pytest.mark.slow]
 
 SITES = ("client-0000", "client-0001")
 SPEC = """

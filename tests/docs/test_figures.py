@@ -1,12 +1,10 @@
 """Figures that guides print beside a command are what the command gives."""
 
-import json
 import re
 import shlex
-import subprocess
-import sys
 
 import pytest
+from command_line import printed_json
 from pages import ROOT
 
 from sottovoce.adjacency import Adjacency
@@ -18,13 +16,8 @@ def test_the_plan_that_is_shown_is_the_plan() -> None:
     page = (ROOT / "docs/plan.md").read_text()
     found = re.search(r"^    (sottovoce plan .*)$", page, re.MULTILINE)
     assert found
-    shown = subprocess.run(
-        [sys.executable, "-m", "sottovoce.cli.main", *shlex.split(found[1])[1:], "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    rows = {row["mechanism"]: row for row in json.loads(shown.stdout)["ranking"]}
+    shown = printed_json(*shlex.split(found[1])[1:])
+    rows = {row["mechanism"]: row for row in shown["ranking"]}
     table = page.split("    mechanism          parameters")[1].split("\n\n")[0].splitlines()[1:]
     assert len(table) == len(rows)
     for line in table:

@@ -35,15 +35,15 @@ CASES = {
     "l2": setting("l2", 1000, 2.0, 1),
     "l2 in rounds": setting("l2", 1000, 2.0, 50),
     "l2 in few dimensions": setting("l2", 8, 3.0, 1),
-    "l1": setting("l1", 16, 2.0, 1),
+    "l1": setting("l1", 64, 2.0, 1),
+    "l1 in few dimensions": setting("l1", 16, 2.0, 1),
     "l1 in rounds": setting("l1", 16, 8.0, 4),
-    "linf": setting("linf", 4, 2.0, 1),
+    "linf": setting("linf", 32, 16.0, 1),
+    "linf in few dimensions": setting("linf", 4, 2.0, 1),
     "linf in rounds": setting("linf", 4, 8.0, 2),
 }
-
-
-SLOW = ("l1 in rounds", "linf in rounds")
 FEW = 100  # coordinates: below, 2% takes thousands of messages, and a seed is a search each time
+SLOW = [name for name in CASES if "few" in name or name in ("l1 in rounds", "linf in rounds")]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The ranking: everyone at one sound budget, the smallest error first, reasons for the rest."""
 
 import dataclasses
+import functools
 import math
 import re
 from typing import Any
@@ -33,6 +34,7 @@ def setting(geometry: str = "l2", dimension: int = 100, **changes: Any) -> Setti
     return dataclasses.replace(asked, **changes)
 
 
+ranked = functools.cache(rank)  # for settings that several tests ask about
 SAMPLE = SecretSample(rate=0.02, scheme="poisson", hidden_by="own-records")
 
 
@@ -48,7 +50,7 @@ SAMPLE = SecretSample(rate=0.02, scheme="poisson", hidden_by="own-records")
     ids=["l2", "sampled", "replace-one", "l1", "linf"],
 )
 def test_everyone_keeps_the_budget_and_nearly_spends_it(asked: Setting) -> None:
-    ranking = rank(asked)
+    ranking = ranked(asked)
     for one in ranking.candidates:
         domain = one.mechanism.input_domain
         assert domain in (asked.domain, enclosing_ball(asked.domain))
@@ -66,7 +68,7 @@ def test_everyone_keeps_the_budget_and_nearly_spends_it(asked: Setting) -> None:
 
 
 def test_planning_finds_what_calibration_finds() -> None:
-    for one in rank(setting()).candidates:
+    for one in ranked(setting()).candidates:
         registration = registry.find(one.kind)
         assert registration.knob is not None
         exact = registration.calibrated(
@@ -82,7 +84,7 @@ def test_planning_finds_what_calibration_finds() -> None:
 
 
 def test_one_entry_for_each_mechanism_is_its_best_or_as_good_in_fewer_bits() -> None:
-    everything = rank(setting())
+    everything = ranked(setting())
     ranking = everything.best_of_each()
     kinds = [one.kind for one in ranking.candidates]
     assert len(kinds) == len(set(kinds))
@@ -101,7 +103,7 @@ def test_one_entry_for_each_mechanism_is_its_best_or_as_good_in_fewer_bits() -> 
 
 
 def test_a_bit_budget_leaves_out_what_sends_more() -> None:
-    ranking = rank(setting(bits=2))
+    ranking = ranked(setting(bits=2))
     assert all(one.bits_per_coordinate <= 2 for one in ranking.candidates)
     reasons = {one.kind: one.reason for one in ranking.best_of_each().left_out}
     assert reasons["gaussian"] == "it sends 32 bits a coordinate, and at most 2 are asked"
@@ -110,16 +112,16 @@ def test_a_bit_budget_leaves_out_what_sends_more() -> None:
 
 def test_bits_that_nothing_keeps_to_name_the_fewest() -> None:
     with pytest.raises(ParameterError, match=r"at most 0\.5 bits.*fewest are 1 bit"):
-        rank(setting(bits=0.5))
+        ranked(setting(bits=0.5))
 
 
 def test_a_budget_that_nothing_keeps_says_why() -> None:
     with pytest.raises(ParameterError, match=r"no mechanism keeps epsilon 1e-09.*not even"):
-        rank(setting(epsilon=1e-9, rounds=10**12))
+        ranked(setting(epsilon=1e-9, rounds=10**12))
 
 
 def test_the_sentence_names_the_choice_and_what_people_expected() -> None:
-    l2, one = rank(setting()).best_of_each(), rank(setting("l1", 1)).best_of_each()
+    l2, one = ranked(setting()).best_of_each(), ranked(setting("l1", 1)).best_of_each()
     assert l2.explanation.startswith(f"{l2.choice.kind} has the smallest error: ")
     for ranking in (l2, one):
         assert re.search(r"staircase has [0-9.]+ times that error", ranking.explanation)
@@ -127,7 +129,7 @@ def test_the_sentence_names_the_choice_and_what_people_expected() -> None:
 
 
 def test_deployment_chooses_among_what_is_sampled_exactly() -> None:
-    ranking = rank(setting(exact=True)).best_of_each()
+    ranking = ranked(setting(exact=True)).best_of_each()
     assert ranking.candidates[0].mechanism.sampling == "float"
     assert ranking.choice.mechanism.sampling == "exact"
     first = ranking.candidates[0].kind
@@ -136,16 +138,16 @@ def test_deployment_chooses_among_what_is_sampled_exactly() -> None:
 
 
 def test_what_takes_long_is_ranked_only_when_asked_for() -> None:
-    reasons = {one.kind: one.reason for one in rank(setting()).left_out}
+    reasons = {one.kind: one.reason for one in ranked(setting()).left_out}
     assert "--designs" in reasons["metric_mvu"]
     assert registry.find("metric_mvu").slow_on == (L2Ball,)
-    l1 = rank(setting("l1", 4, rounds=1))
+    l1 = ranked(setting("l1", 4, rounds=1))
     assert "metric_mvu" in {one.kind for one in l1.candidates}
 
 
 def test_central_noise_is_for_those_who_add_noise() -> None:
     sample = SecretSample(rate=0.02, scheme="poisson", hidden_by="central-noise")
-    ranking = rank(setting(sample=sample)).best_of_each()
+    ranking = ranked(setting(sample=sample)).best_of_each()
     assert {one.mechanism.code_format().bits for one in ranking.candidates} == {32}
     reasons = {one.kind: one.reason for one in ranking.left_out}
     assert "'gauss_hermite' draws codes at each client" in reasons["gauss_hermite"]
@@ -197,7 +199,7 @@ def test_noise_for_euclidean_balls_is_ranked_on_the_ball_around_other_domains(
     geometry: str, radius: float
 ) -> None:
     asked = setting(domain=clipped(geometry, 6, 2.0), rounds=1)
-    (gaussian,) = (one for one in rank(asked).candidates if one.kind == "gaussian")
+    (gaussian,) = (one for one in ranked(asked).candidates if one.kind == "gaussian")
     domain = gaussian.mechanism.input_domain
     assert isinstance(domain, L2Ball)
     assert domain.radius == pytest.approx(radius)
@@ -210,14 +212,14 @@ def test_noise_for_euclidean_balls_is_ranked_on_the_ball_around_other_domains(
 def test_what_hides_against_zero_alone_is_not_sampled_from_own_records() -> None:
     """A client that leaves a record out sends the others' mean, not zero."""
     asked = setting(sample=SAMPLE)
-    reasons = {one.kind: one.reason for one in rank(asked).left_out}
+    reasons = {one.kind: one.reason for one in ranked(asked).left_out}
     assert "replace-one" in reasons["cldp"]
     other = dataclasses.replace(asked, adjacency=Adjacency.REPLACE_ONE)
-    assert "cldp" in {one.kind for one in rank(other).candidates}
+    assert "cldp" in {one.kind for one in ranked(other).candidates}
 
 
 def test_seeds_are_ranked_beside_the_bits_whose_law_they_follow() -> None:
-    by_kind = {one.kind: one for one in rank(setting(dimension=5000)).best_of_each().candidates}
+    by_kind = {one.kind: one for one in ranked(setting(dimension=5000)).best_of_each().candidates}
     bits, seeds, step = (by_kind[k] for k in ("gauss_hermite", "seeded_sign", "seeded_step"))
     assert seeds.mse == pytest.approx(bits.mse, rel=0.005)
     assert step.mse > seeds.mse  # many rounds: a pure epsilon is the worse bargain
@@ -227,5 +229,5 @@ def test_seeds_are_ranked_beside_the_bits_whose_law_they_follow() -> None:
 
 
 def test_a_pure_epsilon_is_the_better_bargain_in_one_round() -> None:
-    found = rank(setting(dimension=100, epsilon=4.0, rounds=1)).best_of_each()
+    found = ranked(setting(dimension=100, epsilon=4.0, rounds=1)).best_of_each()
     assert found.candidates[0].kind == "seeded_step"

@@ -3,7 +3,8 @@
 In a page of docs/ a fenced block is
 
 - a file, if it has a title (```toml title="first.toml"), written as it stands;
-- `sh`: run by bash, with `sottovoce` on the path, in one folder for the whole page;
+- `sh`: run by bash, with `sottovoce` on the path, in one folder for the whole page. Where every
+  line is a plain `sottovoce` command they are called in this process, which spares its start;
 - `python`: run in one namespace for the whole page, in the same folder;
 - `text` after one of these: lines that its output must hold, in this order. `...` stands for
   anything within a line, or between lines;
@@ -16,13 +17,15 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from command_line import call, inside
 
 ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -63,7 +66,8 @@ def play(page: Path, folder: Path) -> None:
         if block.title is not None:
             (folder / block.title).write_text(block.text)
         elif block.language == "sh":
-            output = _shell(block, folder)
+            commands = _plain_commands(block.text)
+            output = _called(block, commands, folder) if commands else _shell(block, folder)
         elif block.language == "python":
             output = _python(block, folder, names)
         elif block.language == "text":
@@ -87,6 +91,23 @@ def holds(output: str, shown: str, place: str) -> None:
 def _words(text: str) -> list[str]:
     squeezed = (" ".join(line.split()) for line in text.splitlines())
     return [line for line in squeezed if line]
+
+
+def _plain_commands(text: str) -> list[list[str]]:
+    """The words of every line, if all are commands of ours that need no shell."""
+    lines = text.replace("\\\n", " ").strip().splitlines()
+    if not all(line.startswith("sottovoce ") for line in lines) or re.search(r"[$|&;<>`*]", text):
+        return []
+    return [shlex.split(line)[1:] for line in lines]
+
+
+def _called(block: Block, commands: list[list[str]], folder: Path) -> str:
+    output = ""
+    for words in commands:
+        shown = call(*words, folder=folder, environment=environment(folder))
+        output += shown.text
+        assert shown.code == 0, f"{block.place}\n{output}"
+    return output
 
 
 def _shell(block: Block, folder: Path) -> str:
@@ -119,16 +140,6 @@ def environment(folder: Path) -> dict[str, str]:
 
 def _python(block: Block, folder: Path, names: dict[str, Any]) -> str:
     printed = io.StringIO()
-    with _inside(folder), contextlib.redirect_stdout(printed):
+    with inside(folder), contextlib.redirect_stdout(printed):
         exec(compile(block.text, block.place, "exec"), names)
     return printed.getvalue()
-
-
-@contextlib.contextmanager
-def _inside(folder: Path) -> Iterator[None]:
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)

@@ -1,5 +1,6 @@
 """The contract, over the whole register: a new mechanism is tested by being there."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +12,16 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce.adjacency import Adjacency
 from sottovoce.auditing import contract
 from sottovoce.auditing.contract import Case, ContractError
+from sottovoce.auditing.law_divergences import renyi_of
 from sottovoce.auditing.neighbours import inputs, origin
 from sottovoce.domains import Box, L2Ball
 from sottovoce.errors import DomainError, ParameterError
+from sottovoce.mechanisms import seeded_sign, seeded_step
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
+from sottovoce.mechanisms.mechanism import FiniteLaw
 from sottovoce.mechanisms.registry import MECHANISMS, Designed, parameter_hash
+from sottovoce.privacy.divergences import finite_renyi
 from sottovoce.randomness import Keystream, SeededRandomness
 
 
@@ -43,6 +48,18 @@ CASES = [
 every_mechanism = pytest.mark.parametrize("case", CASES)
 
 
+@pytest.fixture
+def few_signs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """So that draws of seeds are quick; with all signs tests/mechanisms/test_seeded_laws.py has."""
+    for module in (seeded_sign, seeded_step):
+        monkeypatch.setattr(module, "LEAST_SIGNS", 400)
+        module._layout.cache_clear()
+    yield
+    for module in (seeded_sign, seeded_step):
+        module._layout.cache_clear()
+
+
+@pytest.mark.usefixtures("few_signs")
 @every_mechanism
 @pytest.mark.parametrize("records", [1, 5])
 def test_samples_follow_the_declared_law(case: Case, records: int) -> None:
@@ -138,7 +155,23 @@ def test_parameters_have_no_defaults_and_unknown_ones_are_named(case: Case) -> N
     contract.parameters_have_no_defaults(case)
 
 
-# The contract itself must be able to fail.
+# The contract itself must be right, and able to fail.
+
+
+@pytest.mark.parametrize("sharpness", [1e-6, 0.1, 3.0, 40.0])
+def test_divergences_of_all_coordinates_and_orders_at_once_are_those_of_each(
+    sharpness: float,
+) -> None:
+    generator = np.random.default_rng(7)
+    tables = np.exp(sharpness * generator.normal(size=(2, 5, 9)))
+    tables[:, 3, 4] = 0.0  # a code that neither sends
+    tables[0, 4, 2] = 0.0  # and one that the second alone does
+    tables /= tables.sum(axis=2, keepdims=True)
+    orders = (1.01, 2.0, 8.0, 256.0)
+    first, second = (FiniteLaw(points=np.arange(9.0), table=table) for table in tables)
+    expected = [sum(finite_renyi(*rows, a) for rows in zip(*tables, strict=True)) for a in orders]
+    assert renyi_of(first, second, orders) == pytest.approx(expected, rel=1e-10, abs=1e-15)
+    assert renyi_of(second, first, orders) == [math.inf] * len(orders)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """All 2^16 seeds of toy generators: the law of the message itself, sampled and against claims."""
 
+import functools
 import math
 from collections.abc import Iterator
 
@@ -43,6 +44,7 @@ class Toy:
         self.signs = signs.astype(np.int64)
 
     @classmethod
+    @functools.lru_cache(maxsize=2)
     def of_chacha(cls, count: int) -> "Toy":
         seeds = np.zeros((SEEDS, 16), dtype=np.uint8)
         seeds[:, :2] = np.arange(SEEDS, dtype="<u2").view(np.uint8).reshape(SEEDS, 2)

@@ -1,0 +1,60 @@
+"""The command line called in this process: what it prints without the seconds a new one takes.
+
+How a process starts and ends is what tests/cli/test_cli.py and the federations are for.
+"""
+
+import contextlib
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from sottovoce.cli.main import main
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """How a command ended, and what it printed, errors and the rest as they came."""
+
+    code: int
+    text: str
+
+
+def call(
+    *words: str, folder: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Shown:
+    """`sottovoce` with these words, in `folder` [here], with more in its environment."""
+    printed, code = io.StringIO(), 0
+    with (
+        mock.patch.object(sys, "argv", ["sottovoce", *words]),
+        mock.patch.dict(os.environ, environment or {}),
+        inside(folder or Path.cwd()),
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(printed),
+    ):
+        try:
+            main()  # always ends the process, as click's standalone mode does
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    return Shown(code=code, text=printed.getvalue())
+
+
+def printed_json(*words: str) -> Any:
+    shown = call(*words, "--json")
+    assert shown.code == 0, shown.text
+    return json.loads(shown.text)
+
+
+@contextlib.contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
