@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from sottovoce.adjacency import Adjacency
-from sottovoce.auditing.enumeration import MAX_OUTCOMES, delta_of, num_outcomes
+from sottovoce.auditing.enumeration import MAX_OUTCOMES, deltas_of, num_outcomes
 from sottovoce.auditing.neighbours import inputs as inputs
 from sottovoce.auditing.neighbours import neighbours
 from sottovoce.auditing.neighbours import origin as origin
@@ -153,7 +153,7 @@ def check_privacy_covers_the_divergence(
     if isinstance(event, NonPrivate):
         return
     divergences = [renyi_divergence(event, order) for order in ORDERS]
-    deltas = {(name, epsilon): delta for name, epsilon, delta in _claimed_deltas(event)}
+    deltas = _claimed_deltas(event)
 
     @functools.cache  # an input has many neighbours
     def law_of(values: bytes) -> Law:
@@ -168,15 +168,19 @@ def check_privacy_covers_the_divergence(
             assert found <= claimed * (1.0 + 1e-9) + 1e-12, order
         if num_outcomes(laws[0]) > MAX_OUTCOMES:
             continue
-        exact = {epsilon: delta_of(*laws, epsilon) for epsilon in EPSILONS}
-        for (name, epsilon), claimed in deltas.items():
+        delta_at = deltas_of(*laws)
+        exact = {epsilon: delta_at(epsilon) for epsilon in EPSILONS}
+        for name, epsilon, claimed in deltas:
             assert exact[epsilon] <= claimed * (1.0 + 1e-9) + 1e-12, name
 
 
-def _claimed_deltas(event: PrivacyEvent) -> Iterator[tuple[str, float, float]]:
+@functools.cache  # in many dimensions a mechanism claims the same
+def _claimed_deltas(event: PrivacyEvent) -> list[tuple[str, float, float]]:
+    found = []
     for accountant, epsilon in itertools.product(ACCOUNTANTS, EPSILONS):
         with contextlib.suppress(UnsupportedEventError):
-            yield accountant.name, epsilon, accountant.delta(event, epsilon)
+            found.append((accountant.name, epsilon, accountant.delta(event, epsilon)))
+    return found
 
 
 def renyi_of(first: Law, second: Law, orders: Sequence[float]) -> list[float]:
@@ -224,6 +228,7 @@ def _renyi_of_product(p: Vector, q: Vector, orders: Sequence[float]) -> list[flo
     return [math.fsum(row) / (order - 1.0) for row, order in zip(found, orders, strict=True)]
 
 
+@functools.cache
 def _staircase_renyi(epsilon: float, nu: float, shift: float, order: float) -> float:
     """D_a of staircase noise: summed over every stretch on which both densities are constant."""
     reach = math.ceil(60.0 / epsilon) + 2
