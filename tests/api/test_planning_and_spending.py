@@ -9,8 +9,8 @@ from command_line import printed_json
 
 import sottovoce
 from sottovoce import Adjacency, GaussHermite, Gaussian, L2Ball
-from sottovoce.api import planning
 from sottovoce.errors import ParameterError, PrivacyError, UnknownNameError
+from sottovoce.harmonizer.ranking import rank
 from sottovoce.mechanisms import registry
 
 BUDGET: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-5, "dimension": 50}
@@ -20,7 +20,7 @@ BUDGET: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-5, "dimension": 50}
 def ranked_once() -> Iterator[None]:
     """Tests that ask for the same plan share its ranking."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "rank", functools.cache(planning.rank))
+        patch.setattr("sottovoce.api.planning.rank", functools.cache(rank))
         yield
 
 

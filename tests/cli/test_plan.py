@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sottovoce.api import planning
+from sottovoce.harmonizer.ranking import rank
 from sottovoce.mechanisms import registry
 
 BUDGET = "--epsilon 2 --delta 1e-5 --rounds 100 --dimension 10000 --clip-norm 1"
@@ -18,7 +18,7 @@ SMALL = "--epsilon 2 --delta 1e-5 --dimension 50"
 def ranked_once() -> Iterator[None]:
     """Tests that ask for the same plan share its ranking; what a ranking is worth has its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "rank", functools.cache(planning.rank))
+        patch.setattr("sottovoce.api.planning.rank", functools.cache(rank))
         yield
 
 

@@ -1,7 +1,8 @@
 """Real kill -9: whatever left is in the ledger, and nothing left twice for one charge.
 
-Run as a script, this file is the client process that gets killed. It privatises round after round
-and appends each message to an outbox, which stands for the network: what is in it has been seen.
+Run as a script, this file forks the client processes that get killed. A client privatises round
+after round and appends each message to an outbox, which stands for the network: what is in it has
+been seen.
 """
 
 import json
@@ -121,7 +122,7 @@ def pause_while_encoding() -> None:
     GaussHermite.encode = slow_encode  # type: ignore[method-assign]
 
 
-def main(folder: str, grade: str, life: str) -> None:
+def live(folder: str, grade: str, life: str) -> None:
     if life == "pausing":
         pause_while_encoding()
     randomness: Randomness = SeededRandomness(1) if grade == "seeded" else SystemRandomness()
@@ -130,26 +131,58 @@ def main(folder: str, grade: str, life: str) -> None:
         time.sleep(60.0)
 
 
+def main(folder: str, grade: str) -> None:
+    """A process of its own for each line that is read, which names the life it is to lead."""
+    for line in sys.stdin:
+        process = os.fork()
+        if process == 0:
+            print(os.getpid(), flush=True)
+            live(folder, grade, line.strip())
+            os._exit(0)
+        print("ended with", os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+
+
 # -- the parent ----------------------------------------------------------------------------
 
 
-def start(folder: Path, grade: str, life: str) -> "subprocess.Popen[str]":
-    source = str(Path(sottovoce.__file__).parents[1])
-    process = subprocess.Popen(
-        [sys.executable, "-W", "error", __file__, str(folder), grade, life],
-        env={**os.environ, "PYTHONPATH": source},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
+class Clients:
+    """Client processes, one after another; what they all import is imported once."""
 
+    def __init__(self, folder: Path, grade: str) -> None:
+        source = str(Path(sottovoce.__file__).parents[1])
+        self._parent = subprocess.Popen(
+            [sys.executable, "-W", "error", __file__, str(folder), grade],
+            env={**os.environ, "PYTHONPATH": source},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._client = 0
 
-def kill(process: "subprocess.Popen[str]") -> None:
-    process.kill()
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
+    def __enter__(self) -> "Clients":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._parent.communicate(timeout=60)
+        assert self._parent.returncode == 0
+
+    def start(self, life: str) -> None:
+        assert self._parent.stdin is not None
+        self._parent.stdin.write(f"{life}\n")
+        self._parent.stdin.flush()
+        self._client = int(self.says())
+        assert self.says() == "ready"
+
+    def says(self) -> str:
+        assert self._parent.stdout is not None
+        return self._parent.stdout.readline().strip()
+
+    def kill(self) -> None:
+        os.kill(self._client, signal.SIGKILL)
+        said = self.says()
+        while said == "encoding":
+            said = self.says()
+        assert said == f"ended with {-signal.SIGKILL}"
 
 
 def prepare(folder: Path) -> Path:
@@ -160,27 +193,26 @@ def prepare(folder: Path) -> Path:
     return folder
 
 
-def run_to_the_end(folder: Path, grade: str) -> None:
-    process = start(folder, grade, "whole")
-    process.communicate(timeout=60)
-    assert process.returncode == 0
+def run_to_the_end(clients: Clients) -> None:
+    clients.start("whole")
+    assert clients.says() == "ended with 0"
 
 
 def run_under_fire(folder: Path, grade: str) -> None:
     """Kill the client again and again over the same ledger, then let it finish."""
     moments = random.Random(grade)
-    for number in range(KILLS):
-        if number % 3 == 0:  # between the charge and the message, for certain
-            process = start(folder, grade, "pausing")
-            assert process.stdout is not None
-            assert process.stdout.readline() == "encoding\n"
-        else:  # wherever it happens to be
-            process = start(folder, grade, "short")
-            time.sleep(moments.uniform(0.0, 0.1))
-        kill(process)
-        with Ledger(folder / "ledger.db", must_exist=True) as ledger:
-            assert ledger.verify() == []
-    run_to_the_end(folder, grade)
+    with Clients(folder, grade) as clients:
+        for number in range(KILLS):
+            if number % 3 == 0:  # between the charge and the message, for certain
+                clients.start("pausing")
+                assert clients.says() == "encoding"
+            else:  # wherever it happens to be
+                clients.start("short")
+                time.sleep(moments.uniform(0.0, 0.1))
+            clients.kill()
+            with Ledger(folder / "ledger.db", must_exist=True) as ledger:
+                assert ledger.verify() == []
+        run_to_the_end(clients)
 
 
 def messages_out(folder: Path) -> dict[Key, set[bytes]]:
@@ -275,7 +307,8 @@ def test_with_seeded_randomness_the_messages_are_those_of_an_uninterrupted_run(
     seeded_run: Path, tmp_path: Path
 ) -> None:
     calm = prepare(tmp_path / "calm")
-    run_to_the_end(calm, "seeded")
+    with Clients(calm, "seeded") as clients:
+        run_to_the_end(clients)
     assert messages_out(seeded_run) == messages_out(calm)
     assert len(messages_out(calm)) == ROUNDS * len(CLIENTS)
 

@@ -20,7 +20,7 @@ from typing import assert_never
 import numpy as np
 
 from sottovoce.adjacency import Adjacency
-from sottovoce.auditing.enumeration import MAX_OUTCOMES, delta_of, num_outcomes
+from sottovoce.auditing.enumeration import MAX_OUTCOMES, deltas_of, num_outcomes
 from sottovoce.auditing.law_divergences import renyi_of
 from sottovoce.auditing.law_fit import p_values
 from sottovoce.auditing.neighbours import inputs, neighbours, origin
@@ -157,7 +157,7 @@ def privacy_covers_the_divergence(mechanism: Mechanism, adjacency: Adjacency) ->
     if isinstance(event, NonPrivate):
         return None
     divergences = [renyi_divergence(event, order) for order in ORDERS]
-    deltas = {(name, eps): delta for name, eps, delta in _claimed_deltas(event)}
+    deltas = _claimed_deltas(event)
 
     @functools.cache  # an input has many neighbours
     def law_of(values: bytes) -> Law:
@@ -177,8 +177,9 @@ def privacy_covers_the_divergence(mechanism: Mechanism, adjacency: Adjacency) ->
             )
         if num_outcomes(laws[0]) > MAX_OUTCOMES:
             continue
-        exact = {eps: delta_of(*laws, eps) for eps in EPSILONS}
-        for (name, eps), claimed in deltas.items():
+        delta_at = deltas_of(*laws)
+        exact = {eps: delta_at(eps) for eps in EPSILONS}
+        for name, eps, claimed in deltas:
             _require(
                 exact[eps] <= claimed * (1.0 + 1e-9) + 1e-12,
                 f"delta {exact[eps]:.6g} at epsilon {eps:g} where {name} has {claimed:.6g}, "
@@ -187,10 +188,13 @@ def privacy_covers_the_divergence(mechanism: Mechanism, adjacency: Adjacency) ->
     return None
 
 
-def _claimed_deltas(event: PrivacyEvent) -> Iterator[tuple[str, float, float]]:
+@functools.lru_cache(maxsize=1024)  # in many dimensions a mechanism claims the same
+def _claimed_deltas(event: PrivacyEvent) -> list[tuple[str, float, float]]:
+    found = []
     for accountant, eps in itertools.product(accountants(), EPSILONS):
         with contextlib.suppress(UnsupportedEventError):
-            yield accountant.name, eps, accountant.delta(event, eps)
+            found.append((accountant.name, eps, accountant.delta(event, eps)))
+    return found
 
 
 def codes_survive_the_wire(mechanism: Mechanism, values: Vector) -> None:

@@ -1,5 +1,6 @@
 """Exact Renyi divergences of declared laws, computed apart from the accountants."""
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -63,6 +64,7 @@ def _renyi_of_product(p: Vector, q: Vector, orders: Sequence[float]) -> list[flo
     return [math.fsum(row) / (order - 1.0) for row, order in zip(found, orders, strict=True)]
 
 
+@functools.lru_cache(maxsize=4096)
 def _staircase_renyi(epsilon: float, nu: float, shift: float, order: float) -> float:
     """D_a of staircase noise: summed over every stretch on which both densities are constant."""
     reach = math.ceil(60.0 / epsilon) + 2
