@@ -12,7 +12,7 @@ from sottovoce.algorithms.nbafl import NbAfl
 from sottovoce.assembly.parts import assemble
 from sottovoce.config.loading import load
 from sottovoce.config.spec import RunSpec
-from sottovoce.errors import ConfigError, PrivacyError
+from sottovoce.errors import ConfigError, PrivacyError, UnknownNameError
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import GaussianNoise, Repeated
 from sottovoce.runs.folder import RunFolder
@@ -164,7 +164,6 @@ def test_what_it_cannot_mean_is_refused_before_anything_is_written(
     [
         ({"kind": "nbafl"}, r"'algorithm\.local_learning_rate' is missing"),
         ({**NBAFL["algorithm"], "server_momentum": 0.5}, "unknown key 'server_momentum'"),
-        ({**NBAFL["algorithm"], "kind": "nbafel"}, r"'algorithm\.kind' is 'nbafel'"),
     ],
 )
 def test_an_algorithm_that_makes_no_sense_is_one_line(
@@ -172,6 +171,13 @@ def test_an_algorithm_that_makes_no_sense_is_one_line(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         a_spec(algorithm=algorithm)
+
+
+def test_an_unknown_algorithm_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    spec = a_spec(algorithm={**NBAFL["algorithm"], "kind": "nbafel"})
+    with pytest.raises(UnknownNameError, match="unknown algorithm 'nbafel'; did you mean 'nbafl'"):
+        run(spec, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_example_has_the_epsilons_that_it_states() -> None:

@@ -257,6 +257,9 @@ def test_a_broken_plug_in_and_a_taken_name_are_errors_only_where_they_are_asked_
 ) -> None:
     listed = cli("mechanism", "list", "--json").json
     assert {row["kind"] for row in listed} >= {"whisper", "gaussian", "mvu"}
+    shown = cli("mechanism", "list")
+    assert shown.code == 0
+    assert "left out: the plug-in mechanism 'off' (distribution whistling 0.1)" in shown.out
     taken = cli("mechanism", "show", "gaussian")
     assert taken.code == 2
     assert "sottovoce and distribution whistling 0.1" in taken.err

@@ -57,6 +57,9 @@ def list_(as_json: Json = False) -> None:
             for row in rows
         ],
     )
+    for one in registry.MECHANISMS.listed():
+        if one.problem:
+            typer.echo(f"left out: {one.problem}")
 
 
 @app.command("show")
