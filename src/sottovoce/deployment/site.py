@@ -143,6 +143,7 @@ class Site:
 
     def permit(self, ledger: Ledger, dues: Sequence[Due]) -> None:
         """Refuse what costs more than a round may, or than is left of the site's account."""
+        ledger.check_unaltered()  # before anything is trained or read on the strength of it
         # Under a new name it is the same site: the whole ledger is its account.
         history = ledger.everything(dues[0].release.unit) if dues else []
         self.policy.check_spending(history, dues)

@@ -44,6 +44,11 @@ class Database:
     def in_transaction(self) -> bool:
         return self._connection.in_transaction
 
+    @property
+    def version_of_others(self) -> int:
+        """A number that changes whenever another connection has changed the file."""
+        return int(self.one("PRAGMA data_version")[0])
+
     def execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         return self._connection.execute(statement, values)
 

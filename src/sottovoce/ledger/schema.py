@@ -14,6 +14,7 @@ import sqlite3
 from sottovoce.ledger import chain
 
 SCHEMA_VERSION = 2
+COUNTING = "every_charge_counts"  # the trigger without which a charge would cost nothing
 
 SCHEMA = (
     """CREATE TABLE meta (
@@ -36,7 +37,7 @@ SCHEMA = (
     """CREATE TABLE spending (
         client TEXT NOT NULL, event INTEGER NOT NULL, unit TEXT NOT NULL, count INTEGER NOT NULL,
         PRIMARY KEY (client, event, unit)) WITHOUT ROWID""",
-    """CREATE TRIGGER every_charge_counts AFTER INSERT ON charges BEGIN
+    f"""CREATE TRIGGER {COUNTING} AFTER INSERT ON charges BEGIN
         INSERT INTO spending VALUES (NEW.client, NEW.event, NEW.unit, 1)
         ON CONFLICT (client, event, unit) DO UPDATE SET count = count + 1; END""",
     """CREATE TABLE messages (
@@ -48,6 +49,12 @@ SCHEMA = (
     "CREATE INDEX messages_kept ON messages (charge) WHERE message IS NOT NULL",
     f"INSERT INTO meta VALUES ({SCHEMA_VERSION}, 0, x'', 0, x'', 0, x'')",
 )
+
+
+def triggers() -> dict[str, str]:
+    """The triggers of a ledger, by name, as SQLite keeps them."""
+    found = [statement for statement in SCHEMA if statement.startswith("CREATE TRIGGER")]
+    return {statement.split()[2]: statement for statement in found}
 
 
 def create(connection: sqlite3.Connection) -> None:
