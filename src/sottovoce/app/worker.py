@@ -14,6 +14,7 @@ from sottovoce.deployment.site import read_site
 from sottovoce.deployment.worker import serve
 from sottovoce.errors import SottovoceError
 from sottovoce.experiments.site_training import compute
+from sottovoce.printable import printable
 
 
 def main(runtime_address: str, site_file: Path) -> None:
@@ -37,5 +38,5 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1], Path(sys.argv[2]))
     except SottovoceError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(error)}", file=sys.stderr)
         sys.exit(2)

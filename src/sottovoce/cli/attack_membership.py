@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from sottovoce.cli.data import DataDir, use
-from sottovoce.cli.output import Json, print_json, print_table, progress_bars
+from sottovoce.cli.output import Json, print_json, print_table, progress_bars, say
 from sottovoce.cli.setting import check_plot
 
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
@@ -80,13 +80,13 @@ def _print_membership(result: dict[str, Any]) -> None:
     rates = [f"TPR at {100 * fpr:g}% FPR" for fpr in fprs]
     print_table(["attack", *rates, "balanced accuracy", "AUC"], rows)
     inside, outside = result["accuracy_on_members"], result["accuracy_on_non_members"]
-    typer.echo(
+    say(
         f"{result['verdict']}\n\nThe model is right on {_with_interval(inside)} of members and on "
         f"{_with_interval(outside)} of others; {result['shadows']} shadow models, "
         f"{result['candidates']} candidates."
     )
     for note in result["notes"]:
-        typer.echo(note)
+        say(note)
 
 
 def _with_interval(one: dict[str, Any]) -> str:

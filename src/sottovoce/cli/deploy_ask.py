@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, print_fields, print_json, print_table, progress_bars
+from sottovoce.cli.output import Json, print_fields, print_json, print_table, progress_bars, say
 
 _POLL_SECONDS = 0.5
 
@@ -130,4 +130,4 @@ def _print(found: dict[str, Any], path: Path) -> None:
         }
     )
     for note in found["notes"]:
-        typer.echo(f"note: {note}")
+        say(f"note: {note}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, print_json, print_table, show
+from sottovoce.cli.output import Json, print_json, print_table, say, show
 
 if TYPE_CHECKING:
     from sottovoce.ledger.ledger import Ledger
@@ -110,7 +110,7 @@ def show_(
         row["epsilon"] = row["epsilon"] if row["private"] else float("inf")
     print_table(columns, [[show(row[column], column) for column in columns] for row in rows])
     for assumption in sorted({row["assumes"] for row in rows if row["assumes"]}):
-        typer.echo(f"assuming that {assumption}")
+        say(f"assuming that {assumption}")
 
 
 def _row(
@@ -154,7 +154,7 @@ def export(
         rows = list(ledger.rows(client))
     text = json.dumps(rows, indent=2) if as_json else "\n".join(json.dumps(row) for row in rows)
     if out is None:
-        typer.echo(text)
+        say(text)
     else:
         write_atomic(out, f"{text}\n".encode())
 
@@ -181,7 +181,7 @@ def verify(path: Where, client: Client = None, as_json: Json = False) -> None:
             {"ok": not problems, "charges": charges, "clients": len(clients), "problems": problems}
         )
     else:
-        typer.echo("\n".join(problems) or f"ok: {charges} charges of {len(clients)} clients")
+        say("\n".join(problems) or f"ok: {charges} charges of {len(clients)} clients")
     if problems:
         raise typer.Exit(1)
 
@@ -210,6 +210,6 @@ def compare(
             }
         )
     else:
-        typer.echo("\n".join(part.sentence() for part in found))
+        say("\n".join(part.sentence() for part in found))
     if not agree:
         raise typer.Exit(1)

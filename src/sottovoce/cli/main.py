@@ -31,6 +31,7 @@ from sottovoce.cli import (
     run,
     watch,
 )
+from sottovoce.printable import printable_lines
 
 _INTERRUPTED = 130
 _FIRST_STEPS = f"""\
@@ -117,7 +118,7 @@ def main() -> None:
             raise
         if debug:
             traceback.print_exc()
-        typer.echo(message, err=True)
+        typer.echo(printable_lines(message), err=True)
         sys.exit(2)
     if code == _INTERRUPTED:
         typer.echo(f"interrupted; {_how_to_go_on(arguments)}", err=True)

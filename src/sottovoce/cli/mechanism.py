@@ -11,6 +11,7 @@ from sottovoce.cli.output import (
     print_json,
     print_table,
     progress_bars,
+    say,
     show,
 )
 
@@ -71,7 +72,7 @@ def show_(kind: str, as_json: Json = False) -> None:
         print_json(row)
         return
     print_fields({name: value for name, value in row.items() if name != "description"})
-    typer.echo(f"\n{description}")
+    say(f"\n{description}")
 
 
 @app.command()
@@ -171,7 +172,7 @@ def _print_design(result: dict[str, Any]) -> None:
     print_fields(fields)
     letters, rows = result["alphabet"], result["probabilities"]
     if len(letters) > 16 or len(rows) > 64:
-        typer.echo(f"\n{len(rows)} rows of {len(letters)} probabilities: see --json or --plot")
+        say(f"\n{len(rows)} rows of {len(letters)} probabilities: see --json or --plot")
         return
     print_table(
         ["input", *(f"{letter:.4g}" for letter in letters)],
