@@ -35,9 +35,8 @@ def test_what_is_not_printable_is_written_out(text: str, shown: str) -> None:
 
 def test_lines_and_nested_data_are_printable() -> None:
     assert printable_lines("a\x07\nb") == "a\\u0007\nb"
-    assert printable_data({"a\n": ["\x1b", 1, ("\r",)]}) == {
-        "a\\u000a": ["\\u001b", 1, ["\\u000d"]]
-    }
+    data = {"a\n": ["\x1b", 1, ("\r",)]}
+    assert printable_data(data) == {"a\\u000a": ["\\u001b", 1, ["\\u000d"]]}
 
 
 def _is_plain(text: str) -> bool:

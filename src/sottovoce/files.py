@@ -5,11 +5,31 @@ import json
 import math
 import os
 import tempfile
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from sottovoce.errors import OutputError
+
+# Whatever a damaged archive of arrays, or the header of one, makes its readers raise.
+ARRAY_DAMAGE = (
+    OSError,
+    ValueError,
+    KeyError,
+    IndexError,
+    TypeError,
+    EOFError,
+    MemoryError,
+    OverflowError,
+    RuntimeError,  # encrypted, or compressed in an unknown way
+    SyntaxError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 try:
     import fcntl

@@ -5,7 +5,6 @@ they follow from, so that a folder never serves models of another kind.
 """
 
 import io
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,6 +54,6 @@ def _read(path: Path, count: int) -> Vector | None:
             content = io.BytesIO(path.read_bytes())
         with np.load(content, allow_pickle=False) as stored:
             models: Vector = stored["models"]
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile):
+    except files.ARRAY_DAMAGE:
         return None
     return models if models.ndim == 2 and len(models) == count else None

@@ -13,8 +13,7 @@ import contextlib
 import io
 import json
 import os
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -163,9 +162,9 @@ class RunFolder:
                 content = io.BytesIO(path.read_bytes())
             with np.load(content, allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
-        except (ValueError, EOFError, zipfile.BadZipFile):
+        except files.ARRAY_DAMAGE:
             arrays = {}
-        if not {"rounds_done", "num_charges", "model"} <= set(arrays):
+        if not _is_whole(arrays):
             raise OutputError(
                 f"{path} is damaged; restore it (a new run on the same data spends a budget again)"
             )
@@ -195,3 +194,18 @@ class RunFolder:
     def result(self) -> dict[str, Any] | None:
         path = self.path / "result.json"
         return files.read_json(path) if path.is_file() else None
+
+
+def _is_whole(arrays: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint has counts and a model of finite numbers, and not only their names."""
+    if not {"rounds_done", "num_charges", "model"} <= set(arrays):
+        return False
+    if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+        return False  # a member of another format comes as bytes
+    counts = [arrays["rounds_done"], arrays["num_charges"]]
+    model = arrays["model"]
+    return (
+        all(count.shape == () and count.dtype.kind in "iu" and count >= 0 for count in counts)
+        and model.ndim == 1
+        and model.dtype.kind == "f"
+    )

@@ -154,7 +154,9 @@ def _budget_problems(db: Database) -> list[str]:
     found = []
     for (client,) in db.all("SELECT client FROM budgets ORDER BY client"):
         try:
-            budget = accounts.budgets(db, [client])[client]
+            budget = accounts.budgets(db, [client]).get(client)
+            if budget is None:
+                raise LedgerError("its budget cannot be found again")
             history = accounts.histories(db, [client]).get(client, {})
             past = accounts.composition(history)
             accounts.check_adjacency(f"client '{client}'", budget.adjacency, past, None)
