@@ -23,7 +23,7 @@ def kept_or_trained(
 ) -> Vector:
     """`count` models as rows, in blocks; those that `folder` has are not trained again."""
     with files.explained("create", folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
     found = []
     for first in range(0, count, block):
         numbers = range(first, min(first + block, count))

@@ -147,7 +147,7 @@ def export(
 
     A ledger that was altered is refused.
     """
-    from sottovoce.files import write_atomic
+    from sottovoce.files import PRIVATE, write_atomic
 
     with _open_whole(path) as ledger:
         _clients(ledger, client)
@@ -156,7 +156,7 @@ def export(
     if out is None:
         say(text)
     else:
-        write_atomic(out, f"{text}\n".encode())
+        write_atomic(out, f"{text}\n".encode(), mode=PRIVATE)
 
 
 @app.command()

@@ -96,7 +96,7 @@ def ask(
             f"{len(reached)} of {len(asking.sites)} sites are online, and the question needs "
             f"{asking.minimum_sites}; nobody was asked or charged. Start their nodes"
         )
-    files.write_json(folder / QUESTION_NAME, _written(asking, reached))
+    files.write_json(folder / QUESTION_NAME, _written(asking, reached), mode=files.PRIVATE)
     _charge(asking, reached, folder / LEDGER_NAME)
     parcels = {
         site: _inquiry(asking, site, number, len(reached)) for number, site in enumerate(reached)

@@ -207,8 +207,8 @@ class Ledger(LedgerReader):
             end = chain.link(end, content)
             values.append((*row, end))
         marks = ", ".join("?" * len(values[0]))
-        self._db.execute_many(f"INSERT INTO {table} ({columns}, chain) VALUES ({marks})", values)
-        self._db.execute(f"UPDATE meta SET {table} = ?, {table}_end = ?", (count + len(rows), end))
+        self._db.execute_many(f"INSERT INTO {table} ({columns}, chain) VALUES ({marks})", values)  # noqa: S608  (our own names of tables)
+        self._db.execute(f"UPDATE meta SET {table} = ?, {table}_end = ?", (count + len(rows), end))  # noqa: S608  (our own names of tables)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

@@ -37,7 +37,7 @@ SCHEMA = (
     """CREATE TABLE spending (
         client TEXT NOT NULL, event INTEGER NOT NULL, unit TEXT NOT NULL, count INTEGER NOT NULL,
         PRIMARY KEY (client, event, unit)) WITHOUT ROWID""",
-    f"""CREATE TRIGGER {COUNTING} AFTER INSERT ON charges BEGIN
+    """CREATE TRIGGER every_charge_counts AFTER INSERT ON charges BEGIN
         INSERT INTO spending VALUES (NEW.client, NEW.event, NEW.unit, 1)
         ON CONFLICT (client, event, unit) DO UPDATE SET count = count + 1; END""",
     """CREATE TABLE messages (
@@ -47,7 +47,7 @@ SCHEMA = (
     """CREATE TRIGGER no_message_is_forgotten BEFORE DELETE ON messages BEGIN
         SELECT RAISE(ABORT, 'messages are discarded, not deleted'); END""",
     "CREATE INDEX messages_kept ON messages (charge) WHERE message IS NOT NULL",
-    f"INSERT INTO meta VALUES ({SCHEMA_VERSION}, 0, x'', 0, x'', 0, x'')",
+    "INSERT INTO meta VALUES (2, 0, x'', 0, x'', 0, x'')",  # SCHEMA_VERSION
 )
 
 
