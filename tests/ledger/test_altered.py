@@ -4,12 +4,14 @@ import json
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.errors import BudgetExhaustedError, LedgerError
+from sottovoce.ledger.database import Database
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget, Release
 from sottovoce.privacy.events import GaussianNoise, PureDp
@@ -119,7 +121,12 @@ def test_what_this_object_wrote_is_not_read_again(
 
     read = []
     follow = verification.alterations
-    monkeypatch.setattr(verification, "alterations", lambda db: read.append(1) or follow(db))
+
+    def counted(db: Database) -> Iterator[str]:
+        read.append(db.path)
+        return follow(db)
+
+    monkeypatch.setattr(verification, "alterations", counted)
     with Ledger(filled(tmp_path / "l.db")) as ledger:
         for number in range(10, 15):
             ledger.charge(rel(number, "bob"), 0, DEAR)

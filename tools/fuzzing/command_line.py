@@ -113,4 +113,4 @@ def _called(arguments: list[str], folder: Path) -> None:
         check(all(line.isprintable() for line in text.split("\n")), "output commands the terminal")
 
 
-ENTRANCES = (Entrance(name="command-line", share=6_000, prepare=_arguments),)
+ENTRANCES = (Entrance(name="command-line", share=3_000, prepare=_arguments),)

@@ -192,7 +192,7 @@ def _events(_: Path) -> Case:
 
 
 ENTRANCES = (
-    Entrance(name="ledgers-by-sql", share=40_000, prepare=_by_sql),
-    Entrance(name="ledgers-by-bytes", share=40_000, prepare=_by_bytes),
-    Entrance(name="events", share=100_000, prepare=_events),
+    Entrance(name="ledgers-by-sql", share=8_000, prepare=_by_sql),
+    Entrance(name="ledgers-by-bytes", share=12_000, prepare=_by_bytes),
+    Entrance(name="events", share=150_000, prepare=_events),
 )

@@ -82,6 +82,6 @@ def _tracked(_: Path) -> Case:
 
 
 ENTRANCES = (
-    Entrance(name="run-folders", share=4_000, prepare=_folders),
+    Entrance(name="run-folders", share=1_000, prepare=_folders),
     Entrance(name="trackers", share=40_000, prepare=_tracked),
 )

@@ -88,6 +88,6 @@ def _downlink(_: Path) -> Case:
 
 
 ENTRANCES = (
-    Entrance(name="sealed-messages", share=200_000, prepare=_sealed),
-    Entrance(name="downlink", share=100_000, prepare=_downlink),
+    Entrance(name="sealed-messages", share=250_000, prepare=_sealed),
+    Entrance(name="downlink", share=150_000, prepare=_downlink),
 )

@@ -38,9 +38,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    plain = {"markup": False, "emoji": False}  # a client may be called '[red]'
     columns, rows = printable_data(columns), printable_data(rows)
-    console = Console(**plain)
+    console = Console(markup=False, emoji=False)  # a client may be called '[red]'
     table = Table(box=box.SIMPLE_HEAD)
     narrowest = 2
     for column, *cells in zip(columns, *rows, strict=True):
@@ -60,7 +59,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*row)
     if narrowest > console.width:
-        console = Console(width=narrowest, **plain)
+        console = Console(width=narrowest, markup=False, emoji=False)
     console.print(table, soft_wrap=False)
 
 
