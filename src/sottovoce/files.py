@@ -4,12 +4,35 @@ import contextlib
 import json
 import math
 import os
-import tempfile
+import secrets
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from sottovoce.errors import OutputError
+
+PUBLIC, PRIVATE, PRIVATE_FOLDER = 0o644, 0o600, 0o700  # modes: what others may read, and may not
+_AS_BYTES = getattr(os, "O_BINARY", 0)  # of Windows
+
+# Whatever a damaged archive of arrays, or the header of one, makes its readers raise.
+ARRAY_DAMAGE = (
+    OSError,
+    ValueError,
+    KeyError,
+    IndexError,
+    TypeError,
+    EOFError,
+    MemoryError,
+    OverflowError,
+    RuntimeError,  # encrypted, or compressed in an unknown way
+    SyntaxError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 try:
     import fcntl
@@ -30,16 +53,19 @@ def explained(action: str, path: Path) -> Iterator[None]:
         ) from error
 
 
-def write_atomic(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Write a whole file or nothing: a temporary file, synced, then renamed."""
+def write_atomic(path: Path, content: bytes, *, mode: int = PUBLIC) -> None:
+    """Write a whole file or nothing: a temporary file, synced, then renamed.
+
+    It has its mode, less what the user's umask takes away, from the moment it is there.
+    """
     with explained("write", path):
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary = path.parent / f".{path.name[:100]}.{secrets.token_hex(8)}"
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _AS_BYTES, mode)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, mode)
             os.replace(temporary, path)
             _sync_folder(path.parent)
         except BaseException:
@@ -66,8 +92,15 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def write_json(path: Path, value: Any, *, sort_keys: bool = True) -> None:
-    write_atomic(path, (json.dumps(value, indent=2, sort_keys=sort_keys) + "\n").encode())
+def write_json(path: Path, value: Any, *, sort_keys: bool = True, mode: int = PUBLIC) -> None:
+    text = json.dumps(value, indent=2, sort_keys=sort_keys) + "\n"
+    write_atomic(path, text.encode(), mode=mode)
+
+
+def open_private(path: Path, *, append: bool = False) -> IO[bytes]:
+    """A file for writing that is the owner's alone from the moment it is there."""
+    flags = os.O_WRONLY | os.O_CREAT | _AS_BYTES | (os.O_APPEND if append else os.O_TRUNC)
+    return os.fdopen(os.open(path, flags, PRIVATE), "ab" if append else "wb")
 
 
 def read_json(path: Path) -> Any:

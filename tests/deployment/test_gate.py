@@ -1,7 +1,9 @@
 """The gate by itself, in front of something that only tells what it was told."""
 
+import asyncio
 import contextlib
 import http.client
+import socket
 import ssl
 import subprocess
 import threading
@@ -9,9 +11,12 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
+from sottovoce.deployment.machines import gate as gate_module
 from sottovoce.deployment.machines.address import Address, free_port
 from sottovoce.deployment.machines.federation import Federation, create_federation
 from sottovoce.deployment.machines.link import gate_command
@@ -112,3 +117,51 @@ def test_a_link_that_is_away_is_said_so_that_nodes_try_again(tmp_path: Path) -> 
     finally:
         process.terminate()
         assert process.wait(30) is not None
+
+
+def test_a_body_that_would_fill_the_memory_is_refused_before_it_comes(gate: Federation) -> None:
+    context = ssl.create_default_context(cafile=str(gate.authority))
+    host, length = gate.address.host, gate_module.MOST_BODY_BYTES + 1
+    with (
+        socket.create_connection((host, gate.address.port), timeout=60) as plain,
+        context.wrap_socket(plain, server_hostname=host) as secure,
+    ):
+        head = f"POST {CALL} HTTP/1.1\r\nhost: gate\r\ncontent-length: {length}\r\n\r\n"
+        secure.sendall(head.encode())
+        assert secure.recv(4096).startswith(b"HTTP/1.1 413")
+
+
+async def _status(authority: Path, chunks: list[bytes]) -> int:
+    """What the gate answers to a body that comes in chunks and says no length."""
+
+    async def link(request: httpx.Request) -> httpx.Response:
+        assert await request.aread() == b"".join(chunks)
+        return httpx.Response(200, stream=httpx.ByteStream(b""))
+
+    coming: list[dict[str, Any]] = [
+        *({"type": "http.request", "body": chunk, "more_body": True} for chunk in chunks),
+        {"type": "http.request", "body": b"", "more_body": False},
+    ]
+    statuses = []
+
+    async def receive() -> dict[str, Any]:
+        return coming.pop(0) if coming else {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        statuses.append(message.get("status"))
+
+    transport = httpx.MockTransport(link)
+    async with httpx.AsyncClient(transport=transport, base_url="https://link") as client:
+        scope = {"type": "http", "method": "POST", "path": CALL, "headers": [], "query_string": b""}
+        application = gate_module.gate("localhost:1", str(authority))
+        await application({**scope, "state": {"client": client}}, receive, send)
+    return int(statuses[0])
+
+
+@pytest.mark.parametrize(("length", "status"), [(0, 200), (100, 200), (101, 413), (1000, 413)])
+def test_a_body_that_says_no_length_is_counted(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, length: int, status: int
+) -> None:
+    monkeypatch.setattr(gate_module, "MOST_BODY_BYTES", 100)
+    chunks = [b"x" * min(30, length - start) for start in range(0, length, 30)]
+    assert asyncio.run(_status(federation.authority, chunks)) == status

@@ -9,6 +9,7 @@ from questions import QUESTIONS, values_for
 
 from sottovoce.analytics.estimates import tally_of
 from sottovoce.analytics.question import to_dict
+from sottovoce.analytics.tallies import CodeCounts
 from sottovoce.deployment.inquiries import (
     INQUIRY,
     TALLY,
@@ -18,7 +19,7 @@ from sottovoce.deployment.inquiries import (
     read_tally,
     tally_bytes,
 )
-from sottovoce.errors import ParameterError, SottovoceError, WireError
+from sottovoce.errors import DomainError, ParameterError, SottovoceError, WireError
 from sottovoce.randomness import SeededRandomness
 
 ASKED = Inquiry(
@@ -124,6 +125,17 @@ def test_an_odd_tally_of_counts_is_refused(blobs: dict[str, bytes]) -> None:
     assert read_tally(_counts([[1] * 8]), QUESTIONS["mean"]).people == 8
     with pytest.raises(WireError):
         read_tally(blobs, QUESTIONS["mean"])
+
+
+def test_answers_to_the_row_that_nobody_is_asked_are_refused() -> None:
+    question = QUESTIONS["categories"]
+    assert read_tally(_counts([[0, 0], [3, 1], [2, 2], [0, 5]]), question).people == 13
+    for forged in ([1, 0], [0, 9]):
+        with pytest.raises(WireError, match="row 0"):
+            read_tally(_counts([forged, [3, 1], [2, 2], [0, 5]]), question)
+        tally = CodeCounts(counts=np.array([forged, [3, 1], [2, 2], [0, 5]]))
+        with pytest.raises(DomainError, match="row 0"):
+            question.estimate(tally)
 
 
 @pytest.mark.parametrize(

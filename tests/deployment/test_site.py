@@ -5,6 +5,7 @@ Each test is an attack on that order, or on the account that the site keeps.
 
 import dataclasses
 import math
+import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -123,6 +124,24 @@ def test_what_is_refused_is_refused_before_anybody_trains_and_charged_nothing(
     with pytest.raises(PolicyError, match=reason):
         site.answer(request_, keys, never, keep_from=1)
     assert rows(site) == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["UPDATE spending SET count = 1", "UPDATE messages SET charge = 9 WHERE charge = 2"],
+)
+def test_nobody_trains_or_is_charged_on_an_altered_ledger(tmp_path: Path, statement: str) -> None:
+    site = a_site(tmp_path)
+    for number in range(1, 4):
+        answered(site, asked(number))
+    db = sqlite3.connect(site.ledger)
+    db.execute(statement)
+    db.commit()
+    for number in (2, 4):  # asked again, and asked anew
+        with pytest.raises(LedgerError, match="was altered"):
+            site.answer(asked(number), KEYS, never, keep_from=1)
+    assert db.execute("SELECT COUNT(*) FROM charges").fetchone() == (3,)
+    db.close()
 
 
 def test_a_request_that_passes_reaches_the_training(tmp_path: Path) -> None:

@@ -71,6 +71,45 @@ def _spent(site: Site) -> float:
     return spent.epsilon if spent else 0.0
 
 
+@pytest.mark.parametrize("name", list(QUESTIONS))
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mechanisms = [": 'mechanisms = ["gaussian"]  # ['},
+        {"smallest_cohort = 2": "smallest_cohort = 4"},
+        {"epsilon_total = 5.0": "epsilon_total = 0.01"},
+        {'name = "clinic"': 'name = "other"'},
+        {"[columns.age]": "[columns.weight]"},
+    ],
+)
+def test_no_table_is_solved_for_a_question_that_is_refused_anyway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, changes: dict[str, str]
+) -> None:
+    text = POLICY
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    site, inquiry = _site(tmp_path, text), _inquiry(name)
+
+    def solved(_: Question) -> str:
+        raise AssertionError("its tables were solved")
+
+    monkeypatch.setattr(type(QUESTIONS[name]), "digest", property(solved))
+    with pytest.raises(PolicyError):
+        answer(inquiry, site, own_columns(site))
+    assert _spent(site) == 0.0
+
+
+def test_a_question_with_the_digest_of_other_tables_is_refused_and_costs_nothing(
+    site: Site,
+) -> None:
+    for digest in ("0" * 32, 7, None):
+        question = {**to_dict(QUESTIONS["mean"]), "digest": digest}
+        with pytest.raises(PolicyError, match="not valid"):
+            answer(_inquiry(question=question), site, {"age": _never})
+    assert _spent(site) == 0.0
+
+
 @pytest.mark.parametrize("name", ["mean", "variance", "histogram", "quantiles"])
 def test_people_are_charged_once_and_every_one_is_counted(site: Site, name: str) -> None:
     tally = read_tally({TALLY: answer(_inquiry(name), site, _people())}, QUESTIONS[name])

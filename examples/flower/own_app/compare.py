@@ -51,7 +51,7 @@ def plain_copy(folder: Path) -> Path:
 
 def flower(*command: str, environment: dict[str, str]) -> None:
     program = str(Path(sys.executable).parent / "flwr")
-    done = subprocess.run(
+    done = subprocess.run(  # noqa: S603  (our own list, and no shell)
         [program, *command], env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode:
@@ -62,7 +62,7 @@ def start_link(port: int, log: Path, environment: dict[str, str]) -> "subprocess
     program = str(Path(sys.executable).parent / "flower-superlink")
     options = ["--insecure", "--simulation", "--disable-runtime-dependency-installation"]
     with log.open("wb") as output:
-        link = subprocess.Popen(
+        link = subprocess.Popen(  # noqa: S603  (our own list, and no shell)
             [program, *options, "--port", str(port)],
             env=environment,
             stdout=output,

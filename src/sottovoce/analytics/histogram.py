@@ -40,7 +40,7 @@ from sottovoce.analytics.tallies import CodeCounts, Tally
 from sottovoce.analytics.values import numbers, words
 from sottovoce.design.store import table_epsilon
 from sottovoce.domains import Box, Vector
-from sottovoce.errors import ParameterError, UnknownNameError
+from sottovoce.errors import DomainError, ParameterError, UnknownNameError
 from sottovoce.kernels.table import MAX_LEVELS
 from sottovoce.mechanisms.mechanism import Codes
 from sottovoce.randomness import Randomness
@@ -181,9 +181,19 @@ class HistogramQuestion(ThroughChannel):
     def _rows(self, first: int, count: int) -> NDArray[np.int64]:
         return 1 + assigned(self.public_seed, "row", first, count, self.order - 1)
 
+    def check_rows(self, tally: Tally) -> None:
+        """Row 0 of the matrix, which is constant, is asked of nobody: an answer to it is forged.
+
+        It would support every category at once.
+        """
+        assert isinstance(tally, CodeCounts)
+        if self.mechanism == HADAMARD and tally.counts[0].any():
+            raise DomainError("a tally has answers to row 0 of the matrix, which nobody is asked")
+
     def supports(self, tally: Tally) -> Vector:
         """How many codes support each category."""
         assert isinstance(tally, CodeCounts)
+        self.check_rows(tally)
         if self.mechanism == K_ARY:
             return np.asarray(tally.counts[0], dtype=np.float64)
         signs = (tally.counts[:, 0] - tally.counts[:, 1]).astype(np.float64)

@@ -76,11 +76,11 @@ def question(kind: Q) -> Q:
     return kind
 
 
-def to_dict(asked: Question) -> dict[str, Any]:
-    """The question as plain data, with the digest of its tables."""
+def to_dict(asked: Question, digest: str | None = None) -> dict[str, Any]:
+    """The question as plain data, with the digest of its tables [worked out, if not given]."""
     fields = dataclasses.asdict(asked)  # type: ignore[call-overload]
     plain = {name: list(v) if isinstance(v, tuple) else v for name, v in fields.items()}
-    return {"kind": asked.kind, **plain, "digest": asked.digest}
+    return {"kind": asked.kind, **plain, "digest": asked.digest if digest is None else digest}
 
 
 def to_json(asked: Question) -> str:
@@ -89,6 +89,13 @@ def to_json(asked: Question) -> str:
 
 def from_dict(plain: Mapping[str, Any]) -> Question:
     """The question that plain data describes; whatever is odd about it is refused."""
+    found = described(plain)
+    check_tables(found, plain)
+    return found
+
+
+def described(plain: Mapping[str, Any]) -> Question:
+    """The same before its tables are solved: for whoever may refuse it, whatever they are."""
     kind = plain.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
         raise UnknownNameError.among("kind of question", str(kind), _KINDS)
@@ -100,18 +107,21 @@ def from_dict(plain: Mapping[str, Any]) -> Question:
     if missing := sorted(expected - set(given)):
         raise ParameterError(f"a question about the {kind} needs '{missing[0]}'; it is missing")
     try:
-        found = factory(
+        return factory(
             **{name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
         )
     except (TypeError, AttributeError) as error:
         raise ParameterError(f"a question about the {kind} cannot be read: {error}") from None
+
+
+def check_tables(found: Question, plain: Mapping[str, Any]) -> None:
+    """Refuse a question that was made with other tables; they are solved here, if need be."""
     if plain.get("digest") != found.digest:
         raise ParameterError(
-            f"the question about the {kind} was made with other tables than this version's "
+            f"the question about the {found.kind} was made with other tables than this version's "
             f"(digest {plain.get('digest')!r}, here {found.digest!r}); use the same version on "
             "both sides"
         )
-    return found
 
 
 def from_json(text: str) -> Question:

@@ -13,6 +13,7 @@ from sottovoce.deployment.node_site import SITE_VARIABLE, site_of
 from sottovoce.deployment.site import read_site
 from sottovoce.deployment.worker import serve
 from sottovoce.errors import SottovoceError
+from sottovoce.printable import printable
 from sottovoce.runs.site_training import compute
 
 
@@ -37,5 +38,5 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1], Path(sys.argv[2]))
     except SottovoceError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(error)}", file=sys.stderr)
         sys.exit(2)

@@ -5,7 +5,6 @@ they follow from, so that a folder never serves models of another kind.
 """
 
 import io
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +23,7 @@ def kept_or_trained(
 ) -> Vector:
     """`count` models as rows, in blocks; those that `folder` has are not trained again."""
     with files.explained("create", folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
     found = []
     for first in range(0, count, block):
         numbers = range(first, min(first + block, count))
@@ -55,6 +54,6 @@ def _read(path: Path, count: int) -> Vector | None:
             content = io.BytesIO(path.read_bytes())
         with np.load(content, allow_pickle=False) as stored:
             models: Vector = stored["models"]
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile):
+    except files.ARRAY_DAMAGE:
         return None
     return models if models.ndim == 2 and len(models) == count else None

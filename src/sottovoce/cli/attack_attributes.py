@@ -7,7 +7,7 @@ import typer
 
 from sottovoce.cli.data import DataDir, use
 from sottovoce.cli.options import FinishedRun
-from sottovoce.cli.output import Json, print_json, print_table, progress_bars
+from sottovoce.cli.output import Json, print_json, print_table, progress_bars, say
 from sottovoce.cli.setting import check_plot
 
 
@@ -62,9 +62,9 @@ def _print(result: dict[str, Any], plot: Path | None) -> None:
     if rest:
         sentences.append(f"The model's embeddings do not tell more than: {', '.join(rest)}.")
     sentences.insert(0, f"Attribute '{result['attribute']}'.")
-    typer.echo(" ".join(sentences) + f"\n{result['setting']}")
+    say(" ".join(sentences) + f"\n{result['setting']}")
     if plot is not None:
-        typer.echo(f"Chart: {plot}")
+        say(f"Chart: {plot}")
 
 
 def _shown(one: dict[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ import typer
 
 from sottovoce.cli.data import DataDir, use
 from sottovoce.cli.options import Device, FinishedRun
-from sottovoce.cli.output import Json, print_json, print_table, progress_bars
+from sottovoce.cli.output import Json, print_json, print_table, progress_bars, say
 from sottovoce.cli.setting import check_plot
 
 Plot = Annotated[Path | None, typer.Option(help="Also draw it, into this SVG file.")]
@@ -81,13 +81,13 @@ def _print_membership(result: dict[str, Any]) -> None:
     rates = [f"TPR at {100 * fpr:g}% FPR" for fpr in fprs]
     print_table(["attack", *rates, "balanced accuracy", "AUC"], rows)
     inside, outside = result["accuracy_on_members"], result["accuracy_on_non_members"]
-    typer.echo(
+    say(
         f"{result['verdict']}\n\nThe model is right on {_with_interval(inside)} of members and on "
         f"{_with_interval(outside)} of others; {result['shadows']} shadow models, "
         f"{result['candidates']} candidates."
     )
     for note in result["notes"]:
-        typer.echo(note)
+        say(note)
 
 
 def _with_interval(one: dict[str, Any]) -> str:

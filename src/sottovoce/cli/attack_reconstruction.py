@@ -7,7 +7,7 @@ import typer
 
 from sottovoce.cli.data import DataDir, use
 from sottovoce.cli.options import FinishedRun
-from sottovoce.cli.output import Json, print_json, print_table, progress_bars
+from sottovoce.cli.output import Json, print_json, print_table, progress_bars, say
 from sottovoce.cli.setting import check_plot
 
 
@@ -104,9 +104,9 @@ def _print(result: dict[str, Any], plot: Path | None) -> None:
             f" Training images are guessed with an MSE {_with_interval(leaked)} below that of "
             f"images the model never saw: {better}."
         )
-    typer.echo(f"{verdict}\n{result['setting']}")
+    say(f"{verdict}\n{result['setting']}")
     if plot is not None:
-        typer.echo(f"Pictures: {plot}")
+        say(f"Pictures: {plot}")
 
 
 def _with_interval(value: dict[str, float]) -> str:

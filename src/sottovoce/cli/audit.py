@@ -7,7 +7,15 @@ import typer
 
 from sottovoce.cli.data import DataDir, use
 from sottovoce.cli.options import FinishedRun, MechanismKind
-from sottovoce.cli.output import Json, print_fields, print_json, print_table, progress_bars, show
+from sottovoce.cli.output import (
+    Json,
+    print_fields,
+    print_json,
+    print_table,
+    progress_bars,
+    say,
+    show,
+)
 from sottovoce.cli.setting import AdjacencyName, ClipGeometry, check_plot
 
 if TYPE_CHECKING:
@@ -182,8 +190,8 @@ def _print(result: dict[str, Any]) -> None:
             ],
         )
     for note in result.get("notes", []):
-        typer.echo(f"note: {note}")
-    typer.echo(result["finding"])
+        say(f"note: {note}")
+    say(result["finding"])
 
 
 def _draw(path: Path, title: str, result: dict[str, Any]) -> None:

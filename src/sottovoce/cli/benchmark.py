@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from sottovoce.cli.options import Device
-from sottovoce.cli.output import Json, print_fields, print_json
+from sottovoce.cli.output import Json, print_fields, print_json, say
 
 app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
 
@@ -184,7 +184,7 @@ def _show(measure: Callable[[], dict[str, Any]], as_json: bool) -> None:
     try:
         found = measure()
     except WrongResult as wrong:
-        typer.echo(f"wrong result, nothing was timed: {wrong}", err=True)
+        say(f"wrong result, nothing was timed: {wrong}", err=True)
         raise typer.Exit(1) from None
     if as_json:
         print_json(found)

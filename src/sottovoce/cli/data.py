@@ -6,7 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Bars, Json, print_fields, print_json, print_table, progress_bars
+from sottovoce.cli.output import (
+    Bars,
+    Json,
+    print_fields,
+    print_json,
+    print_table,
+    progress_bars,
+    say,
+)
 
 app = typer.Typer(help="List, fetch and show datasets.", no_args_is_help=True)
 
@@ -41,7 +49,7 @@ def list_(data_dir: DataDir = None, as_json: Json = False) -> None:
     if as_json:
         print_json({"folder": str(datasets.data_folder(data_dir)), "datasets": rows})
         return
-    typer.echo(f"data folder: {datasets.data_folder(data_dir)}")
+    say(f"data folder: {datasets.data_folder(data_dir)}")
     print_table(
         ["name", "what", "status", "where"],
         [[row["name"], row["what"], row["status"], _where(row["files"])] for row in rows],
@@ -87,7 +95,7 @@ def fetch(name: DatasetName, data_dir: DataDir = None, as_json: Json = False) ->
     if as_json:
         print_json({"name": name, "folder": str(folder), "files": places})
         return
-    typer.echo("\n".join(places) or f"'{name}' needs no file of the data folder")
+    say("\n".join(places) or f"'{name}' needs no file of the data folder")
 
 
 @app.command()

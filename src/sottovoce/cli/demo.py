@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, print_json, print_table, progress_bars
+from sottovoce.cli.output import Json, print_json, print_table, progress_bars, say
 from sottovoce.cli.result import round_note
 
 
@@ -51,7 +51,7 @@ def _print(demo: dict[str, Any], report: Path) -> None:
     print_table(
         ["sent by a client", "test accuracy", "epsilon", "bits", "bytes up", "bytes down"], rows
     )
-    typer.echo(
+    say(
         f"Accuracy: mean +- standard deviation over {demo['seeds']} seeds. Bytes: payload (total "
         f"with header) per client and round.\n"
         f"Privacy: delta = {private['delta']:g}, adjacency {private['adjacency']}, "

@@ -8,7 +8,7 @@ import typer
 
 from sottovoce.cli import deploy_ask, deploy_run
 from sottovoce.cli.options import FederationFolder
-from sottovoce.cli.output import Json, print_fields, print_json, print_table
+from sottovoce.cli.output import Json, print_fields, print_json, print_table, say
 
 if TYPE_CHECKING:
     from sottovoce.deployment.machines.federation import Federation
@@ -61,7 +61,7 @@ def init(
         create_rehearsal_sites(federation)
     _print_certificates(federation, as_json)
     if not as_json:
-        typer.echo(
+        say(
             f"next: sottovoce deploy link {folder}"
             if rehearsal
             else f"next: give {federation.authority} to the sites, and take their keys: "
@@ -88,7 +88,7 @@ def join(
     if as_json:
         print_json({"site": site.name, "folder": str(site.folder), "public_key": str(public_key)})
         return
-    typer.echo(f"next: fill in [policy] in {site.file}, and give {public_key} to the operator")
+    say(f"next: fill in [policy] in {site.file}, and give {public_key} to the operator")
 
 
 @app.command()
@@ -149,9 +149,9 @@ def link(folder: FederationFolder, background: Background = False) -> None:
     up = f"the link is up at {federation.address}"
     if background:
         _start_in_background("link", federation.folder, federation.link_folder, START_SECONDS)
-        typer.echo(up)
+        say(up)
         return
-    keep_link(federation, on_ready=lambda: typer.echo(f"{up}; Ctrl-C ends it"))
+    keep_link(federation, on_ready=lambda: say(f"{up}; Ctrl-C ends it"))
 
 
 @app.command()
@@ -164,7 +164,7 @@ def node(folder: SitePath, background: Background = False) -> None:
 
     def say(connected: bool, end: str = "") -> None:
         state = "connected to" if connected else "up and waits for"
-        typer.echo(f"the node of '{site.name}' is {state} {site.address}{end}")
+        say(f"the node of '{site.name}' is {state} {site.address}{end}")
 
     if background:
         state = _start_in_background("node", site.folder, site.node_folder, START_SECONDS)
@@ -204,7 +204,7 @@ def status(folder: FederationFolder, as_json: Json = False) -> None:
     if found["runs"]:
         print_table(["run", "state", "rounds", "folder"], [_run_cells(r) for r in found["runs"]])
     if found["problem"]:
-        typer.echo(f"warning: {found['problem']}", err=True)
+        say(f"warning: {found['problem']}", err=True)
 
 
 def _run_cells(row: dict[str, Any]) -> list[str]:
@@ -234,7 +234,7 @@ def stop(
         if as_json:
             print_json({"stopped": f"run {run}"})
         else:
-            typer.echo(f"run {run} is stopped; 'sottovoce deploy run ... --resume' goes on")
+            say(f"run {run} is stopped; 'sottovoce deploy run ... --resume' goes on")
         return
     if (folder / FILE_NAME).is_file():
         keeper, what = SiteFolder.read(folder).node_folder, "the node"
@@ -244,4 +244,4 @@ def stop(
     if as_json:
         print_json({"stopped": what if stopped else None})
     else:
-        typer.echo(f"{what} is stopped" if stopped else f"{what} was not running")
+        say(f"{what} is stopped" if stopped else f"{what} was not running")

@@ -17,7 +17,7 @@ from sottovoce.cli.options import (
     PersonEpsilon,
     UpperIfAny,
 )
-from sottovoce.cli.output import Json, print_fields, print_json, print_table, progress_bars
+from sottovoce.cli.output import Json, print_fields, print_json, print_table, progress_bars, say
 
 _POLL_SECONDS = 0.5
 
@@ -145,4 +145,4 @@ def _print(found: dict[str, Any], path: Path) -> None:
         }
     )
     for note in found["notes"]:
-        typer.echo(f"note: {note}")
+        say(f"note: {note}")

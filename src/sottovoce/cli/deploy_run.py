@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sottovoce.cli.options import FederationFolder, Log, Overrides, SpecFile
-from sottovoce.cli.output import Json, print_warning, progress_bars
+from sottovoce.cli.output import Json, print_warning, progress_bars, say
 from sottovoce.cli.result import print_result, round_note
 
 if TYPE_CHECKING:
@@ -53,11 +53,11 @@ def run(
             out=run_folder.path,
         )
         run_id = submit(order, federation)
-        typer.echo(f"run {run_id} has begun", err=True)
+        say(f"run {run_id} has begun", err=True)
         try:
             ended = _follow(control, run_id, run_folder, loaded, rounds_log)
         except KeyboardInterrupt:
-            typer.echo(
+            say(
                 f"the run goes on; watch it: sottovoce deploy status {folder}; "
                 f"stop it: sottovoce deploy stop {folder} --run {run_id}",
                 err=True,
@@ -129,5 +129,5 @@ def _check_end(ended: "RunStatus", federation: "Federation", run_folder: "RunFol
             f"flwr log {ended.run_id} --show)"
         )
     if ended.was_stopped:
-        typer.echo(f"the run was stopped; --resume goes on in {run_folder.path}", err=True)
+        say(f"the run was stopped; --resume goes on in {run_folder.path}", err=True)
         raise SystemExit(_INTERRUPTED)

@@ -2,7 +2,7 @@
 
 import typer
 
-from sottovoce.cli.output import Json, print_fields, print_json, print_table
+from sottovoce.cli.output import Json, print_fields, print_json, print_table, say
 
 _UNUSABLE = 1
 
@@ -50,9 +50,9 @@ def doctor(as_json: Json = False) -> None:
         [[check.name, "ok" if check.ok else "FAILS", check.detail] for check in found.checks],
     )
     for problem in found.problems:
-        typer.echo(f"problem: {problem.problem}\n  remedy: {problem.remedy}")
+        say(f"problem: {problem.problem}\n  remedy: {problem.remedy}")
     verdict = "usable" if found.usable else "not usable: a self test fails"
-    typer.echo(f"{verdict}; {len(found.problems) or 'no'} problem(s)")
+    say(f"{verdict}; {len(found.problems) or 'no'} problem(s)")
     raise typer.Exit(0 if found.usable else _UNUSABLE)
 
 

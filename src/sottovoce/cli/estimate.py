@@ -18,7 +18,7 @@ from sottovoce.cli.options import (
     Upper,
     UpperIfAny,
 )
-from sottovoce.cli.output import Json, print_json, print_table, progress_bars
+from sottovoce.cli.output import Json, print_json, print_table, progress_bars, say
 
 if TYPE_CHECKING:
     from sottovoce.analytics.csv_columns import CsvColumns
@@ -339,9 +339,9 @@ class _Run:
         facts = found.facts() | ({"map": str(plot)} if plot is not None else {})
         width = max(map(len, facts))
         for name, value in facts.items():
-            typer.echo(f"{name:<{width}}  {value}")
+            say(f"{name:<{width}}  {value}")
         for note in (*found.notes, *found.caveats()):
-            typer.echo(f"note: {note}")
+            say(f"note: {note}")
 
 
 def _shown(value: float | None) -> str:

@@ -8,7 +8,7 @@ import typer
 
 from sottovoce.cli.data import DataDir, fetch_missing, use
 from sottovoce.cli.options import Device
-from sottovoce.cli.output import Bars, Json, print_json, print_table, progress_bars
+from sottovoce.cli.output import Bars, Json, print_json, print_table, progress_bars, say
 
 if TYPE_CHECKING:
     from sottovoce.experiments.experiment import Experiment
@@ -90,7 +90,7 @@ def run(
     else:
         _print(result, page)
     if result["failures"]:
-        typer.echo(f"{_failed(result)}; the page says why, the same command tries again", err=True)
+        say(f"{_failed(result)}; the page says why, the same command tries again", err=True)
         raise typer.Exit(_FAILED)
 
 
@@ -103,7 +103,7 @@ def _print(result: dict[str, Any], page: Path) -> None:
         [[show_cell(value) for value in row.values()] for row in rows],
     )
     reduced = f"Reduced: {result['reduced']}\n\n" if result["reduced"] else ""
-    typer.echo(
+    say(
         f"{reduced}The paper says: {result['claim']}\n\nMeasured: {result['verdict']}\n\n"
         f"{result['method']}\n\nPage: {page}"
     )
@@ -186,4 +186,4 @@ def publish(
     if as_json:
         print_json({"page": str(page)})
     else:
-        typer.echo(f"Published: {page}")
+        say(f"Published: {page}")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from sottovoce.cli.output import say
+
 
 def explore(
     port: Annotated[
@@ -20,7 +22,7 @@ def explore(
     from sottovoce.explorer.server import open_server
 
     with open_server(port) as server:
-        typer.echo(f"the explorer is at {server.address}; Ctrl-C ends it")
+        say(f"the explorer is at {server.address}; Ctrl-C ends it")
         sys.stdout.flush()  # whoever reads this in a pipe waits for the address
         if not no_browser:
             _open_browser(server.address)

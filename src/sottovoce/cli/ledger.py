@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, print_json, print_table, show
+from sottovoce.cli.output import Json, print_json, print_table, say, show
 
 if TYPE_CHECKING:
     from sottovoce.ledger.ledger import Ledger
@@ -26,6 +26,17 @@ def _open(path: Path) -> "Ledger":
     from sottovoce.runs.folder import LEDGER_NAME
 
     return Ledger(path / LEDGER_NAME if path.is_dir() else path, must_exist=True)
+
+
+def _open_whole(path: Path) -> "Ledger":
+    """A ledger whose figures hold: one that was altered is refused."""
+    ledger = _open(path)
+    try:
+        ledger.check_unaltered()
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
 
 
 def _clients(ledger: "Ledger", client: str | None) -> list[str]:
@@ -58,7 +69,7 @@ def _site_rows(path: Path, delta: float | None) -> list[dict[str, Any]] | None:
     policy = site.policy
     assert isinstance(policy, Policy)  # a file holds no other
     at = delta or policy.delta
-    with _open(path) as ledger:
+    with _open_whole(path) as ledger:
         history = ledger.everything(policy.level)
     spent = privacy_spent(multiset(history), at) if history else None
     return [_row(site.name, history, spent, at, (policy.epsilon_total, policy.delta))]
@@ -73,7 +84,7 @@ def show_(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """What every client has spent, and what is left."""
+    """What every client has spent, and what is left; a ledger that was altered is refused."""
     from sottovoce import parameters
     from sottovoce.errors import ParameterError
 
@@ -81,7 +92,7 @@ def show_(
     rows = None if client else _site_rows(path, asked)
     if rows is None:
         rows, default = [], _run_delta(path)
-        with _open(path) as ledger:
+        with _open_whole(path) as ledger:
             for name in _clients(ledger, client):
                 budget = ledger.budget(name)
                 at = asked or (budget.delta if budget else default)
@@ -99,7 +110,7 @@ def show_(
         row["epsilon"] = row["epsilon"] if row["private"] else float("inf")
     print_table(columns, [[show(row[column], column) for column in columns] for row in rows])
     for assumption in sorted({row["assumes"] for row in rows if row["assumes"]}):
-        typer.echo(f"assuming that {assumption}")
+        say(f"assuming that {assumption}")
 
 
 def _row(
@@ -132,26 +143,35 @@ def export(
     out: Annotated[Path | None, typer.Option(help="Write here instead of to stdout.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Every charge with its event, as JSON lines (with --json, as one array)."""
-    from sottovoce.files import write_atomic
+    """Every charge with its event, as JSON lines (with --json, as one array).
 
-    with _open(path) as ledger:
+    A ledger that was altered is refused.
+    """
+    from sottovoce.files import PRIVATE, write_atomic
+
+    with _open_whole(path) as ledger:
         _clients(ledger, client)
         rows = list(ledger.rows(client))
     text = json.dumps(rows, indent=2) if as_json else "\n".join(json.dumps(row) for row in rows)
     if out is None:
-        typer.echo(text)
+        say(text)
     else:
-        write_atomic(out, f"{text}\n".encode())
+        write_atomic(out, f"{text}\n".encode(), mode=PRIVATE)
 
 
 @app.command()
 def verify(path: Where, client: Client = None, as_json: Json = False) -> None:
     """Check the ledger's integrity, its chain of rows and everyone's budget; exit 1 if it fails."""
+    from sottovoce.errors import LedgerError
+
     with _open(path) as ledger:
-        clients = _clients(ledger, client)
         problems = ledger.verify()
-        charges = sum(1 for _ in ledger.rows(client))
+        try:
+            clients = _clients(ledger, client)
+            charges = sum(1 for _ in ledger.rows(client))
+        except LedgerError as error:  # damage that keeps even names and charges from being read
+            clients, charges = [], 0
+            problems = problems or [str(error)]
     if client is not None:
         problems = [
             problem for problem in problems if "client '" not in problem or client in problem
@@ -161,6 +181,35 @@ def verify(path: Where, client: Client = None, as_json: Json = False) -> None:
             {"ok": not problems, "charges": charges, "clients": len(clients), "problems": problems}
         )
     else:
-        typer.echo("\n".join(problems) or f"ok: {charges} charges of {len(clients)} clients")
+        say("\n".join(problems) or f"ok: {charges} charges of {len(clients)} clients")
     if problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(help="A folder with a ledger, or a ledger file.")],
+    second: Annotated[Path, typer.Argument(help="A copy of it, or what it was copied from.")],
+    as_json: Json = False,
+) -> None:
+    """Whether two copies of a ledger agree, and where they part; exit 1 if they do not agree.
+
+    A ledger only grows, so of two honest copies one is the beginning of the other.
+    """
+    from sottovoce.ledger.comparison import comparison
+
+    with _open_whole(first) as one, _open_whole(second) as other:
+        found = comparison(one, other)
+    agree = all(part.agree for part in found)
+    if as_json:
+        print_json(
+            {
+                "agree": agree,
+                "parts_at": next((part.parts_at for part in found if part.parts_at), None),
+                "tables": [part.plain() for part in found],
+            }
+        )
+    else:
+        say("\n".join(part.sentence() for part in found))
+    if not agree:
         raise typer.Exit(1)

@@ -31,7 +31,7 @@ from sottovoce.cli import (
     run,
     watch,
 )
-from sottovoce.cli.output import print_json
+from sottovoce.cli.output import print_json, say
 from sottovoce.version import __version__
 
 _INTERRUPTED = 130
@@ -120,7 +120,7 @@ def main() -> None:
             raise
         if debug:
             traceback.print_exc()
-        typer.echo(message, err=True)
+        say(message, err=True)
         if "--json" in arguments:  # whoever reads stdout as JSON finds JSON there
             print_json({"error": message.removeprefix("error: ")})
         sys.exit(2)

@@ -13,6 +13,7 @@ from sottovoce.cli.output import (
     print_json,
     print_table,
     progress_bars,
+    say,
     show,
 )
 
@@ -59,7 +60,7 @@ def list_(as_json: Json = False) -> None:
     )
     for one in registry.MECHANISMS.listed():
         if one.problem:
-            typer.echo(f"left out: {one.problem}")
+            say(f"left out: {one.problem}")
 
 
 @app.command("show")
@@ -76,7 +77,7 @@ def show_(kind: MechanismKind, as_json: Json = False) -> None:
         print_json(row)
         return
     print_fields({name: value for name, value in row.items() if name != "description"})
-    typer.echo(f"\n{description}")
+    say(f"\n{description}")
 
 
 @app.command()
@@ -103,7 +104,7 @@ def check(kind: MechanismKind, as_json: Json = False) -> None:
             ["check", "example", "kept", "remark"],
             [[one.check, one.case, _KEPT[one.kept], one.remark] for one in findings],
         )
-        typer.echo(
+        say(
             f"{len(broken)} of {total} checks failed: '{kind}' does not keep the contract."
             if broken
             else f"'{kind}' keeps the contract on these inputs, which is no proof."
@@ -212,7 +213,7 @@ def _print_design(result: dict[str, Any]) -> None:
     print_fields(fields)
     letters, rows = result["alphabet"], result["probabilities"]
     if len(letters) > 16 or len(rows) > 64:
-        typer.echo(f"\n{len(rows)} rows of {len(letters)} probabilities: see --json or --plot")
+        say(f"\n{len(rows)} rows of {len(letters)} probabilities: see --json or --plot")
         return
     print_table(
         ["input", *(f"{letter:.4g}" for letter in letters)],

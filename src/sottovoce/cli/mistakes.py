@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.api import extras
-from sottovoce.errors import SottovoceError, UnknownNameError
+from sottovoce.errors import DeploymentError, SottovoceError, UnknownNameError
+from sottovoce.printable import printable, printable_lines
 
 _SHOWN_SPECS = 6
 
@@ -16,10 +17,12 @@ def explain(error: Exception) -> str | None:
     """A user's mistake, or a state of the world, in one line; None for a bug of ours."""
     if type(error).__name__ == "NoArgsIsHelpError":
         return str(error)
+    if isinstance(error, DeploymentError):  # the last lines of a log may stand in it
+        return f"error: {printable_lines(error)}"
     if isinstance(error, SottovoceError):
-        return f"error: {error}"
+        return f"error: {printable(error)}"
     if hasattr(error, "format_message"):  # a usage error, wherever typer keeps its click
-        return f"error: {_usage(error)}"
+        return f"error: {printable(_usage(error))}"
     if isinstance(error, ModuleNotFoundError):
         return _missing(error.name or "")
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's

@@ -9,18 +9,24 @@ import typer
 
 from sottovoce.api.shown import show as show
 from sottovoce.api.shown import text_fields
+from sottovoce.printable import printable, printable_data, printable_lines
 
 _PROSE_WIDTH = 24
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Print lines in which nothing that others wrote moves the cursor or changes a colour."""
+    typer.echo(printable_lines(text), err=err)
+
+
 def print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, allow_nan=False))
+    say(json.dumps(value, indent=2, allow_nan=False))
 
 
 def print_warning(text: str) -> None:
-    typer.echo(f"warning: {text}", err=True)
+    say(f"warning: {printable(text)}", err=True)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -32,7 +38,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    columns, rows = printable_data(columns), printable_data(rows)
+    console = Console(markup=False, emoji=False)  # a client may be called '[red]'
     table = Table(box=box.SIMPLE_HEAD)
     narrowest = 2
     for column, *cells in zip(columns, *rows, strict=True):
@@ -52,13 +59,13 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*row)
     if narrowest > console.width:
-        console = Console(width=narrowest)
+        console = Console(width=narrowest, markup=False, emoji=False)
     console.print(table, soft_wrap=False)
 
 
 def print_fields(fields: Mapping[str, object]) -> None:
     """Names and values, one a line."""
-    typer.echo(text_fields(fields))
+    say(text_fields(printable_data(fields)))
 
 
 class Bars:
@@ -75,8 +82,8 @@ class Bars:
             return
         self._progress.update(self._waiting, visible=False)
         if name not in self._tasks:
-            self._tasks[name] = self._progress.add_task(name, total=total, note="")
-        self._progress.update(self._tasks[name], completed=completed, note=note)
+            self._tasks[name] = self._progress.add_task(printable(name), total=total, note="")
+        self._progress.update(self._tasks[name], completed=completed, note=printable(note))
 
 
 @contextlib.contextmanager
@@ -90,11 +97,11 @@ def progress_bars() -> Iterator[Bars]:
         yield Bars(None)
         return
     columns = (
-        TextColumn("{task.description:<20}"),
+        TextColumn("{task.description:<20}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     with Progress(*columns, console=console) as progress:
         yield Bars(progress)

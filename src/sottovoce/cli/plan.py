@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sottovoce.cli.output import Json, print_json, print_table
+from sottovoce.cli.output import Json, print_json, print_table, say
 from sottovoce.cli.setting import (
     AdjacencyName,
     Records,
@@ -82,7 +82,7 @@ def plan(
         return
     _print(found)
     if plot is not None:
-        typer.echo(f"\nDrawn: {plot}")
+        say(f"\nDrawn: {plot}")
 
 
 def _print(found: "Plan") -> None:
@@ -90,13 +90,13 @@ def _print(found: "Plan") -> None:
     from sottovoce.api.shown import rounded
 
     print_table(COLUMNS, [one.cells() for one in found])
-    typer.echo(f"{found.explanation}.")
-    typer.echo("Parameters are rounded here; --json has every digit.")
+    say(f"{found.explanation}.")
+    say("Parameters are rounded here; --json has every digit.")
     if found.left_out:
-        typer.echo("\nleft out:")
+        say("\nleft out:")
     for one in found.left_out:
         given = f" ({rounded(one.parameters)})" if one.parameters else ""
-        typer.echo(f"  {one.mechanism}{given}: {one.reason}")
+        say(f"  {one.mechanism}{given}: {one.reason}")
 
 
 def _frontier(found: Iterable[Mapping[float, float]]) -> "Line":

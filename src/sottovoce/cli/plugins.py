@@ -3,9 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from sottovoce.cli.output import Json, print_json, print_table
+from sottovoce.cli.output import Json, print_json, print_table, say
 
 if TYPE_CHECKING:
     from sottovoce.register import Register
@@ -35,7 +33,7 @@ def plugins(as_json: Json = False) -> None:
         ["kind", "name", "from", "state"],
         [[row["kind"], row["name"], row["from"], row["problem"] or "ready"] for row in rows],
     )
-    typer.echo(_summary(rows))
+    say(_summary(rows))
 
 
 def _rows(kind: str, place: str) -> list[dict[str, Any]]:

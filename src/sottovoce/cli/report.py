@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, print_json, print_table, progress_bars
+from sottovoce.cli.output import Json, print_json, print_table, progress_bars, say
 
 
 def report(
@@ -74,9 +74,9 @@ def _print(result: dict[str, Any]) -> None:
     print_table(["run", "rounds", "test accuracy", "epsilon", "out of budget"], rows)
     for run in result["runs"]:
         for warning in run["warnings"]:
-            typer.echo(f"warning: {run['run']}: {warning}", err=True)
+            say(f"warning: {run['run']}: {warning}", err=True)
     if result["not_comparable_because"]:
-        typer.echo(f"Not comparable: {'; '.join(result['not_comparable_because'])}.")
+        say(f"Not comparable: {'; '.join(result['not_comparable_because'])}.")
     elif result["frontier"]:
-        typer.echo(f"On the frontier: {', '.join(result['frontier'])}.")
-    typer.echo(f"Report: {result['report']} ({result['bytes']:,} bytes)")
+        say(f"On the frontier: {', '.join(result['frontier'])}.")
+    say(f"Report: {result['report']} ({result['bytes']:,} bytes)")

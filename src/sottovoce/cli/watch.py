@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sottovoce.cli import watch_view
-from sottovoce.cli.output import Json, print_json
+from sottovoce.cli.output import Json, print_json, say
 
 if TYPE_CHECKING:
     from sottovoce.reviewing.live import Reading
@@ -197,15 +197,15 @@ def _print_rounds(watched: _Watched, interval: float, as_json: bool) -> None:
     shown = None
     for state in _states(watched, interval):
         if shown is None and state["state"] == "waiting":
-            typer.echo(f"{watched.waits_for}; waiting for it", err=True)
+            say(f"{watched.waits_for}; waiting for it", err=True)
         here = (state["state"], state["rounds_done"])
         if here == shown:
             continue
         if shown is not None:
             for earlier in watched.rounds_after(shown[1]):
-                typer.echo(json.dumps(earlier) if as_json else watch_view.line(earlier))
+                say(json.dumps(earlier) if as_json else watch_view.line(earlier))
         if as_json:
-            typer.echo(json.dumps(state, allow_nan=False))
+            say(json.dumps(state, allow_nan=False))
         else:
             _print_line(state, new_round=shown is None or state["rounds_done"] != shown[1])
         shown = here
@@ -213,11 +213,11 @@ def _print_rounds(watched: _Watched, interval: float, as_json: bool) -> None:
 
 def _print_line(state: dict[str, Any], *, new_round: bool) -> None:
     if new_round and state["rounds_done"]:
-        typer.echo(watch_view.line(state))
+        say(watch_view.line(state))
     if _has_ended(state):
         for warning in state["warnings"]:
-            typer.echo(f"warning: {warning}", err=True)
-        typer.echo(watch_view.ending(state))
+            say(f"warning: {warning}", err=True)
+        say(watch_view.ending(state))
 
 
 def _show_live(watched: _Watched, interval: float) -> None:

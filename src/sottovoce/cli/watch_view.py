@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sottovoce.printable import printable_data
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -102,11 +104,12 @@ def panel(state: Mapping[str, Any], accuracies: Sequence[float | None]) -> "Rend
     from rich.table import Table
     from rich.text import Text
 
+    state = printable_data(state)
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
     for name, value in _fields(state, accuracies):
-        grid.add_row(name, value)
+        grid.add_row(Text(name), Text(value) if isinstance(value, str) else value)
     notes = [Text(f"! {warning}", style="yellow") for warning in state["warnings"]]
     colour = _STATE_COLOURS.get(state["state"], "red")
     return Panel(

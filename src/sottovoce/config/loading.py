@@ -1,5 +1,6 @@
 """Read a spec from TOML, with overrides, and say in one line what is wrong with it."""
 
+import math
 import tomllib
 import typing
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,8 @@ from pydantic_core import ErrorDetails
 
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError, UnknownNameError
+
+_MOST_NESTED = 32  # a spec has tables in tables in tables, and then it ends
 
 
 def load(
@@ -41,6 +44,7 @@ def parse_text(text: str, source: str) -> dict[str, Any]:
 
 def parse(table: Mapping[str, Any], source: str = "spec") -> RunSpec:
     """The spec that plain data describes."""
+    _check_plain(table, source, ())
     try:
         return RunSpec.model_validate(dict(table))
     except ValidationError as error:
@@ -52,6 +56,40 @@ def parse(table: Mapping[str, Any], source: str = "spec") -> RunSpec:
             verb = "is" if len(missing) == 1 else "are"
             raise ConfigError(f"{source}: {names} {verb} missing") from None
         raise ConfigError(f"{source}: {_sentence(causes[0])}") from None
+
+
+def _check_plain(value: object, source: str, path: tuple[str, ...]) -> None:
+    """Refuse what could not be written down and read again as it was: a spec is kept as JSON."""
+    where = f"{source}: '{'.'.join(path)}'" if path else source
+    if len(path) > _MOST_NESTED:
+        raise ConfigError(f"{source}: '{path[0]}' is nested more than {_MOST_NESTED} deep")
+    match value:
+        case None | bool() | int():
+            return
+        case float():
+            if not math.isfinite(value):
+                raise ConfigError(f"{where} must be a finite number, got {value!r}")
+        case str():
+            _check_text(value, where)
+        case Mapping():
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    raise ConfigError(f"{where} has a key that is no text: {key!r}")
+                _check_text(key, where)
+                _check_plain(item, source, (*path, key))
+        case list() | tuple():
+            for place, item in enumerate(value):
+                _check_plain(item, source, (*path, str(place)))
+        case _:
+            raise ConfigError(
+                f"{where} must be a number, a text, true or false, a list or a table, got {value!r}"
+            )
+
+
+def _check_text(text: str, where: str) -> None:
+    """Half of a surrogate pair is no character, and in no file."""
+    if not text.isascii() and any("\ud800" <= one <= "\udfff" for one in text):
+        raise ConfigError(f"{where} holds text that cannot be written as UTF-8: {text!r}")
 
 
 def parse_value(text: str) -> Any:
@@ -113,8 +151,8 @@ def _sentence(error: ErrorDetails) -> str:
     """One validation error as one line: where, what rule, what value."""
     where = _where(error)
     if error["type"] == "extra_forbidden":
-        *parents, key = (str(part) for part in error["loc"])
-        unknown = UnknownNameError.among("key", key, _keys_at(parents))
+        *parents, key = error["loc"]
+        unknown = UnknownNameError.among("key", str(key), _keys_at(parents))
         table = where.rpartition(".")[0]
         return f"{unknown} (in [{table}])" if table else str(unknown)
     if error["type"] == "union_tag_invalid":
@@ -131,17 +169,17 @@ def _sentence(error: ErrorDetails) -> str:
 
 def _where(error: ErrorDetails) -> str:
     """The key as its author wrote it."""
-    written, _ = _walk([str(part) for part in error["loc"]])
+    written, _ = _walk(error["loc"])
     return ".".join(written)
 
 
-def _keys_at(location: Sequence[str]) -> list[str]:
+def _keys_at(location: Sequence[str | int]) -> list[str]:
     """The keys that may stand at `location`."""
     _, sections = _walk(location)
     return [key for section in sections for key in section.model_fields]
 
 
-def _walk(location: Sequence[str]) -> tuple[list[str], list[type[BaseModel]]]:
+def _walk(location: Sequence[str | int]) -> tuple[list[str], list[type[BaseModel]]]:
     """The steps of a location that somebody wrote, and the sections that may stand there.
 
     The tag of a discriminated choice is a step that nobody wrote: it only narrows the choice.
@@ -149,7 +187,7 @@ def _walk(location: Sequence[str]) -> tuple[list[str], list[type[BaseModel]]]:
     written: list[str] = []
     sections: list[type[BaseModel]] = [RunSpec]
     for step in location:
-        if step.isdigit():  # a place in a list of tables
+        if isinstance(step, int):  # a place in a list of tables; a key may be called '0' too
             written[-1] += f"[{step}]"
             continue
         chosen = [s for s in sections if step in _tags(s)]

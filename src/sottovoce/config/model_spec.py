@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, assert_never
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from sottovoce.config.section import Section
+from sottovoce.config.section import Section, as_written
 
 if TYPE_CHECKING:  # a spec can be read where torch is not installed
     from sottovoce.learning.models import Model
@@ -63,7 +63,7 @@ class ModuleSpec(Section):
 
     kind: Literal["module"]
     factory: str
-    arguments: dict[str, Any] = Field(default_factory=dict)
+    arguments: Annotated[dict[str, Any], BeforeValidator(as_written)] = Field(default_factory=dict)
 
 
 class InMemorySpec(Section):

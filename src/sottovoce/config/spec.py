@@ -18,7 +18,7 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.config.data_spec import DataSpec
 from sottovoce.config.features_spec import FeatureSpec
 from sottovoce.config.model_spec import ModelSpec
-from sottovoce.config.section import Section
+from sottovoce.config.section import Section, as_written
 from sottovoce.parameters import MAX_EPSILON
 from sottovoce.wire.broadcast import DownlinkFormat
 
@@ -208,7 +208,7 @@ class MechanismSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _auto(cls, value: Any) -> Any:
-        return {"kind": AUTO} if value == AUTO else value
+        return {"kind": AUTO} if value == AUTO else as_written(value)
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -9,14 +9,13 @@ estimate.json    the estimate, once there is one
 """
 
 import hashlib
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sottovoce import files
+from sottovoce import files, printable
 from sottovoce.adjacency import Unit
 from sottovoce.analytics.question import Question, to_dict
 from sottovoce.analytics.result import Estimate
@@ -27,7 +26,7 @@ from sottovoce.errors import DeploymentError, WireError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Due, Release
 
-_LOG = logging.getLogger("sottovoce")
+_LOG = printable.logger()
 _POLL_SECONDS = 0.2
 _REASONS_TOLD = 3
 LEDGER_NAME, QUESTION_NAME, ESTIMATE_NAME = "ledger.sqlite", "question.json", "estimate.json"
@@ -97,7 +96,7 @@ def ask(
             f"{len(reached)} of {len(asking.sites)} sites are online, and the question needs "
             f"{asking.minimum_sites}; nobody was asked or charged. Start their nodes"
         )
-    files.write_json(folder / QUESTION_NAME, _written(asking, reached))
+    files.write_json(folder / QUESTION_NAME, _written(asking, reached), mode=files.PRIVATE)
     _charge(asking, reached, folder / LEDGER_NAME)
     parcels = {
         site: _inquiry(asking, site, number, len(reached)) for number, site in enumerate(reached)

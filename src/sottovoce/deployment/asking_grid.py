@@ -13,6 +13,7 @@ from pathlib import Path
 
 from flwr.serverapp import Grid
 
+from sottovoce import files
 from sottovoce.analytics.question import Question
 from sottovoce.analytics.result import Estimate
 from sottovoce.deployment.asking import Asking, ask, run_name
@@ -44,7 +45,7 @@ def ask_on_grid(
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OutputError(f"{folder} is not empty; every question has a folder of its own")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
     directory: Directory = (
         KeyedDirectory(grid, name_of_key) if name_of_key else AskedDirectory(grid)
     )

@@ -4,7 +4,6 @@ With keys the operator knows: each site's public key is on his list, and the lin
 Without keys a node is asked for its name and believed, once: fit for simulations and rehearsals.
 """
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -12,10 +11,11 @@ from typing import Protocol
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
+from sottovoce import printable
 from sottovoce.deployment.records import from_records, to_records
 from sottovoce.errors import DeploymentError, WireError
 
-_LOG = logging.getLogger("sottovoce")
+_LOG = printable.logger()
 _ANSWER_SECONDS = 30.0
 _POLL_SECONDS = 0.2
 

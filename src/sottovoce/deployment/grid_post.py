@@ -4,7 +4,6 @@ A reply is looked for by the identifier of the order that it answers, and must c
 that was asked. Replies to the orders of earlier rounds are never pulled.
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Thread
@@ -13,6 +12,7 @@ import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid as Grid
 
+from sottovoce import printable
 from sottovoce.deployment.directory import Directory
 from sottovoce.deployment.post import Parcel, Reply
 from sottovoce.deployment.records import from_records, to_records, total_bytes
@@ -20,7 +20,7 @@ from sottovoce.errors import WireError
 
 CountTraffic = Callable[[], tuple[int, int] | None]
 
-_LOG = logging.getLogger("sottovoce")
+_LOG = printable.logger()
 _COLLECT_SECONDS = 2.0
 _PULLS_TOGETHER = 8
 

@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sottovoce.analytics import question as questions
+from sottovoce.analytics.histogram import HistogramQuestion
 from sottovoce.analytics.question import Question
 from sottovoce.analytics.tallies import CodeCounts, Moments, Tally
 from sottovoce.deployment.orders import Blobs, check_count, check_name, strict_json
-from sottovoce.errors import WireError
+from sottovoce.errors import DomainError, WireError
 
 VERSION = 1
 INQUIRY, TALLY = "inquiry", "tally"  # the one part of a message, there and back
@@ -115,6 +116,11 @@ def read_tally(blobs: Blobs, question: Question) -> Tally:
             tally = Moments(sums=sums)
         case _:
             raise WireError(f"a tally of '{name}' is no answer to this question")
+    if isinstance(question, HistogramQuestion):
+        try:
+            question.check_rows(tally)
+        except DomainError as error:
+            raise WireError(str(error)) from None
     if not 1 <= tally.people <= MOST_PEOPLE:
         raise WireError(f"a tally is of 1 to {MOST_PEOPLE} people, got {tally.people}")
     return tally

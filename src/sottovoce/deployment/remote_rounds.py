@@ -7,13 +7,13 @@ A round's total bytes are all that passed the link while it lasted, polls and re
 what other runs sent at the same time); where nobody counts, they are the messages themselves.
 """
 
-import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sottovoce import printable
 from sottovoce.deployment.orders import Order, read_reply
 from sottovoce.deployment.post import Post, Reply
 from sottovoce.errors import DeploymentError, WireError
@@ -25,7 +25,7 @@ from sottovoce.training.charged import ChargedRounds, Served, Server
 from sottovoce.wire.broadcast import DownlinkFormat
 from sottovoce.wire.message import open_packed
 
-_LOG = logging.getLogger("sottovoce")
+_LOG = printable.logger()
 # Replies are looked for often at first, and less often the longer a round takes.
 _POLL_SECONDS = (0.1, 1.0)
 _REASONS_TOLD = 3

@@ -5,7 +5,6 @@ site.toml       name, [policy], [link], [data] if its records are its own, and [
 ledger.sqlite   beside it: everything that was ever charged, over all runs
 """
 
-import logging
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sottovoce import parameters
+from sottovoce import parameters, printable
 from sottovoce.deployment import policy
 from sottovoce.deployment.policy import History, Terms
 from sottovoce.domains import Vector
@@ -26,7 +25,7 @@ from sottovoce.rounds.charging import amount_due
 from sottovoce.rounds.client import Refused, Request, privatise
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 
-_LOG = logging.getLogger("sottovoce")
+_LOG = printable.logger()
 SITE_FILE = "site.toml"
 LEDGER_NAME = "ledger.sqlite"
 _DATA_KEYS = ("dataset", "csv", "classes")
@@ -143,6 +142,7 @@ class Site:
 
     def permit(self, ledger: Ledger, dues: Sequence[Due]) -> None:
         """Refuse what costs more than a round may, or than is left of the site's account."""
+        ledger.check_unaltered()  # before anything is trained or read on the strength of it
         # Under a new name it is the same site: the whole ledger is its account.
         history = ledger.everything(dues[0].release.unit) if dues else []
         self.policy.check_spending(history, dues)

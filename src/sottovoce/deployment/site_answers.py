@@ -5,6 +5,7 @@ sample), and its adjacency, which must be replace-one. The whole is charged to t
 before a single code is drawn; asked once more, the site sends the bytes that it sent before.
 """
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,16 +15,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sottovoce.adjacency import Adjacency, Unit
+from sottovoce.analytics import question as questions
 from sottovoce.analytics.csv_columns import CsvColumns
 from sottovoce.analytics.estimates import tally_of
 from sottovoce.analytics.histogram import HistogramQuestion
 from sottovoce.analytics.mean import MeanQuestion
 from sottovoce.analytics.places import PlacesQuestion
 from sottovoce.analytics.quantiles import QuantilesQuestion
-from sottovoce.analytics.question import Question, to_dict
+from sottovoce.analytics.question import Question
 from sottovoce.analytics.variance import VarianceQuestion
 from sottovoce.channels.channel import Direct
-from sottovoce.deployment.inquiries import Inquiry, question_in, tally_bytes
+from sottovoce.deployment.inquiries import Inquiry, tally_bytes
 from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import OwnColumn, Site
 from sottovoce.errors import DataError, PolicyError, SottovoceError
@@ -39,10 +41,12 @@ Values = Callable[[Question], Iterable[ArrayLike]]
 def answer(inquiry: Inquiry, site: Site, columns: Mapping[str, Values]) -> bytes:
     """The tally of the site's people, or an error and nothing.
 
-    Nothing is read before the policy has allowed it, and a value that cannot be read costs nothing.
+    Nothing is read, and no table solved, before the policy has allowed it; a value that cannot be
+    read costs nothing.
     """
     randomness = SystemRandomness()
-    question = _asked(inquiry)
+    with _explained():
+        question = questions.described(inquiry.question)
     terms = Terms(
         mechanism=question.mechanism_kind,
         level=Unit.SAMPLE,
@@ -63,6 +67,8 @@ def answer(inquiry: Inquiry, site: Site, columns: Mapping[str, Values]) -> bytes
         due = amount_due(question.event, release, earlier, randomness)
         dues = [due] if due else []
         site.permit(ledger, dues)
+        with _explained():
+            questions.check_tables(question, inquiry.question)
         batches = [np.asarray(batch) for batch in columns[inquiry.about](question)]
         if not any(len(batch) for batch in batches):
             raise DataError(f"there are no people in '{inquiry.about}'")
@@ -77,20 +83,26 @@ def answer(inquiry: Inquiry, site: Site, columns: Mapping[str, Values]) -> bytes
     return message
 
 
-def _asked(inquiry: Inquiry) -> Question:
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
     try:
-        return question_in(inquiry)
+        yield
     except SottovoceError as error:
         raise PolicyError(f"the question is not valid: {error}") from None
 
 
 def _release(inquiry: Inquiry, question: Question) -> Release:
     """Another question, or one about something else, is another release, whatever its run."""
-    asked = {"question": to_dict(question), "about": inquiry.about, "first": inquiry.first}
-    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    digest = inquiry.question.get("digest")
+    if not isinstance(digest, str):
+        raise PolicyError("the question is not valid: it has no digest of its tables")
+    # Its word is taken for now: where the digest is not the tables' own, nothing is answered.
+    plain = questions.to_dict(question, digest)
+    asked = {"question": plain, "about": inquiry.about, "first": inquiry.first}
+    name = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
     return Release(
         unit=Unit.SAMPLE,
-        run=f"{inquiry.run}/{digest[:16]}",
+        run=f"{inquiry.run}/{name[:16]}",
         client=inquiry.client,
         round=inquiry.round,
         uplink=0,

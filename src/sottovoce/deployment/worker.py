@@ -6,7 +6,6 @@ the bundle alone. It stays alive from task to task, so a round does not wait for
 """
 
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -26,7 +25,9 @@ from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-_LOG = logging.getLogger("sottovoce")
+from sottovoce import printable
+
+_LOG = printable.logger()
 # Often while a run is on; a node without work should not keep a machine busy.
 _POLL_SECONDS = 0.1
 _IDLE_POLL_SECONDS = 1.0

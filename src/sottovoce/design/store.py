@@ -14,8 +14,6 @@ import json
 import math
 import os
 import time
-import zipfile
-import zlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -30,7 +28,7 @@ from sottovoce.design import metric, window
 from sottovoce.design.channel import Channel, IntegerTable, round_metric, round_pure
 from sottovoce.design.lower_bound import variance_lower_bound
 from sottovoce.errors import DesignError, OutputError, ParameterError, UnknownNameError
-from sottovoce.files import read_json, write_atomic, write_json
+from sottovoce.files import ARRAY_DAMAGE, read_json, write_atomic, write_json
 
 Family = Literal["strict", "metric"]
 
@@ -327,15 +325,5 @@ def _checked(spec: DesignSpec, described: Any, archive: bytes) -> Design:
         if not math.isclose(described["sum_of_variances"], design.sum_of_variances(), rel_tol=1e-9):
             raise DesignError("it states a variance that its arrays do not have")
         return design
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        IndexError,
-        EOFError,
-        OSError,
-        zlib.error,
-        RuntimeError,  # encrypted, or compressed in an unknown way
-        zipfile.BadZipFile,
-    ) as error:
+    except ARRAY_DAMAGE as error:
         raise DesignError(f"it cannot be read ({type(error).__name__}: {error})") from None

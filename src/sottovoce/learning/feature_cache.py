@@ -60,7 +60,7 @@ class FeatureCache:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         with files.explained("create", folder):
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
 
     def array(
         self,
@@ -101,7 +101,7 @@ class FeatureCache:
                 description = _describe(temporary, shape, dtype)
                 _description_of(path).unlink(missing_ok=True)  # it spoke of another file
                 os.replace(temporary, path)
-                files.write_json(_description_of(path), description)
+                files.write_json(_description_of(path), description, mode=files.PRIVATE)
             except BaseException:
                 with contextlib.suppress(OSError):
                     temporary.unlink()

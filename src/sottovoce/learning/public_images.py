@@ -1,7 +1,7 @@
 """Where public images come from: drawn at random, or a file that the user vouches for."""
 
 import hashlib
-import zipfile
+import io
 from pathlib import Path
 from typing import Any
 
@@ -88,19 +88,22 @@ def refuse_overlap(public: Array, private: Array, *, whose: str, path: Path) -> 
 
 def _array_in(path: Path) -> Array:
     with files.explained("read", path):
+        content = io.BytesIO(path.read_bytes())  # np.load would leave a damaged file open
         try:
-            with np.load(path, allow_pickle=False) as archive:
+            with np.load(content, allow_pickle=False) as archive:
                 for name in _ARRAY_NAMES:
                     if name in archive:
                         array: Array = archive[name]
+                        if not isinstance(array, np.ndarray):  # a member of another format
+                            raise ValueError(f"'{name}' is not an array")
                         return array
                 raise ParameterError(
                     f"{path} has no array called {' or '.join(_ARRAY_NAMES)}, "
                     f"but {', '.join(archive.files) or 'none'}; save the images as 'images'"
                 )
-        except (ValueError, zipfile.BadZipFile) as error:
-            if isinstance(error, ParameterError):
-                raise
+        except ParameterError:
+            raise
+        except files.ARRAY_DAMAGE as error:
             raise ParameterError(f"{path} is no {FILE_SUFFIX} file of arrays: {error}") from None
 
 

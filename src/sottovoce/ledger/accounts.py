@@ -148,10 +148,24 @@ def _counted(db: Database, clients: Sequence[str] | None) -> list[tuple[str, int
     """(client, event, unit, count) of some clients, or of all."""
     statement = "SELECT client, event, unit, count FROM spending"
     if clients is None:
-        return db.all(f"{statement} ORDER BY client, event")
-    return list(
-        db.of_many(f"{statement} WHERE client IN ({{names}}) ORDER BY client, event", clients)
-    )
+        rows = db.all(f"{statement} ORDER BY client, event")
+    else:
+        rows = list(
+            db.of_many(f"{statement} WHERE client IN ({{names}}) ORDER BY client, event", clients)
+        )
+    for row in rows:
+        check_counted(*row)
+    return rows
+
+
+def check_counted(client: object, event: object, unit: object, count: object) -> None:
+    """SQLite keeps whatever it is given in any column: only what we write is counted."""
+    kinds = type(client), type(event), type(unit), type(count)
+    if kinds != (str, int, str, int) or not isinstance(count, int) or count < 1:
+        raise LedgerError(
+            f"what is counted as spent is damaged (client {client!r}, count {count!r}); restore "
+            "the ledger from a backup"
+        )
 
 
 def _histories(

@@ -44,6 +44,11 @@ class Database:
     def in_transaction(self) -> bool:
         return self._connection.in_transaction
 
+    @property
+    def version_of_others(self) -> int:
+        """A number that changes whenever another connection has changed the file."""
+        return int(self.one("PRAGMA data_version")[0])
+
     def execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         return self._connection.execute(statement, values)
 
@@ -103,12 +108,13 @@ class Database:
         """Turn SQLite's errors into one sentence."""
         try:
             yield
-        except sqlite3.Error as error:
+        # Of a damaged file even the name in SQLite's own error may be no text.
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise LedgerError(
                 f"cannot {action} the ledger {self.path}: {error}; {self._remedy(error)}"
             ) from error
 
-    def _remedy(self, error: sqlite3.Error) -> str:
+    def _remedy(self, error: Exception) -> str:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
             return (
                 f"another process has kept it locked for {_BUSY_SECONDS:g} s (on Linux, "

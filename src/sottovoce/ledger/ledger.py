@@ -5,9 +5,9 @@ A charge is keyed (run, client, round, uplink, attempt). The sealed message is s
 that a retry sends the same bytes again instead of releasing anything new; a charge beside which
 nothing was ever stored has released nothing, and may still be used.
 
-Charges, budgets and stored messages carry digests chained from row to row, so `verify` notices a
-row that was edited, removed or reordered by hand. It is no protection against someone who
-recomputes the chain.
+Charges, budgets and stored messages carry digests chained from row to row, so a row that was
+edited, removed or reordered by hand is noticed: by `verify`, and before anything is written. It is
+no protection against someone who recomputes the chain.
 """
 
 import contextlib
@@ -178,6 +178,10 @@ class Ledger(LedgerReader):
             self._db.of_many("SELECT json, id FROM events WHERE json IN ({names})", texts)
         )
         last = self._db.one("SELECT seq FROM sqlite_sequence WHERE name = 'charges'")
+        if last and type(last[0]) is not int:
+            raise LedgerError(
+                f"the ledger {self._db.path} has lost count of its charges; restore it"
+            )
         first = (last[0] if last else 0) + 1
         rows = []
         for number, (due, text) in enumerate(dues, start=first):
@@ -203,16 +207,18 @@ class Ledger(LedgerReader):
             end = chain.link(end, content)
             values.append((*row, end))
         marks = ", ".join("?" * len(values[0]))
-        self._db.execute_many(f"INSERT INTO {table} ({columns}, chain) VALUES ({marks})", values)
-        self._db.execute(f"UPDATE meta SET {table} = ?, {table}_end = ?", (count + len(rows), end))
+        self._db.execute_many(f"INSERT INTO {table} ({columns}, chain) VALUES ({marks})", values)  # noqa: S608  (our own names of tables)
+        self._db.execute(f"UPDATE meta SET {table} = ?, {table}_end = ?", (count + len(rows), end))  # noqa: S608  (our own names of tables)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """The surrounding transaction, or one of its own."""
+        """The surrounding transaction, or one of its own; nothing is added to an altered ledger."""
         if self._db.in_transaction:
+            self.check_unaltered()
             yield
         else:
             with self._db.transaction():
+                self.check_unaltered()
                 yield
 
 

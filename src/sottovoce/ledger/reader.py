@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sottovoce.adjacency import Unit
-from sottovoce.errors import BudgetExhaustedError
+from sottovoce.errors import BudgetExhaustedError, LedgerError
 from sottovoce.ledger import accounts, verification
 from sottovoce.ledger.accounts import Accounts, Before
 from sottovoce.ledger.database import Database
@@ -22,10 +22,26 @@ class LedgerReader:
 
     def __init__(self, path: Path | str, *, must_exist: bool = False) -> None:
         self._db = Database(Path(path), must_exist=must_exist)
+        self._found_whole_at: int | None = None
 
     def snapshot(self) -> contextlib.AbstractContextManager[None]:
         """Answers to all questions within are of one moment, while others go on charging."""
         return self._db.snapshot()
+
+    def check_unaltered(self) -> None:
+        """Refuse a ledger that was altered by hand, or damaged: LedgerError.
+
+        Reads everything once. After that this object's own charges are the only changes, until
+        SQLite says that somebody else has written; then everything is read again.
+        """
+        if not self._db.in_transaction:
+            with self.snapshot():
+                self.check_unaltered()
+            return
+        version = self._db.version_of_others
+        if version != self._found_whole_at:
+            verification.check_unaltered(self._db)
+            self._found_whole_at = version
 
     def latest(self, release: Release) -> Charge | None:
         """The newest attempt at a release, if there is one."""
@@ -45,10 +61,11 @@ class LedgerReader:
                 text,
                 sealed,
                 commitment,
+                digest,
                 message,
             ) in self._db.of_many(
                 "SELECT client, uplink, charges.id, attempt, unit, json, messages.id IS NOT NULL, "
-                "messages.commitment, message FROM charges "
+                "messages.commitment, digest, message FROM charges "
                 "LEFT JOIN events ON events.id = charges.event "
                 "LEFT JOIN messages ON messages.charge = charges.id "
                 "WHERE run = ? AND round = ? AND client IN ({names})",
@@ -61,6 +78,11 @@ class LedgerReader:
                     continue
                 # Equal events of two units are two things: one pays nothing for the other.
                 accounts.check_unit(client, release.unit, [unit])
+                if message is not None and not verification.is_message(message, digest):
+                    raise LedgerError(
+                        f"{release}: the stored message is not the one that was sent; restore the "
+                        "ledger from a backup"
+                    )
                 found[release] = Charge(
                     id=row_id,
                     release=release,
@@ -91,6 +113,9 @@ class LedgerReader:
         rows = self._db.all(
             "SELECT client FROM spending UNION SELECT client FROM budgets ORDER BY client"
         )
+        for (name,) in rows:
+            if not isinstance(name, str):
+                raise LedgerError(f"a client's name is damaged ({name!r}); restore the ledger")
         return [row[0] for row in rows]
 
     def budget(self, client: str) -> Budget | None:
@@ -135,10 +160,11 @@ class LedgerReader:
         For a ledger that is one site's own: whatever name it went by, its records are the same.
         """
         found: accounts.History = {}
-        for client, of_unit, text, count in self._db.all(
-            "SELECT MIN(client), unit, json, SUM(count) FROM spending "
+        for client, event, of_unit, text, count in self._db.all(
+            "SELECT MIN(client), event, unit, json, SUM(count) FROM spending "
             "LEFT JOIN events ON events.id = event GROUP BY unit, event ORDER BY event"
         ):
+            accounts.check_counted(client, event, of_unit, count)
             accounts.check_unit(client, unit, [of_unit])
             found[text] = count
         return accounts.composition(found)
@@ -185,6 +211,7 @@ class LedgerReader:
             "event",
             "message_stored",
         ]
+        plain: dict[str, object] = {}
         for *values, text, stored in self._db.all(
             "SELECT charges.id, run, client, round, uplink, attempt, unit, json, "
             "message IS NOT NULL FROM charges JOIN events ON events.id = charges.event "
@@ -192,12 +219,20 @@ class LedgerReader:
             "WHERE ?1 IS NULL OR client = ?1 ORDER BY charges.id",
             (client,),
         ):
-            yield dict(zip(names, (*values, json.loads(text), bool(stored)), strict=True))
+            if text not in plain:
+                from_json(text)  # refuses what is no event
+                plain[text] = json.loads(text)
+            event = plain[text]
+            yield dict(zip(names, (*values, event, bool(stored)), strict=True))
 
     @property
     def num_charges(self) -> int:
         """How many charges were ever made: a ledger only grows."""
         return verification.chain_end(self._db, "charges")[0]
+
+    def links(self, table: verification.Chain) -> Iterator[bytes]:
+        """The link of each row of a chain, in order: a digest of all rows up to it."""
+        yield from verification.links(self._db, table)
 
     def discarded_messages(self, run: str) -> bool:
         """Whether rounds before the run's last one have charges but no messages any more."""

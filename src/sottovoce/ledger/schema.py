@@ -14,6 +14,7 @@ import sqlite3
 from sottovoce.ledger import chain
 
 SCHEMA_VERSION = 2
+COUNTING = "every_charge_counts"  # the trigger without which a charge would cost nothing
 
 SCHEMA = (
     """CREATE TABLE meta (
@@ -46,8 +47,14 @@ SCHEMA = (
     """CREATE TRIGGER no_message_is_forgotten BEFORE DELETE ON messages BEGIN
         SELECT RAISE(ABORT, 'messages are discarded, not deleted'); END""",
     "CREATE INDEX messages_kept ON messages (charge) WHERE message IS NOT NULL",
-    f"INSERT INTO meta VALUES ({SCHEMA_VERSION}, 0, x'', 0, x'', 0, x'')",
+    "INSERT INTO meta VALUES (2, 0, x'', 0, x'', 0, x'')",  # SCHEMA_VERSION
 )
+
+
+def triggers() -> dict[str, str]:
+    """The triggers of a ledger, by name, as SQLite keeps them."""
+    found = [statement for statement in SCHEMA if statement.startswith("CREATE TRIGGER")]
+    return {statement.split()[2]: statement for statement in found}
 
 
 def create(connection: sqlite3.Connection) -> None:

@@ -36,7 +36,7 @@ def attack_attributes(
         "about the training people. F1 is the mean over values. Gains are differences in accuracy "
         "on the same people.",
     }
-    files.write_json(place, result, sort_keys=False)
+    files.write_json(place, result, sort_keys=False, mode=files.PRIVATE)
     return result
 
 

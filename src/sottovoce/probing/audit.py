@@ -86,7 +86,7 @@ def audit_run(
         seed=seed,
         on_round=on_round,
     )
-    files.write_json(place, found, sort_keys=False)
+    files.write_json(place, found, sort_keys=False, mode=files.PRIVATE)
     return found
 
 

@@ -74,7 +74,7 @@ def attack(run: FinishedRun, plan: Plan, on_step: OnStep) -> tuple[dict[str, Any
         "notes": [*_notes(plan, fprs, chosen), _control_note(control)],
     }
     result["verdict"] = verdict(result["attacks"])
-    files.write_json(place, files.finite(result), sort_keys=False)
+    files.write_json(place, files.finite(result), sort_keys=False, mode=files.PRIVATE)
     return result, roc_chart(verdicts)
 
 

@@ -139,7 +139,7 @@ def attack_reconstruction(
         "mse_less_on_own_rows": None if unseen is None else difference(unseen, measured.mse),
         "setting": _setting(run, request),
     }
-    files.write_json(place, result, sort_keys=False)
+    files.write_json(place, result, sort_keys=False, mode=files.PRIVATE)
     return Outcome(result=result, originals=originals, found=found)
 
 

@@ -1,11 +1,13 @@
 """The trained model as a safetensors file, with its guarantee in the metadata."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from sottovoce import files
+from sottovoce import files, parameters
 from sottovoce.errors import OutputError
 from sottovoce.privacy.accounting import show_epsilon
 from sottovoce.runs.folder import RunFolder
@@ -21,8 +23,10 @@ def export_model(folder: Path, destination: Path) -> dict[str, object]:
     header, progress = run_folder.header(), run_folder.load_checkpoint()
     if progress is None:
         raise OutputError(f"{folder} has no checkpoint yet; let the run reach its first one")
+    _check(folder, header, progress.model.size)
     delta = header["spec"]["privacy"]["delta"]
     with run_folder.ledger(must_exist=True) as ledger:
+        ledger.check_unaltered()
         spent = ledger.largest_spent(delta)
     tensors, start = {}, 0
     for name, shape in header["layout"]:
@@ -42,3 +46,31 @@ def export_model(folder: Path, destination: Path) -> dict[str, object]:
     }
     files.write_atomic(destination, save(tensors, metadata=metadata))
     return {"file": str(destination), "tensors": len(tensors), "parameters": start, **metadata}
+
+
+_WORDS = ("spec_hash", "guarantee", "randomness", "sampling_grade")
+
+
+def _check(folder: Path, header: Mapping[str, Any], size: int) -> None:
+    """Refuse a run.json that does not describe its checkpoint."""
+    try:
+        privacy = header["spec"]["privacy"]
+        parameters.delta(privacy["delta"])
+        words = [*(header[name] for name in _WORDS), privacy["adjacency"]]
+        shapes = [(name, tuple(shape)) for name, shape in header["layout"]]
+        sizes = [
+            parameters.integer("size", part, low=0, high=size)
+            for _, shape in shapes
+            for part in shape
+        ]
+        names = [name for name, _ in shapes]
+        holds = (
+            len(sizes) == sum(len(shape) for _, shape in shapes)
+            and all(isinstance(one, str) and one.isprintable() for one in [*words, *names])
+            and len(set(names)) == len(names)
+            and sum(math.prod(shape) for _, shape in shapes) == size
+        )
+    except (KeyError, TypeError, ValueError, OverflowError):
+        holds = False
+    if not holds:
+        raise OutputError(f"{folder / 'run.json'} does not describe its checkpoint; restore it")

@@ -13,8 +13,7 @@ import contextlib
 import io
 import json
 import os
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +56,10 @@ class RunFolder:
                 "another --out"
             )
         with files.explained("create", self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
             if any(self.path.iterdir()):
                 raise OutputError(f"{self.path} is not empty; choose another --out")
-        files.write_json(self.path / "run.json", header)
+        files.write_json(self.path / "run.json", header, mode=files.PRIVATE)
 
     def header(self) -> dict[str, Any]:
         if not self.exists:
@@ -87,8 +86,8 @@ class RunFolder:
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         path = self.path / "metrics.jsonl"
-        with files.explained("write", path), path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, sort_keys=True) + "\n")
+        with files.explained("write", path), files.open_private(path, append=True) as file:
+            file.write((json.dumps(row, sort_keys=True) + "\n").encode())
 
     def metrics(self) -> list[dict[str, Any]]:
         """All whole rows; a line cut off by a crash is left out."""
@@ -112,16 +111,15 @@ class RunFolder:
         """Forget rounds after the checkpoint: they will be run again, bit for bit."""
         rows = [row for row in self.metrics() if row["round"] <= last_round]
         text = "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows)
-        files.write_atomic(self.path / "metrics.jsonl", text.encode())
+        files.write_atomic(self.path / "metrics.jsonl", text.encode(), mode=files.PRIVATE)
 
     # -- checkpoints -----------------------------------------------------------------------
 
     def save_checkpoint(self, progress: Progress, num_charges: int) -> None:
         """Keep the model, and how long the ledger was: it can only grow."""
-        with files.explained("write", self.path / "metrics.jsonl"):
-            handle = os.open(self.path / "metrics.jsonl", os.O_RDWR | os.O_CREAT, 0o644)
-            os.fsync(handle)
-            os.close(handle)
+        metrics = self.path / "metrics.jsonl"
+        with files.explained("write", metrics), files.open_private(metrics, append=True) as file:
+            os.fsync(file.fileno())
         arrays: dict[str, Any] = {
             "rounds_done": np.int64(progress.rounds_done),
             "num_charges": np.int64(num_charges),
@@ -163,9 +161,9 @@ class RunFolder:
                 content = io.BytesIO(path.read_bytes())
             with np.load(content, allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
-        except (ValueError, EOFError, zipfile.BadZipFile):
+        except files.ARRAY_DAMAGE:
             arrays = {}
-        if not {"rounds_done", "num_charges", "model"} <= set(arrays):
+        if not _is_whole(arrays):
             raise OutputError(
                 f"{path} is damaged; restore it (a new run on the same data spends a budget again)"
             )
@@ -188,10 +186,24 @@ class RunFolder:
     # -- result ----------------------------------------------------------------------------
 
     def save_result(self, result: dict[str, Any]) -> None:
-        files.write_json(
-            self.path / "result.json", result, sort_keys=False
-        )  # in the order of telling
+        # In the order of telling.
+        files.write_json(self.path / "result.json", result, sort_keys=False, mode=files.PRIVATE)
 
     def result(self) -> dict[str, Any] | None:
         path = self.path / "result.json"
         return files.read_json(path) if path.is_file() else None
+
+
+def _is_whole(arrays: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint has counts and a model of finite numbers, and not only their names."""
+    if not {"rounds_done", "num_charges", "model"} <= set(arrays):
+        return False
+    if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+        return False  # a member of another format comes as bytes
+    counts = [arrays["rounds_done"], arrays["num_charges"]]
+    model = arrays["model"]
+    return (
+        all(count.shape == () and count.dtype.kind in "iu" and count >= 0 for count in counts)
+        and model.ndim == 1
+        and model.dtype.kind == "f"
+    )

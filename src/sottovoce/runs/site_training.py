@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sottovoce import printable
 from sottovoce.adjacency import Unit
 from sottovoce.algorithms.algorithm import Algorithm, Step
 from sottovoce.assembly.data import load_data
@@ -40,7 +40,7 @@ from sottovoce.training.uplinks import finite_uplinks
 from sottovoce.transforms.rotation import Rotation
 from sottovoce.wire.broadcast import payload_bytes
 
-_LOG = logging.getLogger("sottovoce")
+_LOG = printable.logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

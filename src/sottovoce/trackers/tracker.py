@@ -1,7 +1,7 @@
 """What a tracker is, and what is logged of a run: the same names in every one."""
 
-import math
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,8 +77,9 @@ def final_figures(result: Mapping[str, Any]) -> dict[str, float]:
 
 def final_words(result: Mapping[str, Any]) -> dict[str, str]:
     words = {name: str(result[name]) for name in _FINAL_WORDS if result.get(name) is not None}
-    if result.get("warnings"):
-        words["warnings"] = "; ".join(result["warnings"])
+    warnings = result.get("warnings")
+    if isinstance(warnings, list) and warnings:
+        words["warnings"] = "; ".join(map(str, warnings))
     return words
 
 
@@ -98,5 +99,10 @@ def _flat(value: Any, path: str) -> Iterator[tuple[str, bool | int | float | str
 
 
 def _finite(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
-    found = {name: values[name] for name in names if values.get(name) is not None}
-    return {name: float(value) for name, value in found.items() if math.isfinite(value)}
+    """Rows of a resumed run are read from a file, which may hold anything under these names."""
+    found = {name: values.get(name) for name in names}
+    return {
+        name: float(value)
+        for name, value in found.items()
+        if isinstance(value, int | float) and abs(value) <= sys.float_info.max
+    }

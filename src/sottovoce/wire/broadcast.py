@@ -76,7 +76,7 @@ def pack(vector: Vector, number_format: DownlinkFormat) -> bytes:
 
 
 def unpack(payload: bytes | memoryview, dimension: int, number_format: DownlinkFormat) -> Vector:
-    """What a client reads; refuses a wrong length and whatever `pack` would not send."""
+    """What a client reads; refuses a wrong length, and numbers, steps or codes out of range."""
     expected = payload_bytes(dimension, number_format)
     if len(payload) != expected:
         raise WireError(

@@ -103,5 +103,5 @@ def asked_of(announcement: Announcement, run: str) -> Asked:
     """`Announcement.asked`; a plan that cannot be built is refused, with the reason."""
     try:
         return announcement.asked(run)
-    except (SottovoceError, TypeError, ValueError) as error:
+    except (SottovoceError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise PolicyError(f"the server's plan is not valid: {error}") from None

@@ -44,7 +44,7 @@ class Address:
         """What a server listens on so that this address reaches it."""
         if self.is_loopback:
             return "::1" if ":" in self.host else LOOPBACK
-        return "::" if ":" in self.host else "0.0.0.0"
+        return "::" if ":" in self.host else "0.0.0.0"  # noqa: S104  (chosen by the operator)
 
     def is_free(self) -> bool:
         """Whether a server could listen here now."""

@@ -135,7 +135,7 @@ def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:
     except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
-        secret = " (it looks like a private key, which should never leave its site)"
+        secret = " (it looks like a private key, which should never leave its site)"  # noqa: S105  (words, no password)
         raise DeploymentError(
             f"{path} is not a site's public key{secret if b'PRIVATE KEY' in content else ''}; "
             "ask the site for the file node.pub that 'deploy join' made"

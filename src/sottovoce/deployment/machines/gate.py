@@ -3,7 +3,8 @@
 Flower serves sites, operators and its own apps on one port, and asks only sites who they are:
 whoever reaches that port may start a run, which is to run a program on the link's machine. So the
 link itself listens on this machine alone, and this gate in front of it, with the same certificate,
-lets through sites' calls and no others. Flower's link then asks each for a site's signature.
+lets through sites' calls and no others, of 512 MiB at most: whoever reaches the port could fill
+the link's memory otherwise. Flower's link then asks each for a site's signature.
 
 It also counts what passes, both ways: messages with all of Flower's calls around them, in HTTP,
 before encryption. This machine may ask for the count.
@@ -26,6 +27,7 @@ from starlette.routing import Route
 
 TRAFFIC_PATH = "/traffic"
 _CALL = re.compile(r"/v1/fleet/[a-z-]+")
+MOST_BODY_BYTES = 512 * 2**20  # of one call: a part of a message, and Flower's are far smaller
 _TIMEOUT_SECONDS = 60.0
 _STOP_SECONDS = 3
 # About this connection, not about the message in it.
@@ -81,13 +83,19 @@ async def _forward(request: Request) -> Response:
     path: str = request.scope["path"]  # as it was sent; a URL would take it apart anew
     if not _CALL.fullmatch(path):
         return PlainTextResponse("only sites' calls pass here", status_code=403)
+    if int(request.headers.get("content-length", "0")) > MOST_BODY_BYTES:
+        return _too_large()
     client: httpx.AsyncClient = request.state.client
     traffic: Traffic = request.app.state.traffic
     traffic.up += _head_bytes(path, request.headers)
 
     async def coming() -> AsyncIterator[bytes]:
+        length = 0
         async for chunk in request.stream():
             traffic.up += len(chunk)
+            length += len(chunk)
+            if length > MOST_BODY_BYTES:
+                raise _TooLargeError
             yield chunk
 
     call = client.build_request(
@@ -95,6 +103,8 @@ async def _forward(request: Request) -> Response:
     )
     try:
         answer = await client.send(call, stream=True)
+    except _TooLargeError:
+        return _too_large()
     except httpx.TransportError:
         return PlainTextResponse("the link does not answer", status_code=503)
     except ClientDisconnect:  # nobody hears it; a traceback for each would let anybody fill the log
@@ -111,6 +121,18 @@ async def _forward(request: Request) -> Response:
         status_code=answer.status_code,
         headers=_end_to_end(answer.headers),
         background=BackgroundTask(answer.aclose),
+    )
+
+
+class _TooLargeError(Exception):
+    """A call whose body goes on and on, whatever it announced."""
+
+
+def _too_large() -> Response:
+    return PlainTextResponse(
+        f"a call's body has at most {MOST_BODY_BYTES} bytes",
+        status_code=413,
+        headers={"connection": "close"},  # what still comes is not waited for
     )
 
 

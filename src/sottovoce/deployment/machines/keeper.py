@@ -32,13 +32,13 @@ def keeping(folder: Path, *, what: str) -> Iterator[Announce]:
     with contextlib.ExitStack() as stack:
         with files.explained("write", folder):
             folder.mkdir(mode=0o700, exist_ok=True)
-            lock = stack.enter_context((folder / "lock").open("ab"))
+            lock = stack.enter_context(files.open_private(folder / "lock", append=True))
         _acquire(lock, what)
         stack.callback((folder / "state.json").unlink, missing_ok=True)
         state = {"pid": os.getpid(), "ready": False}
-        files.write_json(folder / "state.json", state)
+        files.write_json(folder / "state.json", state, mode=files.PRIVATE)
         yield lambda facts: files.write_json(
-            folder / "state.json", {**state, "ready": True, **facts}
+            folder / "state.json", {**state, "ready": True, **facts}, mode=files.PRIVATE
         )
 
 
@@ -66,9 +66,9 @@ def start_in_background(
     log = folder / _LOG_NAME
     with files.explained("write", log):
         folder.mkdir(mode=0o700, exist_ok=True)
-        output = log.open("wb")
+        output = files.open_private(log)
     with output:
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603  (our own list, and no shell)
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -108,7 +108,7 @@ def register_sites(federation: Federation, control: Control) -> dict[str, int]:
         name: known[key] if key in known else _register(name, key, control)
         for name, key in keys.items()
     }
-    files.write_json(federation.node_ids_path, node_ids)
+    files.write_json(federation.node_ids_path, node_ids, mode=files.PRIVATE)
     return node_ids
 
 

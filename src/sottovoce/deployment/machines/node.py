@@ -15,6 +15,7 @@ from sottovoce.deployment.machines.processes import Child, stopped_at_the_end, w
 from sottovoce.deployment.machines.site_folder import SiteFolder
 from sottovoce.deployment.site import read_site
 from sottovoce.errors import DeploymentError
+from sottovoce.printable import printable_lines
 
 START_SECONDS = 180.0
 _CONNECT_SECONDS = 20.0
@@ -94,7 +95,11 @@ def _pauses(children: list[Child]) -> Iterator[float]:
             if tries > len(_PAUSES_SECONDS):
                 raise
             pause_seconds = _PAUSES_SECONDS[max(tries - 1, 0)]
-            print(f"{error}\nstarting again in {pause_seconds:g} s", file=sys.stderr, flush=True)
+            print(
+                f"{printable_lines(error)}\nstarting again in {pause_seconds:g} s",
+                file=sys.stderr,
+                flush=True,
+            )
         for child in reversed(children):
             child.stop()
         yield pause_seconds

@@ -40,8 +40,8 @@ class Child:
     def start(
         cls, name: str, command: Sequence[str], *, log: Path, environment: Mapping[str, str]
     ) -> "Child":
-        with files.explained("write", log), log.open("wb") as output:
-            process = subprocess.Popen(
+        with files.explained("write", log), files.open_private(log) as output:
+            process = subprocess.Popen(  # noqa: S603  (our own list, and no shell)
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

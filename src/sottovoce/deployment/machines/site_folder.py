@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from sottovoce import files
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.federation import Federation, make_folder
@@ -134,8 +135,11 @@ def create_site(folder: Path, *, name: str, address: Address, root_certificate: 
 
 def create_rehearsal_sites(federation: Federation) -> None:
     """All sites' folders on this machine, with a policy for trying things out."""
+    sites = federation.folder / "sites"
+    with files.explained("create", sites):
+        sites.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
     for name in federation.sites:
-        folder = federation.folder / "sites" / name
+        folder = sites / name
         site = _create(
             folder, name, federation.address, federation.authority, policy=_REHEARSAL_POLICY
         )
@@ -151,7 +155,7 @@ def _create(
     shutil.copyfile(authority, folder / "ca.crt")
     text = _TEMPLATE.format(name=name, address=address, policy=policy)
     Ledger(folder / LEDGER_NAME).close()
-    certificates.write_new(folder / FILE_NAME, text.encode())
+    certificates.write_secret(folder / FILE_NAME, text.encode())
     return SiteFolder.read(folder)
 
 

@@ -1,9 +1,6 @@
 """Reading arrays from files that may be damaged, and the scaling that all images share."""
 
 import contextlib
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce import files
 from sottovoce.errors import DataError
 from sottovoce.learning.datasets.dataset import (
     Attributes,
@@ -22,19 +20,7 @@ from sottovoce.learning.datasets.dataset import (
 )
 
 TEST_FRACTION = 0.2
-# Whatever a damaged archive or header makes the readers raise.
-DAMAGE = (
-    OSError,
-    ValueError,
-    KeyError,
-    EOFError,
-    MemoryError,
-    RuntimeError,
-    SyntaxError,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+DAMAGE = files.ARRAY_DAMAGE
 
 # What to do about a bad file: one that was fetched, and one that the user made.
 FETCH_AGAIN = "replace it, or delete it and fetch it again"
