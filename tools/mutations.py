@@ -144,7 +144,7 @@ FAULTS = (
         "Skellam noise on a rounded grid",
         "mechanisms/skellam.py",
         "on_average = unit * (square + min(dimension / 4.0, l1_shift))",
-        "on_average = unit * square",
+        "on_average = 0.9 * unit * (square + min(dimension / 4.0, l1_shift))",
     ),
     Fault(
         "A sign of Gaussian noise is post-processing",
@@ -168,7 +168,7 @@ FAULTS = (
         "Sampling under replace-one",
         "privacy/sampling.py",
         "logs = logs[2:] + _log_ternary(exponents, event.event)",
-        "logs = logs[2:] + _log_expm1(exponents[2:])",
+        "logs = logs[2:] + _log_ternary(exponents, event.event) - math.log(16.0)",
     ),
     Fault(
         "Pure privacy of a sample",
