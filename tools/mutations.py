@@ -206,6 +206,54 @@ FAULTS = (
         "numbers = np.arange(first + 1, first + 1 + count, dtype=np.uint64)",
         "numbers = np.arange(1, 1 + count, dtype=np.uint64)",
     ),
+    Fault(
+        "Against zero counts twice between two inputs",
+        "privacy/shuffling.py",
+        "return 2.0 * epsilon if event.adjacency == Adjacency.ZERO_OUT else epsilon",
+        "return epsilon",
+    ),
+    Fault(
+        "A record beside others",
+        "privacy/events.py",
+        "largest_loss=2.0 * event.largest_loss",
+        "largest_loss=event.largest_loss",
+    ),
+    Fault(
+        "Staircases in rings, and beyond one step",
+        "mechanisms/staircase.py",
+        "return PureDp(epsilon=math.ceil(shift) * self.step_epsilon, adjacency=adjacency)",
+        "return PureDp(epsilon=shift * self.step_epsilon, adjacency=adjacency)",
+    ),
+    Fault(
+        "The first accepted seed, or the last tried",
+        "mechanisms/seeds.py",
+        "return bytes(seeds[last if found is None else found])",
+        "return bytes(seeds[0 if found is None else found])",
+    ),
+    Fault(
+        "Composition by FFT errs upward",
+        "privacy/loss_distributions.py",
+        "weights = np.exp(-self.tilt * gaps) * -np.expm1(-gaps)",
+        "weights = 0.99 * np.exp(-self.tilt * gaps) * -np.expm1(-gaps)",
+    ),
+    Fault(
+        "A ledger that was changed is noticed",
+        "ledger/verification.py",
+        "if stored != chain.link(link, tuple(content)):",
+        "if not stored:",
+    ),
+    Fault(
+        "Questions add up",
+        "analytics/charging.py",
+        "total = pure_epsilon(multiset([*ledger.history(account), (asked.event, 1)]))",
+        "total = pure_epsilon(asked.event)",
+    ),
+    Fault(
+        "The map is nowhere longer than the ground",
+        "analytics/location.py",
+        "east = np.cos(up) * np.sin(round_)",
+        "east = math.cos(centre) * np.sin(round_)",
+    ),
 )
 
 
