@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 CASES ?= 100000
 SEED ?= 1
 
-.PHONY: help install install-dev demo check lint types test quick-tests test-full fuzz wheel bench designs docs clean
+.PHONY: help install install-dev demo check lint types test quick-tests test-full fuzz wheel bench figures soundness mutations designs docs clean
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/'
@@ -69,6 +69,15 @@ wheel: install-dev ## sdist and wheel into dist/, built with and without a compi
 
 bench: install-dev ## benchmarks into results/benchmarks.md: wrong results fail, slow ones never do
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench.py $(if $(PEERS),--peers $(PEERS))
+
+figures: install-dev ## every figure that was asked for, measured, into results/figures.md (hours; ONLY=theme-or-name WITHIN=minutes)
+	$(BIN)/python benchmarks/measure_figures.py $(if $(ONLY),--only '$(ONLY)') $(if $(WITHIN),--within $(WITHIN))
+
+soundness: install-dev ## the tests that docs/theorems.md names, with ten times the cases, into results/soundness.md (hours; ONLY=words)
+	$(BIN)/python tools/soundness.py $(if $(ONLY),--only '$(ONLY)')
+
+mutations: install-dev ## faults planted one at a time: the tests that docs/theorems.md names must find them (ONLY=words)
+	$(BIN)/python tools/mutations.py $(if $(ONLY),--only '$(ONLY)')
 
 designs: install-dev ## solve again the MVU designs that come with the package (minutes)
 	$(BIN)/python tools/ship_designs.py

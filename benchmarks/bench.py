@@ -332,7 +332,7 @@ def _printed(command: list[str]) -> str:
     """What a process of its own prints; one that fails ends everything."""
     # Whoever measures peers may have an interpreter that never heard of us.
     paths = [str(_HERE.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    done = subprocess.run(  # noqa: S603  (our own list, and no shell)
+    done = subprocess.run(
         command,
         capture_output=True,
         text=True,

@@ -145,7 +145,7 @@ def stock_rounds(folder: Path, nodes: int, rounds: int) -> list[float]:
             log = folder / f"{number}.log"
             children.append(Child.start("stock", command, log=log, environment=environment))
             time.sleep(5.0)
-        subprocess.run(  # noqa: S603  (our own list, and no shell)
+        subprocess.run(
             [program("flwr"), "run", str(app.parent), "here"],
             env=environment,
             check=True,
@@ -178,7 +178,7 @@ def our_rounds(
             running.start_node(name)
         spec = folder / "spec.toml"
         spec.write_text(_TINY.format(rounds=rounds, nodes=nodes, model=model, downlink=downlink))
-        run = subprocess.Popen(  # noqa: S603  (our own list, and no shell)
+        run = subprocess.Popen(
             running.command("run", running.folder, spec, "--out", folder / "run", "--json"),
             env=running.environment,
             stdout=subprocess.DEVNULL,

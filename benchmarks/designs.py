@@ -1,16 +1,19 @@
 """Envelopes over metric designs beside a linear programme, and every design's certificate.
 
     python benchmarks/designs.py           the envelopes
+    python benchmarks/designs.py --known   variances beside the best known before, as JSON
     python benchmarks/designs.py --all     every (input bits, output bits) over epsilon .05 to 50
 
 `sottovoce benchmark design` measures one design.
 """
 
+import json
 import sys
 import time
 
 import numpy as np
 
+from sottovoce.benchmarking.design import BEST_KNOWN
 from sottovoce.design import store
 from sottovoce.privacy.envelope import envelope_bound, linear_program_bound, pairwise_renyi
 
@@ -31,6 +34,26 @@ def whole_range() -> None:
                     worst[name] = max(worst.get(name, value), value)
                 slowest = max(slowest, design.solve_seconds)
         print(f"epsilon {epsilon:g}: worst so far {worst}, slowest {slowest:.1f} s", flush=True)
+    print(json.dumps({**worst, "slowest_seconds": slowest}))
+
+
+def known() -> None:
+    """A row for each design that was known before."""
+    rows = []
+    for (input_bits, output_bits), values in BEST_KNOWN.items():
+        for epsilon, best in values.items():
+            design = store.solve(store.spec_of(epsilon, input_bits, output_bits))
+            rows.append(
+                {
+                    "input_bits": input_bits,
+                    "output_bits": output_bits,
+                    "epsilon": epsilon,
+                    "variance_over_best_known": design.sum_of_variances() / best,
+                    "solve_seconds": design.solve_seconds,
+                    **design.certificate(),
+                }
+            )
+    print(json.dumps(rows))
 
 
 def envelope() -> None:
@@ -54,5 +77,7 @@ def envelope() -> None:
 if __name__ == "__main__":
     if "--all" in sys.argv:
         whole_range()
+    elif "--known" in sys.argv:
+        known()
     else:
         envelope()

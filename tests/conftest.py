@@ -1,12 +1,15 @@
 """Property tests draw the same cases on every run, so main's colour depends on the code alone.
 
 `make test-full` sets HYPOTHESIS_PROFILE=explore, which draws new cases each time, ten times as many
-where a test does not say how many.
+where a test does not say how many. `make soundness` sets CASES=10: ten times as many everywhere.
 """
 
 import os
 import tempfile
+from pathlib import Path
 
+import cases
+import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
@@ -24,3 +27,23 @@ if profile == "fixed" and hasattr(providers, "_get_local_constants"):
 # Designs that tests solve stay out of the user's cache; those who share the work share them.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["SOTTOVOCE_CACHE"] = tempfile.mkdtemp(prefix="sottovoce-tests-")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """CASES times as many examples of every property test, and counted."""
+    if "CASES" not in os.environ:
+        return
+    tests = {item.obj for item in items if isinstance(item, pytest.Function)}
+    for test in (test for test in tests if hasattr(test, "hypothesis")):
+        usual = getattr(test, _SETTINGS, None) or settings()
+        setattr(test, _SETTINGS, settings(usual, max_examples=cases.FACTOR * usual.max_examples))
+        test.hypothesis.inner_test = cases.counted(test.hypothesis.inner_test)
+
+
+_SETTINGS = "_hypothesis_internal_use_settings"  # where a test keeps those that it was given
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """How many cases each test has tried, where CASES_LOG says."""
+    if log := os.environ.get("CASES_LOG"):
+        cases.write(Path(log), [item.nodeid for item in session.items])

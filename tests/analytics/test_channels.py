@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from cases import cases, denser
 
 from sottovoce.analytics import hadamard, scalar_channel
 from sottovoce.analytics.category_channel import CategoryChannel
@@ -16,7 +17,7 @@ from sottovoce.randomness import SeededRandomness
 
 
 @pytest.mark.parametrize("levels", [2, 3, 10, 64, 256])
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0, 9.0])
+@pytest.mark.parametrize("epsilon", denser([0.1, 1.0, 4.0, 9.0]))
 def test_a_category_is_hidden_by_epsilon_in_rational_arithmetic(
     levels: int, epsilon: float
 ) -> None:
@@ -33,7 +34,7 @@ def test_a_category_is_hidden_by_epsilon_in_rational_arithmetic(
 
 def test_categories_are_sampled_as_the_table_says() -> None:
     channel = CategoryChannel(epsilon=1.5, levels=5)
-    people = 100_000
+    people = cases(100_000)
     own = np.full(people, 3)
     codes = channel.answer(own, SeededRandomness(2).stream("people"))
     shares = np.bincount(codes, minlength=5) / people

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import cases
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.analytics.location import (
@@ -36,7 +37,7 @@ def true_density(places: Vector, cells: int) -> Vector:
 def test_any_two_places_are_hidden_by_their_distance() -> None:
     mechanism = mechanism_for(AREA, epsilon_per_km=1.0, bits=2, input_bits=5)
     generator = np.random.default_rng(6)
-    for _ in range(200):
+    for _ in range(cases(200)):
         first = generator.uniform(-4.0, 4.0, size=2)
         second = np.clip(first + generator.choice([0.01, 1.0]) * generator.normal(size=2), -4, 4)
         laws = [mechanism.law(place).table for place in (first, second)]

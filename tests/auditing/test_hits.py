@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import denser
 from scipy.stats import binom
 
 from sottovoce import proportions
@@ -12,7 +13,7 @@ from sottovoce.errors import ParameterError
 
 
 @pytest.mark.parametrize("trials", [1, 7, 40])
-@pytest.mark.parametrize("error", [0.2, 0.001])
+@pytest.mark.parametrize("error", denser([0.2, 0.001]))
 def test_each_bound_is_wrong_with_no_more_than_its_error(trials: int, error: float) -> None:
     hits = np.arange(trials + 1)
     low, high = proportions.lower(hits, trials, error), proportions.upper(hits, trials, error)

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import denser
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.design.tilted_seeds import MAX_TRIES, TiltedSeeds, tilted_seeds
@@ -119,7 +120,7 @@ def test_truncation_happens_in_these_tests() -> None:
 
 
 @of_every_choice
-@pytest.mark.parametrize("count", [1, 3, 9])
+@pytest.mark.parametrize("count", denser([1, 3, 9]))
 def test_no_pair_exceeds_the_renyi_claim(choice: TiltedSeeds, count: int) -> None:
     for pair in pairs(choice, count):
         apart = float(np.linalg.norm(pair[0] - pair[1]))
@@ -198,7 +199,7 @@ def test_no_pair_exceeds_any_accountant_s_delta(
                 assert exact <= delta * (1.0 + 1e-9) + 1e-12, (name, epsilon)
 
 
-@pytest.mark.parametrize("shift", [-2.0, -0.5, 0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("shift", denser([-2.0, -0.5, 0.0, 0.5, 1.0, 2.0]))
 @of_every_choice
 def test_cubes_of_losses_grow_by_the_excess_at_most(choice: TiltedSeeds, shift: float) -> None:
     """E h(loss) <= e^x E h(loss of the bits + x) for h = (l - shift)_+^3: the step of `cubic`."""

@@ -1,5 +1,6 @@
 """Figures that guides print beside a command are what the command gives."""
 
+import csv
 import re
 import shlex
 
@@ -43,3 +44,40 @@ def test_the_shuffled_epsilons_that_are_shown_are_those_of_the_accountant() -> N
         for count, shown in ((1, once), (3, thrice)):
             spent = privacy_spent(Repeated(event=event, count=count), delta=1e-6)
             assert float(shown) == pytest.approx(spent.epsilon, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("heading", "experiments"),
+    [
+        ("| epsilon | MNIST: Gaussian, float32 | one bit | sign |", ("imvu-mnist", "imvu-cifar10")),
+        (
+            "| epsilon | MNIST: Gaussian, float32 | one bit | its bytes |",
+            ("imvu-mnist-public", "imvu-cifar10-public"),
+        ),
+    ],
+)
+def test_how_well_it_learns_is_what_the_kept_results_say(
+    heading: str, experiments: tuple[str, str]
+) -> None:
+    table = (ROOT / "docs/how-well.md").read_text().split(heading)[1].split("\n\n")[0]
+    found = {name: _by_mechanism(name) for name in experiments}
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    assert len(rows) == 5
+    for epsilon, *cells in rows:
+        for name, (gaussian, one_bit, third) in zip(
+            experiments, (cells[:3], cells[3:]), strict=True
+        ):
+            for mechanism, shown in (("Gaussian (float32)", gaussian), ("one bit", one_bit)):
+                kept = float(found[name][mechanism, float(epsilon)]["accuracy"])
+                assert float(shown.strip("*")) == pytest.approx(100.0 * kept, abs=0.0501)
+            if "public" in name:
+                sent = found[name]["one bit", float(epsilon)]["payload_bytes_up_per_message"]
+                assert float(third) == float(sent)
+            else:
+                kept = float(found[name]["sign", float(epsilon)]["accuracy"])
+                assert float(third) == pytest.approx(100.0 * kept, abs=0.0501)
+
+
+def _by_mechanism(experiment: str) -> dict[tuple[str, float], dict[str, str]]:
+    with (ROOT / "results" / experiment / "data.csv").open(newline="") as file:
+        return {(row["mechanism"], float(row["epsilon"])): row for row in csv.DictReader(file)}

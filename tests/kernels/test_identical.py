@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -440,6 +441,6 @@ EXAMPLES = [
 def test_every_mechanism(registration: Registration, example: Parameters, domain: Domain) -> None:
     mechanism = registration.build(domain, example)
     for number, values in enumerate(inputs(domain, np.random.default_rng(14))):
-        for trial in range(5):
+        for trial in range(cases(5)):
             key = bytes([number, trial]) + bytes(30)
             check_identical(lambda: mechanism.encode(values, Keystream(key)))  # noqa: B023

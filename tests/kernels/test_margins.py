@@ -11,6 +11,7 @@ from pathlib import Path
 import mpmath
 import numpy as np
 import pytest
+from cases import denser
 from numpy.typing import NDArray
 from precise_noise import precise_quantile
 
@@ -84,7 +85,7 @@ def crude_odds(x: Singles, slope: np.float32, fused: bool) -> Singles:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("top", [0.01, 1.0, 20.0, 1e3])
+@pytest.mark.parametrize("top", denser([0.01, 1.0, 20.0, 1e3]))
 def test_the_odds_decide_nothing_wrongly(fused: bool, top: float) -> None:
     """For values that single precision holds, and for others; draws next to the threshold."""
     generator = np.random.default_rng(1)

@@ -4,6 +4,7 @@ from fractions import Fraction
 import mpmath as mp
 import numpy as np
 import pytest
+from cases import denser
 from scipy.special import ndtri
 
 from sottovoce.adjacency import Adjacency
@@ -135,7 +136,7 @@ def test_the_mean_component_of_a_point_on_the_sphere(dimension: int) -> None:
 # -- private ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("epsilon", [1e-9, 1e-3, 0.1, 1.0, 3.0, 20.0, 44.0, 60.0, 1000.0])
+@pytest.mark.parametrize("epsilon", denser([1e-9, 1e-3, 0.1, 1.0, 3.0, 20.0, 44.0, 60.0, 1000.0]))
 def test_the_integer_threshold_errs_toward_privacy_and_by_less_than_one_unit(
     epsilon: float,
 ) -> None:
@@ -147,7 +148,7 @@ def test_the_integer_threshold_errs_toward_privacy_and_by_less_than_one_unit(
 
 
 @pytest.mark.parametrize("domain", [box(3), L1Ball(dimension=3, radius=1.0)])
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
+@pytest.mark.parametrize("epsilon", denser([0.1, 1.0, 5.0]))
 def test_extreme_inputs_meet_the_claim_and_no_pair_exceeds_it(
     domain: Box | L1Ball, epsilon: float
 ) -> None:

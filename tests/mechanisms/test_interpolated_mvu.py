@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import denser
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.design import store
@@ -126,7 +127,7 @@ def test_a_spike_far_outside_the_unit_interval_is_not_clamped(bits: int) -> None
     assert codes[0] >= 1 << (bits - 1) > codes[1]
 
 
-@pytest.mark.parametrize("records", [1, 9])
+@pytest.mark.parametrize("records", denser([1, 9]))
 def test_neighbours_are_beta_or_half_of_it_apart_whatever_the_records(records: int) -> None:
     epsilon, beta = 3.0, 0.7
     one_bit = built(epsilon, beta, dimension=4, radius=2.0, records=records)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import mpmath
 import numpy as np
 import pytest
+from cases import denser
 from dp_accounting.rdp import rdp_privacy_accountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -88,7 +89,7 @@ def test_the_delta_of_an_order_is_the_inverse_of_its_epsilon(
     assert log_delta == pytest.approx(math.log(delta), rel=1e-12, abs=rounding)
 
 
-@pytest.mark.parametrize("order", [1.5, 2.0, 17.0, 1000.0])
+@pytest.mark.parametrize("order", denser([1.5, 2.0, 17.0, 1000.0]))
 @pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
 def test_one_order_gives_the_epsilon_of_dp_accounting(order: float, delta: float) -> None:
     theirs, _ = rdp_privacy_accountant.compute_epsilon([order], [0.3], delta)

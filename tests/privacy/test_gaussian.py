@@ -6,6 +6,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
+from cases import denser
 from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -48,7 +49,7 @@ def test_sigma_10_a_hundred_times_at_delta_1e_5_is_the_4_37718_of_our_check_valu
 
 
 @pytest.mark.parametrize("mu", np.geomspace(1e-4, 100.0, 25))
-@pytest.mark.parametrize("delta", [1e-100, 1e-15, 1e-9, 1e-5, 1e-2, 0.3, 0.9])
+@pytest.mark.parametrize("delta", denser([1e-100, 1e-15, 1e-9, 1e-5, 1e-2, 0.3, 0.9]))
 def test_epsilon_is_never_below_the_exact_one_and_at_most_1e_8_above(
     mu: float, delta: float
 ) -> None:

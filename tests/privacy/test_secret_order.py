@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from cases import denser
 from numpy.typing import NDArray
 
 from sottovoce.adjacency import Adjacency
@@ -78,7 +79,7 @@ def claimed(eps0: float, clients: int, count: int, epsilon: float) -> float:
 
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("others", [(0, 0, 0, 0), (1, 1, 1, 1), (0, 1, 0, 1)])
-@pytest.mark.parametrize("eps0", [0.5, 1.5])
+@pytest.mark.parametrize("eps0", denser([0.5, 1.5]))
 def test_an_epoch_of_questions_that_follow_answers_is_a_shuffle(
     question: Question, others: tuple[int, ...], eps0: float
 ) -> None:

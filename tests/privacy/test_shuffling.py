@@ -6,6 +6,7 @@ from collections import defaultdict
 import mpmath
 import numpy as np
 import pytest
+from cases import denser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -146,7 +147,7 @@ def shuffled_responses(eps0: float, clients: int, ones: int) -> tuple[Vector, Ve
     return np.array([first[k] for k in keys]), np.array([second[k] for k in keys])
 
 
-@pytest.mark.parametrize("eps0", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize("eps0", denser([0.3, 1.0, 2.5]))
 @pytest.mark.parametrize("clients", [2, 6, 15])
 @pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_rounds_of_shuffled_randomised_response_lie_between_exact_and_local(
@@ -267,7 +268,7 @@ def test_bad_input_is_refused(eps0: float, clients: int, epsilon: float) -> None
 
 
 @pytest.mark.parametrize("coins", [1, 2, 7, 1000, 20_001])
-@pytest.mark.parametrize("chance", [1e-3, 0.3, 0.5])
+@pytest.mark.parametrize("chance", denser([1e-3, 0.3, 0.5]))
 def test_binomial_tails_against_mpmath(coins: int, chance: float) -> None:
     spread = math.sqrt(coins * chance * (1 - chance))
     counts = np.unique(np.floor(coins * chance + np.array([-9, -3, 0, 3]) * spread))

@@ -147,10 +147,13 @@ def samples_follow_the_law(mechanism: Mechanism, values: Vector, num_samples: in
         _require(p_value > SMALLEST_P_VALUE, f"{what} at {values}: p = {p_value:.2g}")
 
 
-def privacy_covers_the_divergence(mechanism: Mechanism, adjacency: Adjacency) -> str | None:
+def privacy_covers_the_divergence(
+    mechanism: Mechanism, adjacency: Adjacency, *, seed: int = 5
+) -> str | None:
     """No neighbouring pair has a Renyi divergence or a delta above what the event claims.
 
-    A law of moments says too little for that: such a mechanism brings a test of its own.
+    `seed` draws some of the pairs. A law of moments says too little for that: such a mechanism
+    brings a test of its own.
     """
     event = mechanism.privacy(adjacency)
     _require(event.adjacency is adjacency, f"asked under {adjacency}, it answers {event.adjacency}")
@@ -163,7 +166,7 @@ def privacy_covers_the_divergence(mechanism: Mechanism, adjacency: Adjacency) ->
     def law_of(values: bytes) -> Law:
         return mechanism.law(np.frombuffer(values))
 
-    for first, second in neighbours(mechanism.input_domain, adjacency, np.random.default_rng(5)):
+    for first, second in neighbours(mechanism.input_domain, adjacency, np.random.default_rng(seed)):
         where = f"at {first} and {second} ({adjacency})"
         laws = law_of(first.tobytes()), law_of(second.tobytes())
         if isinstance(laws[0], MomentLaw):

@@ -1,0 +1,183 @@
+"""What a figure is: words, a bound, where its number comes from and how it is read there."""
+
+import csv
+import io
+import json
+import math
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+OUT = "{out}"  # in a command: a folder that is empty when it starts
+
+
+class UnreadableError(Exception):
+    """The number is not where the reader looks for it: an error, never a pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """What a number must lie within; both ends belong to it."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    def holds(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        if math.isinf(self.low):
+            return f"at most {self.high:g}"
+        if math.isinf(self.high):
+            return f"at least {self.low:g}"
+        return f"{self.low:g}" if self.low == self.high else f"{self.low:g} to {self.high:g}"
+
+
+def at_most(high: float) -> Bound:
+    return Bound(high=high)
+
+
+def at_least(low: float) -> Bound:
+    return Bound(low=low)
+
+
+def between(low: float, high: float) -> Bound:
+    return Bound(low=low, high=high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A command that runs once, in a process of its own, for all figures that read it."""
+
+    name: str
+    command: str  # 'sottovoce', 'python' and 'pytest' are those of the interpreter that measures
+    minutes: float  # about what it takes on two quiet cores
+    exits: tuple[int, ...] = (0,)  # those after which the output may be read
+    repeats: int = 1  # the least wall time of so many counts
+    needs_data: bool = False  # SOTTOVOCE_DATA says where real data lie
+
+    @property
+    def words(self) -> list[str]:
+        return shlex.split(self.command)
+
+    @property
+    def timeout_seconds(self) -> float:
+        """A busy machine may take several times as long; a hanging one may not hold up the rest."""
+        return 60.0 * max(5.0, 6.0 * self.minutes)
+
+
+def tests(name: str, command: str, minutes: float) -> Source:
+    """Tests that hold something exactly; exit 1 says that some failed, which can be counted."""
+    return Source(name=name, command=f"pytest {command}", minutes=minutes, exits=(0, 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A file under results/ that took hours, or a machine that is not here."""
+
+    path: str
+    command: str  # the one that made it
+
+    @property
+    def name(self) -> str:
+        return self.path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What a source left: its standard output (or a kept file's text), time, memory, a folder."""
+
+    text: str
+    seconds: float = 0.0
+    peak_bytes: int = 0
+    folder: Path = Path()
+
+    def json(self) -> Any:
+        """All of the text, or its last line, as JSON."""
+        for part in (self.text, self.text.strip().rpartition("\n")[2]):
+            try:
+                return json.loads(part)
+            except json.JSONDecodeError:
+                continue
+        raise UnreadableError("the output is no JSON")
+
+    def rows(self) -> list[dict[str, str]]:
+        """The text as CSV."""
+        found = list(csv.DictReader(io.StringIO(self.text)))
+        if not found:
+            raise UnreadableError("a table without rows")
+        return found
+
+    def numbers(self, pattern: str) -> list[float]:
+        """All numbers that a pattern with one group finds; there is at least one."""
+        found = re.findall(pattern, self.text, re.MULTILINE)
+        if not found:
+            raise UnreadableError(f"nothing like {pattern!r} in the output")
+        return [float(one.replace(",", "")) for one in found]
+
+
+Reader = Callable[[Output], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One number that was asked for."""
+
+    name: str
+    asked: str
+    bound: Bound
+    source: Source | Kept
+    read: Reader
+    unit: str = ""
+    timed: bool = False  # a busy machine says nothing about it
+    known_reason: str = ""  # why it falls short, if it does
+
+
+def read(figure: Figure, output: Output) -> float:
+    """The figure's number; whatever keeps it from being found is an UnreadableError."""
+    try:
+        value = float(figure.read(output))
+    except UnreadableError:
+        raise
+    except (KeyError, IndexError, ValueError, TypeError, OSError, ArithmeticError) as error:
+        raise UnreadableError(f"{type(error).__name__}: {error}") from error
+    if math.isnan(value):
+        raise UnreadableError("not a number")
+    return value
+
+
+def field(name: str) -> Reader:
+    """A field of a JSON object; dots lead into objects within."""
+
+    def reader(output: Output) -> float:
+        value = output.json()
+        for part in name.split("."):
+            value = value[part]
+        return float(value)
+
+    return reader
+
+
+def wall_seconds(output: Output) -> float:
+    """The command's time from start to end."""
+    if output.seconds <= 0.0:
+        raise UnreadableError("no time was taken")
+    return output.seconds
+
+
+def failed_tests(output: Output) -> float:
+    """Tests that failed, of some that passed or failed: skipping all of them is no pass."""
+    summary = output.text.strip().rpartition("\n")[2]
+    count = {word: int(number) for number, word in re.findall(r"(\d+) (\w+)", summary)}
+    failed = sum(count.get(word, 0) for word in ("failed", "error", "errors"))
+    if not failed and not count.get("passed"):
+        raise UnreadableError(f"no test ran: {summary!r}")
+    return failed
+
+
+def percent(text: str) -> float:
+    """'+0.05%' as a fraction."""
+    return float(text.strip().removesuffix("%")) / 100.0

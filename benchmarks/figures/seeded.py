@@ -1,0 +1,129 @@
+"""Whole updates in sixteen bytes."""
+
+from figures.figure import (
+    Figure,
+    Kept,
+    Output,
+    Source,
+    UnreadableError,
+    at_least,
+    at_most,
+    field,
+)
+from figures.learning import cell, points_below
+
+VECTORS = {
+    dimension: Source(
+        name=f"seeded-{dimension}",
+        command=f"sottovoce benchmark seeded --dimension {dimension} --mu 1 --json",
+        minutes=minutes,
+    )
+    for dimension, minutes in ((10_000, 0.3), (100_000, 0.4), (1_000_000, 1.0))
+}
+LARGE = VECTORS[1_000_000]
+CLIENTS = Kept(
+    path="results/seeded-mnist-clients/data.csv",
+    command="sottovoce experiment run seeded-mnist-clients --seeds 5",
+)
+HEADLINE = Kept(
+    path="results/seeded-mnist/data.csv",
+    command="sottovoce experiment run seeded-mnist --seeds 5",
+)
+STUDY = Kept(path="results/seeded/data.csv", command="sottovoce experiment run seeded --seeds 5")
+IN_HIDDEN_ORDER = "seeds in a secret order"
+
+
+def amplified(output: Output) -> float:
+    """Shuffled epsilon of a round of 1000 clients whose messages have a pure epsilon of 2."""
+    found = [
+        float(row["shuffled_epsilon"])
+        for row in output.rows()
+        if row["part"] == "shuffles" and row["mechanism"].startswith("seeds")
+        if row["clients"] == "1000" and row["rounds"] == "1" and row["delta"] == "1e-06"
+        if abs(float(row["message_epsilon"]) - 2.0) < 1e-9
+    ]
+    if not found:
+        raise UnreadableError("no row of 1000 clients at a local epsilon of 2")
+    return max(found)
+
+
+def most_bytes(output: Output) -> float:
+    """Payload of a client in all, where seeds are sent."""
+    return max(
+        float(row["payload_bytes_up_per_client"])
+        for row in output.rows()
+        if row["mechanism"] == IN_HIDDEN_ORDER
+    )
+
+
+FIGURES = (
+    *(
+        Figure(
+            name=f"seeded-error-{dimension}",
+            asked=f"error beside one bit's at equal zCDP, d = {dimension:,}, mu = 1",
+            bound=at_most(1.01),
+            source=source,
+            read=field("mse_ratio_to_one_bit"),
+            unit="times",
+        )
+        for dimension, source in VECTORS.items()
+    ),
+    Figure(
+        name="seeded-bytes",
+        asked="payload of an update of a million coordinates, mu = 1",
+        bound=at_most(16.0),
+        source=LARGE,
+        read=field("payload_bytes"),
+        unit="bytes",
+    ),
+    Figure(
+        name="seeded-encode",
+        asked="encoding it on one core, mean, stopping at acceptance",
+        bound=at_most(0.05),
+        source=LARGE,
+        read=field("encode_seconds"),
+        unit="s",
+        timed=True,
+    ),
+    Figure(
+        name="seeded-server",
+        asked="the server's time for such a client",
+        bound=at_most(1e-4),
+        source=LARGE,
+        read=field("server_seconds_per_client"),
+        unit="s",
+        timed=True,
+    ),
+    Figure(
+        name="seeded-mnist-clients",
+        asked="MNIST, client level: seeds within half a point of one bit, epsilon 1 to 10",
+        bound=at_most(0.5),
+        source=CLIENTS,
+        read=points_below("seeds", "one bit", (1.0, 3.0, 6.0, 10.0)),
+        unit="points below",
+    ),
+    Figure(
+        name="seeded-shuffled",
+        asked="1000 shuffled clients, replace-one epsilon of 2 a message, delta 1e-6",
+        bound=at_most(0.56),
+        source=STUDY,
+        read=amplified,
+    ),
+    Figure(
+        name="seeded-headline",
+        asked="MNIST from seeds of 60,000 clients in a secret order, shuffled epsilon 1, "
+        "delta 1e-6: test accuracy",
+        bound=at_least(94.0),
+        source=HEADLINE,
+        read=lambda output: cell(output, IN_HIDDEN_ORDER, 1.0, "accuracy"),
+        unit="%",
+    ),
+    Figure(
+        name="seeded-headline-bytes",
+        asked="payload bytes of each of these clients, in all",
+        bound=at_most(64.0),
+        source=HEADLINE,
+        read=most_bytes,
+        unit="bytes",
+    ),
+)

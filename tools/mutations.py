@@ -1,0 +1,339 @@
+"""Faults planted one at a time: the tests that docs/theorems.md names must find them.
+
+    python tools/mutations.py [--only WORDS]
+
+Each fault is a small change of the code under a theorem, of the kind that would make a printed
+epsilon too small. It is planted in a copy of the tree, and the tests that the theorem's entry names
+are run there: one of them must fail. Exit 1 if a fault was not caught, or no longer fits the code.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+_COPIED = ("src", "tests", "examples", "docs", "benchmarks", "tools", "pyproject.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One change of one file."""
+
+    theorem: str  # its title on the page
+    path: str  # under src/sottovoce
+    old: str  # occurs there once
+    new: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.path}: {self.old.strip()} -> {self.new.strip()}"
+
+
+FAULTS = (
+    Fault(
+        "Renyi divergences add up",
+        "privacy/renyi.py",
+        "math.fsum(count * ",
+        "math.fsum(0.9 * count * ",
+    ),
+    Fault(
+        "From Renyi to (epsilon, delta)",
+        "privacy/conversion.py",
+        "return divergence + math.log1p(-1.0 / order) - (math.log(delta) + math.log(order))",
+        "return divergence + math.log1p(-1.0 / order) - (math.log(delta) + 2 * math.log(order))",
+    ),
+    Fault(
+        "Zero-concentrated privacy",
+        "privacy/zcdp.py",
+        "return min(event.epsilon**2 / 2.0, event.epsilon)",
+        "return min(event.epsilon**2 / 8.0, event.epsilon)",
+    ),
+    Fault(
+        "The Gaussian mechanism, exactly",
+        "privacy/divergences.py",
+        "return min(1.0, math.exp(upper + slack) * -math.expm1(gap))",
+        "return min(1.0, 0.999 * math.exp(upper + slack) * -math.expm1(gap))",
+    ),
+    Fault(
+        "Connecting the dots errs upward",
+        "privacy/loss_distributions.py",
+        "masses[1:] += p - lower",
+        "masses[1:] += 0.999 * p - lower",
+    ),
+    Fault(
+        "Sensitivity of a mean",
+        "domains.py",
+        "return 2.0 * shift",
+        "return shift",
+    ),
+    Fault(
+        "Renyi divergence within an exponential family",
+        "mechanisms/gauss_hermite.py",
+        "shift = self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier",
+        "shift = 0.9 * self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier",
+    ),
+    Fault(
+        "Logistic bits: the exact worst case",
+        "privacy/one_bit.py",
+        "logit = math.log(above) - math.log(below) - step",
+        "logit = math.log(above) - math.log(below)",
+    ),
+    Fault(
+        "Logistic bits: the exact worst case",
+        "privacy/one_bit.py",
+        "return min(gaussian, dimension * worst * (1.0 + _ROUNDING))",
+        "return min(gaussian, math.sqrt(dimension) * worst * (1.0 + _ROUNDING))",
+    ),
+    Fault(
+        "Bits against fair bits: the cubic bound",
+        "privacy/cubic.py",
+        "log_b = -y - math.log(27.0) - 2.0 * math.log(growth)",
+        "log_b = -y - math.log(54.0) - 2.0 * math.log(growth)",
+    ),
+    Fault(
+        "Interpolated MVU",
+        "mechanisms/interpolated_mvu.py",
+        "shift = self.beta * self.input_domain.relative_sensitivity(adjacency) / 2.0",
+        "shift = self.beta * self.input_domain.relative_sensitivity(adjacency) / 4.0",
+    ),
+    Fault(
+        "CLDP: only one flipped sign depends on the data",
+        "mechanisms/cldp.py",
+        "share = 0.5 if against_zero else 1.0",
+        "share = 0.5",
+    ),
+    Fault(
+        "The tilted law",
+        "design/tilted_seeds.py",
+        "return cut - math.log1p(-self.tail) + floor + self._failures + self._rounding",
+        "return -cut",
+    ),
+    Fault(
+        "The cubic bound survives truncation",
+        "privacy/cubic.py",
+        "return min(1.0, math.exp(excess) * cubic_delta(mu, epsilon - excess))",
+        "return min(1.0, cubic_delta(mu, epsilon))",
+    ),
+    Fault(
+        "Laplace noise",
+        "privacy/laplace.py",
+        "zero_concentrated = order * shift * shift / 2.0",
+        "zero_concentrated = order * shift * shift / 8.0",
+    ),
+    Fault(
+        "Staircase noise",
+        "privacy/staircase.py",
+        "exact = (gap * min(shift, 2.0 * nu) + b * shift)",
+        "exact = (gap * min(shift, nu) + b * shift)",
+    ),
+    Fault(
+        "Skellam noise on a rounded grid",
+        "mechanisms/skellam.py",
+        "gaussian = order * square / (2.0 * variance)",
+        "gaussian = order * square / (4.0 * variance)",
+    ),
+    Fault(
+        "Skellam noise on a rounded grid",
+        "mechanisms/skellam.py",
+        "on_average = unit * (square + min(dimension / 4.0, l1_shift))",
+        "on_average = 0.9 * unit * (square + min(dimension / 4.0, l1_shift))",
+    ),
+    Fault(
+        "A sign of Gaussian noise is post-processing",
+        "mechanisms/stochastic_sign.py",
+        "mu = self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier",
+        "mu = self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier / 2.0",
+    ),
+    Fault(
+        "Uniform orders",
+        "randomness.py",
+        "partner = uniform_below(last + 1, words[last], keystream, last)",
+        "partner = uniform_below(last, words[last], keystream, last)",
+    ),
+    Fault(
+        "Poisson sampling of any mechanism",
+        "privacy/sampling.py",
+        "logs = logs[2:] + _log_expm1(exponents[2:])",
+        "logs = logs[2:] + _log_expm1(0.9 * exponents[2:])",
+    ),
+    Fault(
+        "Sampling under replace-one",
+        "privacy/sampling.py",
+        "logs = logs[2:] + _log_ternary(exponents, event.event)",
+        "logs = logs[2:] + _log_ternary(exponents, event.event) - math.log(16.0)",
+    ),
+    Fault(
+        "Pure privacy of a sample",
+        "privacy/pure.py",
+        "return min(epsilon, math.log1p(rate * math.expm1(epsilon)) * (1.0 + _ROUNDING))",
+        "return min(epsilon, rate * epsilon)",
+    ),
+    Fault(
+        "Shuffling",
+        "privacy/shuffling.py",
+        "return lower_buckets(clients - 1, math.exp(-eps0) if eps0 <= _NO_CLONES else 0.0)",
+        "return lower_buckets(clients, 2.0 / (1.0 + math.exp(eps0)))",
+    ),
+    Fault(
+        "A second attempt behind a channel pays for both",
+        "rounds/charging.py",
+        "return Repeated(event=seen, count=2) if attempt == 1 else seen",
+        "return seen",
+    ),
+    Fault(
+        "Exact intervals for counts",
+        "proportions.py",
+        "return np.where(k > 0, betaincinv(np.maximum(k, 1), n - k + 1, error), 0.0)",
+        "return np.where(k > 0, betaincinv(k + 1, n - k + 1, error), 0.0)",
+    ),
+    Fault(
+        "Auditing with one run",
+        "auditing/one_run.py",
+        "return tail, 2.0 * canaries * float(lost.max(initial=0.0))",
+        "return tail, canaries * float(lost.max(initial=0.0))",
+    ),
+    Fault(
+        "One code a person, whatever is asked",
+        "analytics/assignment.py",
+        "numbers = np.arange(first + 1, first + 1 + count, dtype=np.uint64)",
+        "numbers = np.arange(1, 1 + count, dtype=np.uint64)",
+    ),
+    Fault(
+        "Against zero counts twice between two inputs",
+        "privacy/shuffling.py",
+        "return 2.0 * epsilon if event.adjacency == Adjacency.ZERO_OUT else epsilon",
+        "return epsilon",
+    ),
+    Fault(
+        "A record beside others",
+        "privacy/events.py",
+        "largest_loss=2.0 * event.largest_loss",
+        "largest_loss=event.largest_loss",
+    ),
+    Fault(
+        "Staircases in rings, and beyond one step",
+        "mechanisms/staircase.py",
+        "return PureDp(epsilon=math.ceil(shift) * self.step_epsilon, adjacency=adjacency)",
+        "return PureDp(epsilon=shift * self.step_epsilon, adjacency=adjacency)",
+    ),
+    Fault(
+        "The first accepted seed, or the last tried",
+        "mechanisms/seeds.py",
+        "return bytes(seeds[last if found is None else found])",
+        "return bytes(seeds[0 if found is None else found])",
+    ),
+    Fault(
+        "Composition by FFT errs upward",
+        "privacy/loss_distributions.py",
+        "weights = np.exp(-self.tilt * gaps) * -np.expm1(-gaps)",
+        "weights = 0.99 * np.exp(-self.tilt * gaps) * -np.expm1(-gaps)",
+    ),
+    Fault(
+        "A ledger that was changed is noticed",
+        "ledger/verification.py",
+        "if stored != chain.link(link, tuple(content)):",
+        "if not stored:",
+    ),
+    Fault(
+        "Questions add up",
+        "analytics/charging.py",
+        "total = pure_epsilon(multiset([*ledger.history(account), (asked.event, 1)]))",
+        "total = pure_epsilon(asked.event)",
+    ),
+    Fault(
+        "The map is nowhere longer than the ground",
+        "analytics/location.py",
+        "east = np.cos(up) * np.sin(round_)",
+        "east = math.cos(centre) * np.sin(round_)",
+    ),
+)
+
+
+def tests_of(page: str) -> dict[str, list[str]]:
+    """The tests that each theorem's entry names, by its title."""
+    body = page.split("\n## What is assumed")[0]
+    found: dict[str, list[str]] = {}
+    for entry in re.split(r"\n### ", body)[1:]:
+        title = entry.split("\n", 1)[0].split(". ", 1)[1].strip()
+        found[title] = list(dict.fromkeys(re.findall(r"`(tests/[\w/.]+::\w+)`", entry)))
+    return found
+
+
+def misfits(faults: Sequence[Fault] = FAULTS) -> list[str]:
+    """Faults that cannot be planted: their text is gone, or stands there twice."""
+    wrong = []
+    for fault in faults:
+        count = (ROOT / "src/sottovoce" / fault.path).read_text().count(fault.old)
+        if count != 1:
+            wrong.append(f"{fault.name}: found {count} times")
+    return wrong
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="", help="faults whose theorem or file holds these words")
+    given = parser.parse_args(arguments)
+    chosen = [fault for fault in FAULTS if given.only in fault.theorem or given.only in fault.path]
+    if not chosen:
+        parser.error(f"no fault has '{given.only}' in its theorem or file")
+    if wrong := misfits(chosen):
+        print("\n".join(wrong))
+        return 1
+    named = tests_of((ROOT / "docs/theorems.md").read_text())
+    missed = 0
+    with tempfile.TemporaryDirectory(prefix="sottovoce-mutations-") as folder:
+        copy = Path(folder)
+        _copy(copy)
+        for fault in chosen:
+            start = time.perf_counter()
+            caught = planted(copy, fault, named[fault.theorem])
+            missed += not caught
+            verdict = f"caught by {caught}" if caught else "NOT CAUGHT"
+            seconds = time.perf_counter() - start
+            print(f"{verdict}, {seconds:.0f} s: {fault.theorem}\n    {fault.name}", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} faults were caught")
+    return int(missed > 0)
+
+
+def _copy(to: Path) -> None:
+    for name in _COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, to / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, to / name)
+
+
+def planted(copy: Path, fault: Fault, tests: Sequence[str]) -> str:
+    """The test that fails with the fault in the copy; '' if none does. The copy is mended after."""
+    path = copy / "src/sottovoce" / fault.path
+    honest = path.read_text()
+    path.write_text(honest.replace(fault.old, fault.new))
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests],
+            cwd=copy,
+            env={**os.environ, "PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        path.write_text(honest)
+    failed = re.search(r"^(?:FAILED|ERROR) \S+::(\w+)", done.stdout, re.MULTILINE)
+    # Exit 1: a test failed. Anything else (a file that cannot be collected) catches nothing.
+    return failed[1] if done.returncode == 1 and failed else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
