@@ -104,8 +104,8 @@ def _page(counted: dict[str, dict[str, object]], seed: int) -> str:
         "| entrance | cases | accepted | refused | found |",
         "|---|---|---|---|---|",
     ]
-    for name, one in [*counted.items(), ("all", totals)]:
-        figures = [int(str(one[key])) for key in names]
+    rows = {name: [int(str(one[key])) for key in names] for name, one in counted.items()}
+    for name, figures in {**rows, "all": list(totals.values())}.items():
         cells = " | ".join(f"{figure:,}" for figure in (sum(figures), *figures))
         lines.append(f"| {name} | {cells} |")
     found = [f"- {name}: {text}" for name, one in counted.items() for text in _found(one)]

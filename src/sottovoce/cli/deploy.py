@@ -162,15 +162,15 @@ def node(folder: SitePath, background: Background = False) -> None:
 
     site = SiteFolder.read(folder)
 
-    def say(connected: bool, end: str = "") -> None:
+    def tell(connected: bool, end: str = "") -> None:
         state = "connected to" if connected else "up and waits for"
         say(f"the node of '{site.name}' is {state} {site.address}{end}")
 
     if background:
         state = _start_in_background("node", site.folder, site.node_folder, START_SECONDS)
-        say(state["connected"])
+        tell(state["connected"])
     else:
-        keep_node(site, on_ready=lambda connected: say(connected, "; Ctrl-C ends it"))
+        keep_node(site, on_ready=lambda connected: tell(connected, "; Ctrl-C ends it"))
 
 
 def _start_in_background(
