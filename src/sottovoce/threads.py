@@ -21,11 +21,16 @@ def how_many(asked: int | None = None) -> int:
     if asked is None:
         given = os.environ.get(VARIABLE)
         if given is None:
-            return max(1, min(8, os.cpu_count() or 1))
+            return _cores()
         asked = int(given) if given.isdecimal() else 0
     return parameters.integer(
         "threads", asked, low=1, high=_MOST, remedy=f"set {VARIABLE} to a whole number, or not"
     )
+
+
+@cache  # asked at every encoding, and the system takes its time
+def _cores() -> int:
+    return max(1, min(8, os.cpu_count() or 1))
 
 
 def over_ranges(
