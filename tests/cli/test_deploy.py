@@ -2,6 +2,7 @@
 
 import datetime
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +162,25 @@ def test_a_spec_for_others_than_the_sites_is_noticed_at_once(cli: Any, tmp_path:
     assert result.code == 2
     assert "the spec's client 'client-0000' is no site of the federation" in result.err
     assert "data.names" in result.err
+
+
+@pytest.mark.parametrize(("connected", "state"), [(True, "connected to"), (False, "waits for")])
+def test_a_node_says_whether_it_is_connected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connected: bool, state: str
+) -> None:
+    from typer.testing import CliRunner
+
+    from sottovoce.cli.main import app
+    from sottovoce.deployment.machines import node
+
+    def keep_node(_: object, *, on_ready: Callable[[bool], None]) -> None:
+        on_ready(connected)
+
+    monkeypatch.setattr(node, "keep_node", keep_node)
+    runner = CliRunner()
+    folder = tmp_path / "fed"
+    made = runner.invoke(app, ["deploy", "init", str(folder), "--rehearsal", "--site", "a"])
+    assert made.exit_code == 0
+    shown = runner.invoke(app, ["deploy", "node", str(folder / "sites" / "a")])
+    assert shown.exit_code == 0
+    assert f"the node of 'a' is {'up and ' * (not connected)}{state} 127.0.0.1:9443" in shown.output

@@ -172,8 +172,8 @@ def _records(_: Path) -> Case:
         elif how == 3:
             content = RecordDict({})
         elif how == 4:
-            name = text_mutated(random, "uplink1")
-            content[RECORD] = ConfigRecord({**blobs, name: b"x"})
+            blobs[text_mutated(random, "uplink1")] = b"x"  # another name, or one that is there
+            content = to_records(blobs)
         found = read_reply(from_records(content), uplinks=uplinks)
         check(reply_blobs(found) == dict(blobs) or how == 2, "a reply changes on its way")
 
