@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -166,28 +166,34 @@ def privacy_covers_the_divergence(
     def law_of(values: bytes) -> Law:
         return mechanism.law(np.frombuffer(values))
 
-    for first, second in neighbours(mechanism.input_domain, adjacency, np.random.default_rng(seed)):
-        where = f"at {first} and {second} ({adjacency})"
+    pairs = neighbours(mechanism.input_domain, adjacency, np.random.default_rng(seed))
+    for first, second in pairs:
         laws = law_of(first.tobytes()), law_of(second.tobytes())
         if isinstance(laws[0], MomentLaw):
             return _TOO_LITTLE
-        exact_divergences = renyi_of(*laws, ORDERS)
-        for order, claimed, found in zip(ORDERS, divergences, exact_divergences, strict=True):
-            _require(
-                found <= claimed * (1.0 + 1e-9) + 1e-12,
-                f"Renyi divergence {found:.6g} of order {order:g} where {claimed:.6g} is claimed, "
-                f"{where}",
-            )
-        if num_outcomes(laws[0]) > MAX_OUTCOMES:
-            continue
-        delta_at = deltas_of(*laws)
-        exact = {eps: delta_at(eps) for eps in EPSILONS}
-        for name, eps, claimed in deltas:
-            _require(
-                exact[eps] <= claimed * (1.0 + 1e-9) + 1e-12,
-                f"delta {exact[eps]:.6g} at epsilon {eps:g} where {name} has {claimed:.6g}, "
-                f"{where}",
-            )
+        broken = _divergence_above(laws, divergences) or _delta_above(laws, deltas)
+        if broken:
+            raise ContractError(f"{broken}, at {first} and {second} ({adjacency})")
+    return None
+
+
+def _divergence_above(laws: tuple[Law, Law], claimed: Sequence[float]) -> str | None:
+    """A Renyi divergence above the one that is claimed, in words."""
+    for order, most, found in zip(ORDERS, claimed, renyi_of(*laws, ORDERS), strict=True):
+        if not found <= most * (1.0 + 1e-9) + 1e-12:
+            return f"Renyi divergence {found:.6g} of order {order:g} where {most:.6g} is claimed"
+    return None
+
+
+def _delta_above(laws: tuple[Law, Law], claimed: Sequence[tuple[str, float, float]]) -> str | None:
+    """A delta above the one that an accountant has, in words."""
+    if num_outcomes(laws[0]) > MAX_OUTCOMES:
+        return None
+    delta_at = deltas_of(*laws)
+    exact = {eps: delta_at(eps) for eps in EPSILONS}
+    for name, eps, most in claimed:
+        if not exact[eps] <= most * (1.0 + 1e-9) + 1e-12:
+            return f"delta {exact[eps]:.6g} at epsilon {eps:g} where {name} has {most:.6g}"
     return None
 
 
