@@ -214,7 +214,7 @@ FAULTS = (
     ),
     Fault(
         "A record beside others",
-        "privacy/events.py",
+        "privacy/compositions.py",
         "largest_loss=2.0 * event.largest_loss",
         "largest_loss=event.largest_loss",
     ),
@@ -239,7 +239,7 @@ FAULTS = (
     Fault(
         "A ledger that was changed is noticed",
         "ledger/verification.py",
-        "if stored != chain.link(link, tuple(content)):",
+        "if not isinstance(stored, bytes) or stored != _link(link, tuple(content)):",
         "if not stored:",
     ),
     Fault(

@@ -121,7 +121,8 @@ def main() -> None:
         if debug:
             traceback.print_exc()
         say(message, err=True)
-        if "--json" in arguments:  # whoever reads stdout as JSON finds JSON there
+        if "--json" in arguments and not isinstance(error, OSError):
+            # Whoever reads stdout as JSON finds JSON there, unless it cannot be written to at all.
             print_json({"error": message.removeprefix("error: ")})
         sys.exit(2)
     if code == _INTERRUPTED:
