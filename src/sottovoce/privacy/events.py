@@ -5,6 +5,8 @@ and a new accountant is one file because it handles all of them (`match` ending 
 Each event carries its adjacency; events of different adjacencies do not compose.
 
 Events are plain immutable data. The ledger stores them, never epsilons: epsilon is recomputed.
+
+All of them are in this one file, long as it is: who writes an accountant reads the whole set.
 """
 
 import math
