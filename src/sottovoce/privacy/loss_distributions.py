@@ -10,7 +10,7 @@ and FFT); Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022 (connect the dots
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ _FFT_ROUNDING = (
     16.0 * 2.0**-53
 )  # per level of the transform, worst case (Higham 2002, section 24.1)
 _LARGEST_EXPONENT = 700.0
+_NEGLIGIBLE = 60.0  # e^-60 is below what rounds, even a million times
 LOG_OUTSIDE = 22.0  # a window leaves out e^-22 of a tilted law on each side
 _LARGEST_TRANSFORM = 2**22
 
@@ -246,6 +247,20 @@ class ComposedLaw:
         self._log_slack = slack
         masses = np.fft.irfft(spectrum, size)
         self.tilted = np.maximum(0.0, np.roll(masses, -(self.start % size)))
+        self._mass = float(np.sum(self.tilted))
+
+    @cached_property
+    def _weights(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """e^(-t g) and 1 - e^(-g) at the gaps 0, h, 2h, ... as far as `_beyond` does not cover."""
+        size = len(self.tilted)
+        size = min(size, math.ceil(_NEGLIGIBLE / max(self.tilt * self.step, 1e-300)) + 1)
+        gaps = np.arange(size) * self.step
+        return np.exp(-self.tilt * gaps), -np.expm1(-gaps)
+
+    @property
+    def _beyond(self) -> float:
+        """At least what the gaps above _NEGLIGIBLE/t weigh, in any norm, for each unit of mass."""
+        return math.exp(-_NEGLIGIBLE) * math.sqrt(len(self.tilted))
 
     def delta(self, epsilon: float) -> float:
         """At least the delta of the composition at `epsilon`; 1 below the window."""
@@ -255,13 +270,19 @@ class ComposedLaw:
         if epsilon < self.floor or not math.isfinite(self._rounding):
             return 1.0
         above = max(0, math.floor(epsilon / self.step) + 1 - self.start)
-        gaps = (self.start + np.arange(above, len(self.tilted))) * self.step - epsilon
-        gaps = np.maximum(0.0, gaps)
-        weights = np.exp(-self.tilt * gaps) * -np.expm1(-gaps)
-        total = float(np.sum(weights * self.tilted[above:]))
-        total += self._rounding * float(np.linalg.norm(weights)) + 1e-300
-        reach = abs(self.log_scale) + self.tilt * (abs(epsilon) + self.step)
-        log_factor = self.log_scale - self.tilt * epsilon + self._log_slack + 2.0**-49 * reach
+        nearest = (self.start + above) * self.step  # of the losses that count
+        gap = max(0.0, nearest - epsilon)
+        decay, lost = self._weights
+        size = min(len(decay), len(self.tilted) - above)
+        # 1 - e^-(gap + g) = e^-gap (1 - e^-g) + (1 - e^-gap), of which nothing cancels
+        weights = lost[:size] * math.exp(-gap)
+        weights += -math.expm1(-gap)
+        weights *= decay[:size]
+        total = float(np.sum(weights * self.tilted[above : above + size]))
+        total += self._rounding * (float(np.linalg.norm(weights)) + self._beyond) + 1e-300
+        total += (2.0**-51 * (abs(epsilon) + abs(nearest)) + self._beyond) * self._mass
+        reach = abs(self.log_scale) + self.tilt * (abs(nearest) + self.step)
+        log_factor = self.log_scale - self.tilt * nearest + self._log_slack + 2.0**-49 * reach
         log_delta = math.log(total) + log_factor
         if not log_delta < 0.0:
             return 1.0
@@ -269,9 +290,16 @@ class ComposedLaw:
 
 
 def _power(values: NDArray[np.complex128], exponent: float) -> NDArray[np.complex128]:
-    """Polar, so that neither zeros nor large exponents need care."""
-    turned: NDArray[np.complex128] = np.exp(1j * exponent * np.angle(values))
-    return np.abs(values) ** exponent * turned
+    """Polar, so that large exponents need no care; powers below 2^-100 are left at 0.
+
+    What is left out is below what rounds: the power of the largest is that of the sum, 1.
+    """
+    squares = values.real**2 + values.imag**2
+    counts = np.flatnonzero(squares > 2.0 ** (-200.0 / exponent))
+    logs = 0.5 * exponent * np.log(squares[counts])
+    powers = np.zeros_like(values)
+    powers[counts] = np.exp(logs + 1j * exponent * np.angle(values[counts]))
+    return powers
 
 
 def chernoff(parts: Sequence[tuple[GridLaw, int]], tilt: float, loss: float) -> float:

@@ -96,22 +96,32 @@ def _epsilon(parts: Parts, delta: float) -> float:
 def _least_epsilon(law: ComposedLaw, delta: float, low: float) -> float:
     """Where the delta of the law falls to `delta`: above, to a part in 1e8.
 
-    By false position in log delta, halving where that is slow. What is returned was evaluated.
+    By secants in log delta (Illinois: an end that stays for a second time counts half), halving
+    where that is slow. What is returned was evaluated.
     """
     high = law.top
     at_low, at_high = (_excess(law.delta(end), delta) for end in (low, high))
     if at_high > 0.0:
         return math.inf
+    weight_low = weight_high = 1.0
+    moved = ""
     for i in range(200):
         if high - low <= 1e-8 * high or high <= 1e-12:
             break
-        part = at_low / (at_low - at_high) if i % 3 else 0.5
+        above = weight_low * at_low
+        part = above / (above - weight_high * at_high) if i % 6 < 5 else 0.5
+        # A little beyond, on the side of the farther end, so that it comes near as well.
+        part += math.copysign(4e-9 * high / (high - low), 0.5 - part)
         middle = low + min(0.999, max(0.001, part)) * (high - low)
         at_middle = _excess(law.delta(middle), delta)
         if at_middle > 0.0:
-            low, at_low = middle, at_middle
+            low, at_low, weight_low = middle, at_middle, 1.0
+            weight_high /= 2.0 if moved == "low" else 1.0
+            moved = "low"
         else:
-            high, at_high = middle, at_middle
+            high, at_high, weight_high = middle, at_middle, 1.0
+            weight_low /= 2.0 if moved == "high" else 1.0
+            moved = "high"
     return high
 
 
