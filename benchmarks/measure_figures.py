@@ -134,7 +134,7 @@ def _judged(
             continue
         record: Record = {"asked": figure.asked, "bound": str(figure.bound), "value": value}
         record |= {"unit": figure.unit, **about}
-        if figure.timed and busy:
+        if busy and not figure.judged_though_busy(value):
             record |= {"verdict": NOT_JUDGED, "reason": busy}
         else:
             record["verdict"] = REACHED if figure.bound.holds(value) else SHORT

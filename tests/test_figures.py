@@ -174,6 +174,15 @@ def test_a_time_of_a_busy_machine_is_not_judged(
     assert (timed["verdict"], untimed["verdict"]) == (NOT_JUDGED, SHORT)
 
 
+@pytest.mark.parametrize(("unit", "verdict"), [("s", REACHED), ("times", NOT_JUDGED)])
+def test_seconds_that_suffice_on_a_busy_machine_do_so_on_a_quiet_one(
+    unit: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "MOST_OTHERS", -1.0)
+    figure = _figure(_json(0.5), timed=True, unit=unit)
+    assert _measured(figure, tmp_path, monkeypatch)[0]["verdict"] == verdict
+
+
 def test_a_source_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Source, "timeout_seconds", 0.2)
     figure = _figure("python -c 'import time; time.sleep(60)'", wall_seconds)
