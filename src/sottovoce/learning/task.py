@@ -228,7 +228,8 @@ class Task:
         parameters = self._unflatten_rows(models)
         if self._chain is not None:
             return stacked_outputs(self._chain, parameters, features)
-        return vmap(self._outputs)(parameters, features)
+        outputs: Tensor = vmap(self._outputs)(parameters, features)
+        return outputs
 
     def stacked_gradients(self, models: Tensor, features: Tensor, labels: Tensor) -> GradientStack:
         """Each sample's gradient for each model; labels are (models, samples, ...)."""
