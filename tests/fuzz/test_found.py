@@ -3,29 +3,33 @@
 import io
 import json
 import math
+import os
 import sqlite3
 import zipfile
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 from specs import small_table
 
+from sottovoce.cli import mistakes
 from sottovoce.config.loading import parse, parse_text
 from sottovoce.deployment.drop_in.announcement import PLAN, asked_of, read_announcement
 from sottovoce.design import store
 from sottovoce.design.store import DesignSpec
 from sottovoce.errors import (
     ConfigError,
+    DataError,
     DesignError,
     LedgerError,
     OutputError,
     ParameterError,
     PolicyError,
 )
-from sottovoce.learning import public_images
+from sottovoce.learning import datasets, public_images
+from sottovoce.learning.datasets.tables import CsvOptions
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs.export import export_model
 from sottovoce.runs.folder import RunFolder
@@ -60,6 +64,8 @@ def test_parameters_that_would_be_written_as_others_are_refused(value: Any) -> N
     model = {"kind": "module", "factory": "a:b", "arguments": {"odd": value}}
     with pytest.raises(ConfigError):
         parse(small_table(model=model))
+    with pytest.raises(ConfigError):
+        parse(small_table(algorithm={"kind": "a_plug_in_s", "odd": value}))
 
 
 def test_a_tuple_is_the_list_that_is_written() -> None:
@@ -219,6 +225,42 @@ def test_a_model_is_exported_only_as_its_run_describes_it(
     with pytest.raises(OutputError, match="does not describe"):
         export_model(folder, tmp_path / "other.safetensors")
     assert not (tmp_path / "other.safetensors").exists()
+
+
+def test_a_model_that_no_float32_holds_is_not_exported(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    run.create(HEADER)
+    Ledger(tmp_path / "run" / "ledger.sqlite").close()
+    model = np.ones(8)
+    model[7] = -1e39
+    run.save_checkpoint(Progress(rounds_done=3, model=model, algorithm_state={}), 0)
+    with pytest.raises(OutputError, match=r"'bias'.*float32"):
+        export_model(tmp_path / "run", tmp_path / "m.safetensors")
+    assert not (tmp_path / "m.safetensors").exists()
+
+
+@pytest.mark.parametrize("label", ["number", "class"])
+def test_numbers_that_no_float32_holds_are_named(
+    label: Literal["number", "class"], tmp_path: Path
+) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("x,y\n" + "".join(f"{n},{n % 2}\n" for n in range(20)) + "3,1e39\n-1e39,1\n")
+    options = CsvOptions(label_columns=("y",), label=label)
+    with pytest.raises(DataError, match=r"data row 2[12], column '[xy]': -?1e\+39 is too large"):
+        datasets.load(f"csv:{path}", np.random.default_rng(1), csv=options)
+
+
+def test_bounds_whose_distance_is_infinite_are_refused() -> None:
+    with pytest.raises(ParameterError, match="finite"):
+        CsvOptions(label_columns=("y",), bounds={"x": (-1e308, 1e308)})
+
+
+def test_half_a_character_is_a_mistake_and_no_crash() -> None:
+    with pytest.raises(UnicodeEncodeError) as error:
+        os.stat("\ud800")
+    assert mistakes.explain(error.value) == (
+        "error: '\\ud800' is no text that could be written; correct that argument"
+    )
 
 
 @pytest.mark.parametrize("content", [UNFINISHED, b"no array"])

@@ -327,6 +327,12 @@ def _edit(name: str, **changes: Any) -> Any:
     return lambda folder: edit_json(folder / name, **changes)
 
 
+GROUP = {
+    "group": "all", "clients": 4, "mechanism": {}, "budget": None, "delta": 1e-5, "epsilon": 1.0,
+    "rounds": 3, "ran_out": 0,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -344,6 +350,7 @@ def _edit(name: str, **changes: Any) -> Any:
         (_edit("result.json", spec_hash="0" * 16), "another spec"),
         (_edit("result.json", clients=[{}]), "lacks 'client'"),
         (_edit("result.json", clients="all"), "'clients' is no list"),
+        (_edit("result.json", groups=[GROUP]), "a group's mechanism lacks 'kind'"),
         (_truncate, "whole rounds"),
         (_garble, "line 2 is no JSON"),
         (_drop_line, "line 3 is of round 4"),

@@ -30,6 +30,8 @@ def explain(error: Exception) -> str | None:
             "error: out of memory; train fewer clients in a round or a smaller model, or set "
             "runtime.device = 'cpu'. A run goes on from its last checkpoint with --resume"
         )
+    if isinstance(error, UnicodeEncodeError):  # half of a character, where a file's name is asked
+        return f"error: {error.object!r} is no text that could be written; correct that argument"
     if isinstance(error, OSError):
         return f"error: cannot write the output: {error.strerror or error}"
     return None

@@ -139,6 +139,11 @@ class AlgorithmSpec(Section):
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
     kind: str
 
+    @model_validator(mode="before")
+    @classmethod
+    def _as_written(cls, value: Any) -> Any:
+        return as_written(value)
+
     @property
     def parameters(self) -> dict[str, Any]:
         return dict(self.model_extra or {})

@@ -161,6 +161,8 @@ def _check_result(path: Path, result: Any, spec: RunSpec) -> None:
             _check_keys(path, entry, keys or (), where=f"'{name}'")
             if name == "clients" and not isinstance(entry["client"], str):
                 raise OutputError(f"{path} is damaged: a client has no name; restore it")
+            if name == "groups" and isinstance(entry["mechanism"], dict):
+                _check_keys(path, entry["mechanism"], ("kind",), where="a group's mechanism")
             for number in ("rounds", "delta"):
                 _check_number(str(path), number, entry[number])
             for number in ("budget", "epsilon"):

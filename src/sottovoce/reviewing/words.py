@@ -51,7 +51,7 @@ def _released(record: RunRecord, *, private: bool) -> str:
         for name, value in spec.mechanism.parameters.items()
     )
     mechanism = f"the mechanism {spec.mechanism.kind}" + (f" ({parameters})" if parameters else "")
-    if len({row["mechanism"]["kind"] for row in _groups(record)}) > 1:
+    if len({str(row["mechanism"]["kind"]) for row in _groups(record)}) > 1:
         mechanism = "mechanisms that differ by group"
     done = f"{record.rounds_done} of {spec.rounds} rounds"
     if isinstance(spec.channel, CentralSpec):

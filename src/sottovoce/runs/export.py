@@ -32,6 +32,11 @@ def export_model(folder: Path, destination: Path) -> dict[str, object]:
     for name, shape in header["layout"]:
         size = math.prod(shape)
         flat = progress.model[start : start + size]
+        if not np.all(np.abs(flat) <= np.finfo(np.float32).max):
+            raise OutputError(
+                f"{folder}: tensor '{name}' of the newest checkpoint has numbers that no float32 "
+                "holds, so the training has diverged; train again with a smaller learning rate"
+            )
         tensors[name] = np.ascontiguousarray(flat.reshape(shape).astype(np.float32))
         start += size
     metadata = {

@@ -242,7 +242,7 @@ def _table_labels(
     table: Table, columns: tuple[str, ...], options: CsvOptions
 ) -> tuple[Labels, int | None]:
     if options.label == "number":
-        numbers = [table.numbers(column) for column in columns]
+        numbers = [table.float32_numbers(column) for column in columns]
         return np.stack(numbers, axis=1).astype(np.float32), None
     _check_class_column(table, columns[0], options.classes)
     return _class_numbers(table, table.cells(columns[0]), options.classes)

@@ -40,7 +40,7 @@ class CsvOptions:
     def __post_init__(self) -> None:
         parameters.inner_fraction("test_fraction", self.test_fraction)
         for name, (low, high) in self.bounds.items():
-            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            if not (low < high and math.isfinite(high - low)):
                 raise ParameterError(
                     f"bounds of '{name}' must be finite, the low one first, got ({low}, {high})"
                 )
@@ -80,6 +80,17 @@ class Table:
                 )
             values.append(value)
         return np.array(values)
+
+    def float32_numbers(self, column: str) -> NDArray[np.float64]:
+        """A column of numbers none of which is too large for a float32."""
+        values = self.numbers(column)
+        too_large = np.flatnonzero(np.abs(values) > np.finfo(np.float32).max)
+        if len(too_large):
+            raise DataError(
+                f"{self.path}, data row {too_large[0] + 1}, column '{column}': "
+                f"{values[too_large[0]]:g} is too large for a float32; use a larger unit"
+            )
+        return values
 
 
 def read_table(path: Path, *, header: bool) -> Table:
@@ -132,9 +143,9 @@ def features_of(
 
 
 def _scaled(table: Table, column: str, bounds: Bounds | None) -> NDArray[np.float64]:
-    values = table.numbers(column)
     if bounds is None:
-        return values
+        return table.float32_numbers(column)
+    values = table.numbers(column)
     low, high = bounds
     outside = np.flatnonzero((values < low) | (values > high))
     if len(outside):
