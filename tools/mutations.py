@@ -254,6 +254,108 @@ FAULTS = (
         "east = np.cos(up) * np.sin(round_)",
         "east = math.cos(centre) * np.sin(round_)",
     ),
+    Fault(
+        "Pure privacy is dominated by randomised response",
+        "privacy/loss_pairs.py",
+        "lie = math.exp(-epsilon) / (1.0 + math.exp(-epsilon))",
+        "lie = 1.01 * math.exp(-epsilon) / (1.0 + math.exp(-epsilon))",
+    ),
+    Fault(
+        "Calibration keeps the budget",
+        "privacy/calibration.py",
+        "return gap if spent <= target else min(gap, -1e-300)",
+        "return gap + 1e-9",
+    ),
+    Fault(
+        "Projection onto an L2 ball is a contraction",
+        "domains.py",
+        "return vector if scale == 1.0 else vector * scale",
+        "return vector if scale == 1.0 else -vector * scale",
+    ),
+    Fault(
+        "The certificate for M",
+        "design/fisher.py",
+        "return second, second + np.abs(third) * width / 2.0 + curvature * width**2 / 8.0",
+        "return second, second * 0.999",
+    ),
+    Fault(
+        "The privacy profile of a single logistic bit",
+        "privacy/loss_pairs.py",
+        "part = -np.expm1((low - high) / 2.0) / -math.expm1(-self.shift)",
+        "part = -np.expm1((low - high) / 2.0) / -math.expm1(-self.shift) * 0.99",
+    ),
+    Fault(
+        "Vectors through tables in an L2 ball",
+        "privacy/envelope.py",
+        "return (dimension * surplus + price * budget) * (1.0 + 2.0**-48)",
+        "return (dimension * surplus + 0.99 * price * budget) * (1.0 + 2.0**-48)",
+    ),
+    Fault(
+        "The step law",
+        "design/stepped_seeds.py",
+        "low, high = max(0.0, middle - below), min(1.0, middle + above)",
+        "low, high = middle, middle",
+    ),
+    Fault(
+        "The norm is one tree of additions",
+        "norms.py",
+        "tiles *= tiles",
+        "tiles = (tiles * tiles).astype(np.float32).astype(np.float64)",
+    ),
+    Fault(
+        "A sampled Gaussian at any order",
+        "privacy/sampled_gaussian.py",
+        "moment = float(moment) + 2.0**-44",
+        "moment = float(moment) * 0.999",
+    ),
+    Fault(
+        "Binomial tails",
+        "privacy/binomial.py",
+        "return np.asarray(np.where(inner, value, np.where(k < 0.0, 0.0, 1.0)))",
+        "return np.asarray(np.where(inner, 0.99 * value, np.where(k < 0.0, 0.0, 1.0)))",
+    ),
+    Fault(
+        "Secure sums of clamped bits",
+        "privacy/secure_sum.py",
+        "return min(local, high, chord / (order - 1.0) * (1.0 + _ROUNDING))",
+        "return 0.5 * min(local, high, chord / (order - 1.0) * (1.0 + _ROUNDING))",
+    ),
+    Fault(
+        "Central noise and a secret sample",
+        "channels/central.py",
+        "event = mechanism.privacy(adjacency)",
+        "event = mechanism.privacy(Adjacency.ZERO_OUT)",
+    ),
+    Fault(
+        "Budgets of one client",
+        "rounds/charging.py",
+        "return ledger.affords(dues, before=(plan.run, plan.round))",
+        "return frozenset(part.client for part in plan.clients)",
+    ),
+    Fault(
+        "What an algorithm computes from messages is free",
+        "algorithms/scaffold.py",
+        "uplinks: ClassVar[int] = 2",
+        "uplinks: ClassVar[int] = 1",
+    ),
+    Fault(
+        "NbAFL is charged for the whole model",
+        "algorithms/nbafl.py",
+        "return L2Ball(dimension=dimension, radius=self.clip_norm)",
+        "return L2Ball(dimension=dimension, radius=self.clip_norm, records=num_samples)",
+    ),
+    Fault(
+        "Randomised response among categories",
+        "analytics/category_channel.py",
+        "return round_pure(k_ary(epsilon, levels), epsilon)",
+        "return round_pure(k_ary(1.01 * epsilon, levels), 1.01 * epsilon)",
+    ),
+    Fault(
+        "Intervals for what is bounded",
+        "analytics/intervals.py",
+        "return _chance(x, m, np.maximum(sigma, 1e-200), low, high) >= 1.0 - confidence",
+        "return _chance(x, m, np.maximum(sigma, 1e-200), low, high) >= 1.2 * (1.0 - confidence)",
+    ),
 )
 
 
