@@ -263,8 +263,8 @@ FAULTS = (
     Fault(
         "Calibration keeps the budget",
         "privacy/calibration.py",
-        "return gap if spent <= target else min(gap, -1e-300)",
-        "return gap + 1e-9",
+        "    return safe\n\n\ndef rounds_within",
+        "    return loose\n\n\ndef rounds_within",
     ),
     Fault(
         "Projection onto an L2 ball is a contraction",
