@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from one_message import privatise_one
 
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.channels.channel import Direct, MessageChannel, SecureSum
@@ -20,7 +21,7 @@ from sottovoce.privacy import events
 from sottovoce.privacy.compositions import multiset
 from sottovoce.privacy.events import OneBit, basic_counts
 from sottovoce.randomness import SeededRandomness, SystemRandomness
-from sottovoce.rounds.client import Request, privatise_one
+from sottovoce.rounds.client import Request
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.rounds.server import RoundServer
 from sottovoce.transforms.rotation import Rotation

@@ -9,10 +9,10 @@ import pytest
 from questions import QUESTIONS, values_for
 
 from sottovoce.analytics.estimates import tally_of
-from sottovoce.analytics.question import Question
+from sottovoce.analytics.question import Question, from_dict
 from sottovoce.analytics.tallies import Tally, added
 from sottovoce.deployment.asking import ESTIMATE_NAME, LEDGER_NAME, QUESTION_NAME, Asking, ask
-from sottovoce.deployment.inquiries import MOST_PEOPLE, TALLY, Inquiry, question_in, tally_bytes
+from sottovoce.deployment.inquiries import MOST_PEOPLE, TALLY, Inquiry, tally_bytes
 from sottovoce.deployment.post import Parcel, Reply
 from sottovoce.errors import DeploymentError
 from sottovoce.ledger.ledger import Ledger
@@ -58,7 +58,7 @@ class FakePost:
             if site in self.instead:
                 yield from self.instead[site]
                 continue
-            blob = tally_bytes(_tally(question_in(inquiry), inquiry))
+            blob = tally_bytes(_tally(from_dict(inquiry.question), inquiry))
             yield Reply(client=site, blobs={TALLY: blob}, total_bytes=len(blob))
         self.sent = {}
 

@@ -162,6 +162,21 @@ def test_a_bad_link_table_is_said_in_a_sentence(tmp_path: Path, link: str, said:
         SiteFolder.read(tmp_path)
 
 
+@pytest.mark.parametrize("given", ["7200", "7200.0"])
+def test_seconds_may_be_whole(tmp_path: Path, given: str) -> None:
+    text = f"longest_seconds = {given}\n" + SITE.format("insecure = true")
+    (tmp_path / "site.toml").write_text(text)
+    assert SiteFolder.read(tmp_path).name == "a"
+
+
+@pytest.mark.parametrize("given", ["true", '"an hour"'])
+def test_seconds_that_are_no_number_are_said_in_a_sentence(tmp_path: Path, given: str) -> None:
+    text = f"longest_seconds = {given}\n" + SITE.format("insecure = true")
+    (tmp_path / "site.toml").write_text(text)
+    with pytest.raises(ConfigError, match="'longest_seconds' must be a number"):
+        SiteFolder.read(tmp_path)
+
+
 def test_insecure_is_for_one_machine(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
     path.write_text(SITE.format("insecure = true"))

@@ -8,13 +8,12 @@ import pytest
 from questions import QUESTIONS, values_for
 
 from sottovoce.analytics.estimates import tally_of
-from sottovoce.analytics.question import to_dict
+from sottovoce.analytics.question import from_dict, to_dict
 from sottovoce.analytics.tallies import CodeCounts
 from sottovoce.deployment.inquiries import (
     INQUIRY,
     TALLY,
     Inquiry,
-    question_in,
     read_inquiry,
     read_tally,
     tally_bytes,
@@ -31,7 +30,7 @@ ASKED = Inquiry(
 def test_a_question_and_its_tally_come_back_as_they_were_sent(name: str) -> None:
     question = QUESTIONS[name]
     asked = Inquiry(run="r", client="a", cohort=1, first=0, about="x", question=to_dict(question))
-    assert question_in(read_inquiry(asked.blobs())) == question
+    assert from_dict(read_inquiry(asked.blobs()).question) == question
     tally = tally_of(question, [values_for(name, 300)], SeededRandomness(1))
     found = read_tally({TALLY: tally_bytes(tally)}, question)
     assert type(found) is type(tally)
@@ -87,7 +86,7 @@ def test_an_odd_inquiry_is_refused(blobs: dict[str, bytes]) -> None:
 def test_an_odd_question_is_refused(change: dict[str, Any]) -> None:
     question = {**to_dict(QUESTIONS["mean"]), **change}
     with pytest.raises(SottovoceError):
-        question_in(read_inquiry(_changed(question=question)))
+        from_dict(read_inquiry(_changed(question=question)).question)
 
 
 def _counts(rows: object) -> dict[str, bytes]:

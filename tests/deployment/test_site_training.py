@@ -15,6 +15,7 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from in_process import InProcessPost, a_policy, digests, run_with_sites, sites_in
+from one_message import privatise_one
 from specs import small_spec
 
 from sottovoce.algorithms.algorithm import Step
@@ -36,7 +37,7 @@ from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated
 from sottovoce.randomness import SeededRandomness
-from sottovoce.rounds.client import Request, privatise_one
+from sottovoce.rounds.client import Request
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.runs import site_training
 from sottovoce.runs.folder import RunFolder

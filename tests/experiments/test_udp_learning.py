@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from sottovoce.experiments.catalogue import catalogues, fast_grid, full_grid
-from sottovoce.experiments.experiment import Findings, find
-from sottovoce.experiments.mean_estimation import number
+from sottovoce.experiments.experiment import Findings, find, number
 from sottovoce.experiments.studies import udp_cost, udp_shuffler
 from sottovoce.experiments.sweep import expand
 

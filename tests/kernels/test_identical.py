@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from functools import cache
 from typing import Any
 
@@ -407,9 +408,10 @@ def test_sums_of_squares(size: int, dtype: type) -> None:
     values: Any = np.random.default_rng(size).normal(size=size).astype(dtype)
     check_identical(lambda: norms.square_sum(values))
     check_identical(lambda: norms.square_sum(values[::-1]))
-    exact = math.fsum((values.astype(np.float64) ** 2).tolist()) if size <= 5000 else None
-    if exact is not None:
-        assert norms.square_sum(values) == pytest.approx(exact, rel=2.0**-48)
+    if 0 < size <= 5000:
+        exact = sum(Fraction(value) ** 2 for value in values.tolist())
+        allowed = exact * Fraction((math.log2(size) + 2.0) * 2.0**-53)
+        assert abs(Fraction(norms.square_sum(values)) - exact) <= allowed
 
 
 @pytest.mark.parametrize("worst", [math.inf, -math.inf, math.nan, 1e200])

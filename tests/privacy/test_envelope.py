@@ -17,7 +17,6 @@ from sottovoce.privacy.envelope import (
     ORDERS,
     envelope_bound,
     greedy_bound,
-    grid_renyi_bound,
     linear_program_bound,
     pairwise_renyi,
     renyi_curve,
@@ -108,23 +107,15 @@ def test_greedy_is_never_below_the_envelope(
     dimension=st.integers(1, 4),
     budget=st.integers(1, 20),
 )
-def test_the_grid_bound_is_never_below_the_exact_worst_pair_of_vectors(
+def test_the_envelope_is_never_below_the_exact_worst_pair_of_vectors(
     table: Vector, order: float, power: int, dimension: int, budget: int
 ) -> None:
     steps = np.arange(len(table))
     costs = (np.abs(steps[:, None] - steps) ** power).ravel()
-    exact = knapsack(costs, pairwise_renyi(table, table, order).ravel(), budget, dimension)
-    bound = grid_renyi_bound(table, order, power=power, budget=budget, dimension=dimension)
-    assert bound >= exact
-    for centre in range(len(table)):
-        costs = np.abs(steps - centre) ** power
-        middle = table[centre][None, :]
-        forth = knapsack(costs, pairwise_renyi(table, middle, order)[:, 0], budget, dimension)
-        back = knapsack(costs, pairwise_renyi(middle, table, order)[0], budget, dimension)
-        zero_out = grid_renyi_bound(
-            table, order, power=power, budget=budget, dimension=dimension, centre=centre
-        )
-        assert max(forth, back) <= zero_out <= bound * (1.0 + 1e-12)
+    values = pairwise_renyi(table, table, order).ravel()
+    near = costs <= budget  # no coordinate can afford what lies farther
+    bound = envelope_bound(costs[near], values[near], budget, dimension)
+    assert bound >= knapsack(costs, values, budget, dimension)
 
 
 def test_the_knapsack_of_the_tests_is_the_maximum_over_all_pairs_of_vectors() -> None:
@@ -140,15 +131,6 @@ def test_the_knapsack_of_the_tests_is_the_maximum_over_all_pairs_of_vectors() ->
         steps = np.arange(3, dtype=np.float64)
         costs = np.asarray((steps[:, None] - steps) ** 2).ravel()
         assert knapsack(costs, divergences.ravel(), budget, 2) == pytest.approx(brute, rel=1e-12)
-
-
-def test_a_budget_that_rounding_left_just_below_a_whole_number_keeps_its_unit() -> None:
-    table = tilted_table(8, 4, 1.0)
-    shaved = (7 * math.sqrt(2.0) / 7) ** 2 * 49 / 2.0 * (1.0 - 1e-15)
-    assert shaved < 49.0
-    whole = grid_renyi_bound(table, 2.0, power=2, budget=49.0, dimension=3)
-    assert grid_renyi_bound(table, 2.0, power=2, budget=shaved, dimension=3) == whole
-    assert grid_renyi_bound(table, 2.0, power=2, budget=49.9, dimension=3) == whole
 
 
 def test_greedy_is_several_times_looser_in_one_dimension_and_equal_in_many() -> None:
@@ -223,7 +205,8 @@ def test_the_curve_is_monotone_rounded_up_and_understood_by_the_accountant() -> 
     table = tilted_table(16, 4, 1.0)
 
     def bound(order: float) -> float:
-        return grid_renyi_bound(table, order, power=2, budget=225.0, dimension=64, centre=7)
+        values = pairwise_renyi(table, table[7:8], order).ravel()
+        return envelope_bound((np.arange(16) - 7) ** 2, values, 225.0, 64)
 
     curve = renyi_curve(bound, Adjacency.ZERO_OUT)
     assert curve.orders == ORDERS
@@ -247,10 +230,6 @@ def test_bad_input_is_refused_with_a_remedy() -> None:
         pairwise_renyi(table, table, 1.0)
     with pytest.raises(ParameterError, match="same outcomes"):
         pairwise_renyi(table, table[:, :2] / table[:, :2].sum(axis=1, keepdims=True), 2.0)
-    with pytest.raises(ParameterError, match="maximum norm"):
-        grid_renyi_bound(table, 2.0, power=math.inf, budget=1.0, dimension=1)
-    with pytest.raises(ParameterError, match="centre"):
-        grid_renyi_bound(table, 2.0, power=2, budget=1.0, dimension=1, centre=4)
     with pytest.raises(ParameterError, match="cost and a value"):
         envelope_bound([1.0], [1.0, 2.0], 1.0, 1)
     with pytest.raises(ParameterError, match="budget"):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
+from one_message import privatise_one
 
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.channels.channel import SecureSum
@@ -21,7 +22,7 @@ from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated, basic_counts
 from sottovoce.randomness import Keystream, Randomness, SeededRandomness, SystemRandomness
 from sottovoce.rounds.charging import able_to_pay, charge_round
-from sottovoce.rounds.client import Refused, Request, Sent, privatise, privatise_one
+from sottovoce.rounds.client import Refused, Request, Sent, privatise
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 
 DIMENSION, DELTA = 32, 1e-6

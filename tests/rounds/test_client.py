@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
+from one_message import privatise_one
 
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.domains import L2Ball
@@ -30,7 +31,7 @@ from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated
 from sottovoce.randomness import Keystream, Randomness, SeededRandomness, SystemRandomness
-from sottovoce.rounds.client import Refused, Request, Sent, privatise, privatise_one
+from sottovoce.rounds.client import Refused, Request, Sent, privatise
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.wire.message import HEADER_BYTES, open_sealed
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
+from one_message import privatise_one
 
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.domains import L2Ball
@@ -23,7 +24,7 @@ from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
 from sottovoce.mechanisms.no_privacy import NoPrivacy
 from sottovoce.randomness import Keystream, SeededRandomness, SystemRandomness
-from sottovoce.rounds.client import Request, privatise, privatise_one
+from sottovoce.rounds.client import Request, privatise
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.rounds.server import RoundServer
 from sottovoce.wire.message import HEADER_BYTES, Envelope

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
+from one_message import privatise_one
 
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.domains import L1Ball, L2Ball
@@ -17,7 +18,7 @@ from sottovoce.mechanisms.laplace import Laplace
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.no_privacy import NoPrivacy
 from sottovoce.randomness import Keystream, SeededRandomness, SystemRandomness
-from sottovoce.rounds.client import Request, privatise_one
+from sottovoce.rounds.client import Request
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.rounds.server import RoundServer
 from sottovoce.transforms.rotation import Rotation

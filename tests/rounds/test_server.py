@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from one_message import privatise_one
 
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.domains import L2Ball, Vector
@@ -16,7 +17,7 @@ from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.no_privacy import NoPrivacy
 from sottovoce.randomness import SeededRandomness
-from sottovoce.rounds.client import Request, privatise_one
+from sottovoce.rounds.client import Request
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.rounds.server import RoundServer
 from sottovoce.wire.message import HEADER_BYTES, open_sealed, seal

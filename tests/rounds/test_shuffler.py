@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from one_message import privatise_one
 
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.channels.channel import Direct, MessageChannel, SecureSum, Shuffler
@@ -18,7 +19,7 @@ from sottovoce.mechanisms.cldp import Cldp
 from sottovoce.privacy.compositions import multiset
 from sottovoce.privacy.events import basic_counts
 from sottovoce.randomness import SeededRandomness, SystemRandomness
-from sottovoce.rounds.client import Request, privatise_one
+from sottovoce.rounds.client import Request
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.rounds.server import AnonymousServer, RoundServer
 from sottovoce.rounds.shuffler import ShuffledRound, ShufflerStage, open_round

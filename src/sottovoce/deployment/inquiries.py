@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sottovoce.analytics import question as questions
 from sottovoce.analytics.histogram import HistogramQuestion
 from sottovoce.analytics.question import Question
 from sottovoce.analytics.tallies import CodeCounts, Moments, Tally
@@ -76,11 +75,6 @@ def read_inquiry(blobs: Blobs) -> Inquiry:
         raise WireError("'question' of an inquiry is a table")
     del public["version"]
     return Inquiry(**public)
-
-
-def question_in(inquiry: Inquiry) -> Question:
-    """The question, read strictly: whatever is odd about it is refused."""
-    return questions.from_dict(inquiry.question)
 
 
 def tally_bytes(tally: Tally) -> bytes:

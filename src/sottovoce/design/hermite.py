@@ -35,15 +35,6 @@ def mean_of_tilt(design: ExponentialFamily, tilts: Vector) -> Vector:
     return tilted_law(design, tilts) @ design.points
 
 
-@lru_cache(maxsize=64)
-def unbiased_range(levels: int, relative_bias: float = 0.01) -> float:
-    """The largest tilt up to which |E[y] - z| <= relative_bias z."""
-    design = gauss_hermite(levels)
-    tilts = np.linspace(0.0, float(design.points[-1]) + 1.0, 20001)[1:]
-    outside = np.abs(mean_of_tilt(design, tilts) - tilts) > relative_bias * tilts
-    return float(tilts[max(0, int(np.argmax(outside)) - 1)] if outside.any() else tilts[-1])
-
-
 def excess_error(design: ExponentialFamily, tilts: Vector, clients: float) -> Vector:
     """By what fraction of sigma^2/n the error of n clients with the same tilt exceeds that.
 

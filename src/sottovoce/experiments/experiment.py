@@ -26,6 +26,13 @@ OnStep = Callable[[str, int, int, str], None]
 MAX_SEEDS = 1000
 
 
+def number(row: Row, key: str) -> float:
+    """A cell that holds a number."""
+    value = row[key]
+    assert isinstance(value, int | float)
+    return float(value)
+
+
 def _ignore(_what: str, _completed: int, _total: int, _note: str) -> None:
     """Nobody watches."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sottovoce.domains import Vector
-from sottovoce.experiments.experiment import Row, Settings
+from sottovoce.experiments.experiment import Row, Settings, number
 from sottovoce.kernels.table import sample_table
 from sottovoce.mechanisms.finite_channel import TableMechanism, interval
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
@@ -48,8 +48,8 @@ def sampled_error(mechanism: Mechanism, vectors: Vector, randomness: SeededRando
         return Error(mse=error, sampled_clients=len(vectors))
     part = vectors[:LOOPED_CLIENTS]
     total = np.zeros(vectors.shape[1])
-    for number, vector in enumerate(part):
-        stream = randomness.stream("client", number)
+    for client, vector in enumerate(part):
+        stream = randomness.stream("client", client)
         total += mechanism.decode(mechanism.encode(vector, stream))
     error = float(np.mean((total / len(part) - part.mean(axis=0)) ** 2))
     return Error(mse=error * len(part) / len(vectors), sampled_clients=len(part))
@@ -154,13 +154,6 @@ def error_chart(rows: Sequence[Row], title: str) -> LineChart:
     return LineChart(
         title=title, x_label="epsilon", y_label="MSE per coordinate", lines=lines, y_log=True
     )
-
-
-def number(row: Row, key: str) -> float:
-    """A cell that holds a number."""
-    value = row[key]
-    assert isinstance(value, int | float)
-    return float(value)
 
 
 def exact_errors(rows: Sequence[Row]) -> Mapping[tuple[float, str], float]:

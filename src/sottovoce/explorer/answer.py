@@ -17,7 +17,7 @@ from sottovoce.errors import ParameterError
 from sottovoce.explorer.question import Question
 from sottovoce.explorer.recipe import recipe
 from sottovoce.explorer.table import table_of
-from sottovoce.harmonizer.prediction import predict
+from sottovoce.harmonizer.prediction import largest_coordinate, predict
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
 from sottovoce.mechanisms.registry import Parameters, Registration
@@ -207,7 +207,7 @@ def _law(question: Question, found: Calibrated) -> dict[str, Any]:
     if found.registration.coordinatewise:
         alone: Domain = dataclasses.replace(mechanism.input_domain, dimension=1)  # type: ignore[type-var]
         mechanism = found.registration.build(alone, found.parameters)
-    end = _largest_coordinate(question.updates)
+    end = largest_coordinate(question.updates)
     inputs = np.linspace(-end, end, _INPUTS)
     laws = []
     for x in inputs.tolist():
@@ -222,8 +222,3 @@ def _law(question: Question, found: Calibrated) -> dict[str, Any]:
         "variance": [variance for _, _, variance in laws],
         "table": table_of(inputs, [law for law, _, _ in laws]),
     }
-
-
-def _largest_coordinate(domain: Domain) -> float:
-    alone: Domain = dataclasses.replace(domain, dimension=1)  # type: ignore[type-var]
-    return float(alone.project([np.finfo(np.float64).max])[0])

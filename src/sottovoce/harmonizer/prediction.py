@@ -46,7 +46,7 @@ def predict(
     They may be a part of the mechanism's own domain: an L1 ball lies in a Euclidean one.
     """
     domain = mechanism.input_domain
-    largest = _largest_coordinate(updates)
+    largest = largest_coordinate(updates)
     if not registration.coordinatewise:
         if domain.dimension > MAX_WHOLE_DIMENSION:
             raise ParameterError(
@@ -69,7 +69,7 @@ def predict(
     )
 
 
-def _largest_coordinate(domain: Domain) -> float:
+def largest_coordinate(domain: Domain) -> float:
     """The clip norm, less the headroom for rounding: unit vectors have norm 1 in any geometry."""
     alone: Domain = dataclasses.replace(domain, dimension=1)  # type: ignore[type-var]
     return float(alone.project([np.finfo(np.float64).max])[0])

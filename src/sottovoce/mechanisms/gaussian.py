@@ -1,6 +1,5 @@
 """Independent Gaussian noise on vectors in a Euclidean ball: the yardstick, in float32."""
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -48,11 +47,6 @@ class Gaussian:
     @property
     def noise_stddev(self) -> float:
         return self.noise_multiplier * self.input_domain.radius / self.input_domain.records
-
-    @property
-    def mean_absolute_noise(self) -> float:
-        """E|X| of a coordinate's noise: sigma sqrt(2/pi)."""
-        return self.noise_stddev * math.sqrt(2.0 / math.pi)
 
     def code_format(self) -> Float32Codes:
         return Float32Codes()

@@ -78,11 +78,6 @@ class Laplace:
     def noise_stddev(self) -> float:
         return float(np.sqrt(2.0)) * self.noise_scale
 
-    @property
-    def mean_absolute_noise(self) -> float:
-        """E|X| of a coordinate's noise: b."""
-        return self.noise_scale
-
     def code_format(self) -> Float32Codes:
         return Float32Codes()
 

@@ -155,10 +155,6 @@ class Staircase:
     def noise_stddev(self) -> float:
         return math.sqrt(self.noise.variance)
 
-    @property
-    def mean_absolute_noise(self) -> float:
-        return self.noise.mean_absolute
-
     def code_format(self) -> Float32Codes:
         return Float32Codes()
 

@@ -23,13 +23,12 @@ holds at every price (weak duality).
 Reference: Chaudhuri, Guo and Rabbat 2022 (MVU), section 4.3, program (4) and lemma 7.
 """
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
@@ -164,45 +163,6 @@ def envelope_price(cost: Vector, value: Vector, share: float) -> float:
     return 0.0
 
 
-def grid_renyi_bound(
-    rows: ArrayLike,
-    order: float,
-    *,
-    power: float,
-    budget: float,
-    dimension: int,
-    centre: int | None = None,
-) -> float:
-    """D_a of a vector of grid points, each sent through the table `rows`, between neighbours.
-
-    Row i is the law at grid point i. Neighbours i, i' satisfy sum_l |i_l - i'_l|^power <= budget,
-    in grid steps: (B_in - 1)^p Delta^p for inputs scaled to [0, 1] at L_p distance Delta. Whole
-    powers make every cost an integer, so the budget is floored. Options above it are left out:
-    no single coordinate can afford them.
-
-    With `centre`, one of the two inputs has that row in every coordinate (zero-out adjacency); the
-    two directions are then bounded separately, and the larger counts.
-    """
-    table = pmf_rows("rows", rows)
-    _check_power(power)
-    limit = parameters.positive("budget", budget, at_most=1e300) * (1.0 + BUDGET_ROUNDING)
-    if float(power).is_integer():
-        limit = float(math.floor(limit))
-    steps = np.arange(len(table))
-    if centre is None:
-        directions = [_largest_by_distance(pairwise_renyi(table, table, order))]
-        costs = steps.astype(np.float64) ** power
-    else:
-        middle = table[parameters.integer("centre", centre, low=0, high=len(table) - 1)][None, :]
-        directions = [
-            pairwise_renyi(table, middle, order)[:, 0],
-            pairwise_renyi(middle, table, order)[0],
-        ]
-        costs = np.abs(steps - centre).astype(np.float64) ** power
-    near = costs <= limit
-    return max(envelope_bound(costs[near], v[near], limit, dimension) for v in directions)
-
-
 def renyi_curve(
     bound_at_order: Callable[[float], float],
     adjacency: Adjacency,
@@ -237,14 +197,6 @@ def check_order(order: float) -> float:
     if not 1.0 < order <= MAX_ORDER:
         raise ParameterError(f"order must lie above 1 and at most {MAX_ORDER:g}, got {order!r}")
     return order
-
-
-def _check_power(power: float) -> None:
-    if not 1.0 <= power < math.inf:
-        raise ParameterError(
-            f"power must be finite and at least 1, got {power!r}; for the maximum norm every "
-            "coordinate is separate: multiply one coordinate's bound by the dimension"
-        )
 
 
 def pmf_rows(name: str, rows: ArrayLike) -> Vector:
@@ -290,21 +242,3 @@ def _priced(cost: Vector, value: Vector, budget: float, dimension: int, price: f
         return math.inf if budget > 0.0 or math.isinf(free) else dimension * float(free)
     surplus = max(0.0, float(np.max(value - price * cost)))
     return (dimension * surplus + price * budget) * (1.0 + 2.0**-48)
-
-
-@functools.lru_cache(maxsize=4)
-def _triangles(size: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    upper = np.arange(size - 1)[:, None] + np.arange(size + 1) < size
-    return upper, ~upper
-
-
-def _largest_by_distance(divergences: Vector) -> Vector:
-    """max over |i - k| = m of a square matrix, for each m."""
-    size = len(divergences)
-    # Cells whose flat indices agree modulo size + 1 lie on diagonal m or on diagonal m - size - 1.
-    folded = divergences.ravel()[: (size - 1) * (size + 1)].reshape(size - 1, size + 1)
-    upper, lower = _triangles(size)
-    largest: Vector = np.max(folded, axis=0, where=upper, initial=0.0)[:size]
-    below = np.max(folded, axis=0, where=lower, initial=0.0)
-    largest[1:] = np.maximum(largest[1:], below[:1:-1][: size - 1])
-    return largest

@@ -99,16 +99,6 @@ def privatise(
     return [outcome.sent if isinstance(outcome, _Sealed) else outcome for outcome in outcomes]
 
 
-def privatise_one(
-    plan: RoundPlan, request: Request, ledger: Ledger, randomness: Randomness
-) -> bytes:
-    """The message for one request; raises BudgetExhaustedError if the client is out of budget."""
-    (outcome,) = privatise(plan, [request], ledger, randomness)
-    if isinstance(outcome, Refused):
-        raise outcome.error
-    return outcome.message
-
-
 def _prepare(plan: RoundPlan, request: Request) -> _Prepared:
     release = plan.release(request.part.client, request.uplink)
     domain = request.part.mechanism.input_domain

@@ -28,7 +28,8 @@ def check_keys(table: Mapping[str, Any], kinds: Mapping[str, type], *, where: st
     for key, value in table.items():
         if key not in kinds:
             raise ConfigError(f"{where}: {UnknownNameError.among('key', key, kinds)}")
-        if type(value) is not kinds[key]:  # a boolean is no integer here
+        whole_is_a_number = kinds[key] is float and type(value) is int  # as TOML has "3600"
+        if type(value) is not kinds[key] and not whole_is_a_number:  # a boolean is no integer
             raise ConfigError(f"{where}: '{key}' must be {_KIND_NAMES[kinds[key]]}, got {value!r}")
 
 
@@ -49,4 +50,10 @@ def name_of(text: object, *, what: str) -> str:
     return text
 
 
-_KIND_NAMES = {str: "a string", list: "a list", dict: "a table", bool: "true or false"}
+_KIND_NAMES = {
+    str: "a string",
+    float: "a number",
+    list: "a list",
+    dict: "a table",
+    bool: "true or false",
+}

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sottovoce.domains import Box, L2Ball, Vector
-from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment
-from sottovoce.experiments.mean_estimation import number
+from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment, number
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.interpolated_mvu import InterpolatedMvu
 from sottovoce.mechanisms.mechanism import Mechanism

@@ -8,8 +8,15 @@ import numpy as np
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import L2Ball, Vector
-from sottovoce.experiments.experiment import Cell, Figure, Findings, Row, Settings, experiment
-from sottovoce.experiments.mean_estimation import number
+from sottovoce.experiments.experiment import (
+    Cell,
+    Figure,
+    Findings,
+    Row,
+    Settings,
+    experiment,
+    number,
+)
 from sottovoce.mean_intervals import mean_and_half_width
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism

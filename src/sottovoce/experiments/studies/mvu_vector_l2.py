@@ -10,14 +10,13 @@ import numpy as np
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import L2Ball, Vector
 from sottovoce.errors import PrivacyError
-from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment
+from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment, number
 from sottovoce.experiments.mean_estimation import (
     Contender,
     bisected,
     error_chart,
     exact_errors,
     measure,
-    number,
 )
 from sottovoce.mechanisms import registry
 from sottovoce.privacy import accounting

@@ -6,9 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sottovoce.config.loading import parse
-from sottovoce.experiments.experiment import Experiment, Figure, Findings, Row, Settings, enter
+from sottovoce.experiments.experiment import (
+    Experiment,
+    Figure,
+    Findings,
+    Row,
+    Settings,
+    enter,
+    number,
+)
 from sottovoce.experiments.learning.study import data_in, default_train
-from sottovoce.experiments.mean_estimation import number
 from sottovoce.experiments.sweep import Choice, Trial, TrialResult, expand, label, run_trials
 from sottovoce.experiments.workers import Train
 from sottovoce.mean_intervals import mean_and_half_width

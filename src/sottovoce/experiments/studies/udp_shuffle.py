@@ -7,8 +7,7 @@ import numpy as np
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import L2Ball
-from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment
-from sottovoce.experiments.mean_estimation import number
+from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment, number
 from sottovoce.mechanisms import registry
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import PureDp, Repeated

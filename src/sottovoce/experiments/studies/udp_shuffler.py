@@ -8,7 +8,15 @@ from typing import Any
 
 from sottovoce.config.loading import override, parse
 from sottovoce.experiments.catalogue import RATE, SEED
-from sottovoce.experiments.experiment import Experiment, Figure, Findings, Row, Settings, enter
+from sottovoce.experiments.experiment import (
+    Experiment,
+    Figure,
+    Findings,
+    Row,
+    Settings,
+    enter,
+    number,
+)
 from sottovoce.experiments.learning.study import data_in, default_train
 from sottovoce.experiments.learning.tuning import (
     FIRST_TUNING_SEED,
@@ -17,7 +25,6 @@ from sottovoce.experiments.learning.tuning import (
     chosen,
     group_of,
 )
-from sottovoce.experiments.mean_estimation import number
 from sottovoce.experiments.sweep import Choice, Trial, TrialResult, expand, label, run_trials
 from sottovoce.experiments.workers import Train
 from sottovoce.mean_intervals import mean_and_half_width

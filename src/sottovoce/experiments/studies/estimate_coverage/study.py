@@ -12,7 +12,7 @@ from typing import Any
 from sottovoce import proportions
 from sottovoce.analytics.histogram import MECHANISMS as HISTOGRAMS
 from sottovoce.analytics.scalar_channel import FLOATS, GRIDS
-from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment
+from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment, number
 from sottovoce.experiments.studies.estimate_coverage.coverage import (
     LAWS,
     Case,
@@ -192,25 +192,19 @@ def _name(case: Case) -> str:
     return f"{case.statistic}, {mechanism}, {case.people} people, {case.law.name}"
 
 
-def _number(row: Row, key: str) -> float:
-    value = row[key]
-    assert isinstance(value, int | float)
-    return float(value)
-
-
 def _verdict(rows: Sequence[Row], without: Sequence[str]) -> str:
-    plain = [row for row in rows if _number(row, "caveats") < 0.5]
-    warned = [row for row in rows if _number(row, "caveats") >= 0.5]
-    inside = [row for row in plain if LOW <= _number(row, "coverage") <= HIGH]
-    least = min(rows, key=lambda row: _number(row, "coverage"))
+    plain = [row for row in rows if number(row, "caveats") < 0.5]
+    warned = [row for row in rows if number(row, "caveats") >= 0.5]
+    inside = [row for row in plain if LOW <= number(row, "coverage") <= HIGH]
+    least = min(rows, key=lambda row: number(row, "coverage"))
     sentences = [
         f"Of {len(plain)} intervals without a caveat {len(inside)} cover in {LOW:.0%} to {HIGH:.0%}"
         " of repetitions",
         *(_outside(row) for row in plain if row not in inside),
-        f"The least coverage of all is {_number(least, 'coverage'):.1%} ({_place(least)})",
+        f"The least coverage of all is {number(least, 'coverage'):.1%} ({_place(least)})",
     ]
     if warned:
-        low = min(_number(row, "coverage") for row in warned)
+        low = min(number(row, "coverage") for row in warned)
         sentences.append(
             f"{len(warned)} intervals came with a caveat in most repetitions (atoms, or noise too "
             f"rare to be normal); they cover {low:.1%} or more"
@@ -221,7 +215,7 @@ def _verdict(rows: Sequence[Row], without: Sequence[str]) -> str:
 
 
 def _outside(row: Row) -> str:
-    return f"Outside: {_number(row, 'coverage'):.1%} ({_place(row)})"
+    return f"Outside: {number(row, 'coverage'):.1%} ({_place(row)})"
 
 
 def _place(row: Row) -> str:
@@ -234,7 +228,7 @@ def _place(row: Row) -> str:
 def _figure(rows: Sequence[Row]) -> Figure:
     lines = []
     for statistic in dict.fromkeys(str(row["statistic"]) for row in rows):
-        own = sorted(_number(row, "coverage") for row in rows if row["statistic"] == statistic)
+        own = sorted(number(row, "coverage") for row in rows if row["statistic"] == statistic)
         shares = [(place + 0.5) / len(own) for place in range(len(own))]
         lines.append(Line(name=statistic, x=shares, y=own))
     return Figure(

@@ -4,10 +4,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sottovoce.experiments.experiment import Experiment, Figure, Findings, Row, Settings, enter
+from sottovoce.experiments.experiment import (
+    Experiment,
+    Figure,
+    Findings,
+    Row,
+    Settings,
+    enter,
+    number,
+)
 from sottovoce.experiments.kept_cells import KeptCells
 from sottovoce.experiments.learning.study import default_train
-from sottovoce.experiments.mean_estimation import number
 from sottovoce.experiments.studies.seeded import shuffles as seeded_shuffles
 from sottovoce.experiments.studies.seeded import training as seeded_training
 from sottovoce.experiments.studies.seeded import vectors as seeded_vectors

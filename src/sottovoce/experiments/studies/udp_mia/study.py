@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sottovoce.experiments.experiment import Findings, Row, Settings, experiment
+from sottovoce.experiments.experiment import Findings, Row, Settings, experiment, number
 from sottovoce.experiments.learning.study import data_in
-from sottovoce.experiments.mean_estimation import number
 from sottovoce.experiments.udp_mechanisms import DELTA
 
 if TYPE_CHECKING:  # bring torch, which 'experiment list' does not need

@@ -3,8 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment
-from sottovoce.experiments.mean_estimation import number
+from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment, number
 from sottovoce.experiments.studies.udp_noise.noise_variance import (
     LAPLACE,
     STAIRCASE,

@@ -1,0 +1,345 @@
+"""The faults that `tools/mutations.py` plants: one small change each, under a theorem's title."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One change of one file."""
+
+    theorem: str  # its title on the page
+    path: str  # under src/sottovoce
+    old: str  # occurs there once
+    new: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.path}: {self.old.strip()} -> {self.new.strip()}"
+
+
+FAULTS = (
+    Fault(
+        "Renyi divergences add up",
+        "privacy/renyi.py",
+        "math.fsum(count * ",
+        "math.fsum(0.9 * count * ",
+    ),
+    Fault(
+        "From Renyi to (epsilon, delta)",
+        "privacy/conversion.py",
+        "return divergence + math.log1p(-1.0 / order) - (math.log(delta) + math.log(order))",
+        "return divergence + math.log1p(-1.0 / order) - (math.log(delta) + 2 * math.log(order))",
+    ),
+    Fault(
+        "Zero-concentrated privacy",
+        "privacy/zcdp.py",
+        "return min(event.epsilon**2 / 2.0, event.epsilon)",
+        "return min(event.epsilon**2 / 8.0, event.epsilon)",
+    ),
+    Fault(
+        "The Gaussian mechanism, exactly",
+        "privacy/divergences.py",
+        "return min(1.0, math.exp(upper + slack) * -math.expm1(gap))",
+        "return min(1.0, 0.999 * math.exp(upper + slack) * -math.expm1(gap))",
+    ),
+    Fault(
+        "Connecting the dots errs upward",
+        "privacy/loss_distributions.py",
+        "masses[1:] += p - lower",
+        "masses[1:] += 0.999 * p - lower",
+    ),
+    Fault(
+        "Sensitivity of a mean",
+        "domains.py",
+        "return 2.0 * shift",
+        "return shift",
+    ),
+    Fault(
+        "Renyi divergence within an exponential family",
+        "mechanisms/gauss_hermite.py",
+        "shift = self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier",
+        "shift = 0.9 * self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier",
+    ),
+    Fault(
+        "Logistic bits: the exact worst case",
+        "privacy/one_bit.py",
+        "logit = math.log(above) - math.log(below) - step",
+        "logit = math.log(above) - math.log(below)",
+    ),
+    Fault(
+        "Logistic bits: the exact worst case",
+        "privacy/one_bit.py",
+        "return min(gaussian, dimension * worst * (1.0 + _ROUNDING))",
+        "return min(gaussian, math.sqrt(dimension) * worst * (1.0 + _ROUNDING))",
+    ),
+    Fault(
+        "Bits against fair bits: the cubic bound",
+        "privacy/cubic.py",
+        "log_b = -y - math.log(27.0) - 2.0 * math.log(growth)",
+        "log_b = -y - math.log(54.0) - 2.0 * math.log(growth)",
+    ),
+    Fault(
+        "Interpolated MVU",
+        "mechanisms/interpolated_mvu.py",
+        "shift = self.beta * self.input_domain.relative_sensitivity(adjacency) / 2.0",
+        "shift = self.beta * self.input_domain.relative_sensitivity(adjacency) / 4.0",
+    ),
+    Fault(
+        "CLDP: only one flipped sign depends on the data",
+        "mechanisms/cldp.py",
+        "share = 0.5 if against_zero else 1.0",
+        "share = 0.5",
+    ),
+    Fault(
+        "The tilted law",
+        "design/tilted_seeds.py",
+        "return cut - math.log1p(-self.tail) + floor + self._failures + self._rounding",
+        "return -cut",
+    ),
+    Fault(
+        "The cubic bound survives truncation",
+        "privacy/cubic.py",
+        "return min(1.0, math.exp(excess) * cubic_delta(mu, epsilon - excess))",
+        "return min(1.0, cubic_delta(mu, epsilon))",
+    ),
+    Fault(
+        "Laplace noise",
+        "privacy/laplace.py",
+        "zero_concentrated = order * shift * shift / 2.0",
+        "zero_concentrated = order * shift * shift / 8.0",
+    ),
+    Fault(
+        "Staircase noise",
+        "privacy/staircase.py",
+        "exact = (gap * min(shift, 2.0 * nu) + b * shift)",
+        "exact = (gap * min(shift, nu) + b * shift)",
+    ),
+    Fault(
+        "Skellam noise on a rounded grid",
+        "mechanisms/skellam.py",
+        "gaussian = order * square / (2.0 * variance)",
+        "gaussian = order * square / (4.0 * variance)",
+    ),
+    Fault(
+        "Skellam noise on a rounded grid",
+        "mechanisms/skellam.py",
+        "on_average = unit * (square + min(dimension / 4.0, l1_shift))",
+        "on_average = 0.9 * unit * (square + min(dimension / 4.0, l1_shift))",
+    ),
+    Fault(
+        "A sign of Gaussian noise is post-processing",
+        "mechanisms/stochastic_sign.py",
+        "mu = self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier",
+        "mu = self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier / 2.0",
+    ),
+    Fault(
+        "Uniform orders",
+        "randomness.py",
+        "partner = uniform_below(last + 1, words[last], keystream, last)",
+        "partner = uniform_below(last, words[last], keystream, last)",
+    ),
+    Fault(
+        "Poisson sampling of any mechanism",
+        "privacy/sampling.py",
+        "logs = logs[2:] + _log_expm1(exponents[2:])",
+        "logs = logs[2:] + _log_expm1(0.9 * exponents[2:])",
+    ),
+    Fault(
+        "Sampling under replace-one",
+        "privacy/sampling.py",
+        "logs = logs[2:] + _log_ternary(exponents, event.event)",
+        "logs = logs[2:] + _log_ternary(exponents, event.event) - math.log(16.0)",
+    ),
+    Fault(
+        "Pure privacy of a sample",
+        "privacy/pure.py",
+        "return min(epsilon, math.log1p(rate * math.expm1(epsilon)) * (1.0 + _ROUNDING))",
+        "return min(epsilon, rate * epsilon)",
+    ),
+    Fault(
+        "Shuffling",
+        "privacy/shuffling.py",
+        "return lower_buckets(clients - 1, math.exp(-eps0) if eps0 <= _NO_CLONES else 0.0)",
+        "return lower_buckets(clients, 2.0 / (1.0 + math.exp(eps0)))",
+    ),
+    Fault(
+        "A second attempt behind a channel pays for both",
+        "rounds/charging.py",
+        "return Repeated(event=seen, count=2) if attempt == 1 else seen",
+        "return seen",
+    ),
+    Fault(
+        "Exact intervals for counts",
+        "proportions.py",
+        "return np.where(k > 0, betaincinv(np.maximum(k, 1), n - k + 1, error), 0.0)",
+        "return np.where(k > 0, betaincinv(k + 1, n - k + 1, error), 0.0)",
+    ),
+    Fault(
+        "Auditing with one run",
+        "auditing/one_run.py",
+        "return tail, 2.0 * canaries * float(lost.max(initial=0.0))",
+        "return tail, canaries * float(lost.max(initial=0.0))",
+    ),
+    Fault(
+        "One code a person, whatever is asked",
+        "analytics/assignment.py",
+        "numbers = np.arange(first + 1, first + 1 + count, dtype=np.uint64)",
+        "numbers = np.arange(1, 1 + count, dtype=np.uint64)",
+    ),
+    Fault(
+        "Against zero counts twice between two inputs",
+        "privacy/shuffling.py",
+        "return 2.0 * epsilon if event.adjacency == Adjacency.ZERO_OUT else epsilon",
+        "return epsilon",
+    ),
+    Fault(
+        "A record beside others",
+        "privacy/compositions.py",
+        "largest_loss=2.0 * event.largest_loss",
+        "largest_loss=event.largest_loss",
+    ),
+    Fault(
+        "Staircases in rings, and beyond one step",
+        "mechanisms/staircase.py",
+        "return PureDp(epsilon=math.ceil(shift) * self.step_epsilon, adjacency=adjacency)",
+        "return PureDp(epsilon=shift * self.step_epsilon, adjacency=adjacency)",
+    ),
+    Fault(
+        "The first accepted seed, or the last tried",
+        "mechanisms/seeds.py",
+        "return bytes(seeds[last if found is None else found])",
+        "return bytes(seeds[0 if found is None else found])",
+    ),
+    Fault(
+        "Composition by FFT errs upward",
+        "privacy/loss_distributions.py",
+        "weights = np.exp(-self.tilt * gaps) * -np.expm1(-gaps)",
+        "weights = 0.99 * np.exp(-self.tilt * gaps) * -np.expm1(-gaps)",
+    ),
+    Fault(
+        "A ledger that was changed is noticed",
+        "ledger/verification.py",
+        "if not isinstance(stored, bytes) or stored != _link(link, tuple(content)):",
+        "if not stored:",
+    ),
+    Fault(
+        "Questions add up",
+        "analytics/charging.py",
+        "total = pure_epsilon(multiset([*ledger.history(account), (asked.event, 1)]))",
+        "total = pure_epsilon(asked.event)",
+    ),
+    Fault(
+        "The map is nowhere longer than the ground",
+        "analytics/location.py",
+        "east = np.cos(up) * np.sin(round_)",
+        "east = math.cos(centre) * np.sin(round_)",
+    ),
+    Fault(
+        "Pure privacy is dominated by randomised response",
+        "privacy/loss_pairs.py",
+        "lie = math.exp(-epsilon) / (1.0 + math.exp(-epsilon))",
+        "lie = 1.01 * math.exp(-epsilon) / (1.0 + math.exp(-epsilon))",
+    ),
+    Fault(
+        "Calibration keeps the budget",
+        "privacy/calibration.py",
+        "    return safe\n\n\ndef rounds_within",
+        "    return loose\n\n\ndef rounds_within",
+    ),
+    Fault(
+        "Projection onto an L2 ball is a contraction",
+        "domains.py",
+        "return vector if scale == 1.0 else vector * scale",
+        "return vector if scale == 1.0 else -vector * scale",
+    ),
+    Fault(
+        "The certificate for M",
+        "design/fisher.py",
+        "return second, second + np.abs(third) * width / 2.0 + curvature * width**2 / 8.0",
+        "return second, second * 0.999",
+    ),
+    Fault(
+        "The privacy profile of a single logistic bit",
+        "privacy/loss_pairs.py",
+        "part = -np.expm1((low - high) / 2.0) / -math.expm1(-self.shift)",
+        "part = -np.expm1((low - high) / 2.0) / -math.expm1(-self.shift) * 0.99",
+    ),
+    Fault(
+        "Vectors through tables in an L2 ball",
+        "privacy/envelope.py",
+        "return (dimension * surplus + price * budget) * (1.0 + 2.0**-48)",
+        "return (dimension * surplus + 0.99 * price * budget) * (1.0 + 2.0**-48)",
+    ),
+    Fault(
+        "The step law",
+        "design/stepped_seeds.py",
+        "low, high = max(0.0, middle - below), min(1.0, middle + above)",
+        "low, high = middle, middle",
+    ),
+    Fault(
+        "The norm is one tree of additions",
+        "norms.py",
+        "tiles *= tiles",
+        "tiles = (tiles * tiles).astype(np.float32).astype(np.float64)",
+    ),
+    Fault(
+        "A sampled Gaussian at any order",
+        "privacy/sampled_gaussian.py",
+        "moment = float(moment) + 2.0**-44",
+        "moment = float(moment) * 0.999",
+    ),
+    Fault(
+        "Binomial tails",
+        "privacy/binomial.py",
+        "return np.asarray(np.where(inner, value, np.where(k < 0.0, 0.0, 1.0)))",
+        "return np.asarray(np.where(inner, 0.99 * value, np.where(k < 0.0, 0.0, 1.0)))",
+    ),
+    Fault(
+        "Secure sums of clamped bits",
+        "privacy/secure_sum.py",
+        "return min(local, high, chord / (order - 1.0) * (1.0 + _ROUNDING))",
+        "return 0.5 * min(local, high, chord / (order - 1.0) * (1.0 + _ROUNDING))",
+    ),
+    Fault(
+        "Central noise and a secret sample",
+        "channels/central.py",
+        "rate=self.client_sampling_rate, scheme",
+        "rate=self.client_sampling_rate * 0.9, scheme",
+    ),
+    Fault(
+        "Central noise and a secret sample",
+        "channels/central.py",
+        "event = mechanism.privacy(adjacency)",
+        "event = mechanism.privacy(Adjacency.ZERO_OUT)",
+    ),
+    Fault(
+        "Budgets of one client",
+        "rounds/charging.py",
+        "return ledger.affords(dues, before=(plan.run, plan.round))",
+        "return frozenset(part.client for part in plan.clients)",
+    ),
+    Fault(
+        "What an algorithm computes from messages is free",
+        "algorithms/scaffold.py",
+        "uplinks: ClassVar[int] = 2",
+        "uplinks: ClassVar[int] = 1",
+    ),
+    Fault(
+        "NbAFL is charged for the whole model",
+        "algorithms/nbafl.py",
+        "return L2Ball(dimension=dimension, radius=self.clip_norm)",
+        "return L2Ball(dimension=dimension, radius=self.clip_norm, records=num_samples)",
+    ),
+    Fault(
+        "Randomised response among categories",
+        "analytics/category_channel.py",
+        "return round_pure(k_ary(epsilon, levels), epsilon)",
+        "return round_pure(k_ary(1.01 * epsilon, levels), 1.01 * epsilon)",
+    ),
+    Fault(
+        "Intervals for what is bounded",
+        "analytics/intervals.py",
+        "return _chance(x, m, np.maximum(sigma, 1e-200), low, high) >= 1.0 - confidence",
+        "return _chance(x, m, np.maximum(sigma, 1e-200), low, high) >= 1.2 * (1.0 - confidence)",
+    ),
+)
