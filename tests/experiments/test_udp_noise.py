@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from precise_noise import nu_for_mean_absolute
 from scipy.optimize import brentq
 from scipy.special import gammaln
 
@@ -22,7 +21,7 @@ from sottovoce.experiments.studies.udp_noise.noise_variance import (
     one_shot_l1_ratio,
     renyi_l2_ratio,
 )
-from sottovoce.noises.staircase import Staircase, nu_for_variance
+from sottovoce.noises.staircase import Staircase, nu_for_mean_absolute, nu_for_variance
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import GaussianNoise, LaplaceNoise, PrivacyEvent, Repeated, Sampled
 from sottovoce.privacy.gaussian import gaussian_epsilon

@@ -1,6 +1,5 @@
 """Noise in mpmath, from the densities and not from the code under test."""
 
-import math
 from fractions import Fraction
 
 import mpmath
@@ -52,8 +51,3 @@ def _tail_at(noise: Noise, place: mpmath.mpf) -> mpmath.mpf:
     return precise_tail(
         noise, Fraction(int(mpmath.ldexp(mantissa, bits))) * Fraction(2) ** (int(exponent) - bits)
     )
-
-
-def nu_for_mean_absolute(epsilon: float) -> float:
-    """The nu of least E|X|: 1/(1 + e^(epsilon/2)) (Geng and Viswanath 2016, theorem 4)."""
-    return 1.0 / (1.0 + math.exp(epsilon / 2.0))

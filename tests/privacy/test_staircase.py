@@ -10,10 +10,10 @@ import pytest
 from cases import denser
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from precise_noise import nu_for_mean_absolute
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import ParameterError
+from sottovoce.noises.staircase import nu_for_mean_absolute
 from sottovoce.privacy.divergences import finite_hockey_stick
 from sottovoce.privacy.events import Repeated
 from sottovoce.privacy.pld import PldAccountant

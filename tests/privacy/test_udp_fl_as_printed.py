@@ -10,12 +10,11 @@ import math
 
 import mpmath
 import pytest
-from precise_noise import nu_for_mean_absolute
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.noises.gaussian import Gaussian
 from sottovoce.noises.laplace import Laplace
-from sottovoce.noises.staircase import Staircase, nu_for_variance
+from sottovoce.noises.staircase import Staircase, nu_for_mean_absolute, nu_for_variance
 from sottovoce.privacy.events import GaussianNoise
 from sottovoce.privacy.laplace import laplace_renyi
 from sottovoce.privacy.renyi import renyi_divergence

@@ -74,6 +74,9 @@ class Gaussian:
             density = (-z_squared / 2).exp() / (2 * pi(digits + _GUARD_DIGITS)).sqrt()
             return max(Decimal("0.5") - density * total, Decimal(0))
 
+    def characteristic(self, frequency: Vector) -> Vector:
+        return np.asarray(np.exp(-0.5 * (self.stddev * frequency) ** 2))
+
 
 @lru_cache(maxsize=64)
 def pi(digits: int) -> Decimal:

@@ -50,3 +50,6 @@ class Laplace:
         with decimal.localcontext(precise(digits + _GUARD_DIGITS)):
             rounded = Decimal(exponent.numerator) / Decimal(exponent.denominator)
             return (-rounded).exp() / 2
+
+    def characteristic(self, frequency: Vector) -> Vector:
+        return np.asarray(1.0 / (1.0 + (self.scale * frequency) ** 2))

@@ -44,6 +44,10 @@ class Noise(Protocol):
         """P(X > t) for t >= 0, wrong by at most 10^-digits: for the exact sampler."""
         ...
 
+    def characteristic(self, frequency: Vector) -> Vector:
+        """E cos(frequency X)."""
+        ...
+
 
 def precise(digits: int) -> decimal.Context:
     """Decimal arithmetic of relative error 10^-digits, in which nothing overflows or traps."""

@@ -21,6 +21,11 @@ from sottovoce import parameters
 from sottovoce.domains import Vector
 
 
+def nu_for_mean_absolute(epsilon: float) -> float:
+    """The nu of least E|X|: 1/(1 + e^(epsilon/2)) (Geng and Viswanath 2016, theorem 4)."""
+    return 1.0 / (1.0 + math.exp(parameters.step_epsilon("epsilon", epsilon) / 2.0))
+
+
 def nu_for_variance(epsilon: float) -> float:
     """The nu of least variance: ((b (1 + b)/2)^(1/3) - b)/(1 - b), b = e^-epsilon.
 
@@ -126,6 +131,18 @@ class Staircase:
             beyond = b * (Decimal("0.5") + density * (1 - r))
             left = inside if part <= Fraction(self.nu) else beyond
             return (-Decimal(self.epsilon) * whole).exp() * left
+
+    def characteristic(self, frequency: Vector) -> Vector:
+        """E cos(t X) = (1-b)^2/g (sin(nu t) + b sin((1-nu) t)) / (t ((1-b)^2 + 4 b sin(t/2)^2)).
+
+        t in units of 1/step: the integral over the levels is a geometric series in b e^(it).
+        """
+        t = np.asarray(frequency, dtype=np.float64) * self.step
+        b, nu, gap = self._decay, self.nu, -math.expm1(-self.epsilon)
+        # numpy's sinc(x) is sin(pi x)/(pi x), and 1 at 0.
+        waves = nu * np.sinc(nu * t / np.pi) + b * (1.0 - nu) * np.sinc((1.0 - nu) * t / np.pi)
+        resonance = 1.0 + 4.0 * b * (np.sin(t / 2.0) / gap) ** 2
+        return np.asarray(waves / (self._mixed(1) * resonance))
 
 
 def _mean_steps(epsilon: float) -> float:
