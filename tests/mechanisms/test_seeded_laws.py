@@ -128,7 +128,9 @@ def test_noise_that_is_too_small_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_samples_follow_the_whole_law(dimension: int, blocks: int, records: int) -> None:
     mechanism = tilted(dimension, records=records, blocks=blocks)
-    for values in itertools.islice(inputs(mechanism.input_domain, np.random.default_rng(1)), 1, 6):
+    for values in itertools.islice(
+        inputs(mechanism.input_domain, np.random.default_rng(1)), 1, 6, 2
+    ):
         samples_follow_the_law(mechanism, values, num_samples=1000)
 
 

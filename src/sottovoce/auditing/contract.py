@@ -24,6 +24,7 @@ from sottovoce.auditing.draws import drawn
 from sottovoce.auditing.enumeration import MAX_OUTCOMES, deltas_of, num_outcomes
 from sottovoce.auditing.law_divergences import renyi_of
 from sottovoce.auditing.law_fit import p_values
+from sottovoce.auditing.laws import remembered
 from sottovoce.auditing.neighbours import inputs, neighbours, origin
 from sottovoce.domains import Box, Domain, Vector
 from sottovoce.errors import (
@@ -169,15 +170,10 @@ def privacy_covers_the_divergence(
     if isinstance(event, NonPrivate):
         return None
     divergences = [renyi_divergence(event, order) for order in ORDERS]
-    deltas = _claimed_deltas(event)
-
-    @functools.cache  # an input has many neighbours
-    def law_of(values: bytes) -> Law:
-        return mechanism.law(np.frombuffer(values))
-
+    deltas, law_of = _claimed_deltas(event), remembered(mechanism)
     pairs = neighbours(mechanism.input_domain, adjacency, np.random.default_rng(seed))
     for first, second in pairs:
-        laws = law_of(first.tobytes()), law_of(second.tobytes())
+        laws = law_of(first), law_of(second)
         if isinstance(laws[0], MomentLaw):
             return _TOO_LITTLE
         broken = _divergence_above(laws, divergences) or _delta_above(laws, deltas)
