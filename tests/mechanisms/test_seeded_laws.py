@@ -325,7 +325,9 @@ def test_no_weights_exceed_the_certified_peak(length: str) -> None:
 # -- moments at moderate dimension ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["flat", "spike", "random", "short"])
+@pytest.mark.parametrize(
+    "kind", ["flat", "spike", pytest.param("random", marks=pytest.mark.slow), "short"]
+)
 @pytest.mark.parametrize("name", ["one seed", "three seeds", "uneven seeds", "step", "direction"])
 def test_decoded_vectors_have_the_declared_moments(name: str, kind: str) -> None:
     choices: dict[str, Callable[[], SeededSign | SeededStep]] = {
