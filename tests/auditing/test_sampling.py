@@ -17,7 +17,7 @@ from sottovoce.kernels import family, table
 from sottovoce.kernels import one_bit as fast_bit
 from sottovoce.kernels.reference import one_bit
 from sottovoce.kernels.reference import table as reference_table
-from sottovoce.mechanisms import generalized_rr, registry
+from sottovoce.mechanisms import generalized_rr, registry, seeded_sign, seeded_step
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.generalized_rr import GeneralisedRandomisedResponse
@@ -57,10 +57,14 @@ def test_every_registered_example_passes_a_short_audit(
     example: registry.Parameters,
     domain: Box,
     adjacency: Adjacency,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for module in (seeded_sign, seeded_step):  # quick draws; tests/auditing/test_seeded.py has more
+        monkeypatch.setattr(module, "LEAST_SIGNS", 400)
+        monkeypatch.setattr(module, "_layout", module._layout.__wrapped__)
     mechanism = registration.build(dataclasses.replace(domain, dimension=2), example)
-    draws = {"cldp": 2_000, "staircase": 2_000, "no_privacy": 2_000}
-    draws |= {"seeded_sign": 600, "seeded_step": 600}  # milliseconds each
+    draws = {"cldp": 1_000, "staircase": 2_000, "no_privacy": 2_000}
+    draws |= {"seeded_sign": 600, "seeded_step": 600}
     verdict = audit_by_sampling(
         mechanism,
         adjacency,

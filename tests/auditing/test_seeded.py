@@ -18,7 +18,7 @@ from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeded_step import SeededStep
 
-DRAWS = 3000
+DRAWS = 2000
 ADJACENCIES = list(Adjacency)
 
 

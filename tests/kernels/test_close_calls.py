@@ -143,7 +143,7 @@ def test_families(dtype: type, levels: int, reach: float, band: float) -> None:
     aimed = np.array([float(number) for number in numbers(16)]) + misses(levels, 2.0**-16)
     tilts = tilts_that_hit(aimed, design.points, design.weights, band)
     (hits,) = np.nonzero(~np.isnan(tilts))
-    hits = hits[:: max(1, len(hits) * levels // 6000)]
+    hits = hits[:: max(1, len(hits) * levels // 3000)]
     places = coordinates()[hits]
     assert len(places) >= 30
     others = np.random.default_rng(levels).uniform(-reach, reach, COUNT) * 0.31 / 0.9
@@ -222,7 +222,7 @@ def test_tables(dtype: type, name: str) -> None:
 # -- noise on a grid -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("grid", [2.0, 0.01, 1e-5])
+@pytest.mark.parametrize("grid", [2.0, pytest.param(0.01, marks=pytest.mark.slow), 1e-5])
 @pytest.mark.parametrize(
     "noise",
     [

@@ -137,8 +137,17 @@ def p_value(drawn: NDArray[np.int64], law: Vector, like: Vector) -> float:
 
 
 @pytest.mark.usefixtures("one_copy")
-@pytest.mark.parametrize("which", [1, 2, 3])
-@pytest.mark.parametrize("count", [12, 200])
+@pytest.mark.parametrize(
+    ("count", "which"),
+    [
+        (12, 1),
+        (12, 2),
+        (12, 3),
+        pytest.param(200, 1, marks=pytest.mark.slow),
+        pytest.param(200, 2, marks=pytest.mark.slow),
+        (200, 3),
+    ],
+)
 def test_sampled_seeds_follow_the_law_of_rejection(count: int, which: int) -> None:
     mechanism, toy, values = tilted(count), Toy.of_chacha(count), inputs(count)[which]
     law = toy.law(tilted_acceptance(mechanism, toy, values), mechanism.choice().tries)

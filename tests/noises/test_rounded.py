@@ -128,7 +128,7 @@ def test_exact_codes_are_those_of_mpmath(noise: Noise, step: float) -> None:
 
 @every_law
 @pytest.mark.parametrize("step", [1.0, 1e-3])
-@pytest.mark.parametrize("value", [0.0, -0.4, 1.2345])
+@pytest.mark.parametrize("value", [0.0, -0.4, pytest.param(1.2345, marks=pytest.mark.slow)])
 def test_words_on_and_around_every_middle_are_decided_as_by_mpmath(
     noise: Noise, step: float, value: float, slow_calls: list[int]
 ) -> None:

@@ -23,7 +23,7 @@ from sottovoce.wire.broadcast import (
 LARGEST = {"float32": 2.0**128 - 2.0**104, "float16": 65504.0, "bfloat16": 2.0**128 - 2.0**120}
 LARGEST["int8"] = 2.0**127
 
-examples = settings(deadline=None, max_examples=300)
+examples = settings(deadline=None, max_examples=100)
 every_format = pytest.mark.parametrize("number_format", DOWNLINK_FORMATS)
 
 
@@ -211,7 +211,7 @@ def test_what_pack_does_not_send_is_refused(number_format: DownlinkFormat, paylo
         unpack(bytes.fromhex(payload), 1, number_format)
 
 
-@examples
+@settings(examples, max_examples=300)
 @given(st.sampled_from(DOWNLINK_FORMATS), st.binary(min_size=1, max_size=40), st.integers(1, 40))
 def test_any_bytes_are_a_finite_vector_or_a_wire_error(
     number_format: DownlinkFormat, payload: bytes, dimension: int

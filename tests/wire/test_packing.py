@@ -51,7 +51,7 @@ def dtype_of(bits: int) -> np.dtype[Any]:
 
 def naive_pack(codes: list[int], bits: int) -> bytes:
     """The documented layout: a little-endian number in which code i counts 2^(i bits)."""
-    number = sum(code << (i * bits) for i, code in enumerate(codes))
+    number = int("0" + "".join(f"{code:0{bits}b}" for code in reversed(codes)), 2)
     return number.to_bytes((len(codes) * bits + 7) // 8, "little")
 
 
@@ -76,12 +76,12 @@ def test_code_i_lies_at_bit_i_times_b_with_its_lowest_bit_first(
 
 
 @pytest.mark.parametrize("bits", ALL_BITS)
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 8, 9, 63, 65, 10_001])
-def test_every_width_and_awkward_length_agrees_with_the_naive_packer(bits: int, count: int) -> None:
-    codes = in_dtype_of(bits, np.random.default_rng([bits, count]).integers(0, 2**bits, count))
-    packed = pack(codes, bits)
-    assert packed == naive_pack(codes.tolist(), bits)
-    assert np.array_equal(unpack(packed, count, bits), codes)
+def test_every_width_and_awkward_length_agrees_with_the_naive_packer(bits: int) -> None:
+    for count in (0, 1, 2, 3, 7, 8, 9, 63, 65, 10_001):
+        codes = in_dtype_of(bits, np.random.default_rng([bits, count]).integers(0, 2**bits, count))
+        packed = pack(codes, bits)
+        assert packed == naive_pack(codes.tolist(), bits)
+        assert np.array_equal(unpack(packed, count, bits), codes)
 
 
 def test_a_small_example_by_hand() -> None:
@@ -122,24 +122,23 @@ def test_a_code_that_does_not_fit_is_refused_and_named(bits: int) -> None:
 
 
 @pytest.mark.parametrize("bits", ALL_BITS)
-@pytest.mark.parametrize("count", [0, 1, 5, 8])
-def test_every_wrong_length_is_refused(bits: int, count: int) -> None:
-    right = packed_size(count, bits)
-    for size in set(range(right + 10)) - {right}:
-        with pytest.raises(WireError, match=f"payload has {size} bytes"):
-            unpack(bytes(size), count, bits)
+def test_every_wrong_length_is_refused(bits: int) -> None:
+    for count in (0, 1, 5, 8):
+        right = packed_size(count, bits)
+        for size in set(range(right + 10)) - {right}:
+            with pytest.raises(WireError, match=f"payload has {size} bytes"):
+                unpack(bytes(size), count, bits)
 
 
 @pytest.mark.parametrize("bits", [*range(1, 9), 9, 17, 31])
-@pytest.mark.parametrize("count", range(1, 9))
-def test_every_padding_bit_must_be_zero(bits: int, count: int) -> None:
-    packed = pack(in_dtype_of(bits, [2**bits - 1] * count), bits)
-    used = count * bits
-    for position in range(used, 8 * len(packed)):
-        spoilt = int.from_bytes(packed, "little") | 1 << position
-        with pytest.raises(WireError, match="padding"):
-            unpack(spoilt.to_bytes(len(packed), "little"), count, bits)
-    assert unpack(packed, count, bits).tolist() == [2**bits - 1] * count
+def test_every_padding_bit_must_be_zero(bits: int) -> None:
+    for count in range(1, 9):
+        packed = pack(in_dtype_of(bits, [2**bits - 1] * count), bits)
+        for position in range(count * bits, 8 * len(packed)):
+            spoilt = int.from_bytes(packed, "little") | 1 << position
+            with pytest.raises(WireError, match="padding"):
+                unpack(spoilt.to_bytes(len(packed), "little"), count, bits)
+        assert unpack(packed, count, bits).tolist() == [2**bits - 1] * count
 
 
 @pytest.mark.parametrize("bits", [1, 3, 8, 12, 16, 20, 32])

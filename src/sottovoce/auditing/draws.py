@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sottovoce.domains import Box, Domain, L1Ball, L2Ball, Vector
+from sottovoce.errors import SottovoceError
 from sottovoce.mechanisms.mechanism import (
     FiniteLaw,
     GaussianLaw,
@@ -26,6 +27,7 @@ from sottovoce.mechanisms.mechanism import (
 from sottovoce.randomness import Keystream, SeededRandomness
 
 _DRAWS_TOGETHER = 1 << 12  # in one call of encode, and so from one keystream
+_MAX_CELLS = 1 << 26  # of the law of all draws in one call: half a gigabyte
 _A_TASK = 20_000  # draws that a process makes before it is asked again
 _FEW_DRAWS = 100_000  # up to which no process is worth starting
 
@@ -79,9 +81,12 @@ def _side_by_side(mechanism: Mechanism, values: Vector, count: int) -> Mechanism
             long = dataclasses.replace(domain, dimension=count * dimension)
         case _:
             return None
-    many = dataclasses.replace(mechanism, input_domain=long)  # type: ignore[type-var]
-    one, all_of_them = mechanism.law(values), many.law(np.tile(values, count))
-    return many if _same(one, all_of_them, count) else None
+    try:
+        many = dataclasses.replace(mechanism, input_domain=long)  # type: ignore[type-var]
+        all_of_them = many.law(np.tile(values, count))
+    except (SottovoceError, TypeError, ValueError):  # a plug-in need not take every dimension
+        return None
+    return many if _same(mechanism.law(values), all_of_them, count) else None
 
 
 def _same(one: Law, all_of_them: Law, count: int) -> bool:
@@ -107,7 +112,9 @@ def drawn(
     progress: Callable[[int], None] | None = None,
 ) -> Vector:
     """Decoded draws of one input, a row each."""
-    together = min(draws, _DRAWS_TOGETHER)
+    law = mechanism.law(values)
+    cells = law.table.size if isinstance(law, FiniteLaw) else 1
+    together = max(1, min(draws, _DRAWS_TOGETHER, _MAX_CELLS // cells))
     many = _side_by_side(mechanism, values, together)
     if many is not None:
         tiled = np.tile(values, together)

@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 
 from sottovoce.adjacency import Adjacency
+from sottovoce.auditing.laws import remembered
 from sottovoce.auditing.neighbours import neighbours
 from sottovoce.auditing.verdict import Certificate, Point, Verdict
 from sottovoce.domains import Vector
@@ -190,9 +191,10 @@ def audit_by_enumeration(
 
 
 def _known_pairs(mechanism: Mechanism, adjacency: Adjacency) -> Iterator[_Pair]:
+    law_of = remembered(mechanism)
     for pair in neighbours(mechanism.input_domain, adjacency, np.random.default_rng(5)):
         for first, second in (pair, pair[::-1]):
-            laws = mechanism.law(first), mechanism.law(second)
+            laws = law_of(first), law_of(second)
             if _is_known(*laws):
                 yield _Pair(first=first, second=second, delta=deltas_of(*laws))
 

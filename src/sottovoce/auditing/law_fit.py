@@ -7,7 +7,10 @@ from typing import assert_never
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+from scipy.spatial.distance import cdist
+from scipy.special import chdtrc
 
+from sottovoce.auditing.laws import nearest
 from sottovoce.domains import Vector
 from sottovoce.mechanisms.mechanism import (
     FiniteLaw,
@@ -29,12 +32,12 @@ def p_values(law: Law, decoded: Vector) -> Iterator[tuple[str, float]]:
             # Codes that decode to the same number are one outcome.
             points, outcome_of = np.unique(law.points, return_inverse=True)
             for i in coordinates:
-                outcomes = np.abs(decoded[:, i, None] - points).argmin(axis=1)
+                outcomes = nearest(points, decoded[:, i])
                 pmf = np.zeros(len(points))
                 np.add.at(pmf, outcome_of, law.table[i])
                 yield f"coordinate {i}", _chi_square(outcomes, pmf)
         case JointLaw():
-            distances = np.abs(decoded[:, None, :] - law.points[None, :, :]).sum(axis=2)
+            distances = cdist(decoded, law.points, "cityblock")
             if distances.min(axis=1).max() > 1e-9 * np.abs(law.points).max():
                 yield "a point that the law does not have", 0.0
                 return
@@ -78,17 +81,20 @@ def _staircase_cdf(law: StaircaseLaw) -> Callable[[Vector], Vector]:
 
 
 def _chi_square(outcomes: NDArray[np.intp], pmf: Vector) -> float:
+    if not math.isclose(float(pmf.sum()), 1.0, rel_tol=1e-8):
+        return 0.0  # no law at all
     expected = pmf * len(outcomes)
     observed = np.bincount(outcomes, minlength=len(pmf)).astype(np.float64)
     # Cells too rare for the chi-square approximation are pooled with their neighbour.
     order = np.argsort(expected)
     keep = expected[order] >= 5.0
-    pooled_expected = [*expected[order][keep], expected[order][~keep].sum()]
-    pooled_observed = [*observed[order][keep], observed[order][~keep].sum()]
-    if pooled_expected[-1] < 5.0:
-        rare_e, rare_o = pooled_expected.pop(), pooled_observed.pop()
-        pooled_expected[0] += rare_e
-        pooled_observed[0] += rare_o
+    pooled_expected = np.append(expected[order][keep], expected[order][~keep].sum())
+    pooled_observed = np.append(observed[order][keep], observed[order][~keep].sum())
+    if pooled_expected[-1] < 5.0 and len(pooled_expected) > 1:
+        pooled_expected[0] += pooled_expected[-1]
+        pooled_observed[0] += pooled_observed[-1]
+        pooled_expected, pooled_observed = pooled_expected[:-1], pooled_observed[:-1]
     if len(pooled_expected) < 2:
         return 1.0
-    return float(stats.chisquare(pooled_observed, pooled_expected).pvalue)
+    statistic = float(((pooled_observed - pooled_expected) ** 2 / pooled_expected).sum())
+    return float(chdtrc(len(pooled_expected) - 1, statistic))

@@ -5,7 +5,8 @@ noise beyond some quantiles. In each the hits are binomial, so Clopper and Pears
 and the error is divided among all of them.
 """
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from sottovoce.mechanisms.mechanism import (
     JointLaw,
     LaplaceLaw,
     Law,
+    Mechanism,
     MomentLaw,
     PointLaw,
     StaircaseLaw,
@@ -25,6 +27,17 @@ from sottovoce.mechanisms.mechanism import (
 from sottovoce.noises.gaussian import Gaussian
 from sottovoce.noises.laplace import Laplace
 from sottovoce.noises.noise import Noise
+
+
+def remembered(mechanism: Mechanism) -> Callable[[Vector], Law]:
+    """The mechanism's law at an input, found once: an input has many neighbours."""
+
+    @functools.cache
+    def at(values: bytes) -> Law:
+        return mechanism.law(np.frombuffer(values))
+
+    return lambda values: at(values.tobytes())
+
 
 _TAILS = (0.5, 0.3, 0.1, 0.03, 0.01, 0.001)
 _ROUNDING = 1e-6  # of float32 values and float64 probabilities, far below what draws can show

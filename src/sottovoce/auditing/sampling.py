@@ -15,7 +15,7 @@ from sottovoce import parameters
 from sottovoce.adjacency import Adjacency
 from sottovoce.auditing.draws import drawn
 from sottovoce.auditing.enumeration import MAX_OUTCOMES, delta_of, num_outcomes
-from sottovoce.auditing.laws import log_ratio, refutation
+from sottovoce.auditing.laws import log_ratio, refutation, remembered
 from sottovoce.auditing.neighbours import neighbours
 from sottovoce.auditing.scores import Scores, judge
 from sottovoce.auditing.verdict import CONFIDENCE, Certificate, Shares, Verdict
@@ -75,10 +75,11 @@ def telling_pair(
     mechanism: Mechanism, adjacency: Adjacency, certificate: Certificate
 ) -> tuple[Vector, Vector]:
     """Neighbours that the declared laws tell apart best, or the farthest where none says."""
+    law_of = remembered(mechanism)
     middle = certificate.epsilon / 2.0 if np.isfinite(certificate.epsilon) else 1.0
 
     def worth(pair: tuple[Vector, Vector]) -> tuple[float, float]:
-        laws = mechanism.law(pair[0]), mechanism.law(pair[1])
+        laws = law_of(pair[0]), law_of(pair[1])
         known = num_outcomes(laws[0]) <= MAX_OUTCOMES
         apart = float(np.linalg.norm(pair[0] - pair[1]))
         return (delta_of(*laws, middle) if known else 0.0), apart

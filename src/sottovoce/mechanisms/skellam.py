@@ -146,14 +146,15 @@ class Skellam:
         return np.asarray(self.step * centred)
 
     def law(self, values: ArrayLike) -> FiniteLaw:
-        scaled = self.input_domain.check(values) / self.step
+        # Of equal coordinates one row: an audit lays many draws side by side.
+        scaled, row_of = np.unique(self.input_domain.check(values) / self.step, return_inverse=True)
         below = np.floor(scaled)
         above = (scaled - below)[:, None]
         levels = np.arange(2**self.bits)
         noise = wrapped_skellam(self.grid_variance, self.bits)
         residues = (levels[None, :] - below.astype(np.int64)[:, None]) % len(levels)
         table = (1.0 - above) * noise[residues] + above * noise[(residues - 1) % len(levels)]
-        return FiniteLaw(points=self.points, table=table)
+        return FiniteLaw(points=self.points, table=table[row_of])
 
     def privacy(self, adjacency: Adjacency) -> RenyiCurve:
         ball = self.input_domain

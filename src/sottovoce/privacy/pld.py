@@ -6,7 +6,8 @@ this one keeps: some 15% for sampled Gaussians.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -172,7 +173,8 @@ def _plan(parts: Parts, delta: float, epsilon: float | None = None) -> _Plan | N
     """
     count = sum(times for _, times in parts)
     tail = max(1e-306, 10.0 ** math.floor(math.log10(1e-6 * delta / count)))
-    laws = [(coarse_law(pair, tail).support(), times) for pair, times in parts]
+    coarse = [(_coarse_moments(pair, tail), times) for pair, times in parts]
+    laws = [(one.law, times) for one, times in coarse]
     finite = sum(times * math.log1p(-min(law.infinite, 1.0 - 2.0**-53)) for law, times in laws)
     left = delta + math.expm1(finite) if epsilon is None else delta
     if left <= 0.0 or any(not len(law.losses) for law, _ in laws):
@@ -183,7 +185,7 @@ def _plan(parts: Parts, delta: float, epsilon: float | None = None) -> _Plan | N
             return epsilon_at_order(moment / tilt, 1.0 + tilt, left)
         return log_delta_at_order(moment / tilt, 1.0 + tilt, epsilon)
 
-    tilts, moments, best = _moments(laws, bound)
+    tilts, moments, best = _moments(coarse, bound)
     tilt, found = float(tilts[best]), bound(float(tilts[best]), float(moments[best]))
     lows = (moments[best] - moments[:best] - LOG_OUTSIDE) / (tilt - tilts[:best])
     highs = (moments[best + 1 :] - moments[best] + LOG_OUTSIDE) / (tilts[best + 1 :] - tilt)
@@ -213,20 +215,40 @@ def _plan(parts: Parts, delta: float, epsilon: float | None = None) -> _Plan | N
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _CoarseMoments:
+    """The law to plan with, and K where it was asked for: each epsilon asks at the same tilts."""
+
+    law: LossLaw
+    known: dict[float, float] = field(default_factory=dict)
+
+    def log_moment(self, tilt: float) -> float:
+        if tilt not in self.known:
+            self.known[tilt] = self.law.log_moment(tilt)
+        return self.known[tilt]
+
+
+@lru_cache(maxsize=64)
+def _coarse_moments(pair: LossPair, tail: float) -> _CoarseMoments:
+    return _CoarseMoments(coarse_law(pair, tail).support())
+
+
 def _moments(
-    laws: Sequence[tuple[LossLaw, int]], bound: Callable[[float, float], float]
+    laws: Sequence[tuple[_CoarseMoments, int]], bound: Callable[[float, float], float]
 ) -> tuple[Vector, Vector, int]:
     """Increasing tilts, K of the composition at each, and the place of the best.
 
     Refined around it: where single large losses begin to matter, K grows very fast.
     """
     # Beyond this, what a tilted loss rounds to would show in delta.
-    reach = sum(times * float(np.max(np.abs(law.losses))) for law, times in laws)
+    reach = sum(times * float(np.max(np.abs(one.law.losses))) for one, times in laws)
     forward = _TILTS[: max(3, int(np.sum(_TILTS * reach <= 1e10)))]
     tilts, moments = np.zeros(0), np.zeros(0)
     more = np.concatenate((-_TILTS[::-4], [0.0], forward))
     for refinement in range(4):
-        values = [sum(times * law.log_moment(tilt) for law, times in laws) for tilt in more]
+        values = [
+            sum(times * one.log_moment(tilt) for one, times in laws) for tilt in more.tolist()
+        ]
         tilts, moments = np.append(tilts, more), np.append(moments, values)
         order = np.argsort(tilts)
         tilts, moments = tilts[order], moments[order]
