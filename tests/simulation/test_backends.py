@@ -75,7 +75,7 @@ def _pairs() -> Iterator[Any]:
             yield pytest.param(mechanism, LEVELS[level], rotation, id=label, marks=marks)
 
 
-@pytest.mark.parametrize(("mechanism", "level", "rotation"), _pairs())
+@pytest.mark.parametrize(("mechanism", "level", "rotation"), list(_pairs()))
 def test_packed_messages_are_the_stored_ones(
     tmp_path: Path, mechanism: dict[str, Any], level: dict[str, Any], rotation: str
 ) -> None:

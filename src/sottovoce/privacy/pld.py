@@ -216,8 +216,8 @@ def _moments(
     tilts, moments = np.zeros(0), np.zeros(0)
     more = np.concatenate((-_TILTS[::-4], [0.0], forward))
     for refinement in range(4):
-        values = [sum(times * law.log_moment(tilt) for law, times in laws) for tilt in more]
-        tilts, moments = np.append(tilts, more), np.append(moments, values)
+        values = [times * np.array(law.log_moments(more)) for law, times in laws]
+        tilts, moments = np.append(tilts, more), np.append(moments, sum(values))
         order = np.argsort(tilts)
         tilts, moments = tilts[order], moments[order]
         first = int(np.searchsorted(tilts, 0.0, side="right"))
