@@ -25,8 +25,10 @@ def finite_renyi(first: ArrayLike, second: ArrayLike, order: float) -> float:
 
     Infinite where `first` puts mass that `second` does not.
     """
-    known = isinstance(first, tuple) and isinstance(second, tuple)
-    q, ratios, largest = (_known_log_ratios if known else _log_ratios)(first, second)
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        q, ratios, largest = _known_log_ratios(first, second)
+    else:
+        q, ratios, largest = _log_ratios(first, second)
     if largest == math.inf:
         return math.inf
     if order * largest > 30.0:
