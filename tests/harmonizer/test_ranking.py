@@ -36,7 +36,7 @@ def setting(geometry: str = "l2", dimension: int = 100, **changes: Any) -> Setti
 
 ranked = functools.cache(rank)  # for settings that several tests ask about
 L1 = setting(domain=clipped("l1", 6, 2.0), rounds=1)
-LINF = setting(domain=clipped("linf", 6, 2.0), epsilon=6.0, rounds=1)  # designs that are shipped
+LINF = setting(domain=clipped("linf", 6, 2.0), epsilon=6.0, rounds=1)
 SAMPLE = SecretSample(rate=0.02, scheme="poisson", hidden_by="own-records")
 
 
@@ -125,9 +125,9 @@ def test_a_budget_that_nothing_keeps_says_why() -> None:
 
 
 def test_the_sentence_names_the_choice_and_what_people_expected() -> None:
-    l2, l1 = ranked(setting()).best_of_each(), ranked(L1).best_of_each()
+    l2, linf = ranked(setting()).best_of_each(), ranked(LINF).best_of_each()
     assert l2.explanation.startswith(f"{l2.choice.kind} has the smallest error: ")
-    for ranking in (l2, l1):
+    for ranking in (l2, linf):
         assert re.search(r"staircase has [0-9.]+ times that error", ranking.explanation)
     assert l2.choice is l2.candidates[0]
 
