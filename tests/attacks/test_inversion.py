@@ -65,7 +65,7 @@ def test_one_image_comes_back_from_its_gradient() -> None:
     model = task.initial_model()
     observed = -np.stack([_gradient(task, model, x[i : i + 1], y[i]) for i in range(2)])
     target = _target(task, observed, y, ClippedMean(clip_norm=1.0))
-    found = invert(task, target, Inversion(iterations=200), np.random.default_rng(0))
+    found = invert(task, target, Inversion(iterations=130), np.random.default_rng(0))
     assert (image_quality.structural_similarities(x, found.images[:, 0]) > 0.9).all()
     assert (found.mismatch < 1e-3).all()
 
@@ -88,7 +88,7 @@ def test_a_batch_comes_back_from_the_mean_of_clipped_gradients() -> None:
     assert max(norms) > clip, "or clipping is not tested"
     observed = -np.mean([g * min(1.0, clip / n) for g, n in zip(each, norms, strict=True)], axis=0)
     target = _target(task, observed[None], y, ClippedMean(clip_norm=clip))
-    found = invert(task, target, Inversion(iterations=250), np.random.default_rng(0)).images[0]
+    found = invert(task, target, Inversion(iterations=110), np.random.default_rng(0)).images[0]
     found = found[image_quality.matched(x, found)]
     assert image_quality.structural_similarities(x, found).mean() > 0.8
 

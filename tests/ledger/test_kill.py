@@ -34,8 +34,8 @@ from sottovoce.rounds.client import Refused, Request, privatise
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 
 CLIENTS = ("ada", "bob", "carl")
-ROUNDS = 150
-KILLS = 15
+ROUNDS = 90
+KILLS = 9
 # A client that is to be killed waits for it after this many rounds: KILLS lives never finish.
 ROUNDS_PER_LIFE = 8
 DIMENSION = 24

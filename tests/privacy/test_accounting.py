@@ -5,6 +5,7 @@ from typing import Any
 
 import mpmath
 import pytest
+from exact_responses import exact_response_delta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,19 +51,6 @@ def exact_gaussian_delta(mu: float, epsilon: float) -> Any:
         m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
         upper, lower = mpmath.ncdf(m / 2 - e / m), mpmath.ncdf(-m / 2 - e / m)
         return upper - mpmath.exp(e) * lower
-
-
-def exact_response_delta(epsilon_each: float, count: int, epsilon: float) -> Any:
-    """The least delta of `count` randomised responses, by enumerating the binomial outcomes."""
-    with mpmath.workdps(50):
-        truth = 1 / (1 + mpmath.exp(-mpmath.mpf(epsilon_each)))
-        lie, factor = 1 - truth, mpmath.exp(mpmath.mpf(epsilon))
-        excesses = (
-            mpmath.binomial(count, k)
-            * (truth**k * lie ** (count - k) - factor * lie**k * truth ** (count - k))
-            for k in range(count + 1)
-        )
-        return mpmath.fsum(excess for excess in excesses if excess > 0)
 
 
 @over_events

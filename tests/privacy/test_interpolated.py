@@ -171,11 +171,14 @@ def test_an_optimiser_over_pairs_of_vectors_comes_within_a_few_percent_of_the_bo
             float(divergences(knots, rows, second, first, order)),
         )
 
+    near = 1.05 if order < 2.0 else 1.10
     for _ in range(12):
+        if bound <= best * near:
+            break
         start = np.append(rng.choice(knots, dimension), rng.standard_normal(dimension))
         found = minimize(negative, start, method="Nelder-Mead", options={"maxiter": 600})
         best = max(best, -float(found.fun))
-    assert best <= bound <= best * (1.05 if order < 2.0 else 1.10)
+    assert best <= bound <= best * near
 
 
 @pytest.mark.parametrize("order", [1.01, 2.0, 64.0, 1e4])

@@ -11,6 +11,7 @@ import pytest
 from cases import denser
 from dp_accounting import dp_event, privacy_accountant
 from dp_accounting.pld import pld_privacy_accountant
+from exact_responses import binomial_delta, binomial_law
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -200,13 +201,7 @@ def exact_sampled_response(
         out = 1 - truth
         mixed = (1 - mpmath.mpf(rate)) * out + mpmath.mpf(rate) * truth
         p, q = (out, mixed) if away else (mixed, out)
-        factor = mpmath.exp(mpmath.mpf(epsilon))
-        excesses = (
-            mpmath.binomial(count, k)
-            * (p**k * (1 - p) ** (count - k) - factor * q**k * (1 - q) ** (count - k))
-            for k in range(count + 1)
-        )
-        return mpmath.fsum(excess for excess in excesses if excess > 0)
+        return binomial_delta(p, q, count, epsilon)
 
 
 @pytest.mark.parametrize(
@@ -339,10 +334,7 @@ def test_many_responses_in_one_sampled_release_are_covered_by_their_binomial() -
     epsilon = ACCOUNTANT.epsilon(event, delta)
     with mpmath.workdps(50):
         truth = 1 / (1 + mpmath.exp(-mpmath.mpf(each)))
-        present, out = (
-            [mpmath.binomial(count, k) * p**k * (1 - p) ** (count - k) for k in range(count + 1)]
-            for p in (truth, 1 - truth)
-        )
+        present, out = (binomial_law(p, count) for p in (truth, 1 - truth))
     mixed = mixture(rate, out, present)
     for step in ((mixed, out), (out, mixed)):
         assert exact_delta([step], epsilon) <= delta

@@ -1,7 +1,6 @@
 """The Renyi accountant: exact curves, sound bounds, additive composition."""
 
 import math
-from typing import Any
 
 import dp_accounting
 import mpmath
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from cases import denser
 from dp_accounting import rdp
+from exact_responses import exact_response_delta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,19 +44,6 @@ def pure(epsilon: float) -> PureDp:
 def randomised_response(epsilon: float) -> FinitePair:
     truth, lie = 1.0 / (1.0 + math.exp(-epsilon)), 1.0 / (1.0 + math.exp(epsilon))
     return FinitePair(first=(truth, lie), second=(lie, truth), adjacency=ZERO_OUT)
-
-
-def exact_response_delta(epsilon_each: float, count: int, epsilon: float) -> Any:
-    """The least delta of `count` randomised responses, by enumerating the binomial outcomes."""
-    with mpmath.workdps(50):
-        truth = 1 / (1 + mpmath.exp(-mpmath.mpf(epsilon_each)))
-        lie, factor = 1 - truth, mpmath.exp(mpmath.mpf(epsilon))
-        excesses = (
-            mpmath.binomial(count, k)
-            * (truth**k * lie ** (count - k) - factor * lie**k * truth ** (count - k))
-            for k in range(count + 1)
-        )
-        return mpmath.fsum(excess for excess in excesses if excess > 0)
 
 
 def exact_response_divergence(epsilon: float, order: float) -> float:

@@ -11,30 +11,38 @@ from sottovoce.privacy.accounting import find_accountant
 from sottovoce.privacy.events import GaussianNoise, Repeated, Sampled
 from sottovoce.privacy.sampled_gaussian import sampled_gaussian_log_excess
 
+STEP = 1.0 / 16.0  # of the trapezoid rule, between points of the real line
 
-def exact_log_excess(mu: float, rate: float, order: float) -> mpmath.mpf:
-    """log E_Q[y^a - 1 - a (y - 1)], which is log(E y^a - 1) without cancellation."""
+
+def log_excesses(mu: float, rate: float, order: float) -> tuple[mpmath.mpf, mpmath.mpf]:
+    """log E_Q[y^p - 1 - p (y - 1)] for p = a and p = 1 - a: log(E y^p - 1) without cancellation.
+
+    The first is the excess of (mix || Q), the second that of (Q || mix), which theory says is
+    smaller. The trapezoid rule errs by about e^(d^2/2 - 2 pi d/STEP) where y^p has no branch point
+    within d of the real line; the nearest is pi/mu away: below 1e-40 for mu up to 3.
+    """
     with mpmath.workdps(40):
         m, q, a = (mpmath.mpf(value) for value in (mu, rate, order))
+        sums = [mpmath.mpf(0), mpmath.mpf(0)]
+        for place in range(-round(15 / STEP), round((15 + order * mu) / STEP)):
+            x = place * mpmath.mpf(STEP)  # below -15, and 15 above the peak at a mu: e^(-112)
+            less = q * mpmath.expm1(m * x - m * m / 2)
+            density = STEP * mpmath.npdf(x)
+            for side, power in enumerate((a, 1 - a)):
+                sums[side] += ((1 + less) ** power - 1 - power * less) * density
+        return mpmath.log(sums[0]), mpmath.log(sums[1])
+
+
+def test_the_trapezoid_rule_is_the_integral() -> None:
+    m, q, a = mpmath.mpf(3), mpmath.mpf(0.05), mpmath.mpf(4.3)
+    with mpmath.workdps(30):
 
         def integrand(x: mpmath.mpf) -> mpmath.mpf:
             less = q * (mpmath.exp(m * x - m * m / 2) - 1)
             return ((1 + less) ** a - 1 - a * less) * mpmath.npdf(x)
 
-        ends = sorted([-20, -8, -4, -2, 0, 2, 4, 8, a * m / 2 + 1, a * m, a * m + 4, a * m + 25])
-        return mpmath.log(mpmath.quad(integrand, ends))
-
-
-def reverse_log_excess(mu: float, rate: float, order: float) -> mpmath.mpf:
-    """The same for (Q || mix): E_Q[y^(1-a) - 1 - (1-a) (y - 1)], which theory says is smaller."""
-    with mpmath.workdps(40):
-        m, q, a = (mpmath.mpf(value) for value in (mu, rate, order))
-
-        def integrand(x: mpmath.mpf) -> mpmath.mpf:
-            less = q * (mpmath.exp(m * x - m * m / 2) - 1)
-            return ((1 + less) ** (1 - a) - 1 - (1 - a) * less) * mpmath.npdf(x)
-
-        return mpmath.log(mpmath.quad(integrand, [-25, -8, -4, -2, 0, 2, 4, 8, 25]))
+        exact = mpmath.log(mpmath.quad(integrand, [-15, -4, 0, 4, 8, 12, 16, 20, 30]))
+        assert abs(log_excesses(3.0, 0.05, 4.3)[0] - exact) < mpmath.mpf(10) ** -25
 
 
 @pytest.mark.parametrize("mu", denser([0.01, 0.2, 1.0, 3.0]))
@@ -45,9 +53,10 @@ def test_it_is_never_below_the_integral(mu: float, rate: float, order: float) ->
     if order * mu > 16.0:
         assert math.isinf(found)  # left to the chords
         return
-    above = found - exact_log_excess(mu, rate, order)
+    exact, reverse = log_excesses(mu, rate, order)
+    above = found - exact
     assert above >= 0.0
-    assert found >= reverse_log_excess(mu, rate, order)
+    assert found >= reverse
     if mu >= 0.2 and rate >= 0.05:
         assert above < 0.01
 

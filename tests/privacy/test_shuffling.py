@@ -93,15 +93,12 @@ def pair_delta(eps0: float, clients: int, epsilon: float) -> float:
     with mpmath.workdps(40):
         e, n = mpmath.mpf(eps0), clients - 1
         chance, p = mpmath.exp(-e), 1 / (1 + mpmath.exp(-e))
-        total = mpmath.mpf(0)
+        factor, total = mpmath.exp(epsilon), mpmath.mpf(0)
         for c in range(n + 1):
-            weight = (
-                mpmath.binomial(n, c) * chance**c * (1 - chance) ** (n - c) / mpmath.mpf(2) ** c
-            )
+            weight = math.comb(n, c) * chance**c * (1 - chance) ** (n - c) / 2**c
             for x in range(c + 2):
-                one = mpmath.binomial(c, x - 1) if x > 0 else 0
-                none = mpmath.binomial(c, x)
-                gap = p * one + (1 - p) * none - mpmath.exp(epsilon) * ((1 - p) * one + p * none)
+                one, none = math.comb(c, x - 1) if x > 0 else 0, math.comb(c, x)
+                gap = p * one + (1 - p) * none - factor * ((1 - p) * one + p * none)
                 total += weight * max(gap, 0)
         return float(total)
 

@@ -29,24 +29,26 @@ from sottovoce.privacy.staircase import (
 ZERO_OUT = Adjacency.ZERO_OUT
 
 
-def _level(x: Fraction, nu: Fraction) -> int:
-    """How many steps down, straight from the definition of the density."""
-    k = math.floor(abs(x))
-    return k if abs(x) < k + nu else k + 1
+def _level(x: int, nu: int, unit: int) -> int:
+    """How many steps down, straight from the definition of the density; all in parts of a unit."""
+    k, rest = divmod(abs(x), unit)
+    return k if rest < nu else k + 1
 
 
 def _loss_law(epsilon: float, nu: float, shift: float) -> dict[int, mpmath.mpf]:
     """P of each loss (in units of epsilon): all breakpoints of both densities, piece by piece."""
     b = mpmath.exp(-mpmath.mpf(epsilon))
     top = (1 - b) / (2 * (nu + b * (1 - mpmath.mpf(nu))))
-    inner, move = Fraction(nu), Fraction(shift)
-    steps = [k + e for k in range(math.ceil(75.0 / epsilon) + 2) for e in (Fraction(0), inner)]
-    marks = {sign * at + by for sign in (1, -1) for at in steps for by in (Fraction(0), move)}
+    # Exactly, in whole parts of a unit, an even number of them for the middles of pieces.
+    unit = 2 * math.lcm(Fraction(nu).denominator, Fraction(shift).denominator)
+    inner, move = int(Fraction(nu) * unit), int(Fraction(shift) * unit)
+    steps = [k * unit + e for k in range(math.ceil(75.0 / epsilon) + 2) for e in (0, inner)]
+    marks = {sign * at + by for sign in (1, -1) for at in steps for by in (0, move)}
     law: dict[int, mpmath.mpf] = {}
     for low, high in itertools.pairwise(sorted(marks)):
-        middle = (low + high) / 2
-        here, there = _level(middle, inner), _level(middle - move, inner)
-        mass = top * b**here * float(high - low)
+        middle = (low + high) // 2
+        here, there = _level(middle, inner, unit), _level(middle - move, inner, unit)
+        mass = top * b**here * ((high - low) / unit)
         law[there - here] = law.get(there - here, 0) + mass
     return law
 

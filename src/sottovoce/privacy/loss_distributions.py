@@ -8,7 +8,7 @@ and FFT); Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022 (connect the dots
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -41,7 +41,12 @@ class LossLaw:
 
     def log_moment(self, tilt: float) -> float:
         """K(t) = log sum mass e^(t loss) = t D_(1+t), of the finite losses."""
-        return log_sum_exp(self.logs() + tilt * self.losses)
+        return self.log_moments([tilt])[0]
+
+    def log_moments(self, tilts: Iterable[float]) -> list[float]:
+        """K at each tilt."""
+        logs = self.logs()
+        return [log_sum_exp(logs + tilt * self.losses) for tilt in tilts]
 
     def logs(self) -> Vector:
         with np.errstate(divide="ignore"):

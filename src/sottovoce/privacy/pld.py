@@ -222,10 +222,10 @@ class _CoarseMoments:
     law: LossLaw
     known: dict[float, float] = field(default_factory=dict)
 
-    def log_moment(self, tilt: float) -> float:
-        if tilt not in self.known:
-            self.known[tilt] = self.law.log_moment(tilt)
-        return self.known[tilt]
+    def log_moments(self, tilts: Vector) -> Vector:
+        new = [tilt for tilt in tilts.tolist() if tilt not in self.known]
+        self.known.update(zip(new, self.law.log_moments(new), strict=True))
+        return np.array([self.known[tilt] for tilt in tilts.tolist()])
 
 
 @lru_cache(maxsize=64)
@@ -246,10 +246,8 @@ def _moments(
     tilts, moments = np.zeros(0), np.zeros(0)
     more = np.concatenate((-_TILTS[::-4], [0.0], forward))
     for refinement in range(4):
-        values = [
-            sum(times * one.log_moment(tilt) for one, times in laws) for tilt in more.tolist()
-        ]
-        tilts, moments = np.append(tilts, more), np.append(moments, values)
+        values = [times * one.log_moments(more) for one, times in laws]
+        tilts, moments = np.append(tilts, more), np.append(moments, sum(values))
         order = np.argsort(tilts)
         tilts, moments = tilts[order], moments[order]
         first = int(np.searchsorted(tilts, 0.0, side="right"))
