@@ -77,6 +77,7 @@ def test_one_release_spends_the_budget_and_no_more(mechanism: str, records: int)
     assert 1.99 < spent <= 2.0
 
 
+@pytest.mark.slow
 def test_reconstruction_from_end_to_end_and_again_from_what_was_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
