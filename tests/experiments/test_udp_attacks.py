@@ -1,4 +1,7 @@
-"""The studies of reconstruction and attributes: whole, small, on files made here."""
+"""The studies of reconstruction and attributes: whole, small, on files made here.
+
+Whole they are slow; tests/experiments/test_udp_mia.py has one that trains in every test run.
+"""
 
 import subprocess
 import sys
@@ -115,6 +118,7 @@ def test_reconstruction_from_end_to_end_and_again_from_what_was_kept(
     assert again.verdict == first.verdict
 
 
+@pytest.mark.slow
 def test_attributes_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(
         tmp_path / "utkface.npz",
