@@ -26,9 +26,10 @@ def demo(
 
 
 def test_the_demo_meets_its_promises(demo: tuple[Path, dict[str, Any]]) -> None:
-    """The issue's figures; four seeds leave about 1% of standard error, hence the margins here.
+    """What is promised; four seeds leave about 1% of standard error, hence the margins here.
 
-    Two will do in every test run: they are always the same two. `make demo` measures the figures themselves with more seeds.
+    In every test run two will do: they are always the same two. `make demo` measures the figures
+    themselves with more seeds.
     """
     rows = {row["variant"]: row for row in demo[1]["variants"]}
     assert set(rows) == set(VARIANTS)
