@@ -194,6 +194,7 @@ def test_under_an_l1_clip_the_staircase_s_gain_dies_with_the_dimension() -> None
     assert ratios[3] == pytest.approx(1.0, abs=1e-4)
 
 
+@pytest.mark.slow  # its figures are those above, its verdict's words those below
 def test_a_fast_run_says_where_the_favourite_loses(tmp_path: Path) -> None:
     found = find("udp-noise")
     result = study.run(found, found.settings(fast=True), tmp_path / "udp")
