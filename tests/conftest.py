@@ -4,7 +4,9 @@
 where a test does not say how many. `make soundness` sets CASES=10: ten times as many everywhere.
 """
 
+import gc
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -25,8 +27,26 @@ if profile == "fixed" and hasattr(providers, "_get_local_constants"):
     providers._get_local_constants = lambda: nothing
 
 # Designs that tests solve stay out of the user's cache; those who share the work share them.
+made_cache: Path | None = None
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    os.environ["SOTTOVOCE_CACHE"] = tempfile.mkdtemp(prefix="sottovoce-tests-")
+    made_cache = Path(tempfile.mkdtemp(prefix="sottovoce-tests-"))
+    os.environ["SOTTOVOCE_CACHE"] = str(made_cache)
+
+# What is imported and collected stays to the end: it is no garbage while it is made, and nobody
+# need look through it again and again afterwards.
+gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Whoever made the cache removes it; workers have ended by then."""
+    if made_cache is not None:
+        shutil.rmtree(made_cache, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,6 +1,6 @@
-"""The same spec on four nodes with TLS and keys, in Flower's simulation and here: the same bits.
+"""The same spec on nodes with TLS and keys, in Flower's simulation and here: the same bits.
 
-The four nodes are the one federation of real processes that `make test` starts; all others are
+The two nodes are the one federation of real processes that `make test` starts; all others are
 for `make test-full`.
 """
 
@@ -37,8 +37,7 @@ pytestmark = [
     pytest.mark.xdist_group("federation"),  # one at a time: each keeps a dozen processes busy
 ]
 
-SITES = site_names(4)
-TABLE = federated_table("parity", clients=len(SITES), rounds=3)
+ROUNDS = 3
 # What a round says of the model and of privacy; the rest tells of bytes on the way.
 LEARNED = (
     "round",
@@ -54,20 +53,36 @@ LEARNED = (
 _SIMULATION_SECONDS = 300.0
 
 
-@pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    return simulated(TABLE, tmp_path_factory.mktemp("here") / "run")
+@pytest.fixture(
+    scope="module",
+    params=[2, pytest.param(4, marks=pytest.mark.slow)],
+    ids=["two nodes", "four nodes"],
+)
+def sites(request: pytest.FixtureRequest) -> list[str]:
+    return site_names(request.param)
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartedRun]:
+def table(sites: list[str]) -> dict[str, Any]:
+    return federated_table("parity", clients=len(sites), rounds=ROUNDS)
+
+
+@pytest.fixture(scope="module")
+def here(table: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return simulated(table, tmp_path_factory.mktemp("here") / "run")
+
+
+@pytest.fixture(scope="module")
+def run(
+    sites: list[str], table: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StartedRun]:
     folder = tmp_path_factory.mktemp("parity")
-    with rehearsal(folder, sites=SITES, start=False) as running:
+    with rehearsal(folder, sites=sites, start=False) as running:
         running.start_link()
-        for site in SITES:
+        for site in sites:
             allow(running, site)
             running.start_node(site)
-        started = start_run(running, TABLE, folder / "run")
+        started = start_run(running, table, folder / "run")
         started.finish()
         yield started
 
@@ -95,23 +110,25 @@ def _learned(row: dict[str, Any]) -> dict[str, Any]:
     return {key: row[key] for key in LEARNED}
 
 
-def test_four_nodes_train_the_simulators_model(run: StartedRun, here: RunFolder) -> None:
+def test_nodes_train_the_simulators_model(run: StartedRun, here: RunFolder) -> None:
     assert_same_run(run.folder, here)
 
 
-def test_sites_seal_the_simulators_bytes(run: StartedRun, here: RunFolder) -> None:
+def test_sites_seal_the_simulators_bytes(
+    run: StartedRun, here: RunFolder, sites: list[str]
+) -> None:
     sealed: dict[tuple[str, int], bytes] = {}
-    for site in SITES:
+    for site in sites:
         own = digests(run.running.site(site).folder / "ledger.sqlite", run.name)
         assert {client for client, _ in own} == {site}
         sealed |= own
     assert sealed == digests(here.path / "ledger.sqlite", run.name)
-    assert len(sealed) == len(SITES) * TABLE["rounds"]
+    assert len(sealed) == len(sites) * ROUNDS
 
 
-def test_sites_have_spent_what_the_server_says(run: StartedRun) -> None:
+def test_sites_have_spent_what_the_server_says(run: StartedRun, sites: list[str]) -> None:
     with run.folder.ledger(must_exist=True) as server:
-        for site in SITES:
+        for site in sites:
             ledger = run.running.site(site).folder / "ledger.sqlite"
             with RunFolder(ledger.parent).ledger(must_exist=True) as own:
                 assert own.history(site) == server.history(site)
@@ -146,11 +163,13 @@ def test_sixteen_byte_messages_cross_a_federation(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_flowers_simulation_trains_the_same_model(here: RunFolder, tmp_path: Path) -> None:
+def test_flowers_simulation_trains_the_same_model(
+    here: RunFolder, table: dict[str, Any], tmp_path: Path
+) -> None:
     if importlib.util.find_spec("ray") is None:
         pytest.skip("Flower's simulation needs ray: pip install 'flwr[simulation]'")
-    table = {**TABLE, "runtime": {**TABLE["runtime"], "backend": "flower-sim"}}
-    (tmp_path / "spec.toml").write_text(as_toml(table))
+    simulation = {**table, "runtime": {**table["runtime"], "backend": "flower-sim"}}
+    (tmp_path / "spec.toml").write_text(as_toml(simulation))
     command = [sys.executable, "-m", "sottovoce.cli.main", "run", str(tmp_path / "spec.toml")]
     found = subprocess.run(
         [*command, "--out", str(tmp_path / "run"), "--json"],

@@ -128,7 +128,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("case", list(CASES))
 def test_sites_send_the_bits_that_the_simulator_sends(tmp_path: Path, case: str) -> None:
-    spec = small_spec(**{"rounds": 3, "runtime": ALONE, **CASES[case]})
+    spec = small_spec(**{"rounds": 2, "runtime": ALONE, **CASES[case]})
     fast = run(spec, tmp_path / "fast")
     post = InProcessPost(sites_in(tmp_path, spec.privacy.level))
     federated = run_with_sites(spec, tmp_path / "federated", post)

@@ -7,9 +7,16 @@ from pages import ROOT, blocks, holds, play
 
 pytest.importorskip("torch")
 PAGES = sorted([*(ROOT / "docs/tutorials").glob("*.md"), *(ROOT / "docs/how-to").glob("*.md")])
+# Their shells start processes that load torch, one after another. tests/cli/test_plugins.py calls
+# the first one's commands on its files; the second one's model is examples/own_model.py.
+DEAR = ("write-a-plug-in", "own-model")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}-{page.stem}")
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.slow] * (page.stem in DEAR)) for page in PAGES],
+    ids=lambda page: f"{page.parent.name}-{page.stem}",
+)
 def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
     folder = tmp_path / "here"
     folder.mkdir()

@@ -62,7 +62,13 @@ def test_the_register_holds_the_experiments() -> None:
         find("mvu-scaler")
 
 
-@pytest.mark.parametrize("name", NAMES)
+# Ten seconds, of which tables for L2 balls are most; all others in every test run.
+L2 = "mvu-vector-l2"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == L2)) for name in NAMES]
+)
 def test_a_fast_run_saves_everything(results: Results, name: str) -> None:
     folder, result = results[name]
     data = json.loads((folder / "data.json").read_text())
@@ -178,11 +184,12 @@ def test_l1_fast_run_orders_the_mechanisms(
         assert row["mse_mean"] == pytest.approx(row["mse_exact"], rel=0.4)
 
 
+@pytest.mark.slow
 def test_l2_fast_run_has_the_known_figures(
     results: Results,
 ) -> None:
     """Times n: exact Gaussian 1.50 at epsilon 3; one bit between it and the Gaussian by RDP."""
-    result = results["mvu-vector-l2"][1]
+    result = results[L2][1]
     rows = {row["mechanism"]: row for row in result["rows"]}
     clients = mvu_vector_l2.FAST_NUM_CLIENTS
     assert rows[mvu_vector_l2.GAUSSIAN]["mse_exact"] * clients == pytest.approx(1.50, rel=0.01)

@@ -1,4 +1,7 @@
-"""The studies of reconstruction and attributes: whole, small, on files made here."""
+"""The studies of reconstruction and attributes: whole, small, on files made here.
+
+Whole they are slow; tests/experiments/test_udp_mia.py has one that trains in every test run.
+"""
 
 import subprocess
 import sys
@@ -77,6 +80,7 @@ def test_one_release_spends_the_budget_and_no_more(mechanism: str, records: int)
     assert 1.99 < spent <= 2.0
 
 
+@pytest.mark.slow
 def test_reconstruction_from_end_to_end_and_again_from_what_was_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +118,7 @@ def test_reconstruction_from_end_to_end_and_again_from_what_was_kept(
     assert again.verdict == first.verdict
 
 
+@pytest.mark.slow
 def test_attributes_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(
         tmp_path / "utkface.npz",

@@ -90,12 +90,20 @@ def test_our_ratios_are_the_exact_ones(epsilon: float) -> None:
     assert exact * (1.0 - 1e-6) <= found <= exact * 1.0005
 
 
-def test_no_nu_is_much_better_than_both_that_are_tried() -> None:
-    for releases, epsilon in ((1, 4.0), (4, 8.0), (16, 4.0), (32, 8.0)):
-        ratios = [_exact_ratio(releases, epsilon, float(nu)) for nu in np.linspace(0.02, 0.98, 49)]
-        budget = Budget(epsilon=epsilon, delta=DELTA, releases=releases)
-        tried = min(number_ratio(name, budget) for name in (STAIRCASE, WIDE_STAIRCASE))
-        assert tried < 1.002 * min(ratios)
+@pytest.mark.parametrize(
+    ("releases", "epsilon"),
+    [
+        (1, 4.0),
+        pytest.param(4, 8.0, marks=pytest.mark.slow),
+        (16, 4.0),
+        pytest.param(32, 8.0, marks=pytest.mark.slow),
+    ],
+)
+def test_no_nu_is_much_better_than_both_that_are_tried(releases: int, epsilon: float) -> None:
+    ratios = [_exact_ratio(releases, epsilon, float(nu)) for nu in np.linspace(0.02, 0.98, 49)]
+    budget = Budget(epsilon=epsilon, delta=DELTA, releases=releases)
+    tried = min(number_ratio(name, budget) for name in (STAIRCASE, WIDE_STAIRCASE))
+    assert tried < 1.002 * min(ratios)
 
 
 # Poisson samples at rate 0.05, 150 rounds, equal standard deviation: Renyi, PLD. The staircase has
@@ -186,6 +194,7 @@ def test_under_an_l1_clip_the_staircase_s_gain_dies_with_the_dimension() -> None
     assert ratios[3] == pytest.approx(1.0, abs=1e-4)
 
 
+@pytest.mark.slow  # its figures are those above, its verdict's words those below
 def test_a_fast_run_says_where_the_favourite_loses(tmp_path: Path) -> None:
     found = find("udp-noise")
     result = study.run(found, found.settings(fast=True), tmp_path / "udp")

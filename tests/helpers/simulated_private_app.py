@@ -43,7 +43,7 @@ def main(folder: Path) -> None:
         server_app=app,
         client_app=an_app(moves_by(0.1)),
         num_supernodes=NUM_CLIENTS,
-        backend_config={"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": 2}},
+        backend_config={"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": 1}},
     )
     print(json.dumps(found))
 

@@ -47,6 +47,11 @@ class RoundPlan:
     rotation: Rotation | None = None
     channel: MessageChannel = field(default_factory=Direct)
     record_sampling_rate: float = 1.0
+    # Clients mostly share one mechanism, and its hash takes longer than sealing a small message.
+    # By identity, beside the mechanism itself, whose address is then nobody else's.
+    _hashes: dict[int, tuple[Mechanism, bytes]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         names = [part.client for part in self.clients]
@@ -71,7 +76,7 @@ class RoundPlan:
 
         Where the channel hides the sender all clients share one hash: their own would be a name.
         """
-        digest = hashlib.blake2b(parameter_hash(part.mechanism), digest_size=16)
+        digest = hashlib.blake2b(self._parameter_hash(part.mechanism), digest_size=16)
         context = [self.run, None if self.channel.hides_sender else part.client]
         if self.rotation is not None:
             context += ["rotation", self.rotation.seed.hex()]
@@ -79,6 +84,12 @@ class RoundPlan:
             context += ["channel", repr(self.channel)]
         digest.update(json.dumps(context).encode())
         return digest.digest()
+
+    def _parameter_hash(self, mechanism: Mechanism) -> bytes:
+        known = self._hashes.get(id(mechanism))
+        if known is None:
+            known = self._hashes[id(mechanism)] = (mechanism, parameter_hash(mechanism))
+        return known[1]
 
     def envelope(self, part: ClientPlan, uplink: int) -> Envelope:
         """What the server expects of this client, from its own knowledge alone."""
