@@ -170,7 +170,13 @@ def test_run_ledger_and_export_work_together(cli: Any, spec: Path, tmp_path: Pat
     assert all(row["charges"] == 3 and 3.99 < row["epsilon"] <= row["budget"] for row in rows)
     one = cli("ledger", "show", run_folder, "--client", "client-0001", "--json").json
     assert [row["client"] for row in one] == ["client-0001"]
-    assert "client-0001" in cli("ledger", "show", run_folder).out
+    assert all(0.0 <= row["left"] <= row["budget"] - row["epsilon"] for row in rows)
+    shown = cli("ledger", "show", run_folder).out
+    assert "client-0001" in shown
+    assert "left" in shown
+    elsewhere = cli("ledger", "show", run_folder, "--delta", "1e-3", "--json").json
+    assert all(row["left"] is None for row in elsewhere)  # the budget is at another delta
+    assert f"name one of {run_folder}" in cli("ledger", "show", tmp_path).err
     assert "did you mean" in cli("ledger", "show", run_folder, "--client", "client-1").err
 
     lines = cli("ledger", "export", run_folder, "--client", "client-0002").out.splitlines()

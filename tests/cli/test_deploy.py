@@ -184,3 +184,21 @@ def test_a_node_says_whether_it_is_connected(
     shown = runner.invoke(app, ["deploy", "node", str(folder / "sites" / "a")])
     assert shown.exit_code == 0
     assert f"the node of 'a' is {'up and ' * (not connected)}{state} 127.0.0.1:9443" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("state", "details", "failure"),
+    [
+        ("finished:failed", "No heartbeat received from the task", "the server's process has died"),
+        ("finished:failed", "ServerApp failed with exception: no file", "no file"),
+        ("finished:failed", "", "for a reason unknown"),
+        ("finished:completed", "", None),
+    ],
+)
+def test_why_a_run_failed_is_said_in_words_of_ours(
+    state: str, details: str, failure: str | None
+) -> None:
+    from sottovoce.deployment.machines.control import RunStatus
+
+    found = RunStatus(run_id=1, state=state, details=details).failure
+    assert found is None if failure is None else (found or "").startswith(failure)

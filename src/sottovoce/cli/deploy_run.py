@@ -124,9 +124,10 @@ def _check_end(ended: "RunStatus", federation: "Federation", run_folder: "RunFol
     from sottovoce.errors import DeploymentError
 
     if ended.failure is not None:
+        onward = "; --resume goes on, and no round is charged twice" if run_folder.exists else ""
         raise DeploymentError(
-            f"the run failed: {ended.failure} (its log: FLWR_HOME={federation.link_folder}/flower "
-            f"flwr log {ended.run_id} --show)"
+            f"the run failed: {ended.failure}{onward} (its log: "
+            f"FLWR_HOME={federation.link_folder}/flower flwr log {ended.run_id} --show)"
         )
     if ended.was_stopped:
         say(f"the run was stopped; --resume goes on in {run_folder.path}", err=True)
