@@ -3,6 +3,7 @@
 import math
 
 DELIMITERS = (",", ";", "\t", "|")
+SAYS_NOTHING = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})  # cells, in small letters
 
 
 def delimiter_of(line: str, decimal: str = ".") -> str:

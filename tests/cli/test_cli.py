@@ -4,6 +4,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from specs import small_table
 
 import sottovoce
+from sottovoce.native import NativeMissingWarning
 from sottovoce.training.engine import Training
 
 SPEND = "privacy spend --mechanism gaussian --param noise_multiplier=10 --rounds 100 --delta 1e-5"
@@ -128,6 +130,8 @@ BAD_CALLS = [
     ("mechanism show nothing", "unknown mechanism 'nothing'"),
     (SPEND.replace("--rounds 100", "--rounds 1e3"), "'1e3' is not a valid"),
     (SPEND.replace("--delta 1e-5", ""), "Missing option '--delta'"),
+    ("plan", "Missing options '--epsilon', '--delta', '--dimension'; see --help"),
+    ("estimate mean x.csv --epsilon=1", "Missing options '--lower', '--upper'; see --help"),
     (SPEND + " --epsilom 3", "No such option: --epsilom"),
     (SPEND + " --param noise_multiplier=3", "gives 'noise_multiplier' twice"),
     (SPEND + " --clip-norm 1e-320", "must be at least 1e-100"),
@@ -170,7 +174,13 @@ def test_run_ledger_and_export_work_together(cli: Any, spec: Path, tmp_path: Pat
     assert all(row["charges"] == 3 and 3.99 < row["epsilon"] <= row["budget"] for row in rows)
     one = cli("ledger", "show", run_folder, "--client", "client-0001", "--json").json
     assert [row["client"] for row in one] == ["client-0001"]
-    assert "client-0001" in cli("ledger", "show", run_folder).out
+    assert all(0.0 <= row["left"] <= row["budget"] - row["epsilon"] for row in rows)
+    shown = cli("ledger", "show", run_folder).out
+    assert "client-0001" in shown
+    assert "left" in shown
+    elsewhere = cli("ledger", "show", run_folder, "--delta", "1e-3", "--json").json
+    assert all(row["left"] is None for row in elsewhere)  # the budget is at another delta
+    assert f"name one of {run_folder}" in cli("ledger", "show", tmp_path).err
     assert "did you mean" in cli("ledger", "show", run_folder, "--client", "client-1").err
 
     lines = cli("ledger", "export", run_folder, "--client", "client-0002").out.splitlines()
@@ -415,3 +425,17 @@ def test_spend_knows_the_clip_geometries(
     assert result["clip_geometry"] == (geometry or "l1")
     if expected:
         assert result["epsilon"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_python_m_sottovoce_is_the_command_line() -> None:
+    call = [sys.executable, "-m", "sottovoce", "--version"]
+    shown = subprocess.run(call, capture_output=True, text=True, check=True)
+    assert shown.stdout == f"sottovoce {sottovoce.__version__}\n"
+
+
+def test_missing_kernels_are_one_line_without_a_place_in_our_code(cli: Any) -> None:
+    cli("--version")  # the command line has begun
+    missed = NativeMissingWarning("no kernels")
+    shown = warnings.formatwarning(missed, NativeMissingWarning, "n.py", 7)
+    assert shown == "warning: no kernels\n"
+    assert "n.py:7" in warnings.formatwarning("odd", UserWarning, "n.py", 7)

@@ -137,3 +137,14 @@ def test_fetch_writes_what_the_source_sends_if_the_digest_is_right(
     result = cli("data", "fetch", "cifar10", "--data-dir", tmp_path)
     assert result.out.strip() == str(tmp_path / "cifar-10-binary.tar.gz")
     assert (tmp_path / "cifar-10-binary.tar.gz").read_bytes() == b"not CIFAR"
+
+
+def test_a_table_from_abroad_is_shown(cli: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    rows = "".join(f"P{row};{row},5;{row % 2}\n" for row in range(20))
+    path.write_text("name;size;kind\n" + rows + "P20;;1\n")
+    call = ["data", "show", f"csv:{path}", "--ignore-columns", "name", "--missing", "skip"]
+    result = cli(*call, "--decimal", ",", "--json").json
+    assert (result["train_rows"], result["test_rows"]) == (16, 4)
+    assert "data.csv.decimal = ','" in cli(*call).err
+    assert cli(*call, "--missing", "never").code == 2

@@ -1,5 +1,6 @@
 """`sottovoce deploy` without processes: folders, certificates, and mistakes."""
 
+import contextlib
 import datetime
 import sys
 from collections.abc import Callable
@@ -184,3 +185,52 @@ def test_a_node_says_whether_it_is_connected(
     shown = runner.invoke(app, ["deploy", "node", str(folder / "sites" / "a")])
     assert shown.exit_code == 0
     assert f"the node of 'a' is {'up and ' * (not connected)}{state} 127.0.0.1:9443" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("state", "details", "failure"),
+    [
+        ("finished:failed", "No heartbeat received from the task", "the server's process has died"),
+        ("finished:failed", "ServerApp failed with exception: no file", "no file"),
+        ("finished:failed", "", "for a reason unknown"),
+        ("finished:completed", "", None),
+    ],
+)
+def test_why_a_run_failed_is_said_in_words_of_ours(
+    state: str, details: str, failure: str | None
+) -> None:
+    from sottovoce.deployment.machines.control import RunStatus
+
+    found = RunStatus(run_id=1, state=state, details=details).failure
+    assert found is None if failure is None else (found or "").startswith(failure)
+
+
+_FEDERATED = Path(__file__).parent.parent.parent / "examples" / "federation.toml"
+_NAMES = 'data.names=["a", "b"]'
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["data.dataset=csv:nothere.csv"], "there is no nothere.csv in"),
+        (["data.dataset=csv:/nowhere.csv"], "no site reads what a run names"),
+        (["mechanism.kind=mvu"], "unknown parameter of 'mvu' 'levels'"),
+        (["privacy.level=client"], "needs 'algorithm.local_learning_rate'"),
+        (["data.partition.kind=by_owner"], "'by_owner' needs data that says whose"),
+    ],
+)
+def test_a_mistake_in_a_spec_is_told_before_the_link_has_the_run(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], reason: str
+) -> None:
+    from sottovoce.deployment.machines import link, runs
+
+    submitted: list[object] = []
+    monkeypatch.setattr(link, "running_link", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(runs, "submit", lambda *order: submitted.append(order))
+    _init(cli, tmp_path / "fed")
+    settings = [word for text in (_NAMES, *overrides) for word in ("--set", text)]
+    refused = cli("deploy", "run", tmp_path / "fed", _FEDERATED, *settings)
+    assert refused.code == 2
+    assert reason in refused.err
+    assert not submitted
+    assert list((tmp_path / "fed" / "runs").iterdir()) == []

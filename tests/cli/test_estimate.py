@@ -87,6 +87,24 @@ def test_a_constant_column_and_values_outside(cli: Any, tmp_path: Path) -> None:
         assert "500" not in "".join(result["notes"])
 
 
+def test_what_is_left_is_said_and_another_budget_is_refused_in_words_that_help(
+    cli: Any, ages: Path, tmp_path: Path
+) -> None:
+    book = tmp_path / "book.sqlite"
+    call = ["estimate", "mean", ages, "--column", "age", "--lower", "0", "--upper", "120"]
+    call += ["--ledger", book, "--epsilon", "1"]
+    assert "0.5000 of its budget 1.5 is left" in cli(*call, "--budget", "1.5").out
+    over = cli(*call)
+    assert over.code == 2
+    assert "would add up to 2.0000, above the budget 1.5" in over.err
+    other = cli(*call, "--budget", "3")
+    assert other.code == 2
+    assert "has the budget 1.5 already" in other.err
+    assert "leave --budget 3 away" in other.err
+    (row,) = cli("ledger", "show", book, "--json").json
+    assert row["left"] == pytest.approx(0.5, abs=1e-9)
+
+
 def test_a_ledger_is_charged_and_refuses_beyond_the_budget(
     cli: Any, ages: Path, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 """`sottovoce report`: what it prints, what it writes, and how it refuses."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,32 @@ def test_several_runs_name_the_frontier(cli: Any, folder: Path, tmp_path: Path) 
     assert set(result["frontier"]) <= {"small", "other"}
     assert result["not_comparable_because"] == []
     assert "On the frontier: " in cli("report", folder, other, "--out", out).out
+
+
+def test_a_folder_of_runs_and_a_federations_are_reported_with_all_their_runs(
+    cli: Any, folder: Path, tmp_path: Path
+) -> None:
+    fed = tmp_path / "fed"
+    (fed / "runs").mkdir(parents=True)
+    (fed / "federation.toml").write_text('name = "fed"\n')
+    waiting = cli("report", fed, "--out", tmp_path / "a.html")
+    assert waiting.code == 2
+    assert f"sottovoce deploy run {fed} SPEC" in waiting.err
+    shutil.copytree(folder, fed / "runs" / "first")
+    make_run(fed / "runs" / "second", name="second", rounds=2)
+    (fed / "runs" / "mean-age-1").mkdir()  # a question's folder is no run
+    for named in (fed, fed / "runs"):
+        result = cli("report", named, "--out", tmp_path / "a.html", "--json").json
+        assert [run["run"] for run in result["runs"]] == ["small", "second"]
+
+
+def test_a_sites_folder_is_answered_with_where_its_spending_is_told(
+    cli: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "site.toml").write_text("")
+    refused = cli("report", tmp_path, "--out", tmp_path / "a.html")
+    assert refused.code == 2
+    assert f"sottovoce ledger show {tmp_path}" in refused.err
 
 
 def test_an_unfinished_run_is_no_mistake(cli: Any, folder: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from specs import small_spec
 
 from sottovoce import files
 from sottovoce.cli import watch_view
+from sottovoce.privacy.accounting import show_left
 from sottovoce.reviewing import live as live_run
 from sottovoce.runs.launch import launch
 
@@ -300,7 +301,7 @@ def test_a_sparkline_keeps_lowest_and_highest() -> None:
 
 
 def test_what_is_left_is_rounded_down_and_sizes_read_well() -> None:
-    assert watch_view.show_left(0.019999) == "0.01"
+    assert show_left(0.019999, 2) == "0.01"
     assert watch_view.show_bytes(999.0) == "999 B"
     assert watch_view.show_bytes(1.25e6) == "1.25 MB"
     assert watch_view.show_seconds(59.6) == "1 min 00 s"

@@ -37,8 +37,26 @@ def test_a_table_says_how_it_is_read() -> None:
     options = spec.csv.options()
     assert options.label_columns == ("ill",)
     assert options.bounds == {"age": (0.0, 100.0)}
+    old = {"header", "label_columns", "label", "classes", "owner_column", "bounds", "test_fraction"}
+    assert set(spec.csv.model_dump(mode="json")) == old  # as older versions wrote it, and its hash
     with pytest.raises(ValidationError, match="'csv' is for datasets"):
         parsed(dataset="digits", clients=3, csv={})
+
+
+def test_a_table_from_abroad_is_written_down_and_read_again() -> None:
+    given = {
+        "decimal": ",",
+        "missing": "skip",
+        "ignore_columns": ["name"],
+        "categories": {"town": ["Ulm", "Bonn"]},
+    }
+    spec = parsed(dataset="csv:t.csv", clients=3, csv=given)
+    assert parsed(**spec.model_dump(mode="json")) == spec
+    assert spec.csv is not None
+    options = spec.csv.options()
+    assert (options.decimal, options.missing) == (",", "skip")
+    assert options.ignore_columns == ("name",)
+    assert options.categories == {"town": ("Ulm", "Bonn")}
 
 
 @pytest.mark.parametrize(

@@ -299,6 +299,9 @@ def test_a_site_file_is_read(tmp_path: Path) -> None:
     assert site.name == "ada"
     assert site.policy == dataclasses.replace(POLICY, mechanisms=("gauss_hermite",))
     assert site.records == OwnRecords(dataset="npz:x.npz", classes=3)
+    (tmp_path / "x.npz").touch()  # beside site.toml, wherever the node runs
+    beside = read_site(site_file(tmp_path, text)).records
+    assert beside == OwnRecords(dataset=f"npz:{tmp_path / 'x.npz'}", classes=3)
     assert site.factories == ()
     assert site.ledger == tmp_path / "ledger.sqlite"
     assert read_site(site_file(tmp_path, SITE)).records is None

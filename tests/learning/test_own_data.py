@@ -1,5 +1,6 @@
 """The user's own data: arrays, tables and folders."""
 
+import dataclasses
 import importlib.util
 import io
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.errors import DataError, UnknownNameError
+from sottovoce.errors import DataError, ParameterError, UnknownNameError
 from sottovoce.learning import datasets
 from sottovoce.learning.datasets import CsvOptions, Dataset
 
@@ -199,6 +200,78 @@ def test_numbers_to_predict_and_a_bound_for_all(table: str) -> None:
     data = load(table, options)
     assert data.num_outputs == 2
     assert set(data.train_features[:, 0].tolist()) == {-0.5, 0.5}
+
+
+ABROAD = "name;size;town;ill\n" + "".join(
+    f"P{row};{row},5;{('Ulm', 'Bonn', 'Kiel')[row % 3]};{'yes' if row % 2 else 'no'}\n"
+    for row in range(20)
+)
+
+
+def test_a_table_with_decimal_commas_words_and_names(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(ABROAD)
+    options = CsvOptions(
+        decimal=",",
+        ignore_columns=("name",),
+        categories={"town": ("Ulm", "Bonn")},
+        bounds={"*": (0.0, 20.0)},
+    )
+    data = load(f"csv:{tmp_path / 't.csv'}", options)
+    size = (data.train_features[:, 0] + 0.5) * 20
+    row = np.round(size - 0.5).astype(int)
+    np.testing.assert_allclose(size, row + 0.5, rtol=1e-6)
+    np.testing.assert_array_equal(data.train_features[:, 1], row % 3 == 0)
+    np.testing.assert_array_equal(data.train_features[:, 2], row % 3 == 1)
+    np.testing.assert_array_equal(data.train_labels, row % 2)
+    assert data.input_shape == (3,)
+
+
+def test_rows_without_a_cell_are_left_out_if_that_is_asked_for(tmp_path: Path) -> None:
+    text = ABROAD.replace("3,5;", "NA;", 1).replace("P5;5,5;Kiel;yes", "P5;5,5;Kiel;")
+    text = text.replace("P7;7,5;Bonn", "P7;7,5;").replace("P9;", ";")  # a name is not used
+    (tmp_path / "t.csv").write_text(text)
+    words = {"town": ("Ulm", "Bonn")}
+    options = CsvOptions(decimal=",", ignore_columns=("name",), categories=words)
+    with pytest.raises(DataError, match=r"row 4, column 'size': 'NA' .* data\.csv\.missing"):
+        load(f"csv:{tmp_path / 't.csv'}", options)
+    data = load(f"csv:{tmp_path / 't.csv'}", dataclasses.replace(options, missing="skip"))
+    sizes = np.concatenate([data.train_features[:, 0], data.test_features[:, 0]])
+    assert sorted(sizes) == [row + 0.5 for row in range(20) if row not in (3, 5, 7)]
+    later = text.replace("P12;12,5", "P12;tall")  # rows are called by their place in the file
+    (tmp_path / "t.csv").write_text(later)
+    with pytest.raises(DataError, match=r"data row 13, column 'size': 'tall' .*categories"):
+        load(f"csv:{tmp_path / 't.csv'}", dataclasses.replace(options, missing="skip"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (CsvOptions(), r"'P0' is not a finite number; .*ignore_columns.*categories"),
+        (CsvOptions(ignore_columns=("name",)), r"'0,5' .*data\.csv\.decimal = ','"),
+        (CsvOptions(ignore_columns=("nome",)), "did you mean 'name'"),
+        (CsvOptions(decimal=",", categories={"tow": ("Ulm",)}), "did you mean 'town'"),
+    ],
+)
+def test_a_table_that_needs_options_says_which(
+    options: CsvOptions, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "t.csv").write_text(ABROAD)
+    with pytest.raises((DataError, UnknownNameError), match=message):
+        load(f"csv:{tmp_path / 't.csv'}", options)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"decimal": ";"},
+        {"categories": {"town": ()}},
+        {"categories": {"town": ("Ulm", "Ulm")}},
+        {"categories": {"town": ("Ulm",)}, "bounds": {"town": (0.0, 1.0)}},
+    ],
+)
+def test_options_that_contradict_themselves_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError):
+        CsvOptions(**given)
 
 
 def test_without_a_header_columns_have_numbers_and_the_last_is_the_label(tmp_path: Path) -> None:

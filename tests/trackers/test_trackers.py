@@ -14,6 +14,7 @@ from sottovoce.errors import OutputError, UnknownNameError
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.launch import launch
 from sottovoce.runs.tracked import tracked
+from sottovoce.trackers.mlflow import MlflowTracker, allowed_name
 from sottovoce.trackers.tracker import Row, TrackedRun, flat, round_figures
 from sottovoce.trackers.tracking import Tracking, tracking
 
@@ -126,6 +127,30 @@ def test_mlflow_has_every_round_once_however_often_resumed(tmp_path: Path) -> No
     assert run.data.metrics["final/accuracy"] == rows[-1]["accuracy"]
     assert len(client.get_metric_history(run.info.run_id, "final/rounds")) == 1
     assert run.data.tags["guarantee"].startswith("sample-level local privacy")
+
+
+def test_columns_and_folders_of_any_name_are_logged_to_mlflow(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow.tracking")
+    folder = tmp_path / "a folder of 100%, größer"
+    folder.mkdir()
+    bounds = {"*": [0, 1], "Größe (m)": [0, 3], "a//b": [0, 1], "long" * 99: [0, 1]}
+    spec = {"data": {"csv": {"bounds": bounds, "test_fraction": 0.2}}}
+    run = TrackedRun(folder=folder, spec=spec, rounds_so_far=list)
+    tracker = MlflowTracker(run)
+    tracker.log({"round": 1, "accuracy": 0.5, "clients_asked": 3})
+    tracker.close(finished=True)
+    _, logged = _mlflow(folder)
+    params = logged.data.params
+    assert params["data.csv.test_fraction"] == "0.2"
+    assert params["data.csv.bounds._x2a_"] == "[0, 1]"
+    assert params["data.csv.bounds.Gr_xf6__xdf_e _x28_m_x29_"] == "[0, 3]"
+    assert len(params) == 5
+
+
+def test_different_keys_have_different_names_in_mlflow() -> None:
+    keys = ["a", "a*", "a_x2a_", "a_", "_x", "x" * 300, "x" * 301, "a/b", "a:b", "a.b", "a b"]
+    assert len({allowed_name(key) for key in keys}) == len(keys)
+    assert allowed_name("privacy.clip_norm") == "privacy.clip_norm"
 
 
 def test_mlflow_goes_to_the_server_that_is_set(

@@ -13,10 +13,10 @@ from pathlib import Path
 from sottovoce import parameters
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.analytics.question import Question
-from sottovoce.errors import BudgetExhaustedError
+from sottovoce.errors import BudgetExhaustedError, LedgerError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget, Release
-from sottovoce.privacy.accounting import show_epsilon
+from sottovoce.privacy.accounting import show_epsilon, show_left
 from sottovoce.privacy.compositions import multiset
 from sottovoce.privacy.pure import pure_epsilon
 
@@ -29,6 +29,11 @@ def check_budget(epsilon: float | None) -> None:
         parameters.epsilon(epsilon, "budget")
 
 
+def pure_left(budget: float, spent: float) -> float:
+    """What is left of a pure budget, by the rule that the next question is held to."""
+    return max(0.0, budget * (1.0 + _ROUNDING) - spent)
+
+
 def _check_pure(ledger: Ledger, account: str, asked: Question) -> None:
     """Refuse what would carry the sum of all epsilons beyond the account's budget."""
     budget = ledger.budget(account)
@@ -37,9 +42,20 @@ def _check_pure(ledger: Ledger, account: str, asked: Question) -> None:
     total = pure_epsilon(multiset([*ledger.history(account), (asked.event, 1)]))
     # What is not pure, charged by others, is the ledger's own matter.
     if math.isfinite(total) and total > budget.epsilon * (1.0 + _ROUNDING):
+        sum_shown = show_epsilon(total * (1.0 - _ROUNDING))  # 1 and 1 are 2, not 2.0001
         raise BudgetExhaustedError(
-            f"account '{account}': the epsilons of all questions would add up to "
-            f"{show_epsilon(total)}, above the budget {budget.epsilon:g}; nothing is sent"
+            f"account '{account}': the epsilons of all questions would add up to {sum_shown}, "
+            f"above the budget {budget.epsilon:g}; nothing is sent and nothing is spent"
+        )
+
+
+def _check_same_budget(ledger: Ledger, path: Path, account: str, epsilon: float) -> None:
+    """In the words of whoever asks: the ledger's own are about clients."""
+    present = ledger.budget(account)
+    if present is not None and present.epsilon != epsilon:
+        raise LedgerError(
+            f"account '{account}' of {path} has the budget {present.epsilon:g} already, and a "
+            f"budget is set once: leave --budget {epsilon:g} away to ask within it"
         )
 
 
@@ -47,6 +63,7 @@ def charge(path: Path, account: str, asked: Question, *, budget: float | None = 
     """Enter the question's event, or raise BudgetExhaustedError; what a result says about it."""
     with Ledger(path) as ledger:
         if budget is not None:
+            _check_same_budget(ledger, path, account, budget)
             ledger.set_budget(
                 account,
                 Budget(
@@ -66,4 +83,9 @@ def charge(path: Path, account: str, asked: Question, *, budget: float | None = 
         with ledger.transaction():
             _check_pure(ledger, account, asked)
             entered = ledger.charge(release, 0, asked.event)
-    return f"charged to account '{account}' of {path} (charge {entered.id})"
+        limit, spent = ledger.budget(account), pure_epsilon(multiset(ledger.history(account)))
+    said = f"charged to account '{account}' of {path} (charge {entered.id})"
+    if limit is None or not math.isfinite(spent):
+        return said
+    left = show_left(pure_left(limit.epsilon, spent))
+    return f"{said}; {left} of its budget {limit.epsilon:g} is left"

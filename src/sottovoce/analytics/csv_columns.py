@@ -15,14 +15,13 @@ from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
-from sottovoce.csv_dialect import delimiter_of, number_in
+from sottovoce.csv_dialect import SAYS_NOTHING, delimiter_of, number_in
 from sottovoce.domains import Vector
 from sottovoce.errors import DataError, ParameterError, UnknownNameError
 
 OnBytes = Callable[[int, int], None]  # bytes read, bytes in all
 
 BATCH_ROWS = 200_000
-_MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})
 _COUNTED_BYTES = 1 << 20
 _SHOWN_CHARACTERS = 40
 _SHOWN_COLUMNS = 12
@@ -228,7 +227,7 @@ class CsvColumns:
         )
 
     def _checked(self, column: str, cell: str, row: int) -> float:
-        if cell.casefold() in _MISSING or cell in self.missing_words:
+        if cell.casefold() in SAYS_NOTHING or cell in self.missing_words:
             if self.missing == "refuse":
                 self._refuse_missing(row, column, cell)
             return math.nan

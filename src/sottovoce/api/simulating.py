@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sottovoce.api.runs import Run
 from sottovoce.api.shown import round_note
+from sottovoce.config.data_paths import with_data_from
 from sottovoce.config.loading import load, override, parse
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ParameterError
@@ -61,7 +62,7 @@ def simulate(
     if resume and out is None:
         raise ParameterError("resume needs out, the folder of the run that is to go on")
     parts = _parts(model, data, spec)
-    resolved = _resolved(spec, dict(overrides or {}), parts)
+    resolved = _resolved(spec, dict(overrides or {}), parts, _header(out) if resume else None)
     from sottovoce.runs.launch import launch  # torch takes a while to load
 
     folder = Path(out).expanduser() if out is not None else Path(tempfile.mkdtemp(prefix="run-"))
@@ -81,10 +82,19 @@ def simulate(
     return run
 
 
+def _header(out: str | Path | None) -> dict[str, Any] | None:
+    """What a run that goes on was begun with, if there is one."""
+    from sottovoce.runs.folder import RunFolder
+
+    folder = RunFolder(Path(out or "").expanduser())
+    return folder.header() if folder.exists else None
+
+
 def _resolved(
     spec: str | Path | Mapping[str, Any] | RunSpec,
     overrides: dict[str, Any],
     parts: tuple[Part, ...],
+    begun: dict[str, Any] | None = None,
 ) -> RunSpec:
     for part in parts:
         if part.kind == "data":
@@ -92,7 +102,9 @@ def _resolved(
         else:
             overrides["model"] = {"kind": "in_memory", "label": part.label}
     if isinstance(spec, str | Path):
-        return load(Path(spec).expanduser(), values=overrides)
+        path = Path(spec).expanduser()
+        folders = [Path()] if "data.dataset" in overrides else [path.parent, Path()]
+        return with_data_from(load(path, values=overrides), folders, begun=begun)
     if isinstance(spec, RunSpec):
         table = spec.plain()
     else:

@@ -18,7 +18,7 @@ from sottovoce.deployment.machines.federation import Federation
 from sottovoce.deployment.machines.link import traffic_of
 from sottovoce.deployment.server import RunConfig, server_app
 from sottovoce.errors import ConfigError
-from sottovoce.runs.remote import run_on_grid
+from sottovoce.runs.remote import on_flower, run_on_grid
 
 
 def serve(grid: Grid, config: RunConfig) -> None:
@@ -36,9 +36,8 @@ def serve(grid: Grid, config: RunConfig) -> None:
 
 def _train(grid: Grid, config: RunConfig, federation: Federation | None) -> None:
     spec = parse(_table(str(config["spec"])), "the run's spec")
-    runtime = spec.runtime.model_copy(update={"backend": "flower"})
     run_on_grid(
-        spec.model_copy(update={"runtime": runtime}),
+        on_flower(spec),
         Path(str(config["out"])),
         grid,
         resume=bool(config.get("resume", False)),

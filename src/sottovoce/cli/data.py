@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sottovoce.cli.options import Decimal, Missing
 from sottovoce.cli.output import (
     Bars,
     Json,
@@ -114,6 +115,11 @@ def show(
     header: Annotated[
         bool, typer.Option(help="Of csv:PATH, whether its first row holds names.")
     ] = True,
+    decimal: Decimal = ".",
+    missing: Missing = "refuse",
+    ignore_columns: Annotated[
+        str, typer.Option(help="Of csv:PATH, columns that are no features: a,b [none].")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """One dataset: shapes, classes, owners, and its note."""
@@ -124,11 +130,16 @@ def show(
 
     if label not in ("class", "number"):
         raise UnknownNameError.among("--label", label, ["class", "number"])
+    if missing not in ("refuse", "skip"):
+        raise UnknownNameError.among("--missing", missing, ["refuse", "skip"])
     options = datasets.CsvOptions(
         header=header,
         label_columns=(label_column,) if label_column else (),
         label="number" if label == "number" else "class",
         owner_column=owner_column,
+        decimal=decimal,
+        missing="skip" if missing == "skip" else "refuse",
+        ignore_columns=tuple(filter(None, map(str.strip, ignore_columns.split(",")))),
     )
     data = datasets.load(name, np.random.default_rng(0), data_dir=data_dir, csv=options)
     owners = data.train_owners

@@ -32,6 +32,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Train as a spec says, on the sites' data; the run goes on if this command is interrupted."""
+    from sottovoce.config.data_paths import load_for_run
     from sottovoce.config.loading import load
     from sottovoce.deployment.machines.federation import Federation
     from sottovoce.deployment.machines.link import running_link
@@ -40,12 +41,15 @@ def run(
     from sottovoce.runs.folder import RunFolder
     from sottovoce.runs.tracked import tracked
 
-    federation, loaded = Federation.read(folder), load(spec, set_ or [])
-    run_folder = RunFolder((out or federation.runs_folder / loaded.name).absolute())
+    federation, name = Federation.read(folder), load(spec, set_ or []).name
+    run_folder = RunFolder((out or federation.runs_folder / name).absolute())
     _check_folder(run_folder, resume=resume)
+    begun = run_folder.header() if resume else None
+    loaded = load_for_run(spec, set_ or [], everywhere=True, begun=begun)
     _check_clients(loaded, federation)
     trackers = tracked(log or [], loaded, run_folder.path, warn=print_warning)
     with trackers as rounds_log, running_link(federation) as control:
+        _check_before(loaded, run_folder, resume=resume)
         order = Order(
             name=loaded.name,
             task={"spec": json.dumps(loaded.plain()), "resume": resume},
@@ -98,6 +102,29 @@ def _check_clients(spec: "RunSpec", federation: "Federation") -> None:
             f"the spec's client '{strangers[0]}' is no site of the federation; its sites are "
             f"{', '.join(federation.sites)}: name them in 'data.names' (or 'data.sites')"
         )
+    if ":" in data.dataset and not data.sites:
+        raise ConfigError(
+            f"the dataset '{data.dataset}' is a file, and no site reads what a run names: say how "
+            "many records of its own each has in 'data.sites', or name a data set that all have"
+        )
+
+
+def _check_before(spec: "RunSpec", run_folder: "RunFolder", *, resume: bool) -> None:
+    """Build the run here, for a mistake that the link's server would find a minute later.
+
+    Not where the link's server may know more than this shell: other data folders, other modules.
+    """
+    from sottovoce.config.model_spec import ModuleSpec
+    from sottovoce.learning import datasets
+    from sottovoce.runs.remote import check_buildable
+
+    _, colon, path = spec.data.dataset.partition(":")
+    elsewhere = bool(colon) and not Path(path).is_absolute()  # as older versions began runs
+    if isinstance(spec.model, ModuleSpec) or elsewhere:
+        return
+    if datasets.where_found(spec.data.dataset) is None:
+        return
+    check_buildable(spec, run_folder, resume=resume)
 
 
 def _follow(
@@ -124,9 +151,10 @@ def _check_end(ended: "RunStatus", federation: "Federation", run_folder: "RunFol
     from sottovoce.errors import DeploymentError
 
     if ended.failure is not None:
+        onward = "; --resume goes on, and no round is charged twice" if run_folder.exists else ""
         raise DeploymentError(
-            f"the run failed: {ended.failure} (its log: FLWR_HOME={federation.link_folder}/flower "
-            f"flwr log {ended.run_id} --show)"
+            f"the run failed: {ended.failure}{onward} (its log: "
+            f"FLWR_HOME={federation.link_folder}/flower flwr log {ended.run_id} --show)"
         )
     if ended.was_stopped:
         say(f"the run was stopped; --resume goes on in {run_folder.path}", err=True)

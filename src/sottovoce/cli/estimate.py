@@ -11,8 +11,10 @@ from sottovoce.cli.options import (
     Bins,
     Categories,
     Confidence,
+    Decimal,
     Lower,
     LowerIfAny,
+    Missing,
     PersonBits,
     PersonEpsilon,
     Upper,
@@ -40,11 +42,9 @@ Column = Annotated[
 Header = Annotated[bool, typer.Option("--header/--no-header", help="Whether the first row names.")]
 Delimiter = Annotated[str | None, typer.Option(help="Between cells [found in the first line].")]
 Encoding = Annotated[str, typer.Option(help="Of the file, such as latin-1.")]
-Decimal = Annotated[str, typer.Option(help="The decimal sign of the file: a point or a comma.")]
 MissingWords = Annotated[
     str | None, typer.Option(help="What else stands for nothing, such as 99,unknown.")
 ]
-Missing = Annotated[str, typer.Option(help="People with a missing cell: refuse or skip.")]
 Seed = Annotated[
     int | None, typer.Option(help="Repeatable noise, for simulation [the system's randomness].")
 ]

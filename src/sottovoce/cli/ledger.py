@@ -25,7 +25,23 @@ def _open(path: Path) -> "Ledger":
     from sottovoce.ledger.ledger import Ledger
     from sottovoce.runs.folder import LEDGER_NAME
 
+    _check_one_ledger(path / LEDGER_NAME, path)
     return Ledger(path / LEDGER_NAME if path.is_dir() else path, must_exist=True)
+
+
+def _check_one_ledger(expected: Path, path: Path) -> None:
+    """A folder of folders with ledgers, such as a federation's, is answered with their names."""
+    from sottovoce.errors import LedgerError
+
+    if not path.is_dir() or expected.exists():
+        return
+    inside = sorted(str(one.parent) for one in path.glob(f"*/*/{expected.name}"))
+    inside += sorted(str(one.parent) for one in path.glob(f"*/{expected.name}"))
+    if inside:
+        raise LedgerError(
+            f"{path} has no ledger of its own, but folders in it have: name one of "
+            f"{', '.join(inside)}"
+        )
 
 
 def _open_whole(path: Path) -> "Ledger":
@@ -87,6 +103,7 @@ def show_(
     """What every client has spent, and what is left; a ledger that was altered is refused."""
     from sottovoce import parameters
     from sottovoce.errors import ParameterError
+    from sottovoce.privacy.accounting import show_left
 
     asked = None if delta is None else parameters.delta(delta)
     rows = None if client else _site_rows(path, asked)
@@ -105,9 +122,11 @@ def show_(
     if as_json:
         print_json(rows)
         return
-    columns = ["client", "charges", "epsilon", "budget", "delta", "adjacency", "accountant"]
+    columns = ["client", "charges", "epsilon", "budget", "left"]
+    columns += ["delta", "adjacency", "accountant"]
     for row in rows:
         row["epsilon"] = row["epsilon"] if row["private"] else float("inf")
+        row["left"] = None if row["left"] is None else show_left(row["left"])
     print_table(columns, [[show(row[column], column) for column in columns] for row in rows])
     for assumption in sorted({row["assumes"] for row in rows if row["assumes"]}):
         say(f"assuming that {assumption}")
@@ -133,7 +152,30 @@ def _row(
         "assumes": spent.assumes if spent else None,
         "budget": limit[0] if limit else None,
         "budget_delta": limit[1] if limit else None,
+        "left": _left(history, epsilon, delta, limit),
     }
+
+
+def _left(
+    history: Sequence[tuple["PrivacyEvent", int]],
+    epsilon: float,
+    delta: float,
+    limit: tuple[float, float] | None,
+) -> float | None:
+    """What is left of a budget, rounded down; none where epsilon is told at another delta.
+
+    Of a pure budget ('sottovoce estimate') it is what the sum of the epsilons leaves. It is no
+    promise about the next charge, which may cost less beside the others than by itself.
+    """
+    from sottovoce.analytics.charging import BUDGET_DELTA, pure_left
+    from sottovoce.privacy.compositions import multiset
+    from sottovoce.privacy.pure import pure_epsilon
+
+    if limit is None or delta != limit[1]:
+        return None
+    if history and delta == BUDGET_DELTA and math.isfinite(pure := pure_epsilon(multiset(history))):
+        return pure_left(limit[0], pure)
+    return max(0.0, math.nextafter(limit[0] - epsilon, -math.inf))
 
 
 @app.command()

@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 import traceback
+import warnings
 
 import typer
 import typer.core
@@ -96,8 +97,27 @@ def options(
     """Federated learning in a whisper: a few differentially private bits per coordinate."""
 
 
+_usual_format = warnings.formatwarning
+
+
+def _in_one_line(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """Missing kernels are for users to know; where in our code that was noticed is not."""
+    from sottovoce.native import NativeMissingWarning
+
+    if issubclass(category, NativeMissingWarning):
+        return f"warning: {message}\n"
+    return _usual_format(message, category, filename, lineno, line)
+
+
 def main() -> None:
     """Run the command line."""
+    warnings.formatwarning = _in_one_line
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1  # --debug is welcome anywhere on the line
     if completion.VARIABLE in os.environ:

@@ -59,7 +59,19 @@ def _usage(error: Any) -> str:
     message = error.format_message().rstrip(".")
     if kind == "MissingParameter" and getattr(error.param, "name", "") == "spec":
         return f"{message}, a TOML file that says what to train{_specs_here(Path())}; see --help"
+    if kind == "MissingParameter" and len(absent := _absent_options(error)) > 1:
+        return f"Missing options {', '.join(absent)}; see --help"
     return f"{message}{_given(error, message)}; see --help"
+
+
+def _absent_options(error: Any) -> list[str]:
+    """All options that the command needs and was not given: click names the first alone."""
+    typed = {word.partition("=")[0] for word in sys.argv}
+    return [
+        f"'{option.opts[0]}'"
+        for option in error.ctx.command.params
+        if option.param_type_name == "option" and option.required and not typed & {*option.opts}
+    ]
 
 
 def _did_you_mean(near: str) -> str:

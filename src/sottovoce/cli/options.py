@@ -46,3 +46,5 @@ Categories = Annotated[
     str | None,
     typer.Option(help="In place of bins: a public list, a,b,c; all else counts as other."),
 ]
+Decimal = Annotated[str, typer.Option(help="The decimal sign of a csv file: a point or a comma.")]
+Missing = Annotated[str, typer.Option(help="Rows with a missing cell: refuse or skip.")]

@@ -7,9 +7,11 @@ import typer
 
 from sottovoce.cli.output import Json, print_json, print_table, progress_bars, say
 
+_RUNS = "Folders of runs; of a federation's folder, or one of runs, all that are in it."
+
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help=_RUNS)],
     out: Annotated[Path, typer.Option(help="The page, one HTML file.")] = Path("report.html"),
     as_json: Json = False,
 ) -> None:
@@ -29,13 +31,36 @@ def report(
         def on_run(done: int, total: int, name: str) -> None:
             bars.update("reading", done, total, name)
 
-        found = report_of(runs, on_run)
+        found = report_of([folder for named in runs for folder in _runs_in(named)], on_run)
     size = write_report(found, out)
     result = {"report": str(out), "bytes": size, **_summary(found)}
     if as_json:
         print_json(result)
     else:
         _print(result)
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """A run, or the runs of a folder of runs (a federation's are in its `runs`)."""
+    from sottovoce.errors import OutputError
+    from sottovoce.runs.folder import RunFolder
+
+    if RunFolder(folder).exists:
+        return [folder]
+    for place in (folder / "runs", folder):
+        found = [path for path in sorted(place.glob("*")) if RunFolder(path).exists]
+        if found:
+            return found
+    if (folder / "site.toml").is_file():
+        raise OutputError(
+            f"{folder} is a site's folder, and runs are the operator's; what the site has spent: "
+            f"sottovoce ledger show {folder}"
+        )
+    if (folder / "federation.toml").is_file():
+        raise OutputError(
+            f"no run of the federation {folder} has begun yet; sottovoce deploy run {folder} SPEC"
+        )
+    return [folder]  # whose reader says what is wrong with it
 
 
 def _summary(found: dict[str, Any]) -> dict[str, Any]:

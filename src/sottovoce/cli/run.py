@@ -27,11 +27,12 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Train as a spec says; results, ledger and checkpoints go into a run folder."""
+    from sottovoce.config.data_paths import load_for_run
     from sottovoce.config.loading import load
+    from sottovoce.runs.folder import RunFolder
 
     if not spec.exists():
         raise ConfigError(absent_spec(spec))
-    loaded = load(spec, set_ or [])
     if federation is not None:
         from sottovoce.cli import deploy_run
 
@@ -39,7 +40,11 @@ def run(
             federation, spec, set_=set_, out=out, resume=resume, log=log, as_json=as_json
         )
         return
-    folder = out or Path("runs") / loaded.name
+    folder = out or Path("runs") / load(spec, set_ or []).name
+    begun = RunFolder(folder)
+    loaded = load_for_run(
+        spec, set_ or [], begun=begun.header() if resume and begun.exists else None
+    )
     use(data_dir)
     with progress_bars() as bars:
         fetch_missing(loaded.data.dataset, bars)

@@ -49,22 +49,15 @@ def show_seconds(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
-def show_left(epsilon: float) -> str:
-    """What is left of a budget, rounded down: it is there."""
-    import math
-
-    return f"{math.floor(epsilon * 100.0) / 100.0:.2f}"
-
-
 def epsilon_note(state: Mapping[str, Any]) -> str:
-    from sottovoce.privacy.accounting import show_epsilon
+    from sottovoce.privacy.accounting import show_epsilon, show_left
 
     if not state["private"]:
         return "no privacy"
     spent = f"epsilon {show_epsilon(state['epsilon'], 2)}"
     if state["epsilon_budget"] is None:
         return spent
-    return f"{spent} of {state['epsilon_budget']:g}, {show_left(state['epsilon_left'])} left"
+    return f"{spent} of {state['epsilon_budget']:g}, {show_left(state['epsilon_left'], 2)} left"
 
 
 def replies_note(state: Mapping[str, Any]) -> str:

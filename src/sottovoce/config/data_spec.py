@@ -45,6 +45,7 @@ class CsvSpec(Section):
 
     Columns go by name, or by number from 0 where `header` is false. `bounds` are public limits of
     features, which map them to [-1/2, 1/2]; "*" is for all that have none of their own.
+    `categories` are the public words of features that are words.
     """
 
     header: bool = True
@@ -54,6 +55,23 @@ class CsvSpec(Section):
     owner_column: str | None = None
     bounds: dict[str, _Bounds] = Field(default_factory=dict)
     test_fraction: _Fraction = 0.2
+    decimal: Literal[".", ","] = "."
+    missing: Literal["refuse", "skip"] = "refuse"
+    ignore_columns: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    categories: dict[str, Annotated[tuple[str, ...], Field(strict=False)]] = Field(
+        default_factory=dict
+    )
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without what came later where it is the default: specs keep the hashes of results."""
+        found: dict[str, Any] = handler(self)
+        for key in ("decimal", "missing", "ignore_columns", "categories"):
+            if getattr(self, key) == type(self).model_fields[key].get_default(
+                call_default_factory=True
+            ):
+                found.pop(key, None)
+        return found
 
     def options(self) -> CsvOptions:
         """The same for the loader, which checks what belongs together."""
@@ -65,6 +83,10 @@ class CsvSpec(Section):
             owner_column=self.owner_column,
             bounds=dict(self.bounds),
             test_fraction=self.test_fraction,
+            decimal=self.decimal,
+            missing=self.missing,
+            ignore_columns=self.ignore_columns,
+            categories=dict(self.categories),
         )
 
 

@@ -202,7 +202,7 @@ def _site(table: dict[str, Any], path: Path) -> Site:
         name=name,
         policy=policy.from_table(limits),
         ledger=path.parent / LEDGER_NAME,
-        records=None if data is None else _records(data),
+        records=None if data is None else _records(data, path.parent),
         columns=_columns(table.get("columns", {}), path.parent),
         factories=tuple(factories),
         app=app,
@@ -210,7 +210,7 @@ def _site(table: dict[str, Any], path: Path) -> Site:
     )
 
 
-def _records(table: object) -> OwnRecords:
+def _records(table: object, folder: Path) -> OwnRecords:
     if not isinstance(table, dict):
         raise PolicyError("[data] must be a table")
     for key in table:
@@ -228,6 +228,9 @@ def _records(table: object) -> OwnRecords:
         raise PolicyError(f"[data] csv must be a table, as in a spec, got {csv!r}")
     if classes is not None:
         parameters.integer("[data] classes", classes, low=2, high=2**31)
+    kind, colon, text = dataset.partition(":")
+    if colon and (folder / text).is_file():  # beside site.toml, as [columns] are
+        dataset = f"{kind}:{(folder / text).absolute()}"
     return OwnRecords(dataset=dataset, csv=csv, classes=classes)
 
 

@@ -60,6 +60,13 @@ def show_epsilon(value: float, decimals: int = 4) -> str:
         return str(decimal.Decimal(value).quantize(unit, rounding=decimal.ROUND_CEILING))
 
 
+def show_left(value: float, decimals: int = 4) -> str:
+    """What is left of a budget, for people: rounded down, so that it is there."""
+    with decimal.localcontext(prec=400):
+        unit = decimal.Decimal(1).scaleb(-decimals)
+        return str(decimal.Decimal(value).quantize(unit, rounding=decimal.ROUND_FLOOR))
+
+
 @lru_cache(maxsize=4096)
 def privacy_spent(event: PrivacyEvent, delta: float, accountant: str | None = None) -> PrivacySpent:
     """The smallest epsilon among the accountants that have a sound bound for the event.

@@ -17,7 +17,7 @@ from sottovoce.deployment.simulated import simulate
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs.books import Books
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.runner import OnRound, run
+from sottovoce.runs.runner import OnRound, check_goes_on, run
 from sottovoce.runs.site_training import compute
 
 
@@ -44,6 +44,19 @@ def run_on_grid(
         return _rounds_over(GridPost(grid, directory, traffic), assembly, books)
 
     return run(spec, folder, resume=resume, on_round=on_round, backend_of=backend)
+
+
+def on_flower(spec: RunSpec) -> RunSpec:
+    """The spec for a federation's machines, whatever backend it names."""
+    runtime = spec.runtime.model_copy(update={"backend": "flower"})
+    return spec.model_copy(update={"runtime": runtime})
+
+
+def check_buildable(spec: RunSpec, run_folder: RunFolder, *, resume: bool) -> None:
+    """Refuse what `run_on_grid` would refuse before its first round; nothing is written."""
+    assembly = assemble(on_flower(spec))
+    if resume:
+        check_goes_on(run_folder, assembly)
 
 
 def run_in_flower_simulation(

@@ -61,8 +61,7 @@ def _run(
     backend_of: BackendOf | None,
 ) -> dict[str, Any]:
     if resume:
-        _check_same_spec(run_folder, assembly.spec)
-        _check_same_parts(run_folder, assembly)
+        check_goes_on(run_folder, assembly)
         assembly = dataclasses.replace(assembly, run=run_folder.header().get("run", assembly.run))
     else:
         assembly = _named(assembly)
@@ -157,6 +156,12 @@ def _check_ledger(run_folder: RunFolder, ledger: Ledger, run_name: str) -> None:
             f"{run_folder.path} has lost its checkpoint.npz; restore it: without it, rounds that "
             "were sent would be charged again"
         )
+
+
+def check_goes_on(run_folder: RunFolder, assembly: Assembly) -> None:
+    """Refuse to go on in a folder with another spec, model or data than it was begun with."""
+    _check_same_spec(run_folder, assembly.spec)
+    _check_same_parts(run_folder, assembly)
 
 
 def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:

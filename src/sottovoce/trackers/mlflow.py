@@ -1,7 +1,9 @@
 """MLflow: the server in MLFLOW_TRACKING_URI, or else a database in RUN/mlflow."""
 
+import hashlib
 import logging
 import os
+import re
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -23,7 +25,8 @@ from sottovoce.trackers.tracker import (
 
 FOLDER_NAME, NOTE_NAME, EXPERIMENT = "mlflow", "mlflow.json", "sottovoce"
 _MARK = "clients_asked"  # logged in every round, so its history says which rounds are there
-_LONGEST_VALUE = 500  # characters that every version takes
+_LONGEST_VALUE, _LONGEST_NAME = 500, 250  # characters that every version takes
+_REFUSED = re.compile(r"[^A-Za-z0-9_.\- ]|_(?=x)")
 
 
 class MlflowTracker:
@@ -113,7 +116,9 @@ class MlflowTracker:
         run_id = str(run.info.run_id)
         self._client.log_batch(
             run_id,
-            params=[Param(key, str(value)[:_LONGEST_VALUE]) for key, value in spec.items()],
+            params=[
+                Param(allowed_name(key), str(value)[:_LONGEST_VALUE]) for key, value in spec.items()
+            ],
             tags=[RunTag("run_folder", str(self._run.folder.absolute()))],
         )
         files.write_json(self._note_path, {"tracking_uri": self._place, "run_id": run_id})
@@ -143,6 +148,20 @@ class MlflowTracker:
                 metrics=[Metric(name, value, now, number) for name, value in figures.items()],
             )
         self._last_round = number
+
+
+def allowed_name(key: str) -> str:
+    """A key of the spec as a name that MLflow takes: columns and sites may be called anything.
+
+    What it refuses is written as _x and the character's hexadecimal number and _, and so is the
+    underscore of an _x that is there already: different keys have different names. What is too
+    long ends in a digest of the whole.
+    """
+    name = _REFUSED.sub(lambda found: f"_x{ord(found.group()):x}_", key)
+    if len(name) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+    return f"{name[: _LONGEST_NAME - len(digest) - 1]}_{digest}"
 
 
 def _check_packages(*, local: bool) -> None:

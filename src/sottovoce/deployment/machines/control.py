@@ -26,6 +26,9 @@ from sottovoce.errors import DeploymentError
 _STATES = {"registered": "never seen", "online": "online", "offline": "offline"}
 
 
+_SILENT = "No heartbeat"  # Flower's words for a process that it has not heard of for a minute
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
     """A site as the link sees it. The link notices a site that dies after about a minute."""
@@ -55,8 +58,12 @@ class RunStatus:
     @property
     def failure(self) -> str | None:
         """Why the run failed, as far as the link knows; None if it did not."""
+        if self.state != "finished:failed":
+            return None
+        if self.details.startswith(_SILENT):
+            return "the server's process has died, or its machine stood still"
         reason = self.details.removeprefix("ServerApp failed with exception: ")
-        return (reason or "for a reason unknown") if self.state == "finished:failed" else None
+        return reason or "for a reason unknown"
 
 
 class Control:

@@ -95,7 +95,7 @@ def run_row(federation: Federation, run: RunStatus) -> dict[str, Any]:
         "run": run.run_id,
         "name": known and known["name"],
         "state": run.state,
-        "details": run.details,
+        "details": run.failure or run.details,
         "rounds_done": done,
         "rounds": known and known["rounds"],
         "folder": known and known["folder"],

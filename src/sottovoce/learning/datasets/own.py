@@ -200,7 +200,7 @@ def _table_owners(table: Table, column: str) -> Owners | None:
     cells = table.cells(column)
     if "" in cells:
         raise DataError(
-            f"{table.path}, data row {cells.index('') + 1}, column '{column}': it is not said "
+            f"{table.place(cells.index(''), column)}: it is not said "
             "whose the row is; fill it in or remove the row"
         )
     return _numbered(np.array(cells))
@@ -210,15 +210,23 @@ def _table_owners(table: Table, column: str) -> Owners | None:
 def own_csv(request: Request) -> Dataset:
     """A csv table, read as its options say; a random part of the rows is held out."""
     options = request.csv
-    table = read_table(existing_file(request.argument), header=options.header)
-    others = [name for name in table.columns if name != options.owner_column]
-    label_columns = options.label_columns or tuple(others[-1:])
-    apart = {*label_columns, *([options.owner_column] if options.owner_column else [])}
-    for column in apart:
+    path = existing_file(request.argument)
+    table = read_table(path, header=options.header, decimal=options.decimal)
+    for column in options.ignore_columns:
         table.check_column(column)
-    features = features_of(
-        table, [name for name in table.columns if name not in apart], options.bounds
-    )
+    beside = {options.owner_column, *options.ignore_columns}
+    others = [name for name in table.columns if name not in beside]
+    label_columns = options.label_columns or tuple(others[-1:])
+    owner_columns = [options.owner_column] if options.owner_column else []
+    for column in (*label_columns, *owner_columns):
+        table.check_column(column)
+    columns = [name for name in others if name not in label_columns]
+    if options.missing == "skip":
+        of_numbers = [name for name in columns if name not in options.categories]
+        of_numbers += label_columns if options.label == "number" else ()
+        used = [*columns, *label_columns, *owner_columns]
+        table = table.with_cells_in(of_numbers, [one for one in used if one not in of_numbers])
+    features = features_of(table, columns, options)
     labels, num_classes = _table_labels(table, label_columns, options)
     owners = _table_owners(table, options.owner_column) if options.owner_column else None
     if int(options.test_fraction * len(labels)) == 0:
@@ -253,10 +261,10 @@ def _check_class_column(table: Table, column: str, public: tuple[str, ...]) -> N
     cells = table.cells(column)
     if "" in cells and "" not in public:
         raise DataError(
-            f"{table.path}, data row {cells.index('') + 1}, column '{column}': the label is empty; "
-            "fill it in or remove the row"
+            f"{table.place(cells.index(''), column)}: the label is empty; fill it in, or leave "
+            "such rows out with data.csv.missing = 'skip'"
         )
-    values = {cell: number_in(cell) for cell in cells}
+    values = {cell: number_in(cell, table.decimal) for cell in cells}
     fractions = [cell for cell, value in values.items() if value % 1]
     if not public and fractions and all(map(math.isfinite, values.values())):
         raise DataError(
@@ -275,8 +283,8 @@ def _class_numbers(
     for position, cell in enumerate(cells):
         if cell not in number:
             raise DataError(
-                f"{table.path}, data row {position + 1}: class {cell!r} is not among the classes "
-                f"{', '.join(number)}; add it to them or correct the row"
+                f"{table.path}, data row {table.numbers_of_rows[position]}: class {cell!r} is not "
+                f"among the classes {', '.join(number)}; add it to them or correct the row"
             )
     if len(number) < 2:
         raise DataError(f"{table.path} has one class only; check label_columns")

@@ -4,7 +4,7 @@ import csv
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce import parameters
-from sottovoce.csv_dialect import delimiter_of, number_in
+from sottovoce.csv_dialect import SAYS_NOTHING, delimiter_of, number_in
 from sottovoce.errors import DataError, ParameterError, UnknownNameError
 
 Bounds = tuple[float, float]
@@ -26,7 +26,10 @@ class CsvOptions:
     `label` says whether that is a class or numbers. `classes` is the public list of classes; left
     out, they are what the file has. A feature with public `bounds` (low, high) is mapped to
     [-1/2, 1/2]; the name "*" bounds every feature that has none of its own; a feature without any
-    is left as it is.
+    is left as it is. A feature with `categories`, the public list of its words, becomes a zero or
+    one for each of them, all zero for any other word; `ignore_columns` are no features. `decimal`
+    is the decimal sign of numbers. A row without one of its cells is an error, or left out with
+    missing = "skip"; how many are left is public then.
     """
 
     header: bool = True
@@ -36,8 +39,19 @@ class CsvOptions:
     owner_column: str | None = None
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
     test_fraction: float = 0.2
+    decimal: str = "."
+    missing: Literal["refuse", "skip"] = "refuse"
+    ignore_columns: tuple[str, ...] = ()
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.decimal not in (".", ","):
+            raise ParameterError(f"the decimal sign is a point or a comma, got {self.decimal!r}")
+        for name, words in self.categories.items():
+            if not words or len(set(words)) < len(words):
+                raise ParameterError(f"categories of '{name}' must be words, each of them once")
+            if name in self.bounds:
+                raise ParameterError(f"'{name}' has categories, so bounds of it mean nothing")
         parameters.inner_fraction("test_fraction", self.test_fraction)
         for name, (low, high) in self.bounds.items():
             if not (low < high and math.isfinite(high - low)):
@@ -53,11 +67,35 @@ class CsvOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A csv file in memory: names and cells."""
+    """A csv file in memory: names, cells, and which data row of the file each is, from 1."""
 
     path: Path
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    numbers_of_rows: tuple[int, ...]
+    decimal: str = "."
+
+    def place(self, position: int, column: str) -> str:
+        """Where a cell is, for people."""
+        return f"{self.path}, data row {self.numbers_of_rows[position]}, column '{column}'"
+
+    def with_cells_in(self, numbers: Sequence[str], words: Sequence[str]) -> "Table":
+        """Without the rows that lack a cell in these columns; a word may well be 'none'."""
+        of_numbers = [self.columns.index(column) for column in numbers]
+        of_words = [self.columns.index(column) for column in words]
+        kept = [
+            position
+            for position, row in enumerate(self.rows)
+            if not any(row[one].strip().casefold() in SAYS_NOTHING for one in of_numbers)
+            and all(row[one].strip() for one in of_words)
+        ]
+        if not kept:
+            raise DataError(f"{self.path} has no row with all its cells; check the file")
+        return replace(
+            self,
+            rows=tuple(self.rows[position] for position in kept),
+            numbers_of_rows=tuple(self.numbers_of_rows[position] for position in kept),
+        )
 
     def check_column(self, column: str) -> None:
         if column not in self.columns:
@@ -72,12 +110,9 @@ class Table:
         """A column of finite numbers."""
         values = []
         for position, cell in enumerate(self.cells(column)):
-            value = number_in(cell)
+            value = number_in(cell, self.decimal)
             if not math.isfinite(value):
-                raise DataError(
-                    f"{self.path}, data row {position + 1}, column '{column}': {cell!r} is not a "
-                    "finite number; correct the cell or remove the column"
-                )
+                raise DataError(f"{self.place(position, column)}: {self._no_number(cell)}")
             values.append(value)
         return np.array(values)
 
@@ -92,14 +127,32 @@ class Table:
             )
         return values
 
+    def _no_number(self, cell: str) -> str:
+        """What is wrong with a cell, and what to do about it."""
+        if cell.casefold() in SAYS_NOTHING:
+            return (
+                f"{cell!r} is not a finite number; fill it in, or leave such rows out with "
+                "data.csv.missing = 'skip'"
+            )
+        other = "," if self.decimal == "." else "."
+        if math.isfinite(number_in(cell, other)):
+            return (
+                f"{cell!r} is not a finite number; is that its decimal sign? set "
+                f"data.csv.decimal = '{other}'"
+            )
+        return (
+            f"{cell!r} is not a finite number; correct the cell, leave the column out with "
+            "data.csv.ignore_columns, or list its words in data.csv.categories"
+        )
 
-def read_table(path: Path, *, header: bool) -> Table:
+
+def read_table(path: Path, *, header: bool, decimal: str = ".") -> Table:
     """The table in a csv file; its delimiter is found in the first line; rows are equally long."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             first_line = file.readline()
             lines = itertools.chain([first_line], file)
-            reader = csv.reader(lines, delimiter=delimiter_of(first_line))
+            reader = csv.reader(lines, delimiter=delimiter_of(first_line, decimal))
             rows = [tuple(row) for row in reader if row]
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}; check the path") from None
@@ -122,24 +175,43 @@ def read_table(path: Path, *, header: bool) -> Table:
             )
     if len(set(columns)) < width:
         raise DataError(f"{path} has two columns of one name; rename one")
-    return Table(path=path, columns=columns, rows=tuple(body))
+    numbers = tuple(range(1, len(body) + 1))
+    return Table(
+        path=path, columns=columns, rows=tuple(body), numbers_of_rows=numbers, decimal=decimal
+    )
 
 
 def _numbered(width: int) -> tuple[str, ...]:
     return tuple(str(position) for position in range(width))
 
 
-def features_of(
-    table: Table, columns: Sequence[str], bounds: Mapping[str, Bounds]
-) -> NDArray[np.float32]:
-    """(rows, columns) of numbers, scaled by the public bounds that are given."""
+def features_of(table: Table, columns: Sequence[str], options: CsvOptions) -> NDArray[np.float32]:
+    """(rows, features): numbers, scaled by the public bounds that are given, and words as bits."""
     if not columns:
         raise DataError(f"{table.path} has no column beside label and owner; it needs features")
-    for name in bounds:
-        if name != "*" and name not in columns:
-            raise UnknownNameError.among(f"bounded feature of {table.path}", name, columns)
-    scaled = [_scaled(table, column, bounds.get(column, bounds.get("*"))) for column in columns]
-    return np.stack(scaled, axis=1).astype(np.float32)
+    bounds, categories = options.bounds, options.categories
+    for what, names in (("bounded feature", bounds), ("feature of words", categories)):
+        for name in names:
+            if name not in (*columns, "*"):
+                raise UnknownNameError.among(f"{what} of {table.path}", name, columns)
+    parts = [
+        _as_bits(table, column, categories[column])
+        if column in categories
+        else _scaled(table, column, bounds.get(column, bounds.get("*")))[:, np.newaxis]
+        for column in columns
+    ]
+    return np.concatenate(parts, axis=1).astype(np.float32)
+
+
+def _as_bits(table: Table, column: str, words: Sequence[str]) -> NDArray[np.float64]:
+    """(rows, words): one where the cell is the word; a word of no list is all zeros."""
+    cells = table.cells(column)
+    if "" in cells and "" not in words:
+        raise DataError(
+            f"{table.place(cells.index(''), column)}: the cell is empty; fill it in, or leave such "
+            "rows out with data.csv.missing = 'skip'"
+        )
+    return np.array([[float(cell == word) for word in words] for cell in cells])
 
 
 def _scaled(table: Table, column: str, bounds: Bounds | None) -> NDArray[np.float64]:
@@ -150,7 +222,7 @@ def _scaled(table: Table, column: str, bounds: Bounds | None) -> NDArray[np.floa
     outside = np.flatnonzero((values < low) | (values > high))
     if len(outside):
         raise DataError(
-            f"{table.path}, data row {outside[0] + 1}, column '{column}': {values[outside[0]]:g} "
-            f"is outside its bounds ({low:g}, {high:g}); widen them or clip the column"
+            f"{table.place(outside[0], column)}: {values[outside[0]]:g} is outside its bounds "
+            f"({low:g}, {high:g}); widen them or clip the column"
         )
     return (values - low) / (high - low) - 0.5
