@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def _sottovoce(*words: object) -> None:
-    command = [sys.executable, "-m", "sottovoce.cli.main", *map(str, words)]
+    command = [sys.executable, "-m", "sottovoce", *map(str, words)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=_ROOT)
 
 

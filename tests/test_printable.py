@@ -101,7 +101,7 @@ def test_logs_are_plain_with_their_tracebacks(caplog: pytest.LogCaptureFixture) 
 
 
 def sottovoce(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sottovoce.cli.main", *map(str, arguments)]
+    command = [sys.executable, "-m", "sottovoce", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

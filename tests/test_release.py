@@ -24,7 +24,7 @@ def test_the_version_is_written_once_and_cited_as_it_is() -> None:
     citation = (ROOT / "CITATION.cff").read_text()
     assert re.findall(r"^version: (.*)$", citation, re.MULTILINE) == [sottovoce.__version__]
     shown = subprocess.run(
-        [sys.executable, "-m", "sottovoce.cli.main", "--version"],
+        [sys.executable, "-m", "sottovoce", "--version"],
         capture_output=True,
         text=True,
         check=True,

@@ -25,7 +25,7 @@ CODE = (
     *("pyproject.toml", "constraints.txt", "setup.py", "Makefile"),
 )
 _PROGRAMS = {
-    "sottovoce": [sys.executable, "-m", "sottovoce.cli.main"],
+    "sottovoce": [sys.executable, "-m", "sottovoce"],
     "pytest": [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"],
     "python": [sys.executable],
     "mkdocs": [sys.executable, "-m", "mkdocs"],

@@ -130,7 +130,7 @@ def test_the_command_line_says_what_it_cannot_find(tmp_path: Path) -> None:
         table(rounds=1), model=network, data=(FEATURES, LABELS), out=tmp_path / "run"
     )
     shown = subprocess.run(
-        [sys.executable, "-m", "sottovoce.cli.main", "attack", "membership", tmp_path / "run"],
+        [sys.executable, "-m", "sottovoce", "attack", "membership", tmp_path / "run"],
         capture_output=True,
         text=True,
         check=False,

@@ -155,7 +155,7 @@ def test_a_users_mistake_is_one_line_and_exit_two(cli: Any, line: str, message: 
 def test_debug_shows_the_traceback_wherever_it_stands() -> None:
     for line in ("--debug mechanism show nothing", "mechanism show nothing --debug"):
         shown = subprocess.run(
-            [sys.executable, "-m", "sottovoce.cli.main", *line.split()],
+            [sys.executable, "-m", "sottovoce", *line.split()],
             capture_output=True,
             text=True,
             check=False,
@@ -264,7 +264,7 @@ def test_output_that_cannot_be_written_is_one_line() -> None:
         pytest.skip("this system has no /dev/full")
     with Path("/dev/full").open("w") as full:
         shown = subprocess.run(
-            [sys.executable, "-m", "sottovoce.cli.main", "mechanism", "list", "--json"],
+            [sys.executable, "-m", "sottovoce", "mechanism", "list", "--json"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

@@ -11,7 +11,7 @@ import pytest
 
 from sottovoce.cli import completion
 
-COMMAND = [sys.executable, "-m", "sottovoce.cli.main"]
+COMMAND = [sys.executable, "-m", "sottovoce"]
 
 
 def completed(*words: str, cwd: Path | None = None) -> list[str]:
@@ -85,7 +85,7 @@ def test_other_shells_are_refused(cli: Any) -> None:
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_a_real_bash_completes(tmp_path: Path) -> None:
     program = tmp_path / "sottovoce"  # what pip would install
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m sottovoce.cli.main "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m sottovoce "$@"\n')
     program.chmod(0o755)
     (tmp_path / "runs" / "first").mkdir(parents=True)
     (tmp_path / "runs" / "first" / "run.json").write_text("{}")

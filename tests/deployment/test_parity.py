@@ -170,7 +170,7 @@ def test_flowers_simulation_trains_the_same_model(
         pytest.skip("Flower's simulation needs ray: pip install 'flwr[simulation]'")
     simulation = {**table, "runtime": {**table["runtime"], "backend": "flower-sim"}}
     (tmp_path / "spec.toml").write_text(as_toml(simulation))
-    command = [sys.executable, "-m", "sottovoce.cli.main", "run", str(tmp_path / "spec.toml")]
+    command = [sys.executable, "-m", "sottovoce", "run", str(tmp_path / "spec.toml")]
     found = subprocess.run(
         [*command, "--out", str(tmp_path / "run"), "--json"],
         capture_output=True,

@@ -41,7 +41,7 @@ def test_a_rehearsal_goes_as_the_page_says(
 ) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     ours = tmp_path / "sottovoce"
-    ours.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m sottovoce.cli.main "$@"\n')
+    ours.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m sottovoce "$@"\n')
     ours.chmod(0o755)
     lines = [line.replace(f"{command} ", f"{ours} ") for line in _block(page, heading)]
     # The page's port may be taken here, and ten rounds take longer than this needs.

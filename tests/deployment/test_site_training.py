@@ -584,6 +584,14 @@ def own_sites(
     return site_of
 
 
+def test_sites_are_not_told_where_the_servers_files_lie(tmp_path: Path) -> None:
+    spec = own_spec(tmp_path, "npz")
+    assert str(tmp_path) in spec.data.dataset
+    post = InProcessPost(own_sites(tmp_path, npz_records))
+    run_with_sites(spec, tmp_path / "run", post)
+    assert {order.spec["data"]["dataset"] for order in post.orders} == {"npz:server.npz"}
+
+
 @pytest.mark.parametrize("level", ["sample", "client"])
 @pytest.mark.parametrize(("kind", "records"), [("npz", npz_records), ("csv", csv_records)])
 def test_sites_train_on_all_of_their_own_records(
@@ -597,12 +605,12 @@ def test_sites_train_on_all_of_their_own_records(
     assert result["rounds"] == 2
     order = next(one for one in post.orders if (one.client, one.round) == ("ada", 1))
     site = dataclasses.replace(post.site_of("ada"), ledger=tmp_path / "again.sqlite")
-    assert compute(order, site) == [_by_hand(order, tmp_path, kind)]
+    assert compute(order, site) == [_by_hand(order, spec, kind)]
 
 
-def _by_hand(order: Order, folder: Path, kind: str) -> bytes:
+def _by_hand(order: Order, given: RunSpec, kind: str) -> bytes:
     """ada's message without any of the site's own code: from the arrays that were written."""
-    spec = parse(order.spec)
+    spec = parse(order.spec).model_copy(update={"data": given.data})
     features, labels = arrays("ada", RECORDS["ada"])
     if kind == "csv":
         features = ((features.astype(np.float64) + 1.0) / 2.0 - 0.5).astype(np.float32)

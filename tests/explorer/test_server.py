@@ -182,7 +182,7 @@ def test_a_port_in_use_names_one_that_is_free() -> None:
 
 
 def test_the_command_says_where_and_ends_quietly() -> None:
-    command = [sys.executable, "-m", "sottovoce.cli.main", "explore", "--port", "0", "--no-browser"]
+    command = [sys.executable, "-m", "sottovoce", "explore", "--port", "0", "--no-browser"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -48,7 +48,7 @@ class RunningFederation:
 
     def command(self, *arguments: object) -> list[str]:
         """The command line of `sottovoce deploy ...`."""
-        return [sys.executable, "-m", "sottovoce.cli.main", "deploy", *map(str, arguments)]
+        return [sys.executable, "-m", "sottovoce", "deploy", *map(str, arguments)]
 
     def deploy(self, *arguments: object, code: int = 0, folder: Path | None = None) -> str:
         """Run `sottovoce deploy ...` in `folder`; gives what it printed if it exits with `code`."""

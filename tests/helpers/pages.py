@@ -131,7 +131,7 @@ def environment(folder: Path) -> dict[str, str]:
     if not programs.exists():
         programs.mkdir()
         ours = programs / "sottovoce"
-        ours.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m sottovoce.cli.main "$@"\n')
+        ours.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m sottovoce "$@"\n')
         ours.chmod(0o755)
     path = f"{programs}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     home = str(programs)

@@ -143,7 +143,7 @@ def test_an_altered_message_is_not_sent_again(tmp_path: Path) -> None:
 
 
 def sottovoce(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sottovoce.cli.main", *map(str, arguments)]
+    command = [sys.executable, "-m", "sottovoce", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

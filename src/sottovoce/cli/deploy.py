@@ -181,7 +181,7 @@ def _start_in_background(
 
     if state_of(keeper_folder):
         raise DeploymentError(f"it is already running; end it: sottovoce deploy stop {folder}")
-    command = [sys.executable, "-m", "sottovoce.cli.main", "deploy", what, str(folder)]
+    command = [sys.executable, "-m", "sottovoce", "deploy", what, str(folder)]
     return start_in_background(command, keeper_folder, timeout_seconds=seconds)
 
 

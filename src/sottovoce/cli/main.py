@@ -161,7 +161,3 @@ def _how_to_go_on(arguments: list[str]) -> str:
     if arguments[:1] == ["run"]:
         return "with --resume it goes on from its last checkpoint; if there is none, begin anew"
     return "the same command begins anew"
-
-
-if __name__ == "__main__":
-    main()

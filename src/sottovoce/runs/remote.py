@@ -59,6 +59,15 @@ def check_buildable(spec: RunSpec, run_folder: RunFolder, *, resume: bool) -> No
         check_goes_on(run_folder, assembly)
 
 
+def _told(spec: RunSpec) -> dict[str, Any]:
+    """What sites are told of the spec: not where on the server's disk its test data lie."""
+    plain = spec.plain()
+    kind, colon, path = spec.data.dataset.partition(":")
+    if colon and spec.data.sites:  # who trains on records of their own reads none of the server's
+        plain["data"]["dataset"] = f"{kind}:{Path(path).name}"
+    return plain
+
+
 def run_in_flower_simulation(
     spec: RunSpec, folder: Path, *, resume: bool = False, on_round: OnRound | None = None
 ) -> dict[str, Any]:
@@ -90,7 +99,7 @@ def _rounds_over(post: Post[Order], assembly: Assembly, books: Books) -> RemoteR
         ledger=books,
         rotated=spec.rotation == "on",
         channel=assembly.channel,
-        spec=spec.plain(),
+        spec=_told(spec),
         classes=assembly.num_classes,
         downlink=spec.runtime.downlink,
         post=post,
