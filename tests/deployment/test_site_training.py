@@ -605,10 +605,10 @@ def test_sites_train_on_all_of_their_own_records(
     assert result["rounds"] == 2
     order = next(one for one in post.orders if (one.client, one.round) == ("ada", 1))
     site = dataclasses.replace(post.site_of("ada"), ledger=tmp_path / "again.sqlite")
-    assert compute(order, site) == [_by_hand(order, spec, kind)]
+    assert compute(order, site) == [_by_hand(order, spec, tmp_path, kind)]
 
 
-def _by_hand(order: Order, given: RunSpec, kind: str) -> bytes:
+def _by_hand(order: Order, given: RunSpec, folder: Path, kind: str) -> bytes:
     """ada's message without any of the site's own code: from the arrays that were written."""
     spec = parse(order.spec).model_copy(update={"data": given.data})
     features, labels = arrays("ada", RECORDS["ada"])
