@@ -213,8 +213,8 @@ FAULTS = (
     Fault(
         "Composition by FFT errs upward",
         "privacy/loss_distributions.py",
-        "weights = np.exp(-self.tilt * gaps) * -np.expm1(-gaps)",
-        "weights = 0.99 * np.exp(-self.tilt * gaps) * -np.expm1(-gaps)",
+        "weights *= decay[:size]",
+        "weights *= 0.99 * decay[:size]",
     ),
     Fault(
         "A ledger that was changed is noticed",

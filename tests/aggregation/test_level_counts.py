@@ -75,7 +75,9 @@ def long_rows(levels: int) -> tuple[list[PackedCodes], NDArray[np.int64]]:
 
 
 @pytest.mark.parametrize("kernels", native.levels())
-@pytest.mark.parametrize("levels", [2, 4, 8, 16])
+@pytest.mark.parametrize(
+    "levels", [2, 16, *(pytest.param(levels, marks=pytest.mark.slow) for levels in (4, 8))]
+)
 def test_several_threads_count_as_one_does(kernels: str, levels: int) -> None:
     rows, expected = long_rows(levels)
     with native.using(kernels):

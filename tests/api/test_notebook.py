@@ -30,6 +30,7 @@ def test_a_notebook_shows_tables_and_pictures() -> None:
         assert "<table" in output.data["text/html"]
 
 
+@pytest.mark.slow
 def test_the_page_about_notebooks_runs() -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(blocks) >= 3

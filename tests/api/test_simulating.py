@@ -125,6 +125,7 @@ def test_without_its_model_a_run_cannot_be_attacked(tmp_path: Path) -> None:
         open_with_data(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_the_command_line_says_what_it_cannot_find(tmp_path: Path) -> None:
     sottovoce.simulate(
         table(rounds=1), model=network, data=(FEATURES, LABELS), out=tmp_path / "run"

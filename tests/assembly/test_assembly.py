@@ -95,13 +95,13 @@ def test_a_named_mechanism_needs_no_reason(tmp_path: Path) -> None:
 
 
 def test_an_open_mechanism_keeps_to_its_bits() -> None:
-    assembly = assemble(small_spec(mechanism={"kind": "auto", "bits": 1}))
+    assembly = assemble(small_spec(mechanism={"kind": "auto", "bits": 1}, rounds=1))
     assert assembly.parts[0].mechanism.code_format().bits == 1
     assert "gaussian is left out: it sends 32 bits" in str(assembly.mechanism_choice)
 
 
 def test_deployment_prefers_what_is_sampled_exactly() -> None:
-    assembly = assemble(small_spec(mechanism="auto", randomness="system"))
+    assembly = assemble(small_spec(mechanism="auto", randomness="system", rounds=1))
     assert assembly.parts[0].mechanism.sampling == "exact"
     assert "sampled exactly, as deployment asks" in str(assembly.mechanism_choice)
 
@@ -141,6 +141,7 @@ def test_only_auto_may_stand_for_a_table() -> None:
         small_spec(mechanism="gaussian")
 
 
+@pytest.mark.slow
 def test_each_group_may_leave_its_mechanism_open() -> None:
     privacy = {
         "level": "sample",

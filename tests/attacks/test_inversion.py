@@ -80,6 +80,7 @@ def test_noise_in_place_of_a_gradient_gives_no_image() -> None:
     assert (found.mismatch > 0.5).all()
 
 
+@pytest.mark.slow
 def test_a_batch_comes_back_from_the_mean_of_clipped_gradients() -> None:
     task, x, y = _task(), _images(3), np.array([[0, 1, 2]])
     model, clip = task.initial_model(), 0.5

@@ -27,7 +27,11 @@ from sottovoce.noises.staircase import Staircase
 INTERVAL = Box(dimension=1, lower=-1.0, upper=1.0)
 CASES = [
     pytest.param(
-        registration, example, domain, id=f"{registration.kind}-{n}-{type(domain).__name__}"
+        registration,
+        example,
+        domain,
+        id=f"{registration.kind}-{n}-{type(domain).__name__}",
+        marks=[pytest.mark.slow] if (registration.kind, n) == ("interpolated_mvu", 2) else [],
     )
     for registration in registry.registrations()
     for n, example in enumerate(registration.examples)

@@ -51,6 +51,7 @@ def pool(count: int) -> Dataset:
     )
 
 
+@pytest.mark.slow
 def test_what_is_learned_by_heart_is_found_and_models_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
