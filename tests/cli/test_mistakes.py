@@ -7,6 +7,8 @@ import pytest
 
 from sottovoce import __version__
 
+ROOT = Path(__file__).parents[2]
+
 
 def test_without_arguments_it_says_where_to_begin(cli: Any) -> None:
     shown = cli()
@@ -39,7 +41,7 @@ def test_a_spec_that_is_not_there_lists_those_that_are(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "'sottovoce demo' needs none" in cli("run", "mine.toml").err
+    assert "'sottovoce run --example' prints one" in cli("run", "mine.toml").err
     (tmp_path / "examples").mkdir()
     for number in range(8):
         (tmp_path / "examples" / f"spec{number}.toml").write_text("")
@@ -57,6 +59,12 @@ def test_a_spec_that_is_not_there_lists_those_that_are(
     assert nothing.code == 2
     assert "Missing argument 'SPEC', a TOML file" in nothing.err
     assert "examples/one_bit.toml" in nothing.err
+
+
+def test_there_is_a_spec_to_begin_with_and_it_is_the_example(cli: Any) -> None:
+    shown = cli("run", "--example")
+    assert shown.code == 0
+    assert shown.out == (ROOT / "examples" / "one_bit.toml").read_text()
 
 
 def test_help_shows_defaults_without_backslashes(cli: Any) -> None:

@@ -9,7 +9,7 @@ import sottovoce.experiments
 from sottovoce.config.loading import load, parse
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-CATALOG = Path(sottovoce.experiments.__path__[0]) / "catalog"
+GRIDS = Path(sottovoce.experiments.__path__[0]) / "grids"
 
 OF_EXAMPLES = {
     "client_budgets.toml": "0d0bda415879c1ba",
@@ -55,5 +55,5 @@ def test_an_example_keeps_its_hash(name: str, expected: str) -> None:
 
 @pytest.mark.parametrize(("name", "expected"), OF_CATALOGUE.items())
 def test_the_base_of_an_experiment_keeps_its_hash(name: str, expected: str) -> None:
-    table = tomllib.loads((CATALOG / name).read_text())
+    table = tomllib.loads((GRIDS / name).read_text())
     assert parse(table.get("base", table)).hash == expected

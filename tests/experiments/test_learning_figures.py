@@ -21,7 +21,7 @@ from sottovoce.reporting.scatter import ScatterChart
 
 
 def _table(**figure: Any) -> dict[str, Any]:
-    path = package_files(sottovoce.experiments) / "catalog" / "digits-sweep.toml"
+    path = package_files(sottovoce.experiments) / "grids" / "digits-sweep.toml"
     table = copy.deepcopy(tomllib.loads(path.read_text(encoding="utf-8")))
     table["axes"]["clients"] = {"path": "data.clients", "values": [4, 10]}
     table["figure"] = {"x_log": False, **figure}

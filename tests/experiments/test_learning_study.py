@@ -33,7 +33,7 @@ from sottovoce.reporting.scatter import ScatterChart
 
 
 def _table(name: str = "digits-sweep") -> dict[str, Any]:
-    path = package_files(sottovoce.experiments) / "catalog" / f"{name}.toml"
+    path = package_files(sottovoce.experiments) / "grids" / f"{name}.toml"
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 

@@ -95,7 +95,7 @@ def experiments() -> list[str]:
     """The experiments: those in Python, and those in TOML files."""
     catalogue = (
         file.stem
-        for file in (_PACKAGE / "experiments" / "catalog").glob("*.toml")
+        for file in (_PACKAGE / "experiments" / "grids").glob("*.toml")
         if "\n[experiment]\n" in f"\n{file.read_text(encoding='utf-8')}"  # and no bare spec
     )
     entered = _matches("experiments/studies", r'^NAME = "([^"]+)"')

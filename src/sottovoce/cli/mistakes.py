@@ -132,7 +132,7 @@ def _toml_in(folder: Path) -> list[Path]:
 def _specs_here(folder: Path) -> str:
     specs = _specs(folder)
     if not specs:
-        return "; the README shows one, and 'sottovoce demo' needs none"
+        return "; 'sottovoce run --example' prints one to begin with"
     some = ", ".join(str(one) for one in specs[:_SHOWN_SPECS])
     more = f" and {len(specs) - _SHOWN_SPECS} more" if len(specs) > _SHOWN_SPECS else ""
     return f"; there are {some}{more}"

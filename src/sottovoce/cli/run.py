@@ -1,16 +1,24 @@
 """`sottovoce run`: one spec, one folder."""
 
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+import sottovoce.config
 from sottovoce.cli.data import DataDir, fetch_missing, use
 from sottovoce.cli.mistakes import absent_spec
 from sottovoce.cli.options import Log, Overrides, SpecFile
 from sottovoce.cli.output import Json, print_warning, progress_bars
 from sottovoce.cli.result import print_result, round_note
 from sottovoce.errors import ConfigError
+
+
+def _print_example(wanted: bool) -> None:
+    if wanted:
+        typer.echo((files(sottovoce.config) / "example.toml").read_text("utf-8"), nl=False)
+        raise typer.Exit
 
 
 def run(
@@ -24,6 +32,15 @@ def run(
     ] = None,
     data_dir: DataDir = None,
     log: Log = None,
+    example: Annotated[  # noqa: ARG001  (its callback has answered)
+        bool,
+        typer.Option(
+            "--example",
+            callback=_print_example,
+            is_eager=True,
+            help="Print a spec to begin with, and nothing else.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Train as a spec says; results, ledger and checkpoints go into a run folder."""

@@ -14,7 +14,7 @@
     [[paper]]            mechanism, epsilon, accuracy: a printed value, for the picture;
                          panel = ... if there are several
 
-`catalog/NAME.toml` is the experiment NAME. Paths are dotted, as in `--set`.
+`grids/NAME.toml` is the experiment NAME. Paths are dotted, as in `--set`.
 """
 
 import copy
@@ -129,7 +129,7 @@ class Grid:
 
 def catalogues() -> Iterator[Catalogue]:
     """Every experiment in the package's catalogue; bare specs lie there too and are passed over."""
-    folder = package_files(sottovoce.experiments) / "catalog"
+    folder = package_files(sottovoce.experiments) / "grids"
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if entry.name.endswith(".toml"):
             table = parse_text(entry.read_text(encoding="utf-8"), entry.name)

@@ -31,7 +31,7 @@ OnRound = Callable[[str, int, int, dict[str, Any]], None]
 
 def catalog_spec(name: str) -> dict[str, Any]:
     """A spec that comes with the package, as plain data."""
-    path = package_files(sottovoce.experiments) / "catalog" / f"{name}.toml"
+    path = package_files(sottovoce.experiments) / "grids" / f"{name}.toml"
     return parse_text(path.read_text(encoding="utf-8"), name)
 
 

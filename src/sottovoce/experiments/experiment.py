@@ -5,7 +5,7 @@
 
 Drop the file into `experiments/studies/` (or a folder, whose module `study` enters), or name its
 module under the entry point group `sottovoce.experiments` (see `sottovoce.register`); nothing else
-changes. Experiments that train models over a grid are TOML files in `experiments/catalog/` (see
+changes. Experiments that train models over a grid are TOML files in `experiments/grids/` (see
 `catalogue.py`).
 """
 

@@ -58,7 +58,7 @@ class Trained:
 
 def enter_catalogue() -> None:
     """Enter every experiment of the catalogue into the register."""
-    catalog = f"{sottovoce.experiments.__name__}.catalog"
+    grids = f"{sottovoce.experiments.__name__}.grids"
     for catalogue in catalogues():
         about = catalogue.experiment
         enter(
@@ -72,7 +72,7 @@ def enter_catalogue() -> None:
                 data=about.data,
                 trains=True,
             ),
-            module=f"{catalog}.{catalogue.name}",
+            module=f"{grids}.{catalogue.name}",
         )
 
 
