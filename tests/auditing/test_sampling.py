@@ -30,7 +30,11 @@ BALL = L2Ball(dimension=2, radius=1.0)
 INTERVAL = Box(dimension=1, lower=-1.0, upper=1.0)
 CASES = [
     pytest.param(
-        registration, example, domain, id=f"{registration.kind}-{n}-{type(domain).__name__}"
+        registration,
+        example,
+        domain,
+        id=f"{registration.kind}-{n}-{type(domain).__name__}",
+        marks=[pytest.mark.slow] * (n >= 2),  # more of the same mechanism
     )
     for registration in registry.registrations()
     for n, example in enumerate(registration.examples)

@@ -116,7 +116,9 @@ def test_acceptance_without_its_floor_is_found(monkeypatch: pytest.MonkeyPatch) 
     assert at_zero_delta().violated
 
 
-@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize(
+    "adjacency", [ADJACENCIES[0], pytest.param(ADJACENCIES[1], marks=pytest.mark.slow)]
+)
 def test_an_honest_step_passes_and_a_steeper_one_is_found(
     adjacency: Adjacency, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 NUM_CLIENTS, NUM_ROUNDS, DIMENSION = 4, 2, 32
 
 
+@pytest.mark.slow
 def test_an_app_runs_privately_in_flowers_simulation(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Flower's simulation needs ray: install sottovoce[flower]")
     done = subprocess.run(

@@ -62,12 +62,12 @@ def test_the_register_holds_the_experiments() -> None:
         find("mvu-scaler")
 
 
-# Ten seconds, of which tables for L2 balls are most; all others in every test run.
-L2 = "mvu-vector-l2"
+# Ten seconds each, of which tables are most; all others in every test run.
+VECTORS = ("mvu-vector-l1", "mvu-vector-l2")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == L2)) for name in NAMES]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in VECTORS)) for name in NAMES]
 )
 def test_a_fast_run_saves_everything(results: Results, name: str) -> None:
     folder, result = results[name]
@@ -172,6 +172,7 @@ def test_l1_errors_are_the_known_ones(epsilon: float) -> None:
         assert found == pytest.approx(variance / 10_000, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_l1_fast_run_orders_the_mechanisms(
     results: Results,
 ) -> None:
@@ -189,7 +190,7 @@ def test_l2_fast_run_has_the_known_figures(
     results: Results,
 ) -> None:
     """Times n: exact Gaussian 1.50 at epsilon 3; one bit between it and the Gaussian by RDP."""
-    result = results[L2][1]
+    result = results["mvu-vector-l2"][1]
     rows = {row["mechanism"]: row for row in result["rows"]}
     clients = mvu_vector_l2.FAST_NUM_CLIENTS
     assert rows[mvu_vector_l2.GAUSSIAN]["mse_exact"] * clients == pytest.approx(1.50, rel=0.01)

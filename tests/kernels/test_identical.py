@@ -157,7 +157,10 @@ def check_family(
     )
 
 
-@pytest.mark.parametrize("levels", [2, 3, 4, 5, 8, 16, 17, 64, 256])
+@pytest.mark.parametrize(
+    "levels",
+    [2, 3, 4, 16, 17, 256, *(pytest.param(n, marks=pytest.mark.slow) for n in (5, 8, 64))],
+)
 @pytest.mark.parametrize("reach", [1e-6, 0.2, 3.0, 40.0, 1e8])
 def test_gauss_hermite_families_within_and_beyond_the_reach(levels: int, reach: float) -> None:
     design, generator = gauss_hermite(levels), np.random.default_rng(levels)

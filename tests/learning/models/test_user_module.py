@@ -179,6 +179,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_spawned_worker_finds_the_factory_in_the_current_folder_too(tmp_path: Path) -> None:
     """The script lies elsewhere, as the console script does, and workers are those of sweeps."""
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
