@@ -13,6 +13,9 @@ export PYTHONDONTWRITEBYTECODE :=
 
 # Ledgers wait for the disk at every charge; tests have theirs in memory, where there is some to spare.
 SCRATCH := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 { print "TMPDIR=/dev/shm" }')
+# One worker more than cores: tests that start processes or a browser wait for them.
+CORES := $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
+WORKERS ?= $(shell expr $(CORES) + 1)
 CASES ?= 100000
 SEED ?= 1
 
@@ -57,10 +60,10 @@ test: lint       ## check, and the tests but for slow ones, with warnings as err
 	$(MAKE) --no-print-directory --jobs=2 types quick-tests
 
 quick-tests: install-dev
-	$(SCRATCH) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow'
+	$(SCRATCH) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not slow'
 
 test-full: check ## the above, what is slow, and property tests with new cases
-	$(SCRATCH) HYPOTHESIS_PROFILE=explore OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(SCRATCH) HYPOTHESIS_PROFILE=explore OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 fuzz: install-dev ## hostile input to every entrance, from a seed; CASES=1000000 takes about an hour on one core
 	OMP_NUM_THREADS=1 $(BIN)/python tools/fuzz.py --cases $(CASES) --seed $(SEED) --out results/fuzz.md --resume
