@@ -13,9 +13,8 @@ export PYTHONDONTWRITEBYTECODE :=
 
 # Ledgers wait for the disk at every charge; tests have theirs in memory, where there is some to spare.
 SCRATCH := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 { print "TMPDIR=/dev/shm" }')
-# One worker more than cores: tests that start processes or a browser wait for them.
-CORES := $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
-WORKERS ?= $(shell expr $(CORES) + 1)
+# A worker for each core; more only collect the same tests once more.
+WORKERS ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
 CASES ?= 100000
 SEED ?= 1
 
