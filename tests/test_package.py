@@ -78,7 +78,13 @@ def test_the_commands_of_the_readme_run_one_after_another(
         assert shown.text, command
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.name, marks=[pytest.mark.slow] * (path.stem == "density_map"))
+        for path in sorted((ROOT / "examples").glob("*.py"))
+    ],
+)
 def test_every_python_example_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, where torch is loaded already; a script's own folder comes first."""
     monkeypatch.syspath_prepend(str(path.parent))

@@ -34,7 +34,7 @@ CASES = [
         example,
         domain,
         id=f"{registration.kind}-{n}-{type(domain).__name__}",
-        marks=[pytest.mark.slow] * (n >= 2),  # more of the same mechanism
+        marks=[pytest.mark.slow] * (n >= 1),  # more of the same mechanism
     )
     for registration in registry.registrations()
     for n, example in enumerate(registration.examples)

@@ -100,6 +100,7 @@ def test_three_bits_reach_the_best_known_and_no_programme_improves_on_the_rows(
     assert total == pytest.approx(best_rows(design.letters, epsilon, means), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_continuous_input_reaches_the_best_known() -> None:
     design = window.solve(3.0, 8, None)
     means = np.linspace(-0.5, 0.5, 20001)

@@ -124,7 +124,8 @@ def test_noise_that_is_too_small_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.usefixtures("one_copy")
 @pytest.mark.parametrize(
-    ("dimension", "blocks", "records"), [(1, 1, 1), (3, 1, 4), (8, 1, 1), (10, 2, 1)]
+    ("dimension", "blocks", "records"),
+    [(1, 1, 1), (3, 1, 4), pytest.param(8, 1, 1, marks=pytest.mark.slow), (10, 2, 1)],
 )
 def test_samples_follow_the_whole_law(dimension: int, blocks: int, records: int) -> None:
     mechanism = tilted(dimension, records=records, blocks=blocks)

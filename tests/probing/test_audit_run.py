@@ -339,6 +339,7 @@ def test_what_was_found_is_kept_with_the_run(tmp_path: Path) -> None:
     assert result["seed"] != audit_run(open_run(tmp_path / "run"), canaries=100)["seed"]
 
 
+@pytest.mark.slow
 def test_the_certificate_of_one_run_is_that_of_its_dearest_client() -> None:
     """A table hides each coordinate's interval, so few records behind a mean cost more each."""
     spec = small_spec(
