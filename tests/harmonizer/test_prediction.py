@@ -63,7 +63,9 @@ def test_errors_are_as_predicted_for_each_mechanism(case: str) -> None:
 def test_errors_of_seeds_are_as_predicted_in_few_dimensions(case: str) -> None:
     ranking = rank(CASES[case]).best_of_each()
     seeds = [one for one in ranking.candidates if isinstance(one.mechanism, Expanding)]
-    assert {one.kind for one in seeds} == {"seeded_sign", "seeded_step"}
+    # At epsilon 16 a single seed would take half a million tries, and is left out.
+    ranked = {"seeded_sign"} if case == "linf" else {"seeded_sign", "seeded_step"}
+    assert {one.kind for one in seeds} == ranked
     for one in seeds:
         check_error(one, ranking.setting)
 

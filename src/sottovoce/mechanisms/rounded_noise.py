@@ -192,15 +192,22 @@ class RoundedNoise:
         distinct, place_of = np.unique(places, return_inverse=True)
         if len(distinct) < len(places):  # as where an audit lays many draws side by side
             return np.asarray(self._table(distinct)[place_of])
-        farthest = float(self.noise.quantile(np.array([_NEXT_TO_NOTHING]))[0]) / self.step
-        turns = max(1, math.ceil((farthest + self.levels) / self.levels))
+        half, turns = self.levels // 2, self._turns
         table = np.zeros((len(places), self.levels))
-        half = self.levels // 2
-        for turn in range(-turns, turns + 1):
+        together = max(1, _CHUNK_CELLS // table.size)
+        for turn in range(-turns, turns + 1, together):
+            count = min(together, turns + 1 - turn)
             first = turn * self.levels - half
-            edges = np.arange(first, first + self.levels + 1) - 0.5 - places[:, None]
-            table += self._masses(edges * self.step)
+            edges = np.arange(first, first + count * self.levels + 1) - 0.5 - places[:, None]
+            masses = self._masses(edges * self.step)
+            table += masses.reshape(len(places), count, self.levels).sum(axis=1)
         return np.roll(table, -half, axis=1)
+
+    @property
+    def _turns(self) -> int:
+        """How often noise may go round, either way."""
+        farthest = float(self.noise.quantile(np.array([_NEXT_TO_NOTHING]))[0]) / self.step
+        return max(1, math.ceil((farthest + self.levels) / self.levels))
 
     def _masses(self, edges: Vector) -> Vector:
         """P(noise between neighbouring edges): differences of the tails that are the smaller."""

@@ -76,6 +76,7 @@ def _directions(event: PrivacyEvent) -> list[Parts]:
     return [towards] if towards == away else [towards, away]
 
 
+@lru_cache(maxsize=256)  # a calibration asks for the bound, and again whether it is within
 def _epsilon(parts: Parts, delta: float) -> float:
     """The least epsilon of one direction."""
     mu = _lone_gaussian(parts)
@@ -88,20 +89,23 @@ def _epsilon(parts: Parts, delta: float) -> float:
         law = _composed(parts, plan, reach_down_to)
         start = max(0.0, law.floor)
         if law.delta(start) > delta:
-            return _least_epsilon(law, delta, start)
+            return _least_epsilon(law, delta, start, near=plan.epsilon)
         if start == 0.0:
             return 0.0
     return start
 
 
-def _least_epsilon(law: ComposedLaw, delta: float, low: float) -> float:
+def _least_epsilon(law: ComposedLaw, delta: float, low: float, near: float) -> float:
     """Where the delta of the law falls to `delta`: above, to a part in 1e8.
 
     By secants in log delta (Illinois: an end that stays for a second time counts half), halving
-    where that is slow. What is returned was evaluated.
+    where that is slow. What is returned was evaluated. `near` is where to begin.
     """
-    high = law.top
+    high = near if low < near < law.top else law.top
     at_low, at_high = (_excess(law.delta(end), delta) for end in (low, high))
+    if at_high > 0.0:
+        low, at_low, high = high, at_high, law.top
+        at_high = _excess(law.delta(high), delta)
     if at_high > 0.0:
         return math.inf
     weight_low = weight_high = 1.0
@@ -161,7 +165,8 @@ class _Plan:
     step: float
     tail: float
     tilts: Tilts
-    delta: float  # the Renyi bound
+    epsilon: float  # what was asked for, and the Renyi bound of the other
+    delta: float
 
 
 def _plan(parts: Parts, delta: float, epsilon: float | None = None) -> _Plan | None:
@@ -211,6 +216,7 @@ def _plan(parts: Parts, delta: float, epsilon: float | None = None) -> _Plan | N
             top=float(tilts[positive][np.argmin(tops)]),
             top_mass=1e-7 * left,
         ),
+        epsilon=at,
         delta=delta if epsilon is None else math.exp(min(0.0, found)),
     )
 
