@@ -108,6 +108,16 @@ def test_claimed_privacy_covers_the_exact_divergence(
 
 
 @every_mechanism
+@pytest.mark.parametrize("dimension", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_claimed_privacy_covers_a_record_that_is_left_out_beside_others(
+    case: Case, dimension: int
+) -> None:
+    found = sized(case, dimension=dimension)
+    for seed in range(cases(1)):
+        contract.privacy_covers_others_beside(found.mechanism(), seed=5 + seed)
+
+
+@every_mechanism
 @pytest.mark.parametrize("dimension", [1, 7, 8, 1001])
 def test_codes_fit_their_format_and_survive_the_wire(case: Case, dimension: int) -> None:
     found = sized(case, dimension=dimension)

@@ -1,5 +1,6 @@
 """Seeds for unusual inputs and parameters, and what is refused, with its remedy."""
 
+import dataclasses
 import math
 import re
 from typing import Any
@@ -246,6 +247,12 @@ def test_where_other_records_remain_no_update_is_compared_with_fair_signs() -> N
     with pytest.raises(PrivacyError, match="replace-one"):
         own.event(step(), step().privacy(Adjacency.ZERO_OUT))
     own.event(step(), step().privacy(Adjacency.REPLACE_ONE))
+    # Of one contribution signs have a step of the client's own, see below.
+    with pytest.raises(PrivacyError, match="replace-one"):
+        own.event(sign(), sign().privacy(Adjacency.ZERO_OUT))
+    own.event(sign(), sign().privacy(Adjacency.REPLACE_ONE))
+    several = sign(dataclasses.replace(BALL, records=2), blocks=4)
+    own.event(several, several.privacy(Adjacency.ZERO_OUT))
     mechanism = sign()
     alone = mechanism.privacy(Adjacency.ZERO_OUT)
     beside = beside_others(alone)

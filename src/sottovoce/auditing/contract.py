@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -25,7 +25,12 @@ from sottovoce.auditing.enumeration import MAX_OUTCOMES, deltas_of, num_outcomes
 from sottovoce.auditing.law_divergences import renyi_of
 from sottovoce.auditing.law_fit import p_values
 from sottovoce.auditing.laws import remembered
-from sottovoce.auditing.neighbours import inputs, neighbours, origin
+from sottovoce.auditing.neighbours import (
+    inputs,
+    neighbours,
+    neighbours_beside_others,
+    origin,
+)
 from sottovoce.domains import Box, Domain, Vector
 from sottovoce.errors import (
     DomainError,
@@ -34,6 +39,7 @@ from sottovoce.errors import (
     UnknownNameError,
     UnsupportedEventError,
 )
+from sottovoce.harmonizer.sampling import Anchored
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import (
     Codes,
@@ -48,6 +54,7 @@ from sottovoce.mechanisms.mechanism import (
 )
 from sottovoce.mechanisms.registry import Parameters, Registration, parameter_hash
 from sottovoce.privacy.accounting import accountants, epsilon
+from sottovoce.privacy.compositions import beside_others
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent, Repeated
 from sottovoce.privacy.renyi import renyi_divergence
 from sottovoce.randomness import SeededRandomness
@@ -167,18 +174,36 @@ def privacy_covers_the_divergence(
     """
     event = mechanism.privacy(adjacency)
     _require(event.adjacency is adjacency, f"asked under {adjacency}, it answers {event.adjacency}")
+    pairs = neighbours(mechanism.input_domain, adjacency, np.random.default_rng(seed))
+    return _covers(mechanism, event, pairs)
+
+
+def privacy_covers_others_beside(mechanism: Mechanism, *, seed: int = 5) -> str | None:
+    """The same of zero-out where others' records are in the message too, as in sampled records.
+
+    A mechanism whose claim is against the input 0 alone says so, and is refused there.
+    """
+    if isinstance(mechanism, Anchored) and mechanism.hides_only_against_zero:
+        return None
+    event = beside_others(mechanism.privacy(Adjacency.ZERO_OUT))
+    pairs = neighbours_beside_others(mechanism.input_domain, np.random.default_rng(seed))
+    return _covers(mechanism, event, pairs)
+
+
+def _covers(
+    mechanism: Mechanism, event: PrivacyEvent, pairs: Iterable[tuple[Vector, Vector]]
+) -> str | None:
     if isinstance(event, NonPrivate):
         return None
     divergences = [renyi_divergence(event, order) for order in ORDERS]
     deltas, law_of = _claimed_deltas(event), remembered(mechanism)
-    pairs = neighbours(mechanism.input_domain, adjacency, np.random.default_rng(seed))
     for first, second in pairs:
         laws = law_of(first), law_of(second)
         if isinstance(laws[0], MomentLaw):
             return _TOO_LITTLE
         broken = _divergence_above(laws, divergences) or _delta_above(laws, deltas)
         if broken:
-            raise ContractError(f"{broken}, at {first} and {second} ({adjacency})")
+            raise ContractError(f"{broken}, at {first} and {second} ({event.adjacency})")
     return None
 
 
@@ -352,7 +377,7 @@ def _privacy(case: Case) -> str | None:
         if sized is not None:
             for adjacency in Adjacency:
                 remark = privacy_covers_the_divergence(sized.mechanism(), adjacency) or remark
-    return remark
+    return privacy_covers_others_beside(case.mechanism()) or remark
 
 
 def _wire(case: Case) -> str | None:

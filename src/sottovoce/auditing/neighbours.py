@@ -58,5 +58,26 @@ def neighbours(
                 yield base + record / records, base + other / records
 
 
+def neighbours_beside_others(
+    domain: Domain, generator: np.random.Generator
+) -> Iterator[tuple[Vector, Vector]]:
+    """Pairs as far apart as a record that is left out, whatever else is in them.
+
+    So it is where a client samples its own records and expects one: the sum may be any input.
+    Projection brings sums no further apart, but for L1 distances: there only what lies within.
+    """
+    for base in inputs(domain, generator):
+        for record in inputs(domain, generator):
+            yield _halfway(domain, record), _halfway(domain, _opposite(domain, base))
+            if not isinstance(domain, L1Ball):
+                yield domain.project(base + record - origin(domain)), base
+
+
+def _halfway(domain: Domain, values: Vector) -> Vector:
+    """Between the middle and the input: two of them are half the domain's width apart at most."""
+    middle = (values + _opposite(domain, values)) / 2.0
+    return (values + middle) / 2.0
+
+
 def _opposite(domain: Domain, values: Vector) -> Vector:
     return domain.lower + domain.upper - values if isinstance(domain, Box) else -values

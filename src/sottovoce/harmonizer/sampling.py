@@ -56,8 +56,8 @@ class SecretSample:
         others_remain = self.hidden_by == "own-records" and event.adjacency is Adjacency.ZERO_OUT
         if others_remain and isinstance(mechanism, Anchored) and mechanism.hides_only_against_zero:
             raise PrivacyError(
-                f"'{kind_of(mechanism)}' claims half as much against zero as between two updates, "
-                "but where a client leaves one of its own records out the others remain; ask for "
+                f"'{kind_of(mechanism)}' claims less against zero than between two updates, but "
+                "where a client leaves one of its own records out the others remain; ask for "
                 "adjacency replace-one"
             )
         return Sampled(

@@ -234,7 +234,7 @@ class SeededSign:
 
         A whole client's tilts may be any in the ball, so its step may depend on them.
         """
-        if self.input_domain.records == 1:
+        if self.hides_only_against_zero:
             return 0.0
         reach = self.input_domain.records / self.noise_multiplier
         return _CLAMP * reach / (math.sqrt(self.layout().num_signs) * LARGEST_WEIGHT)
@@ -295,6 +295,12 @@ class SeededSign:
             pmf = np.outer(pmf, own).ravel()
         points = np.stack([self.layout().folded(row) for row in self.magnitude * total])
         return JointLaw(points=points, pmf=pmf)
+
+    @property
+    def hides_only_against_zero(self) -> bool:
+        """Whether the zero-out claim is against the update 0 alone: then each update has a step of
+        its own, and what two of them are rounded to may be further apart than they are."""
+        return self.input_domain.against_zero(Adjacency.ZERO_OUT)
 
     def privacy(self, adjacency: Adjacency) -> Assumed:
         domain, choice = self.input_domain, self.choice()

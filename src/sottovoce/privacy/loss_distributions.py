@@ -300,7 +300,8 @@ def _transform_size(least: int) -> int:
     Those two make steps of 3 and 5 points, wrong by at most 13 and 23 times 2^-53 if summed as
     they stand, (r + 2) sqrt(2 r): less than _FFT_ROUNDING allows for log2(3) and log2(5) levels.
     """
-    return min(odd * 2 ** max(1, math.ceil(math.log2(least / odd))) for odd in (1, 3, 5))
+    sizes: list[int] = [odd * 2 ** max(1, math.ceil(math.log2(least / odd))) for odd in (1, 3, 5)]
+    return min(sizes)
 
 
 def _power(values: NDArray[np.complex128], exponent: float) -> NDArray[np.complex128]:
