@@ -679,6 +679,39 @@ def test_at_client_level_the_count_is_nobodys_business(tmp_path: Path, own_order
     assert len(set(sent)) == 1
 
 
+@pytest.mark.parametrize(("kind", "records"), [("npz", npz_records), ("csv", csv_records)])
+def test_whoever_withdraws_takes_no_part_from_the_next_order_on(
+    tmp_path: Path,
+    own_order: OwnOrder,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    records: Callable[[Path, str, int], OwnRecords],
+) -> None:
+    used: list[int] = []
+
+    def watched(algorithm: Any, task: Any, clients: Any, step: Any) -> Any:
+        used.append(clients[0].num_samples)
+        return finite_uplinks(algorithm, task, clients, step)
+
+    monkeypatch.setattr(site_training, "finite_uplinks", watched)
+    order = own_order(kind, "client")
+    for number, count in enumerate((40, 39, 40)):
+        site = sites_in(tmp_path, "client")("ada")
+        own = records(tmp_path, "ada", count)
+        compute(order, dataclasses.replace(site, records=own, ledger=tmp_path / f"{number}.sqlite"))
+    assert used == [40, 39, 40]
+
+
+def test_records_that_are_the_same_are_read_once(
+    tmp_path: Path, own_order: OwnOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order, site = own_order(level="client"), own_sites(tmp_path, npz_records, "client")("ada")
+    compute(order, site)
+    monkeypatch.setattr(site_training, "load_data", forbidden)
+    compute(dataclasses.replace(order, round=2), site)
+    assert charges(site) == 2
+
+
 def test_a_site_without_records_of_its_own_says_so(tmp_path: Path, own_order: OwnOrder) -> None:
     with pytest.raises(PolicyError, match=r"name them in \[data\] of its file"):
         compute(own_order(), sites_in(tmp_path, "sample")("ada"))
