@@ -659,13 +659,15 @@ def own_order(tmp_path_factory: pytest.TempPathFactory) -> OwnOrder:
 
 
 @pytest.mark.parametrize("count", [39, 41, 1])
-def test_at_sample_level_a_wrong_count_is_refused(
-    tmp_path: Path, own_order: OwnOrder, count: int
+def test_at_sample_level_a_wrong_count_is_refused_and_the_right_one_told_at_home(
+    tmp_path: Path, own_order: OwnOrder, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     site = own_sites(tmp_path, npz_records)("ada")
     order = changed(own_order(), data={"sites": {**RECORDS, "ada": count}})
-    with pytest.raises(ConfigError, match="must be right"):
+    with pytest.raises(ConfigError, match="must be right") as refused:
         compute(order, site)
+    assert str(RECORDS["ada"]) not in str(refused.value)
+    assert f"there are {RECORDS['ada']}" in caplog.text
     assert charges(site) == 0
 
 

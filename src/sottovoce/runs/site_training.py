@@ -261,9 +261,12 @@ def _client(ground: Ground, name: str, own: Dataset | None) -> ClientData:
     labels = np.concatenate([own.train_labels, own.test_labels])
     declared = ground.spec.data.sites[name]
     if ground.algorithm.unit is Unit.SAMPLE and len(labels) != declared:
+        # The server reads the error: it is told that the number is wrong, and the site which is
+        # right. Agreeing on it is for people.
+        _LOG.error("'data.sites' has %d records of '%s'; there are %d", declared, name, len(labels))
         raise ConfigError(
-            f"'data.sites' says that '{name}' has {declared} records, and it has {len(labels)}; at "
-            "sample level the number is public and must be right"
+            f"'data.sites' says that '{name}' has {declared} records, which is not so; at sample "
+            "level the number is public and must be right: ask the site, whose log has it"
         )
     return ClientData(
         name=name, features=torch.from_numpy(features), labels=torch.from_numpy(labels)
