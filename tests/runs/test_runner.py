@@ -28,9 +28,12 @@ from sottovoce.learning.rows import DenseRows
 from sottovoce.learning.task import Task
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
+from sottovoce.rounds.charging import able_to_pay
+from sottovoce.rounds.plan import RoundPlan
 from sottovoce.runs import outcome
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.runner import run
+from sottovoce.training import charged
 
 CLIENT_LEVEL: dict[str, Any] = {
     "privacy": {"level": "client", "clip_norm": 0.5, "epsilon": 8.0, "delta": 1e-5},
@@ -97,6 +100,27 @@ def test_resume_continues_bit_for_bit_and_charges_nothing_twice(
         run(small_spec(), tmp_path / "cut", on_round=stop)
     run(small_spec(), tmp_path / "cut", resume=True)
     assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_what_a_ledger_remembers_is_not_asked_of_it_for_every_round_before_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(row: dict[str, Any]) -> None:
+        if row["round"] == 5:
+            raise Interrupted
+
+    asked: list[int] = []
+
+    def watched(plan: RoundPlan, *given: Any, **named: Any) -> frozenset[str]:
+        asked.append(plan.round)
+        return able_to_pay(plan, *given, **named)
+
+    spec = small_spec(checkpoint_every=2)
+    with pytest.raises(Interrupted):
+        run(spec, tmp_path / "run", on_round=stop)
+    monkeypatch.setattr(charged, "able_to_pay", watched)
+    run(spec, tmp_path / "run", resume=True)
+    assert set(asked) == {5, 6}  # the checkpoint has four rounds
 
 
 def assert_same(first: Path, second: Path) -> None:

@@ -61,7 +61,7 @@ class ChargedRounds:
         able = able_to_pay(everyone, self.ledger, uplinks=self.algorithm.uplinks)
         return np.array([part.client in able for part in self.parts])
 
-    def replay(self, number: int, cohort: Sequence[int]) -> None:
+    def replay(self, number: int, drawn: Sequence[int]) -> None:
         """The ledger remembers."""
 
     def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
