@@ -30,7 +30,7 @@ from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.rounds.charging import able_to_pay
 from sottovoce.rounds.plan import RoundPlan
-from sottovoce.runs import outcome
+from sottovoce.runs import idle_rounds, outcome
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.runner import run
 from sottovoce.training import charged
@@ -524,3 +524,25 @@ def test_clients_that_were_asked_in_vain_are_named_with_their_reason() -> None:
     assert said == "nothing of 'b' counted in 2 of 3 rounds; the last time: no budget left"
     many = [{"unanswered": {str(i): "it is offline" for i in range(7)}}]
     assert outcome._silent_clients(many)[-1] == "the same of 2 more clients: see metrics.jsonl"
+
+
+def test_rounds_that_asked_nobody_are_told_by_their_cause() -> None:
+    nobody = {"clients_asked": 0, "clients_out_of_budget": 0, "clients_unreachable": 0}
+    rows = [
+        {**nobody, "clients_unreachable": 3, "clients_out_of_budget": 1},
+        {**nobody, "clients_out_of_budget": 2},
+        {**nobody, "clients_asked": 4},
+        {"clients_asked": 0, "clients_out_of_budget": 0},  # as runs of a version before wrote it
+        {**nobody, "clients_unreachable": 4},
+    ]
+    offline, poor, small = idle_rounds.warnings(rows)
+    assert offline.startswith("in 2 of 5 rounds too few of the clients in the sample could be")
+    assert poor.startswith("in 1 of 5 rounds too few of the clients in the sample had budget left")
+    assert small.startswith("in 1 of 5 rounds the sample had too few clients: nobody was asked")
+    assert idle_rounds.warnings(rows[2:3]) == []
+
+
+def test_a_run_whose_samples_were_empty_says_so(tmp_path: Path) -> None:
+    spec = small_spec(rounds=2, sampling={"kind": "poisson", "rate": 1e-6})
+    warned = run(spec, tmp_path / "run")["warnings"]
+    assert any(one.startswith("in 2 of 2 rounds the sample had too few clients") for one in warned)
