@@ -28,7 +28,7 @@ from sottovoce.deployment.drop_in.announcement import (
     round_plan,
     run_name,
 )
-from sottovoce.deployment.drop_in.introductions import introduce
+from sottovoce.deployment.drop_in.introductions import Introductions
 from sottovoce.deployment.drop_in.model_arrays import Layout
 from sottovoce.deployment.drop_in.private_settings import settings_of
 from sottovoce.deployment.drop_in.unfit_strategies import check_fits
@@ -53,7 +53,7 @@ class _Run:
     mechanism: Mechanism
     ledger: Path
     timeout_seconds: float
-    names: dict[int, str] = field(default_factory=dict)
+    introductions: Introductions = field(default_factory=Introductions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +136,9 @@ class PrivateStrategy(Strategy):
         models = _models_in(messages, run.layout)
         if len(models) < len(messages):
             raise ConfigError("the strategy asks a node twice in a round; ask each once")
-        introduce(run.names, messages, grid, timeout_seconds=run.timeout_seconds)
-        clients = {node: run.names[node] for node in models if node in run.names}
+        run.introductions.meet(messages, grid, timeout_seconds=run.timeout_seconds)
+        names = run.introductions.names
+        clients = {node: names[node] for node in models if node in names}
         if not clients:
             return []
         with Ledger(run.ledger) as ledger:
