@@ -83,7 +83,8 @@ class ChargedRounds:
         total_up = sum(server.total_bytes for server in servers)
         return Collected(
             combined=_combined(servers) if served.enough else (),
-            clients_asked=len(asked),
+            # Who was refused after all is out of budget, and was asked for nothing.
+            clients_asked=len(asked) - served.refused,
             clients_received=servers[0].received if servers else 0,
             clients_out_of_budget=len(unpaid) + served.refused,
             payload_bytes_up=sum(server.payload_bytes for server in servers),
