@@ -32,9 +32,8 @@ from sottovoce.deployment.drop_in import introductions
 from sottovoce.deployment.drop_in.announcement import RECORD, read_announcement
 from sottovoce.deployment.drop_in.model_arrays import Layout
 from sottovoce.deployment.drop_in.private_strategy import PrivateStrategy
-from sottovoce.deployment.site import LEDGER_NAME
 from sottovoce.errors import ConfigError, DeploymentError, SottovoceError, UnknownNameError
-from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.records import Budget
 from sottovoce.wire.message import HEADER_BYTES, open_sealed
 
