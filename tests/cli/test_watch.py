@@ -144,6 +144,26 @@ def test_stragglers_and_empty_purses_are_warned_of(
     assert "3 missing so far, in 1 rounds" in " ".join(cli("watch", folder, "--once").out.split())
 
 
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"clients_unreachable": 4}, "could be reached"),
+        ({"clients_out_of_budget": 4}, "had budget left"),
+        ({}, "the sample had too few clients"),
+    ],
+)
+def test_a_round_that_asked_nobody_says_why(
+    cli: Any, finished: Path, tmp_path: Path, changes: dict[str, int], cause: str
+) -> None:
+    folder = _halfway(finished, tmp_path / "run")
+    row = _rows(finished)[2] | {"clients_asked": 0, "clients_received": 0, **changes}
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    said = cli("watch", folder, "--once", "--json").json["warnings"]
+    (nobody,) = (one for one in said if one.startswith("nobody was asked in the last round: "))
+    assert nobody.endswith(cause)
+
+
 def test_a_halted_run_says_why(cli: Any, finished: Path, tmp_path: Path) -> None:
     folder = _halfway(finished, tmp_path / "run")
     result = json.loads((finished / "result.json").read_text())

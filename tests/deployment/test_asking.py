@@ -11,11 +11,11 @@ from questions import QUESTIONS, values_for
 from sottovoce.analytics.estimates import tally_of
 from sottovoce.analytics.question import Question, from_dict
 from sottovoce.analytics.tallies import Tally, added
-from sottovoce.deployment.asking import ESTIMATE_NAME, LEDGER_NAME, QUESTION_NAME, Asking, ask
+from sottovoce.deployment.asking import ESTIMATE_NAME, QUESTION_NAME, Asking, ask
 from sottovoce.deployment.inquiries import MOST_PEOPLE, TALLY, Inquiry, tally_bytes
 from sottovoce.deployment.post import Parcel, Reply
 from sottovoce.errors import DeploymentError
-from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.randomness import SeededRandomness
 
 SITES = ("a", "b", "c")

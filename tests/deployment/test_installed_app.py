@@ -15,9 +15,9 @@ from sottovoce.deployment.drop_in.installed_app import with_installed_app
 from sottovoce.deployment.drop_in.model_arrays import Layout
 from sottovoce.deployment.node_site import site_of
 from sottovoce.deployment.orders import Order
-from sottovoce.deployment.site import LEDGER_NAME, Site
+from sottovoce.deployment.site import Site
 from sottovoce.errors import PolicyError
-from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 
 # It sends its arrays and its loss as they are: an author who thinks of no mod.
 _APP = """

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.deployment.site import LEDGER_NAME
-from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.wire.message import HEADER_BYTES
 
 ROOT = Path(__file__).parents[2]

@@ -25,10 +25,9 @@ from flwr.common.serde import message_to_proto
 from sottovoce.deployment.drop_in.announcement import RECORD, Announcement
 from sottovoce.deployment.drop_in.model_arrays import Layout
 from sottovoce.deployment.drop_in.private_mod import private_mod
-from sottovoce.deployment.site import LEDGER_NAME
 from sottovoce.domains import L2Ball, Vector
 from sottovoce.errors import PolicyError
-from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.rounds.server import RoundServer
 from sottovoce.wire.message import HEADER_BYTES
 

@@ -1,8 +1,9 @@
 """Flower's strategies on private bits: what they average, what is dropped, what is charged."""
 
 import hashlib
+import logging
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,14 @@ from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
+from sottovoce.adjacency import Adjacency, Unit
+from sottovoce.deployment.drop_in import introductions
 from sottovoce.deployment.drop_in.announcement import RECORD, read_announcement
 from sottovoce.deployment.drop_in.model_arrays import Layout
 from sottovoce.deployment.drop_in.private_strategy import PrivateStrategy
-from sottovoce.deployment.site import LEDGER_NAME
 from sottovoce.errors import ConfigError, DeploymentError, SottovoceError, UnknownNameError
-from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
+from sottovoce.ledger.records import Budget
 from sottovoce.wire.message import HEADER_BYTES, open_sealed
 
 CONFIG: Mapping[str, Any] = {
@@ -376,6 +379,63 @@ def test_nodes_that_cannot_answer_are_left_out_or_counted(tmp_path: Path) -> Non
         assert sorted(ledger.clients()) == sorted(
             [f"site-{node}" for node in range(100, 108)] + ["poor"]
         )
+
+
+@pytest.mark.parametrize(("pause", "times"), [(600.0, 1), (0.0, 3)])
+def test_a_silent_node_is_waited_for_briefly_and_not_in_every_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: float, times: int
+) -> None:
+    def silenced(replies: list[Message]) -> list[Message]:
+        return [one for one in replies if one.metadata.src_node_id != 101]
+
+    monkeypatch.setattr(introductions, "SILENT_SECONDS", pause)
+    federation = a_federation(tmp_path, num_clients=4, tamper=silenced)
+    result = federation.run(FedAvg(), num_rounds=3)
+    asked = [one for one in federation.grid.sent if one.metadata.dst_node_id == 101]
+    assert len(asked) == times
+    waited = [seconds for seconds in federation.grid.timeouts if seconds != 3600]
+    assert waited == [120.0] * times
+    for number in (1, 2, 3):
+        assert result.train_metrics_clientapp[number]["clients-answered"] == 3
+
+
+def with_little_budget(book: Path, clients: Iterable[str]) -> None:
+    """Budgets in the server's ledger that do not hold a single round."""
+    budget = Budget(unit=Unit.CLIENT, adjacency=Adjacency.ZERO_OUT, epsilon=0.1, delta=1e-5)
+    with Ledger(book) as ledger:
+        for client in clients:
+            ledger.set_budget(client, budget)
+
+
+def test_whoever_is_out_of_budget_in_the_servers_ledger_is_not_asked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    book = tmp_path / "server.sqlite"
+    with_little_budget(book, ["site-101", "site-104"])
+    federation = a_federation(tmp_path)
+    result = federation.run(FedAvg(), num_rounds=1, **{"sottovoce.ledger": str(book)})
+    metrics = result.train_metrics_clientapp[1]
+    assert metrics["clients-asked"] == metrics["clients-answered"] == NUM_CLIENTS - 2
+    asked = plans_and_messages(federation.grid, 1)
+    assert set(asked) == set(range(100, 108)) - {101, 104}
+    assert {announcement.cohort for announcement, _ in asked.values()} == {NUM_CLIENTS - 2}
+    assert [federation.charges(node) for node in (101, 104)] == [0, 0]
+    told = [one.getMessage() for one in caplog.records if "not asked" in one.getMessage()]
+    assert len(told) == 2
+    assert all("budget" in one for one in told)
+    assert "site-101" in sorted(told)[0]
+
+
+def test_where_nobody_has_budget_nobody_is_asked_and_the_model_stays(tmp_path: Path) -> None:
+    book = tmp_path / "server.sqlite"
+    with_little_budget(book, [f"site-{node}" for node in range(100, 108)])
+    federation = a_federation(tmp_path)
+    result = federation.run(FedAvg(), num_rounds=2, **{"sottovoce.ledger": str(book)})
+    assert all("arrays" not in sent.content for sent in federation.grid.sent)
+    assert result.train_metrics_clientapp == {}
+    with Ledger(book) as ledger:
+        assert ledger.num_charges == 0
 
 
 def test_nobody_to_charge_is_an_error_and_nothing_is_asked(tmp_path: Path) -> None:

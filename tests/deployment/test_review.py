@@ -19,10 +19,10 @@ from sottovoce.deployment.machines.gate import Traffic, _forward
 from sottovoce.deployment.machines.node import keep_node
 from sottovoce.deployment.machines.site_folder import SiteFolder, create_rehearsal_sites
 from sottovoce.deployment.policy import Policy, Terms
-from sottovoce.deployment.site import LEDGER_NAME, Asked, Site
+from sottovoce.deployment.site import Asked, Site
 from sottovoce.domains import L2Ball
 from sottovoce.errors import AdjacencyMismatchError, DeploymentError, PolicyError
-from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated

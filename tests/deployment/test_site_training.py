@@ -659,13 +659,15 @@ def own_order(tmp_path_factory: pytest.TempPathFactory) -> OwnOrder:
 
 
 @pytest.mark.parametrize("count", [39, 41, 1])
-def test_at_sample_level_a_wrong_count_is_refused(
-    tmp_path: Path, own_order: OwnOrder, count: int
+def test_at_sample_level_a_wrong_count_is_refused_and_the_right_one_told_at_home(
+    tmp_path: Path, own_order: OwnOrder, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     site = own_sites(tmp_path, npz_records)("ada")
     order = changed(own_order(), data={"sites": {**RECORDS, "ada": count}})
-    with pytest.raises(ConfigError, match="must be right"):
+    with pytest.raises(ConfigError, match="must be right") as refused:
         compute(order, site)
+    assert str(RECORDS["ada"]) not in str(refused.value)
+    assert f"there are {RECORDS['ada']}" in caplog.text
     assert charges(site) == 0
 
 
@@ -677,6 +679,39 @@ def test_at_client_level_the_count_is_nobodys_business(tmp_path: Path, own_order
         site = dataclasses.replace(site, ledger=tmp_path / f"{number}.sqlite")
         sent += compute(changed(order, data={"sites": {**RECORDS, "ada": count}}), site)
     assert len(set(sent)) == 1
+
+
+@pytest.mark.parametrize(("kind", "records"), [("npz", npz_records), ("csv", csv_records)])
+def test_whoever_withdraws_takes_no_part_from_the_next_order_on(
+    tmp_path: Path,
+    own_order: OwnOrder,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    records: Callable[[Path, str, int], OwnRecords],
+) -> None:
+    used: list[int] = []
+
+    def watched(algorithm: Any, task: Any, clients: Any, step: Any) -> Any:
+        used.append(clients[0].num_samples)
+        return finite_uplinks(algorithm, task, clients, step)
+
+    monkeypatch.setattr(site_training, "finite_uplinks", watched)
+    order = own_order(kind, "client")
+    for number, count in enumerate((40, 39, 40)):
+        site = sites_in(tmp_path, "client")("ada")
+        own = records(tmp_path, "ada", count)
+        compute(order, dataclasses.replace(site, records=own, ledger=tmp_path / f"{number}.sqlite"))
+    assert used == [40, 39, 40]
+
+
+def test_records_that_are_the_same_are_read_once(
+    tmp_path: Path, own_order: OwnOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order, site = own_order(level="client"), own_sites(tmp_path, npz_records, "client")("ada")
+    compute(order, site)
+    monkeypatch.setattr(site_training, "load_data", forbidden)
+    compute(dataclasses.replace(order, round=2), site)
+    assert charges(site) == 2
 
 
 def test_a_site_without_records_of_its_own_says_so(tmp_path: Path, own_order: OwnOrder) -> None:

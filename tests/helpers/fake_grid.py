@@ -107,11 +107,13 @@ class FakeGrid(Grid):
         self.tamper = tamper
         self.sent: list[Message] = []
         self.replies: list[Message] = []
+        self.timeouts: list[float | None] = []
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
         replies = []
+        self.timeouts.append(timeout)
         for number, message in enumerate(messages):
             message.metadata.__dict__["_message_id"] = f"message-{len(self.sent)}-{number}"
             arrived = over_the_wire(message)

@@ -212,8 +212,8 @@ class _WithAbsentees:
     def able(self, number: int) -> Mask:
         return self.backend.able(number)
 
-    def replay(self, number: int, cohort: Any) -> None:
-        self.backend.replay(number, cohort)
+    def replay(self, number: int, drawn: Any) -> None:
+        self.backend.replay(number, drawn)
 
     def collect(self, number: int, cohort: Any, start: Start) -> Collected:
         missing = self.absent.get(number, frozenset())

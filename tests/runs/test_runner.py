@@ -28,9 +28,12 @@ from sottovoce.learning.rows import DenseRows
 from sottovoce.learning.task import Task
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
-from sottovoce.runs import outcome
+from sottovoce.rounds.charging import able_to_pay
+from sottovoce.rounds.plan import RoundPlan
+from sottovoce.runs import idle_rounds, outcome
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.runner import run
+from sottovoce.training import charged
 
 CLIENT_LEVEL: dict[str, Any] = {
     "privacy": {"level": "client", "clip_norm": 0.5, "epsilon": 8.0, "delta": 1e-5},
@@ -97,6 +100,27 @@ def test_resume_continues_bit_for_bit_and_charges_nothing_twice(
         run(small_spec(), tmp_path / "cut", on_round=stop)
     run(small_spec(), tmp_path / "cut", resume=True)
     assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_what_a_ledger_remembers_is_not_asked_of_it_for_every_round_before_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(row: dict[str, Any]) -> None:
+        if row["round"] == 5:
+            raise Interrupted
+
+    asked: list[int] = []
+
+    def watched(plan: RoundPlan, *given: Any, **named: Any) -> frozenset[str]:
+        asked.append(plan.round)
+        return able_to_pay(plan, *given, **named)
+
+    spec = small_spec(checkpoint_every=2)
+    with pytest.raises(Interrupted):
+        run(spec, tmp_path / "run", on_round=stop)
+    monkeypatch.setattr(charged, "able_to_pay", watched)
+    run(spec, tmp_path / "run", resume=True)
+    assert set(asked) == {5, 6}  # the checkpoint has four rounds
 
 
 def assert_same(first: Path, second: Path) -> None:
@@ -500,3 +524,25 @@ def test_clients_that_were_asked_in_vain_are_named_with_their_reason() -> None:
     assert said == "nothing of 'b' counted in 2 of 3 rounds; the last time: no budget left"
     many = [{"unanswered": {str(i): "it is offline" for i in range(7)}}]
     assert outcome._silent_clients(many)[-1] == "the same of 2 more clients: see metrics.jsonl"
+
+
+def test_rounds_that_asked_nobody_are_told_by_their_cause() -> None:
+    nobody = {"clients_asked": 0, "clients_out_of_budget": 0, "clients_unreachable": 0}
+    rows = [
+        {**nobody, "clients_unreachable": 3, "clients_out_of_budget": 1},
+        {**nobody, "clients_out_of_budget": 2},
+        {**nobody, "clients_asked": 4},
+        {"clients_asked": 0, "clients_out_of_budget": 0},  # as runs of a version before wrote it
+        {**nobody, "clients_unreachable": 4},
+    ]
+    offline, poor, small = idle_rounds.warnings(rows)
+    assert offline.startswith("in 2 of 5 rounds too few of the clients in the sample could be")
+    assert poor.startswith("in 1 of 5 rounds too few of the clients in the sample had budget left")
+    assert small.startswith("in 1 of 5 rounds the sample had too few clients: nobody was asked")
+    assert idle_rounds.warnings(rows[2:3]) == []
+
+
+def test_a_run_whose_samples_were_empty_says_so(tmp_path: Path) -> None:
+    spec = small_spec(rounds=2, sampling={"kind": "poisson", "rate": 1e-6})
+    warned = run(spec, tmp_path / "run")["warnings"]
+    assert any(one.startswith("in 2 of 2 rounds the sample had too few clients") for one in warned)

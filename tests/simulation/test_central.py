@@ -77,8 +77,8 @@ def test_every_client_is_charged_in_every_round_drawn_or_not() -> None:
     assembly, books, simulation = opened(a_spec())
     progress, cohorts = simulation.start(), []
     for number in range(1, 7):
-        able = simulation.backend.able(number)
-        cohorts.append(simulation._cohort(number, able)[1])
+        assert simulation.backend.able(number).all()
+        cohorts.append(simulation._drawn(number))
         outcome = simulation.step(progress)
         assert isinstance(outcome, tuple)
         progress, record = outcome

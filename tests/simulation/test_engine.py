@@ -9,10 +9,13 @@ from numpy.typing import ArrayLike, NDArray
 from specs import small_spec
 
 from sottovoce.algorithms.fedavg import SampleClippedGradient
+from sottovoce.errors import BudgetExhaustedError
 from sottovoce.learning.clients import ClientData
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.randomness import Keystream
+from sottovoce.rounds.client import Refused, privatise
+from sottovoce.rounds.plan import RoundPlan
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.runner import run
 from sottovoce.simulation import stored
@@ -100,6 +103,26 @@ def test_a_race_for_a_budget_is_lost_at_the_charge_and_reported(
     rows = RunFolder(tmp_path / "run").metrics()
     assert [row["clients_asked"] for row in rows] == [4, 4, 3, 3, 3, 3]
     assert [row["clients_out_of_budget"] for row in rows] == [0, 0, 1, 1, 1, 1]
+
+
+def test_whoever_is_refused_where_it_encodes_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another attempt at a round that was charged before may be more than is left."""
+
+    def privatised(plan: RoundPlan, requests: Any, *given: Any) -> list[Any]:
+        outcomes: list[Any] = list(privatise(plan, requests, *given))
+        if plan.round == 2:
+            error = BudgetExhaustedError("nothing is left")
+            outcomes[1] = Refused(part=requests[1].part, uplink=0, error=error)
+        return outcomes
+
+    monkeypatch.setattr(stored, "privatise", privatised)
+    run(small_spec(rounds=3), tmp_path / "run")
+    rows = RunFolder(tmp_path / "run").metrics()
+    assert [row["clients_asked"] for row in rows] == [4, 3, 4]
+    assert [row["clients_received"] for row in rows] == [4, 3, 4]
+    assert [row["clients_out_of_budget"] for row in rows] == [0, 1, 0]
 
 
 @pytest.mark.parametrize("minimum", [1, 3, 4])

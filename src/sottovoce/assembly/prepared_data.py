@@ -86,6 +86,13 @@ def kept(wanted: Wanted) -> Dataset | None:
     return _without_chance(wanted, tuple(_stamp(path) for path in [wanted.folder, *files]))
 
 
+def stamps_of(dataset: str) -> tuple[Stamp, ...]:
+    """The files that a dataset is read from as they are now, a user's own too; absent ones not."""
+    own = Path(dataset.partition(":")[2]).expanduser()
+    files = datasets.where_found(dataset) or ([own] if own.is_file() else [])
+    return tuple(_stamp(path) for path in files)
+
+
 def _stamp(path: Path) -> Stamp:
     status = path.stat()
     return str(path), status.st_mtime_ns, status.st_size

@@ -22,8 +22,7 @@ Client = Annotated[str | None, typer.Option(help="Only this client.")]
 
 
 def _open(path: Path) -> "Ledger":
-    from sottovoce.ledger.ledger import Ledger
-    from sottovoce.runs.folder import LEDGER_NAME
+    from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 
     _check_one_ledger(path / LEDGER_NAME, path)
     return Ledger(path / LEDGER_NAME if path.is_dir() else path, must_exist=True)

@@ -10,7 +10,7 @@ estimate.json    the estimate, once there is one
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,14 @@ from sottovoce.analytics.question import Question, to_dict
 from sottovoce.analytics.result import Estimate
 from sottovoce.analytics.tallies import Tally, added
 from sottovoce.deployment.inquiries import MOST_PEOPLE, Inquiry, read_tally
-from sottovoce.deployment.post import Post, Reply
+from sottovoce.deployment.post import Post, Reply, reasons_told
 from sottovoce.errors import DeploymentError, WireError
-from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.records import Due, Release
 
 _LOG = printable.logger()
 _POLL_SECONDS = 0.2
-_REASONS_TOLD = 3
-LEDGER_NAME, QUESTION_NAME, ESTIMATE_NAME = "ledger.sqlite", "question.json", "estimate.json"
+QUESTION_NAME, ESTIMATE_NAME = "question.json", "estimate.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +164,7 @@ def _written(asking: Asking, reached: Sequence[str]) -> dict[str, Any]:
 
 
 def _estimated(asking: Asking, inbox: _Inbox, folder: Path) -> Estimate:
-    told = _told(inbox.failed)
+    told = reasons_told(inbox.failed)
     if len(inbox.tallies) < asking.minimum_sites:
         raise DeploymentError(
             f"{len(inbox.tallies)} of {len(inbox.asked)} sites have answered, and the question "
@@ -190,8 +189,3 @@ def _estimated(asking: Asking, inbox: _Inbox, folder: Path) -> Estimate:
     }
     files.write_json(folder / ESTIMATE_NAME, {**found.to_dict(), **sites})
     return found
-
-
-def _told(reasons: Mapping[str, str]) -> str:
-    some = list(reasons.items())[:_REASONS_TOLD]
-    return "".join(f"'{site}': {reason}; " for site, reason in some)

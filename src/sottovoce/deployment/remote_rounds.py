@@ -9,13 +9,13 @@ what other runs sent at the same time); where nobody counts, they are the messag
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sottovoce import printable
 from sottovoce.deployment.orders import Order, read_reply
-from sottovoce.deployment.post import Post, Reply
+from sottovoce.deployment.post import Post, Reply, reasons_told
 from sottovoce.errors import DeploymentError, WireError
 from sottovoce.mechanisms import registry
 from sottovoce.rounds.broadcast import Start, sent
@@ -28,7 +28,6 @@ from sottovoce.wire.message import open_packed
 _LOG = printable.logger()
 # Replies are looked for often at first, and less often the longer a round takes.
 _POLL_SECONDS = (0.1, 1.0)
-_REASONS_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,8 +159,8 @@ class RemoteRounds(ChargedRounds):
         if self._so_far.idle_rounds >= self.patience.idle_rounds:
             raise DeploymentError(
                 f"{self._so_far.idle_rounds} rounds in a row, up to round {number}, brought fewer "
-                f"than {self.patience.minimum_replies} replies; {_told(self._so_far.reasons)}look "
-                "at the sites' logs, then resume the run"
+                f"than {self.patience.minimum_replies} replies; "
+                f"{reasons_told(self._so_far.reasons)}look at the sites' logs, then resume the run"
             )
 
 
@@ -172,12 +171,6 @@ def _passed(
     if before is None or after is None or after[0] < before[0] or after[1] < before[1]:
         return None
     return after[0] - before[0], after[1] - before[1]
-
-
-def _told(reasons: Mapping[str, str]) -> str:
-    """What was heard of some clients, for an error's text."""
-    some = [f"'{client}': {reason}" for client, reason in list(reasons.items())[:_REASONS_TOLD]]
-    return "".join(f"{one}; " for one in some)
 
 
 class _Inbox:

@@ -18,7 +18,7 @@ from sottovoce.deployment import policy
 from sottovoce.deployment.policy import History, Terms
 from sottovoce.domains import Vector
 from sottovoce.errors import PolicyError, SottovoceError, UnknownNameError
-from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.records import Due
 from sottovoce.randomness import Randomness
 from sottovoce.rounds.charging import amount_due
@@ -27,7 +27,6 @@ from sottovoce.rounds.plan import ClientPlan, RoundPlan
 
 _LOG = printable.logger()
 SITE_FILE = "site.toml"
-LEDGER_NAME = "ledger.sqlite"
 _DATA_KEYS = ("dataset", "csv", "classes")
 _COLUMN_KEYS, _PLACE_KEYS = ("csv", "column"), ("csv", "latitude", "longitude")
 _TABLES = ("name", "policy", "link", "data", "columns", "factories", "app", "longest_seconds")

@@ -23,6 +23,8 @@ from sottovoce.ledger.records import Budget, Charge, Due, Release
 from sottovoce.ledger.verification import Chain
 from sottovoce.privacy.events import PrivacyEvent
 
+LEDGER_NAME = "ledger.sqlite"  # in the folder of a run, a site or a question
+
 
 class Ledger(LedgerReader):
     """A file of charges. Use as a context manager; several processes may share it."""

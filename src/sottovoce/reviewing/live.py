@@ -10,6 +10,7 @@ from typing import Any, Literal
 from sottovoce.errors import OutputError
 from sottovoce.reviewing.record import read_record
 from sottovoce.runs.folder import DIGEST_NAME, RunFolder
+from sottovoce.runs.idle_rounds import why_nobody_was_asked
 
 State = Literal["waiting", "running", "silent", "halted", "finished", "failed", "stopped"]
 
@@ -216,7 +217,7 @@ def _warnings(reading: Reading, described: Mapping[str, Any]) -> list[str]:
     if last.get("replies_dropped"):
         found.append(f"{last['replies_dropped']} replies were not what was announced")
     if last and not last.get("clients_asked"):
-        found.append("nobody was asked in the last round: too few clients in the sample")
+        found.append(f"nobody was asked in the last round: {why_nobody_was_asked(rows_last)}")
     speed, quiet = described["rounds_per_second"], reading.quiet_seconds
     if reading.state == "silent":
         found.append(

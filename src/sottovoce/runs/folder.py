@@ -21,10 +21,10 @@ import numpy as np
 
 from sottovoce import files
 from sottovoce.errors import OutputError
-from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.training.progress import Progress
 
-LEDGER_NAME, DIGEST_NAME = "ledger.sqlite", "data.digest"
+DIGEST_NAME = "data.digest"
 AUDIT_NAME = "audit.json"
 MEMBERSHIP_NAME = "attack-membership.json"
 RECONSTRUCTION_NAME = "attack-reconstruction.json"

@@ -23,7 +23,7 @@ from sottovoce.privacy.accounting import PrivacySpent, privacy_spent, show_epsil
 from sottovoce.privacy.compositions import assumptions, multiset, unhidden
 from sottovoce.privacy.events import NonPrivate
 from sottovoce.rounds.plan import records_hidden_by
-from sottovoce.runs import aggregates
+from sottovoce.runs import aggregates, idle_rounds
 from sottovoce.runs.books import Books
 from sottovoce.runs.client_table import client_table, group_table
 from sottovoce.training.cohorts import most_participations
@@ -221,12 +221,7 @@ def _warnings(
             f"{short['round']} of {assembly.spec.rounds}; {remedy}"
         )
     found += _silent_clients(rows)
-    idle = sum(not row["clients_asked"] for row in rows)
-    if idle:
-        found.append(
-            f"in {idle} of {len(rows)} rounds the sample had too few clients: nobody was asked or "
-            "charged, and the model stayed as it was"
-        )
+    found += idle_rounds.warnings(rows)
     if isinstance(assembly.channel, SecureSum):
         found.append(
             "the secure sum is simulated: bytes are those of the bare codes, and a real protocol "

@@ -17,6 +17,7 @@ from sottovoce.assembly.data import load_data
 from sottovoce.assembly.federated import check_runtime
 from sottovoce.assembly.ground import Ground, lay_ground, randomness_of
 from sottovoce.assembly.parts import channel_of
+from sottovoce.assembly.prepared_data import Stamp, stamps_of
 from sottovoce.channels.channel import Central, MessageChannel
 from sottovoce.config.features_spec import PreconditionSpec
 from sottovoce.config.loading import parse
@@ -65,7 +66,11 @@ def compute(order: Order, site: Site) -> list[bytes]:
     if not order.vectors:
         raise WireError("an order brings the model")
     place = _place(
-        json.dumps(spec.plain(), sort_keys=True), len(order.vectors[0]), site.name, order.classes
+        json.dumps(spec.plain(), sort_keys=True),
+        len(order.vectors[0]),
+        site.name,
+        order.classes,
+        stamps_of(spec.data.dataset),
     )
     algorithm, dimension = place.algorithm, place.task.dimension
     size = place.client.num_samples
@@ -206,7 +211,13 @@ def _without_proxy(spec: RunSpec) -> RunSpec:
 
 
 @lru_cache(maxsize=2)
-def _place(spec_text: str, model_bytes: int, name: str, classes: int | None) -> _Place:
+def _place(
+    spec_text: str,
+    model_bytes: int,
+    name: str,
+    classes: int | None,
+    stamps: tuple[Stamp, ...],  # noqa: ARG001  records that change are read anew
+) -> _Place:
     spec = parse(json.loads(spec_text), "the order's spec")
     if spec.runtime.deterministic:
         torch.set_num_threads(1)
@@ -250,9 +261,12 @@ def _client(ground: Ground, name: str, own: Dataset | None) -> ClientData:
     labels = np.concatenate([own.train_labels, own.test_labels])
     declared = ground.spec.data.sites[name]
     if ground.algorithm.unit is Unit.SAMPLE and len(labels) != declared:
+        # The server reads the error: it is told that the number is wrong, and the site which is
+        # right. Agreeing on it is for people.
+        _LOG.error("'data.sites' has %d records of '%s'; there are %d", declared, name, len(labels))
         raise ConfigError(
-            f"'data.sites' says that '{name}' has {declared} records, and it has {len(labels)}; at "
-            "sample level the number is public and must be right"
+            f"'data.sites' says that '{name}' has {declared} records, which is not so; at sample "
+            "level the number is public and must be right: ask the site, whose log has it"
         )
     return ClientData(
         name=name, features=torch.from_numpy(features), labels=torch.from_numpy(labels)

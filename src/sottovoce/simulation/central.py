@@ -24,7 +24,7 @@ class CentralSums(CountedClients):
 
     channel: Central
 
-    def replay(self, number: int, cohort: Sequence[int]) -> None:  # noqa: ARG002
+    def replay(self, number: int, drawn: Sequence[int]) -> None:  # noqa: ARG002
         self.tally.charge(number, self._payers(number))
 
     def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:

@@ -89,8 +89,9 @@ class CountedClients(ABC):
     def able(self, number: int) -> Mask:
         return self.tally.able(number)
 
-    def replay(self, number: int, cohort: Sequence[int]) -> None:
-        self.tally.charge(number, self._served(cohort))
+    def replay(self, number: int, drawn: Sequence[int]) -> None:
+        able = self.able(number)
+        self.tally.charge(number, self._served([i for i in drawn if able[i]]))
 
     def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
         cohort = self._served(cohort)

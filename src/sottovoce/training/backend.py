@@ -44,8 +44,11 @@ class Backend(Protocol):
         """Clients, drawn or not, whose budgets hold round `number`, as they stood before it."""
         ...
 
-    def replay(self, number: int, cohort: Sequence[int]) -> None:
-        """A round that was run before the last checkpoint: what was charged then counts now."""
+    def replay(self, number: int, drawn: Sequence[int]) -> None:
+        """A round that was run before the last checkpoint: what was charged then counts now.
+
+        Of those who were `drawn`, whoever could pay was asked.
+        """
         ...
 
     def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:

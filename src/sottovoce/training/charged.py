@@ -61,7 +61,7 @@ class ChargedRounds:
         able = able_to_pay(everyone, self.ledger, uplinks=self.algorithm.uplinks)
         return np.array([part.client in able for part in self.parts])
 
-    def replay(self, number: int, cohort: Sequence[int]) -> None:
+    def replay(self, number: int, drawn: Sequence[int]) -> None:
         """The ledger remembers."""
 
     def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
@@ -83,7 +83,8 @@ class ChargedRounds:
         total_up = sum(server.total_bytes for server in servers)
         return Collected(
             combined=_combined(servers) if served.enough else (),
-            clients_asked=len(asked),
+            # Who was refused after all is out of budget, and was asked for nothing.
+            clients_asked=len(asked) - served.refused,
             clients_received=servers[0].received if servers else 0,
             clients_out_of_budget=len(unpaid) + served.refused,
             payload_bytes_up=sum(server.payload_bytes for server in servers),

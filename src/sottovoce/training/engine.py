@@ -8,7 +8,7 @@ from sottovoce.learning.clients import ClientData, names_of
 from sottovoce.learning.task import Task
 from sottovoce.randomness import SeededRandomness
 from sottovoce.rounds.broadcast import Start, received, sent
-from sottovoce.training.backend import Backend, Mask
+from sottovoce.training.backend import Backend
 from sottovoce.training.cohorts import ClientSampling, draw
 from sottovoce.training.progress import Progress
 from sottovoce.wire.broadcast import DownlinkFormat, payload_bytes
@@ -84,13 +84,11 @@ class Training:
     def replay(self, progress: Progress) -> None:
         """Count the charges of rounds before a checkpoint, where no ledger remembers them."""
         for number in range(1, progress.rounds_done + 1):
-            _, cohort = self._cohort(number, self.backend.able(number))
-            self.backend.replay(number, cohort)
+            self.backend.replay(number, self._drawn(number))
 
-    def _cohort(self, number: int, able: Mask) -> tuple[list[int], list[int]]:
-        """Who is drawn for a round, and who of them can pay for it."""
-        drawn = draw(self.sampling, len(self.clients), self.schedule, number)
-        return drawn, [i for i in drawn if able[i]]
+    def _drawn(self, number: int) -> list[int]:
+        """Who is drawn for a round, whether or not they can pay for it."""
+        return draw(self.sampling, len(self.clients), self.schedule, number)
 
     def step(self, progress: Progress) -> tuple[Progress, RoundRecord] | Halted:
         """One round, charged as a whole before anything of it is encoded."""
@@ -101,7 +99,8 @@ class Training:
                 reason=f"before round {number} only {able.sum()} of {len(self.clients)} clients "
                 f"had budget left for it, fewer than {self.minimum_clients}"
             )
-        drawn, cohort = self._cohort(number, able)
+        drawn = self._drawn(number)
+        cohort = [i for i in drawn if able[i]]
         # First: a model that does not fit is an error, and then nobody is charged.
         start = self.sent_down(progress)
         collected = self.backend.collect(number, cohort, start)

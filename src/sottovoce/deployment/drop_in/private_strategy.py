@@ -9,7 +9,7 @@ Clients need `private_mod`. The settings are read from the run config (`private_
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from pathlib import Path
@@ -28,7 +28,7 @@ from sottovoce.deployment.drop_in.announcement import (
     round_plan,
     run_name,
 )
-from sottovoce.deployment.drop_in.introductions import introduce
+from sottovoce.deployment.drop_in.introductions import Introductions
 from sottovoce.deployment.drop_in.model_arrays import Layout
 from sottovoce.deployment.drop_in.private_settings import settings_of
 from sottovoce.deployment.drop_in.unfit_strategies import check_fits
@@ -53,7 +53,7 @@ class _Run:
     mechanism: Mechanism
     ledger: Path
     timeout_seconds: float
-    names: dict[int, str] = field(default_factory=dict)
+    introductions: Introductions = field(default_factory=Introductions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,14 +136,22 @@ class PrivateStrategy(Strategy):
         models = _models_in(messages, run.layout)
         if len(models) < len(messages):
             raise ConfigError("the strategy asks a node twice in a round; ask each once")
-        introduce(run.names, messages, grid, timeout_seconds=run.timeout_seconds)
-        clients = {node: run.names[node] for node in models if node in run.names}
+        run.introductions.meet(messages, grid, timeout_seconds=run.timeout_seconds)
+        names = run.introductions.names
+        clients = {node: names[node] for node in models if node in names}
         if not clients:
             return []
-        parts = tuple(part_of(client, run.mechanism) for client in clients.values())
-        plan = round_plan(self._run_name, server_round, self.settings.adjacency, parts)
         with Ledger(run.ledger) as ledger:
-            charge_round(plan, ledger, SystemRandomness(), uplinks=1)
+            refused = charge_round(
+                self._plan(server_round, clients), ledger, SystemRandomness(), uplinks=1
+            )
+        for one in refused:
+            log(WARNING, "round %d: not asked: %s", server_round, one.error)
+        unpaid = {one.part.client for one in refused}
+        clients = {node: client for node, client in clients.items() if client not in unpaid}
+        if not clients:
+            return []
+        plan = self._plan(server_round, clients)
         self._asked = _Asked(plan=plan, clients=clients, models=models)
         return [
             self._announced(message, clients[node], plan)
@@ -219,6 +227,10 @@ class PrivateStrategy(Strategy):
                 "wrapper"
             )
         return self._run
+
+    def _plan(self, server_round: int, clients: Mapping[int, str]) -> RoundPlan:
+        parts = tuple(part_of(client, self._running().mechanism) for client in clients.values())
+        return round_plan(self._run_name, server_round, self.settings.adjacency, parts)
 
     def _announced(self, message: Message, client: str, plan: RoundPlan) -> Message:
         """The message with its plan; the records of the strategy's own are shared, not changed."""

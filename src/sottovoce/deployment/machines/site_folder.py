@@ -18,9 +18,8 @@ from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.federation import Federation, make_folder
 from sottovoce.deployment.machines.tables import check_keys, name_of, read_table, require_keys
-from sottovoce.deployment.site import LEDGER_NAME
 from sottovoce.errors import ConfigError
-from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 
 FILE_NAME = "site.toml"
 _KEYS = {
