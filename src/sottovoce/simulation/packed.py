@@ -44,20 +44,19 @@ class PackedMessages(CountedClients):
 
     def add(self, gathering: Gathering, portion: Portion, number: int, uplink: int) -> None:
         mechanism = portion.mechanism
-        one_weight = bool((portion.weights == portion.weights[0]).all())
+        weight = portion.common_weight
         gathering.weight += portion.weight
         if (
             isinstance(mechanism, GaussHermite)
             and mechanism.levels == 2
-            and one_weight
+            and weight is not None
             and not self.rotated
             and not self.algorithm.gathers
         ):
             ones = self._count_ones(portion, mechanism, number, uplink)
             clients = len(portion.clients)
-            mean_sign = (2.0 * ones - clients) * mechanism.noise_stddev
-            weighted = torch.from_numpy(float(portion.weights[0]) * mean_sign)
-            gathering.total += weighted.to(gathering.total.device)
+            decoded_sum = (2.0 * ones - clients) * mechanism.noise_stddev
+            gathering.total += torch.from_numpy(weight * decoded_sum).to(gathering.total.device)
             return
         self._add_one_by_one(gathering, portion, number, uplink)
 
@@ -165,7 +164,7 @@ class PackedMessages(CountedClients):
 def _sum_of(dimension: int, portion: Portion) -> ExpandedMean | DecodedMean:
     """Signs are counted where everybody has one weight, and folded once; all else is decoded."""
     mechanism = portion.mechanism
-    if isinstance(mechanism, Expanding) and bool((portion.weights == portion.weights[0]).all()):
+    if isinstance(mechanism, Expanding) and portion.common_weight is not None:
         return ExpandedMean(mechanism)
     return DecodedMean(dimension)
 
