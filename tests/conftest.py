@@ -4,10 +4,12 @@
 where a test does not say how many. `make soundness` sets CASES=10: ten times as many everywhere.
 """
 
+import functools
 import gc
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import cases
@@ -41,6 +43,16 @@ gc.disable()
 def pytest_runtestloop() -> None:
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(scope="module")
+def ranked_once() -> Iterator[None]:
+    """Tests that ask for the same plan share its ranking; what a ranking is worth has its own."""
+    from sottovoce.harmonizer.ranking import rank  # with all mechanisms: not for every test
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sottovoce.api.planning.rank", functools.cache(rank))
+        yield
 
 
 def pytest_unconfigure() -> None:

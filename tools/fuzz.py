@@ -20,7 +20,6 @@ from fuzzing import catalogue
 from fuzzing.harness import Entrance, Outcome, case_seed, run_cases
 
 _EVERY_SECONDS = 10.0
-_MILLION = 1_000_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,7 +2,6 @@
 
 from figures.figure import (
     Figure,
-    Kept,
     Output,
     Reader,
     Source,
@@ -14,6 +13,7 @@ from figures.figure import (
     tests,
     wall_seconds,
 )
+from figures.learning import kept
 
 STAIRCASE = tests(
     "staircase-golden",
@@ -70,13 +70,6 @@ def shuffled_epsilon(clients: int, delta: float) -> Reader:
         return float(found[0]["shuffled_epsilon"])
 
     return reader
-
-
-def _accuracy_kept(name: str, seeds: int) -> Kept:
-    return Kept(
-        path=f"results/{name}/data.csv",
-        command=f"sottovoce experiment run {name} --seeds {seeds}",
-    )
 
 
 def fewest_seeds(output: Output) -> float:
@@ -184,7 +177,7 @@ FIGURES = (
             name=f"{name}-seeds",
             asked=f"{name}: every mechanism at the same sound epsilon, at least 3 seeds",
             bound=at_least(3),
-            source=_accuracy_kept(name, 3),
+            source=kept(name, seeds=3),
             read=fewest_seeds,
             unit="seeds",
         )

@@ -1,7 +1,5 @@
 """`plan` and `spend`: the same answers as the commands, as objects."""
 
-import functools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,18 +8,10 @@ from command_line import printed_json
 import sottovoce
 from sottovoce import Adjacency, GaussHermite, Gaussian, L2Ball
 from sottovoce.errors import ParameterError, PrivacyError, UnknownNameError
-from sottovoce.harmonizer.ranking import rank
 from sottovoce.mechanisms import registry
 
+pytestmark = pytest.mark.usefixtures("ranked_once")
 BUDGET: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-5, "dimension": 50}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ranked_once() -> Iterator[None]:
-    """Tests that ask for the same plan share its ranking."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sottovoce.api.planning.rank", functools.cache(rank))
-        yield
 
 
 def test_a_plan_is_what_the_command_prints() -> None:

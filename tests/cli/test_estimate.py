@@ -155,6 +155,17 @@ def test_a_file_with_a_mistake_costs_nobody_anything(cli: Any, tmp_path: Path) -
     assert not book.exists()
 
 
+def test_cells_that_are_kept_without_a_number_are_for_sites_alone(cli: Any, tmp_path: Path) -> None:
+    path, book = tmp_path / "ages.csv", tmp_path / "book.sqlite"
+    path.write_text("age\n20\n\n40\n")
+    call = ["estimate", "mean", path, *RANGE.split(), "--ledger", book, "--budget", "3"]
+    result = cli(*call, "--missing", "keep")
+    assert result.code == 2
+    assert "unknown --missing 'keep'" in result.err
+    assert not book.exists()
+    assert cli(*call, "--missing", "skip", "--json").json["people"] == 2
+
+
 def test_places_and_their_map(cli: Any, tmp_path: Path) -> None:
     generator = np.random.default_rng(2)
     rows = np.column_stack((generator.normal(0, 0.01, 800), generator.normal(0, 0.01, 800)))

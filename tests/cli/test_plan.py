@@ -1,25 +1,15 @@
 """`sottovoce plan` as people call it."""
 
-import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sottovoce.harmonizer.ranking import rank
 from sottovoce.mechanisms import registry
 
+pytestmark = pytest.mark.usefixtures("ranked_once")
 BUDGET = "--epsilon 2 --delta 1e-5 --rounds 100 --dimension 10000 --clip-norm 1"
 SMALL = "--epsilon 2 --delta 1e-5 --dimension 50"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ranked_once() -> Iterator[None]:
-    """Tests that ask for the same plan share its ranking; what a ranking is worth has its own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sottovoce.api.planning.rank", functools.cache(rank))
-        yield
 
 
 def test_a_plan_as_json(cli: Any) -> None:

@@ -13,18 +13,17 @@ from hypothesis import strategies as st
 from scipy import integrate
 
 from sottovoce.design.fisher import ExponentialFamily, certified_fisher_bound, tilted_law
-from sottovoce.design.hermite import (
-    MAX_LEVELS,
-    excess_error,
-    gauss_hermite,
-    levels_covering,
-    mean_of_tilt,
-)
+from sottovoce.design.hermite import MAX_LEVELS, excess_error, gauss_hermite, levels_covering
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError
 from sottovoce.privacy.divergences import finite_renyi
 
 CERTIFIED_LEVELS = [2, 3, 4, 5, 8, 16, 33, 64, 256]
+
+
+def mean_of_tilt(design: ExponentialFamily, tilts: Vector) -> Vector:
+    """E[y_j] under P(. | z), the value that z decodes to on average: A'(z)."""
+    return tilted_law(design, tilts) @ design.points
 
 
 def fisher_information(points: Vector, weights: Vector, tilts: Vector) -> Vector:

@@ -1,6 +1,5 @@
 """The explorer in a real browser."""
 
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,19 +9,9 @@ import pytest
 from browser import Browser, browser
 
 from sottovoce.config.loading import load
-from sottovoce.explorer.server import Explorer, open_server
+from sottovoce.explorer.server import Explorer
 
 PATIENCE_SECONDS = 60.0
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Explorer]:
-    with open_server(0) as opened:
-        thread = threading.Thread(target=opened.serve_forever, daemon=True)
-        thread.start()
-        yield opened
-        opened.shutdown()
-        thread.join()
 
 
 @pytest.fixture(scope="module")

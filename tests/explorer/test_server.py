@@ -8,8 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,16 +16,6 @@ from sottovoce.errors import ParameterError
 from sottovoce.explorer.server import Explorer, Superseded, Turns, open_server
 
 QUESTION = {"mechanism": "gauss_hermite", "bits": 1, "dimension": 10, "rounds": 2}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Explorer]:
-    with open_server(0) as opened:
-        thread = threading.Thread(target=opened.serve_forever, daemon=True)
-        thread.start()
-        yield opened
-        opened.shutdown()
-        thread.join()
 
 
 def _ask(

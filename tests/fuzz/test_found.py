@@ -166,6 +166,8 @@ UNFINISHED = _npy(np.ones(3)).replace(b"}", b"(")  # a header that numpy cannot 
         {"model": b"no array"},
         {"model": _npy(np.ones((2, 4)))},
         {"model": _npy(np.array("text"))},
+        {"model": _npy(np.array([*np.ones(7), np.nan]))},
+        {"model": _npy(np.array([-np.inf, *np.ones(7)]))},
         {"rounds_done": _npy(np.array(0.5))},
         {"rounds_done": _npy(np.array(-1))},
         {"num_charges": _npy(np.arange(2))},

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from simulated_errors import simulated_mse
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Box, L2Ball, clipped
@@ -13,7 +14,6 @@ from sottovoce.harmonizer.candidates import Candidate
 from sottovoce.harmonizer.prediction import MAX_WHOLE_DIMENSION, predict
 from sottovoce.harmonizer.ranking import rank
 from sottovoce.harmonizer.setting import Setting
-from sottovoce.harmonizer.simulation import simulated_mse
 from sottovoce.harmonizer.updates import coordinate_nodes, typical_updates
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Expanding, MomentLaw

@@ -5,7 +5,6 @@ Run as a script, this file is the other process of the test that needs one.
 
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +13,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ledger_files import contents
 
-import sottovoce
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.errors import AdjacencyMismatchError, BudgetExhaustedError, LedgerError
 from sottovoce.ledger.ledger import Ledger
@@ -48,15 +47,6 @@ def a_due(
 def room_for(count: int, event: PrivacyEvent = EVENT) -> Budget:
     epsilon = privacy_spent(Repeated(event=event, count=count), DELTA).epsilon
     return Budget(unit=Unit.CLIENT, epsilon=epsilon, delta=DELTA, adjacency=ZERO_OUT)
-
-
-def contents(path: Path) -> list[str]:
-    """Everything that is committed."""
-    database = sqlite3.connect(path)
-    try:
-        return list(database.iterdump())
-    finally:
-        database.close()
 
 
 def one_by_one(ledger: Ledger, dues: list[Due]) -> list[str]:
@@ -202,11 +192,10 @@ def test_two_processes_that_charge_cohorts_at_once_overspend_nobody(path: Path) 
     with Ledger(path) as ledger:
         for name in NAMES:
             ledger.set_budget(name, room_for(fitting))
-    source = str(Path(sottovoce.__file__).parents[1])
     writers = [
         subprocess.Popen(
             [sys.executable, "-W", "error", __file__, str(path), run],
-            env={**os.environ, "PYTHONPATH": source},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ledger_files import contents
 
-import sottovoce
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.errors import AdjacencyMismatchError, BudgetExhaustedError, LedgerError
 from sottovoce.ledger.ledger import Ledger
@@ -51,15 +51,6 @@ def a_release(
 
 def pay(ledger: Ledger, release: Release, event: PrivacyEvent = EVENT, attempt: int = 0) -> Charge:
     return ledger.charge(release, attempt, event)
-
-
-def contents(path: Path) -> list[str]:
-    """Everything in the file, read by a connection of its own: so only what is committed."""
-    database = sqlite3.connect(path)
-    try:
-        return list(database.iterdump())
-    finally:
-        database.close()
 
 
 def by_hand(path: Path, *statements: str) -> None:
@@ -749,10 +740,9 @@ def test_a_ledger_whose_log_cannot_be_written_is_a_ledger_error(path: Path) -> N
 
 
 def start(*arguments: object) -> "subprocess.Popen[str]":
-    source = str(Path(sottovoce.__file__).parents[1])
     return subprocess.Popen(
         [sys.executable, "-W", "error", __file__, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": source},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ledger_files import contents
 
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.errors import BudgetExhaustedError, LedgerError
@@ -100,14 +101,6 @@ def version(path: Path) -> int:
     (found,) = db.execute("SELECT schema_version FROM meta").fetchone()
     db.close()
     return int(found)
-
-
-def contents(path: Path) -> list[str]:
-    db = sqlite3.connect(path)
-    try:
-        return list(db.iterdump())
-    finally:
-        db.close()
 
 
 def test_version_1_is_brought_up_to_date_and_still_verifies(old: Path) -> None:

@@ -2,7 +2,6 @@
 
 import functools
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from scipy import stats
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import L2Ball, Vector
 from sottovoce.kernels import seeded
-from sottovoce.mechanisms import registry, seeded_sign, seeded_step
+from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeded_step import SeededStep
 from sottovoce.mechanisms.seeds import TIMINGS, Scorer, Weights, chosen_seed
@@ -23,17 +22,6 @@ from sottovoce.randomness import SeededRandomness
 SEEDS = 2**16
 ORDERS = (1.1, 2.0, 4.0, 8.0)
 SAMPLES = 6000
-
-
-@pytest.fixture
-def one_copy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A sign for each coordinate, however few there are."""
-    for module in (seeded_sign, seeded_step):
-        monkeypatch.setattr(module, "LEAST_SIGNS", 1)
-        module._layout.cache_clear()
-    yield
-    for module in (seeded_sign, seeded_step):
-        module._layout.cache_clear()
 
 
 class Toy:

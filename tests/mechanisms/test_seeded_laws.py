@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from sottovoce.auditing.contract import privacy_covers_the_divergence, samples_f
 from sottovoce.auditing.neighbours import inputs
 from sottovoce.design import tilted_seeds
 from sottovoce.domains import L2Ball, Vector
-from sottovoce.mechanisms import registry, seeded_sign, seeded_step
+from sottovoce.mechanisms import registry, seeded_sign
 from sottovoce.mechanisms.mechanism import JointLaw, MomentLaw
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeded_step import SeededStep
@@ -30,17 +30,6 @@ from sottovoce.randomness import SeededRandomness
 ADJACENCIES = list(Adjacency)
 ORDERS = (1.01, 1.5, 2.0, 4.0, 16.0, 256.0)
 EPSILONS = (0.0, 0.2, 0.7, 1.5)
-
-
-@pytest.fixture
-def one_copy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A sign for each coordinate, however few there are."""
-    for module in (seeded_sign, seeded_step):
-        monkeypatch.setattr(module, "LEAST_SIGNS", 1)
-        module._layout.cache_clear()
-    yield
-    for module in (seeded_sign, seeded_step):
-        module._layout.cache_clear()
 
 
 def tilted(dimension: int, reach: float = 1.0, records: int = 1, blocks: Any = 1) -> SeededSign:

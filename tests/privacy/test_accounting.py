@@ -1,10 +1,10 @@
 """The smallest sound bound, its winner's name, and what it must never be below."""
 
 import math
-from typing import Any
 
 import mpmath
 import pytest
+from exact_gaussians import exact_gaussian_delta
 from exact_responses import exact_response_delta
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,13 +44,6 @@ smooth_events: st.SearchStrategy[BasicEvent] = st.one_of(
     amounts.map(lambda rho: ZeroConcentrated(rho=rho, adjacency=ZERO_OUT)),
     amounts.map(lambda epsilon: PureDp(epsilon=epsilon, adjacency=ZERO_OUT)),
 )
-
-
-def exact_gaussian_delta(mu: float, epsilon: float) -> Any:
-    with mpmath.workdps(60):
-        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
-        upper, lower = mpmath.ncdf(m / 2 - e / m), mpmath.ncdf(-m / 2 - e / m)
-        return upper - mpmath.exp(e) * lower
 
 
 @over_events

@@ -8,6 +8,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
+from exact_gaussians import exact_gaussian_delta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,14 +43,6 @@ def exact_renyi(first: Pmf, second: Pmf, order: float) -> Any:
             if p > 0
         ]
         return mpmath.log(mpmath.fsum(terms)) / (a - 1)
-
-
-def exact_gaussian_delta(mu: float, epsilon: float) -> Any:
-    """Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), with digits to spare for the difference."""
-    with mpmath.workdps(60):
-        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
-        upper, lower = mpmath.ncdf(m / 2 - e / m), mpmath.ncdf(-m / 2 - e / m)
-        return upper - mpmath.exp(e) * lower
 
 
 def formula_rounding(mu: float, epsilon: float) -> float:

@@ -7,6 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 from cases import denser
+from exact_gaussians import exact_gaussian_delta
 from exact_responses import exact_response_delta
 
 from sottovoce import parameters
@@ -39,12 +40,6 @@ def pure(epsilon: float) -> PureDp:
 def randomised_response(epsilon: float) -> FinitePair:
     truth, lie = 1.0 / (1.0 + math.exp(-epsilon)), 1.0 / (1.0 + math.exp(epsilon))
     return FinitePair(first=(truth, lie), second=(lie, truth), adjacency=ZERO_OUT)
-
-
-def exact_gaussian_delta(mu: float, epsilon: float, digits: int = 120) -> Any:
-    with mpmath.workdps(digits):
-        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
-        return mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)
 
 
 # -- privacy/test_renyi.py ---------------------------------------------------------------------
@@ -105,7 +100,7 @@ def test_gaussian_epsilon_is_never_below_the_exact_one_however_small_mu_and_delt
     event = GaussianNoise(mu=float(mu), adjacency=ZERO_OUT)
     for delta in (1e-300, 1e-100, 1e-30, 1e-15, 1e-12, 1e-9, 1e-5, 0.3):
         epsilon = GaussianAccountant().epsilon(event, delta)
-        assert exact_gaussian_delta(float(mu), epsilon) <= delta, delta
+        assert exact_gaussian_delta(float(mu), epsilon, digits=120) <= delta, delta
 
 
 @pytest.mark.parametrize("mu", [1e-160, 1e-200, 1e-300])

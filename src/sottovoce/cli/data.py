@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.options import Decimal, Missing
+from sottovoce.cli.options import Decimal, Missing, missing_way
 from sottovoce.cli.output import (
     Bars,
     Json,
@@ -130,15 +130,13 @@ def show(
 
     if label not in ("class", "number"):
         raise UnknownNameError.among("--label", label, ["class", "number"])
-    if missing not in ("refuse", "skip"):
-        raise UnknownNameError.among("--missing", missing, ["refuse", "skip"])
     options = datasets.CsvOptions(
         header=header,
         label_columns=(label_column,) if label_column else (),
         label="number" if label == "number" else "class",
         owner_column=owner_column,
         decimal=decimal,
-        missing="skip" if missing == "skip" else "refuse",
+        missing=missing_way(missing),
         ignore_columns=tuple(filter(None, map(str.strip, ignore_columns.split(",")))),
     )
     data = datasets.load(name, np.random.default_rng(0), data_dir=data_dir, csv=options)

@@ -16,6 +16,7 @@ from sottovoce.cli.options import (
     PersonBits,
     PersonEpsilon,
     UpperIfAny,
+    number_list,
 )
 from sottovoce.cli.output import Json, print_fields, print_json, print_table, progress_bars, say
 
@@ -51,7 +52,6 @@ def ask(
     """Ask the sites about their people; each answers as far as its own file and ledger allow."""
     from sottovoce.analytics import intervals
     from sottovoce.analytics.estimates import question_for
-    from sottovoce.cli.estimate import number_list
     from sottovoce.errors import ParameterError
 
     intervals.check_confidence(confidence)

@@ -1,11 +1,11 @@
 """`sottovoce estimate`: private statistics of a csv file, each row a person."""
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
+from sottovoce.cli.file_estimate import FileEstimate
 from sottovoce.cli.options import (
     AnswerMechanism,
     Bins,
@@ -19,13 +19,10 @@ from sottovoce.cli.options import (
     PersonEpsilon,
     Upper,
     UpperIfAny,
+    missing_way,
+    number_list,
 )
-from sottovoce.cli.output import Json, print_json, print_table, progress_bars, say
-
-if TYPE_CHECKING:
-    from sottovoce.analytics.csv_columns import CsvColumns
-    from sottovoce.analytics.question import Question
-    from sottovoce.analytics.result import Estimate
+from sottovoce.cli.output import Json
 
 app = typer.Typer(
     help="Estimate statistics of a csv file from a few private bits a person, with intervals.",
@@ -82,8 +79,26 @@ def mean(
     as_json: Json = False,
 ) -> None:
     """The mean of a column."""
-    run = _Run(locals())
-    run.print("mean", lower=lower, upper=upper, epsilon=epsilon, bits=bits, mechanism=mechanism)
+    estimate = FileEstimate(
+        data=data,
+        columns=(column,),
+        confidence=confidence,
+        header=header,
+        delimiter=delimiter,
+        encoding=encoding,
+        decimal=decimal,
+        missing=missing_way(missing),
+        missing_words=missing_words,
+        ledger=ledger,
+        budget=budget,
+        account=account,
+        seed=seed,
+        show_true=show_true,
+        as_json=as_json,
+    )
+    estimate.print(
+        "mean", lower=lower, upper=upper, epsilon=epsilon, bits=bits, mechanism=mechanism
+    )
 
 
 @app.command()
@@ -110,8 +125,26 @@ def variance(
     as_json: Json = False,
 ) -> None:
     """The variance of a column: half of the people are asked for their value, half its square."""
-    run = _Run(locals())
-    run.print("variance", lower=lower, upper=upper, epsilon=epsilon, bits=bits, mechanism=mechanism)
+    estimate = FileEstimate(
+        data=data,
+        columns=(column,),
+        confidence=confidence,
+        header=header,
+        delimiter=delimiter,
+        encoding=encoding,
+        decimal=decimal,
+        missing=missing_way(missing),
+        missing_words=missing_words,
+        ledger=ledger,
+        budget=budget,
+        account=account,
+        seed=seed,
+        show_true=show_true,
+        as_json=as_json,
+    )
+    estimate.print(
+        "variance", lower=lower, upper=upper, epsilon=epsilon, bits=bits, mechanism=mechanism
+    )
 
 
 @app.command()
@@ -140,9 +173,25 @@ def histogram(
     as_json: Json = False,
 ) -> None:
     """The share of people in each bin or category."""
-    run = _Run(locals())
+    estimate = FileEstimate(
+        data=data,
+        columns=(column,),
+        confidence=confidence,
+        header=header,
+        delimiter=delimiter,
+        encoding=encoding,
+        decimal=decimal,
+        missing=missing_way(missing),
+        missing_words=missing_words,
+        ledger=ledger,
+        budget=budget,
+        account=account,
+        seed=seed,
+        show_true=show_true,
+        as_json=as_json,
+    )
     names = None if categories is None else [name.strip() for name in categories.split(",")]
-    run.print(
+    estimate.print(
         "histogram",
         lower=lower,
         upper=upper,
@@ -179,8 +228,24 @@ def quantiles(
     as_json: Json = False,
 ) -> None:
     """Quantiles of a column, such as its median."""
-    run = _Run(locals())
-    run.print(
+    estimate = FileEstimate(
+        data=data,
+        columns=(column,),
+        confidence=confidence,
+        header=header,
+        delimiter=delimiter,
+        encoding=encoding,
+        decimal=decimal,
+        missing=missing_way(missing),
+        missing_words=missing_words,
+        ledger=ledger,
+        budget=budget,
+        account=account,
+        seed=seed,
+        show_true=show_true,
+        as_json=as_json,
+    )
+    estimate.print(
         "quantiles",
         lower=lower,
         upper=upper,
@@ -218,8 +283,25 @@ def location(
 ) -> None:
     """The mean place and a density map, under geo-indistinguishability."""
     _check_picture(plot)
-    run = _Run({**locals(), "columns": (latitude, longitude)})
-    run.print(
+    estimate = FileEstimate(
+        data=data,
+        columns=(latitude, longitude),
+        confidence=confidence,
+        header=header,
+        delimiter=delimiter,
+        encoding=encoding,
+        decimal=decimal,
+        missing=missing_way(missing),
+        missing_words=missing_words,
+        ledger=ledger,
+        budget=budget,
+        account=account,
+        seed=seed,
+        show_true=show_true,
+        as_json=as_json,
+        plot=plot,
+    )
+    estimate.print(
         "location",
         centre=tuple(number_list("--centre", centre)),
         side_km=side_km,
@@ -227,137 +309,6 @@ def location(
         bits=bits,
         cells=cells,
     )
-
-
-class _Run:
-    """One command: the file, the account, and how to say what was found."""
-
-    def __init__(self, given: dict[str, Any]) -> None:
-        self._given = given
-
-    def print(self, statistic: str, **options: Any) -> None:
-        from sottovoce.analytics import intervals
-        from sottovoce.analytics.estimates import question_for, takes_people
-
-        given = self._given
-        intervals.check_confidence(given["confidence"])
-        columns, seed = self._columns(), given["seed"]
-        if takes_people(statistic):
-            options["people"] = columns.count_lines()
-        with progress_bars() as bars:
-            bars.update("preparing", 0, 1, "tables")
-            asked = question_for(statistic, public_seed=seed, **options)
-            bars.update("preparing", 1, 1, "done")
-
-            def read(what: str) -> Iterator[Any]:
-                def on_bytes(done: int, total: int) -> None:
-                    bars.update(what, done, total, "bytes")
-
-                words = options.get("categories") is not None
-                return columns.words(on_bytes) if words else columns.numbers(on_bytes)
-
-            charged = self._charge(asked, read)
-            found = self._ask(asked, read("privatising")).noted(charged)
-            true = self._true(asked, read("reading again")) if given["show_true"] else None
-        self._draw(asked, found)
-        self._say(found, true)
-
-    def _columns(self) -> "CsvColumns":
-        from sottovoce.analytics.csv_columns import CsvColumns
-
-        given = self._given
-        return CsvColumns(
-            path=given["data"],
-            columns=given.get("columns", (given.get("column"),)),
-            header=given["header"],
-            delimiter=given["delimiter"],
-            encoding=given["encoding"],
-            missing=given["missing"],
-            missing_words=tuple(w.strip() for w in (given["missing_words"] or "").split(",") if w),
-            decimal=given["decimal"],
-        )
-
-    def _charge(self, asked: "Question", read: Any) -> str:
-        """Charge the people before anything is encoded; what the result says about it."""
-        from sottovoce.analytics.charging import charge, check_budget
-        from sottovoce.analytics.result import NO_LEDGER
-        from sottovoce.errors import ParameterError
-
-        given = self._given
-        check_budget(given["budget"])
-        if given["ledger"] is None:
-            for option in ("budget", "account"):
-                if given[option] is not None:
-                    raise ParameterError(f"--{option} is an account's in a ledger; give --ledger")
-            return NO_LEDGER
-        for _ in read("checking"):  # a file with a mistake in it must not cost anybody anything
-            pass
-        account = given["account"] or given["data"].name
-        return charge(given["ledger"], account, asked, budget=given["budget"])
-
-    def _ask(self, asked: "Question", batches: Iterable[Any]) -> "Estimate":
-        from sottovoce.analytics.estimates import ask
-        from sottovoce.randomness import SeededRandomness, SystemRandomness
-
-        seed = self._given["seed"]
-        randomness = SystemRandomness() if seed is None else SeededRandomness(seed)
-        return ask(asked, batches, randomness, confidence=self._given["confidence"])
-
-    def _true(self, asked: "Question", batches: Iterable[Any]) -> list[float]:
-        from sottovoce.analytics.truth import true_numbers
-
-        return true_numbers(asked, batches)
-
-    def _draw(self, asked: "Question", found: "Estimate") -> None:
-        plot = self._given.get("plot")
-        if plot is not None:
-            from sottovoce.reporting.density_map import draw
-
-            side_km = asked.side_km  # type: ignore[attr-defined]
-            title = f"{found.people} people, epsilon {found.epsilon:g} per kilometre"
-            draw(plot, found.details["density"], side_km=side_km, title=title)
-
-    def _say(self, found: "Estimate", true: list[float] | None) -> None:
-        plot = self._given.get("plot")
-        if self._given["as_json"]:
-            result = found.to_dict()
-            if true is not None:
-                result["true_not_private"] = true[0] if found.is_single else true
-            if plot is not None:
-                result["plot"] = str(plot)
-            print_json(result)
-            return
-        rows = []
-        for number, row in enumerate(found.rows()):
-            ends = [_shown(row["low"]), _shown(row["high"])]
-            truth = [] if true is None else [_shown(true[number])]
-            share = [_shown(found.details["share"][number])] if "share" in found.details else []
-            rows.append([row["label"], _shown(row["estimate"]), *ends, *share, *truth])
-        extra = ["share"] if "share" in found.details else []
-        extra += [] if true is None else ["true (not private)"]
-        print_table([found.statistic, "estimate", "low", "high", *extra], rows)
-        facts = found.facts() | ({"map": str(plot)} if plot is not None else {})
-        width = max(map(len, facts))
-        for name, value in facts.items():
-            say(f"{name:<{width}}  {value}")
-        for note in (*found.notes, *found.caveats()):
-            say(f"note: {note}")
-
-
-def _shown(value: float | None) -> str:
-    return "none" if value is None else f"{value:.6g}"
-
-
-def number_list(option: str, text: str) -> list[float]:
-    """Numbers with commas between them."""
-    from sottovoce.errors import ParameterError
-
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ParameterError(
-            f"{option} takes numbers with commas between them, got '{text}'"
-        ) from None
 
 
 def _check_picture(plot: Path | None) -> None:

@@ -48,3 +48,26 @@ Categories = Annotated[
 ]
 Decimal = Annotated[str, typer.Option(help="The decimal sign of a csv file: a point or a comma.")]
 Missing = Annotated[str, typer.Option(help="Rows with a missing cell: refuse or skip.")]
+
+
+def number_list(option: str, text: str) -> list[float]:
+    """Numbers with commas between them."""
+    from sottovoce.errors import ParameterError
+
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ParameterError(
+            f"{option} takes numbers with commas between them, got '{text}'"
+        ) from None
+
+
+def missing_way(text: str) -> Literal["refuse", "skip"]:
+    """What --missing says."""
+    from sottovoce.errors import UnknownNameError
+
+    if text == "refuse":
+        return "refuse"
+    if text == "skip":
+        return "skip"
+    raise UnknownNameError.among("--missing", text, ["refuse", "skip"])

@@ -30,11 +30,6 @@ def gauss_hermite(levels: int) -> ExponentialFamily:
     return exponential_family(points, weights)
 
 
-def mean_of_tilt(design: ExponentialFamily, tilts: Vector) -> Vector:
-    """E[y_j] under P(. | z), the value that z decodes to on average: A'(z)."""
-    return tilted_law(design, tilts) @ design.points
-
-
 def excess_error(design: ExponentialFamily, tilts: Vector, clients: float) -> Vector:
     """By what fraction of sigma^2/n the error of n clients with the same tilt exceeds that.
 

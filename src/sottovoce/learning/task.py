@@ -1,7 +1,6 @@
 """A federated task: a module, what it is to do, and gradients for many clients at once.
 
-Models travel as flat float64 vectors; inside, torch works in the module's own precision, on the
-task's device.
+Models travel as flat float64 vectors; inside, torch works in float32, on the task's device.
 """
 
 import hashlib

@@ -206,4 +206,5 @@ def _is_whole(arrays: Mapping[str, Any]) -> bool:
         all(count.shape == () and count.dtype.kind in "iu" and count >= 0 for count in counts)
         and model.ndim == 1
         and model.dtype.kind == "f"
+        and bool(np.isfinite(model).all())
     )

@@ -65,6 +65,12 @@ class Portion:
     def weight(self) -> float:
         return sum(part.weight for part in self.clients)
 
+    @property
+    def common_weight(self) -> float | None:
+        """The weight that all these clients have, in full precision; None if they differ."""
+        first = self.clients[0].weight
+        return first if all(part.weight == first for part in self.clients) else None
+
 
 class CountedClients(ABC):
     """A backend that trains blocks of clients and counts their charges."""

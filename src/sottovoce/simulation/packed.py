@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from sottovoce.aggregation.level_counts import LevelCounts
 from sottovoce.channels.means import DecodedMean, ExpandedMean
 from sottovoce.domains import Vector
-from sottovoce.errors import DomainError
 from sottovoce.kernels import cuda
 from sottovoce.kernels.one_bit import sample_payload
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
@@ -33,7 +32,6 @@ from sottovoce.wire.message import Opened, codes_of, opened_as_sent
 _TOGETHER = 1 << 21
 _MOST_ROWS = 255  # that small models have in common: a cohort is to keep every thread busy
 _MADE_TOGETHER = 256  # messages, where they are made one by one
-_DIVERGED = "an update is not finite (a diverged model? lower the learning rate)"
 _TOGETHER_ON_DEVICE = 1 << 27
 _MOST_ROWS_ON_DEVICE = 4096
 
@@ -46,20 +44,19 @@ class PackedMessages(CountedClients):
 
     def add(self, gathering: Gathering, portion: Portion, number: int, uplink: int) -> None:
         mechanism = portion.mechanism
-        one_weight = bool((portion.weights == portion.weights[0]).all())
+        weight = portion.common_weight
         gathering.weight += portion.weight
         if (
             isinstance(mechanism, GaussHermite)
             and mechanism.levels == 2
-            and one_weight
+            and weight is not None
             and not self.rotated
             and not self.algorithm.gathers
         ):
             ones = self._count_ones(portion, mechanism, number, uplink)
             clients = len(portion.clients)
-            mean_sign = (2.0 * ones - clients) * mechanism.noise_stddev
-            weighted = torch.from_numpy(float(portion.weights[0]) * mean_sign)
-            gathering.total += weighted.to(gathering.total.device)
+            decoded_sum = (2.0 * ones - clients) * mechanism.noise_stddev
+            gathering.total += torch.from_numpy(weight * decoded_sum).to(gathering.total.device)
             return
         self._add_one_by_one(gathering, portion, number, uplink)
 
@@ -80,8 +77,6 @@ class PackedMessages(CountedClients):
             streams = [self._keystream(one, number, uplink) for one in portion.clients[part]]
             (block,) = portion.rows.select(part).blocks(rows)
             values = block.cpu().numpy()  # a mean of records stays in float64
-            if not np.isfinite(values).all():
-                raise DomainError(_DIVERGED)
             pairs = zip(values, streams, strict=True)
             return np.stack(
                 [sample_payload(row, mechanism.noise_stddev, one) for row, one in pairs]
@@ -106,8 +101,6 @@ class PackedMessages(CountedClients):
         clients = iter(portion.clients)
         for block in portion.rows.blocks(rows):
             streams = [self._keystream(next(clients), number, uplink) for _ in block]
-            if not bool(torch.isfinite(block).all()):
-                raise DomainError(_DIVERGED)
             counted.add(sample_rows(block.contiguous(), mechanism.noise_stddev, streams))
         return np.asarray(counted.counts.cpu().numpy(), dtype=np.uint32)
 
@@ -171,7 +164,7 @@ class PackedMessages(CountedClients):
 def _sum_of(dimension: int, portion: Portion) -> ExpandedMean | DecodedMean:
     """Signs are counted where everybody has one weight, and folded once; all else is decoded."""
     mechanism = portion.mechanism
-    if isinstance(mechanism, Expanding) and bool((portion.weights == portion.weights[0]).all()):
+    if isinstance(mechanism, Expanding) and portion.common_weight is not None:
         return ExpandedMean(mechanism)
     return DecodedMean(dimension)
 

@@ -69,3 +69,19 @@ def test_a_lazy_layer_is_refused() -> None:
 def test_a_module_without_parameters_is_refused() -> None:
     with pytest.raises(ParameterError, match="no parameters"):
         check_module(nn.Flatten())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_parameters_of_another_precision_are_refused_with_path_and_remedy(
+    dtype: torch.dtype,
+) -> None:
+    module = Inner(nn.LayerNorm(2).to(dtype))
+    kind = str(dtype).removeprefix("torch.")
+    with pytest.raises(ParameterError, match=rf"'block\.1'.*weight in {kind}.*module\.float\(\)"):
+        check_module(module)
+
+
+def test_buffers_of_another_precision_are_allowed() -> None:
+    module = nn.Linear(2, 2)
+    module.register_buffer("num_pixels", torch.ones(2, dtype=torch.int64))
+    check_module(module)

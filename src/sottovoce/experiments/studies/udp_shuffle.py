@@ -186,19 +186,36 @@ def _line(name: str, rows: Sequence[Row], x: str, y: str) -> Line:
 
 
 def _figures(rows: Sequence[Row]) -> list[Figure]:
+    return [_by_clients(rows), _by_rounds(rows), _lemma_by_order(rows), _by_dimension(rows)]
+
+
+def _log_chart(title: str, x_label: str, y_label: str, lines: Sequence[Line]) -> LineChart:
+    return LineChart(
+        title=title, x_label=x_label, y_label=y_label, lines=lines, x_log=True, y_log=True
+    )
+
+
+def _by_clients(rows: Sequence[Row]) -> Figure:
     delta = DELTAS[0]
-    epsilons = _values(rows, AMPLIFICATION, "eps0")
-    most = _values(rows, AMPLIFICATION, "clients")[-1]
-    by_clients = [
+    lines = [
         _line(
             f"eps0 = {eps0:g}",
             _of(rows, AMPLIFICATION, eps0=eps0, rounds=1, delta=delta),
             "clients",
             "shuffled_epsilon",
         )
-        for eps0 in epsilons
+        for eps0 in _values(rows, AMPLIFICATION, "eps0")
     ]
-    by_rounds = [
+    return Figure(
+        name="epsilon-by-clients",
+        caption=f"One round at delta = {delta:g}; a message alone has epsilon eps0.",
+        chart=_log_chart("Epsilon of one shuffled message", "clients", "epsilon", lines),
+    )
+
+
+def _by_rounds(rows: Sequence[Row]) -> Figure:
+    delta = DELTAS[0]
+    lines = [
         _line(
             f"{clients:,.0f} clients",
             _of(rows, AMPLIFICATION, eps0=1.0, clients=clients, delta=delta),
@@ -207,67 +224,42 @@ def _figures(rows: Sequence[Row]) -> list[Figure]:
         )
         for clients in _values(rows, AMPLIFICATION, "clients")
     ]
-    worst = _of(rows, LEMMA, eps0=epsilons[-1], clients=LEMMA_CLIENTS[-1])
-    by_order = [
+    return Figure(
+        name="epsilon-by-rounds",
+        caption=f"Rounds composed, eps0 = 1 for each message, delta = {delta:g}.",
+        chart=_log_chart("Epsilon of shuffled rounds", "rounds", "epsilon", lines),
+    )
+
+
+def _lemma_by_order(rows: Sequence[Row]) -> Figure:
+    eps0, clients = _values(rows, AMPLIFICATION, "eps0")[-1], LEMMA_CLIENTS[-1]
+    worst = _of(rows, LEMMA, eps0=eps0, clients=clients)
+    lines = [
         _line(name, worst, "order", key)
         for name, key in (("exact", "exact"), ("as printed", "printed"))
     ]
+    return Figure(
+        name="lemma-2",
+        caption=f"Shuffled randomised response of {clients} clients at eps0 = {eps0:g}, and what "
+        "lemma 2 prints as its bound.",
+        chart=_log_chart("Renyi divergence by order", "order", "divergence", lines),
+    )
+
+
+def _by_dimension(rows: Sequence[Row]) -> Figure:
+    most = _values(rows, AMPLIFICATION, "clients")[-1]
     vectors = _of(rows, VECTOR, clients=most)
-    by_dimension = [
+    lines = [
         _line(name, vectors, "dimension", key)
         for name, key in (("shuffled", "shuffled_epsilon"), ("seen", "local_epsilon"))
     ]
-    return [
-        Figure(
-            name="epsilon-by-clients",
-            caption=f"One round at delta = {delta:g}; a message alone has epsilon eps0.",
-            chart=LineChart(
-                title="Epsilon of one shuffled message",
-                x_label="clients",
-                y_label="epsilon",
-                lines=by_clients,
-                x_log=True,
-                y_log=True,
-            ),
+    return Figure(
+        name="vectors",
+        caption=f"One bit a coordinate, {most:,.0f} clients, delta = {DELTAS[0]:g}.",
+        chart=_log_chart(
+            "Epsilon of a shuffled vector by dimension", "dimension", "epsilon", lines
         ),
-        Figure(
-            name="epsilon-by-rounds",
-            caption=f"Rounds composed, eps0 = 1 for each message, delta = {delta:g}.",
-            chart=LineChart(
-                title="Epsilon of shuffled rounds",
-                x_label="rounds",
-                y_label="epsilon",
-                lines=by_rounds,
-                x_log=True,
-                y_log=True,
-            ),
-        ),
-        Figure(
-            name="lemma-2",
-            caption=f"Shuffled randomised response of {LEMMA_CLIENTS[-1]} clients at eps0 = "
-            f"{epsilons[-1]:g}, and what lemma 2 prints as its bound.",
-            chart=LineChart(
-                title="Renyi divergence by order",
-                x_label="order",
-                y_label="divergence",
-                lines=by_order,
-                x_log=True,
-                y_log=True,
-            ),
-        ),
-        Figure(
-            name="vectors",
-            caption=f"One bit a coordinate, {most:,.0f} clients, delta = {delta:g}.",
-            chart=LineChart(
-                title="Epsilon of a shuffled vector by dimension",
-                x_label="dimension",
-                y_label="epsilon",
-                lines=by_dimension,
-                x_log=True,
-                y_log=True,
-            ),
-        ),
-    ]
+    )
 
 
 def _bought(row: Row) -> float:

@@ -3,8 +3,10 @@
 Only parameters are clipped, noised and sent. Statistics over a batch mix samples, so that one
 sample moves another's gradient, and running statistics are learnt outside of any privacy; both
 sample- and client-level privacy therefore refuse them. Other buffers are constants, and allowed.
+Parameters are float32, in which tasks compute: others would silently lose or gain digits.
 """
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
@@ -17,7 +19,10 @@ RANDOM_LAYERS = (nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 
 
 def check_module(module: nn.Module) -> None:
-    """Refuse batch statistics, random layers and layers without a size, naming where they are."""
+    """Refuse batch statistics, random layers, and parameters without a size or not in float32.
+
+    Errors name the layer.
+    """
     for path, layer in module.named_modules():
         where = f"layer '{path or 'the module itself'}' ({type(layer).__name__})"
         _check_statistics(where, layer)
@@ -26,8 +31,19 @@ def check_module(module: nn.Module) -> None:
             raise ParameterError(
                 f"{where} has no size yet; give its number of inputs instead of a lazy layer"
             )
+        _check_precision(where, layer)
     if not any(True for _ in module.parameters()):
         raise ParameterError("the module has no parameters to train; add a layer that has some")
+
+
+def _check_precision(where: str, layer: nn.Module) -> None:
+    for name, parameter in layer.named_parameters(recurse=False):
+        if parameter.dtype != torch.float32:
+            kind = str(parameter.dtype).removeprefix("torch.")
+            raise ParameterError(
+                f"{where} has its {name} in {kind}, and training computes in float32; convert the "
+                "module with module.float()"
+            )
 
 
 def _check_statistics(where: str, layer: nn.Module) -> None:

@@ -151,80 +151,95 @@ def _line(name: str, rows: Sequence[Row], x: str, y: str, *, band: bool = False)
 
 
 def _figures(rows: Sequence[Row]) -> list[Figure]:
-    names = (GAUSSIAN, ONE_BIT, SEEDS)
-    charted = {name: _of(rows, VECTORS, mechanism=name, mu=CHARTED_MU) for name in names}
+    return [_payloads(rows), _errors_by_mu(rows), _times(rows), _shuffled(rows)]
+
+
+def _by_dimension(rows: Sequence[Row], y: str) -> list[Line]:
+    """A line for each mechanism."""
+    charted = {
+        name: _of(rows, VECTORS, mechanism=name, mu=CHARTED_MU)
+        for name in (GAUSSIAN, ONE_BIT, SEEDS)
+    }
+    return [_line(name, found, "dimension", y) for name, found in charted.items()]
+
+
+def _payloads(rows: Sequence[Row]) -> Figure:
+    return Figure(
+        name="bytes-by-dimension",
+        caption=f"Payload of one update, mu = {CHARTED_MU:g}, without the header of 44 bytes.",
+        chart=LineChart(
+            title="Bytes of an update",
+            x_label="dimension",
+            y_label="bytes",
+            lines=_by_dimension(rows, "payload_bytes"),
+            x_log=True,
+            y_log=True,
+        ),
+    )
+
+
+def _errors_by_mu(rows: Sequence[Row]) -> Figure:
     by_mu = _of(rows, VECTORS, mechanism=SEEDS)
-    dimensions = sorted({number(row, "dimension") for row in by_mu})
-    return [
-        Figure(
-            name="bytes-by-dimension",
-            caption=f"Payload of one update, mu = {CHARTED_MU:g}, without the header of 44 bytes.",
-            chart=LineChart(
-                title="Bytes of an update",
-                x_label="dimension",
-                y_label="bytes",
-                lines=[
-                    _line(n, found, "dimension", "payload_bytes") for n, found in charted.items()
-                ],
-                x_log=True,
-                y_log=True,
-            ),
-        ),
-        Figure(
-            name="error-by-mu",
-            caption="Squared error of seeds over the Gaussian's expected one at equal rho; bands "
-            "are 95% intervals over updates.",
-            chart=LineChart(
-                title="Error of seeds at equal rho",
-                x_label="mu",
-                y_label="error over the Gaussian's",
-                lines=[
-                    _line(
-                        f"d = {d:,.0f}",
-                        [row for row in by_mu if row["dimension"] == d],
-                        "mu",
-                        "error_over_gaussian",
-                        band=True,
-                    )
-                    for d in dimensions
-                ],
-            ),
-        ),
-        Figure(
-            name="encode-by-dimension",
-            caption=f"Seconds of one client on one core, mu = {CHARTED_MU:g}.",
-            chart=LineChart(
-                title="Time to encode an update",
-                x_label="dimension",
-                y_label="seconds",
-                lines=[
-                    _line(n, found, "dimension", "encode_seconds") for n, found in charted.items()
-                ],
-                x_log=True,
-                y_log=True,
-            ),
-        ),
-        Figure(
-            name="shuffled-by-clients",
-            caption=f"One round of the step law, delta = {DELTA:g}; a message alone has eps0.",
-            chart=LineChart(
-                title="Epsilon of a shuffled update",
-                x_label="clients",
-                y_label="epsilon",
-                lines=[
-                    _line(
-                        f"eps0 = {eps0:g}",
-                        [row for row in found if row["rounds"] == 1],
-                        "clients",
-                        "shuffled_epsilon",
-                    )
-                    for eps0, found in _eps0s(rows).items()
-                ],
-                x_log=True,
-                y_log=True,
-            ),
-        ),
+    lines = [
+        _line(
+            f"d = {d:,.0f}",
+            [row for row in by_mu if row["dimension"] == d],
+            "mu",
+            "error_over_gaussian",
+            band=True,
+        )
+        for d in sorted({number(row, "dimension") for row in by_mu})
     ]
+    return Figure(
+        name="error-by-mu",
+        caption="Squared error of seeds over the Gaussian's expected one at equal rho; bands "
+        "are 95% intervals over updates.",
+        chart=LineChart(
+            title="Error of seeds at equal rho",
+            x_label="mu",
+            y_label="error over the Gaussian's",
+            lines=lines,
+        ),
+    )
+
+
+def _times(rows: Sequence[Row]) -> Figure:
+    return Figure(
+        name="encode-by-dimension",
+        caption=f"Seconds of one client on one core, mu = {CHARTED_MU:g}.",
+        chart=LineChart(
+            title="Time to encode an update",
+            x_label="dimension",
+            y_label="seconds",
+            lines=_by_dimension(rows, "encode_seconds"),
+            x_log=True,
+            y_log=True,
+        ),
+    )
+
+
+def _shuffled(rows: Sequence[Row]) -> Figure:
+    lines = [
+        _line(
+            f"eps0 = {eps0:g}",
+            [row for row in found if row["rounds"] == 1],
+            "clients",
+            "shuffled_epsilon",
+        )
+        for eps0, found in _eps0s(rows).items()
+    ]
+    return Figure(
+        name="shuffled-by-clients",
+        caption=f"One round of the step law, delta = {DELTA:g}; a message alone has eps0.",
+        chart=LineChart(
+            title="Epsilon of a shuffled update",
+            x_label="clients",
+            y_label="epsilon",
+            lines=lines,
+            x_log=True,
+            y_log=True,
+        ),
+    )
 
 
 def verdict(rows: Sequence[Row]) -> str:

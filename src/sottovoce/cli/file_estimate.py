@@ -1,0 +1,143 @@
+"""What the commands of `sottovoce estimate` do with a file, once they know what is asked."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from sottovoce.cli.output import print_json, print_table, progress_bars, say
+
+if TYPE_CHECKING:
+    from sottovoce.analytics.csv_columns import CsvColumns
+    from sottovoce.analytics.question import Question
+    from sottovoce.analytics.result import Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEstimate:
+    """One command: the file, the account, and how to say what was found."""
+
+    data: Path
+    columns: tuple[str | None, ...]
+    confidence: float
+    header: bool
+    delimiter: str | None
+    encoding: str
+    decimal: str
+    missing: Literal["refuse", "skip"]
+    missing_words: str | None
+    ledger: Path | None
+    budget: float | None
+    account: str | None
+    seed: int | None
+    show_true: bool
+    as_json: bool
+    plot: Path | None = None
+
+    def print(self, statistic: str, **options: Any) -> None:
+        from sottovoce.analytics import intervals
+        from sottovoce.analytics.estimates import question_for, takes_people
+
+        intervals.check_confidence(self.confidence)
+        columns = self._columns()
+        if takes_people(statistic):
+            options["people"] = columns.count_lines()
+        with progress_bars() as bars:
+            bars.update("preparing", 0, 1, "tables")
+            asked = question_for(statistic, public_seed=self.seed, **options)
+            bars.update("preparing", 1, 1, "done")
+
+            def read(what: str) -> Iterator[Any]:
+                def on_bytes(done: int, total: int) -> None:
+                    bars.update(what, done, total, "bytes")
+
+                words = options.get("categories") is not None
+                return columns.words(on_bytes) if words else columns.numbers(on_bytes)
+
+            charged = self._charge(asked, read)
+            found = self._ask(asked, read("privatising")).noted(charged)
+            true = self._true(asked, read("reading again")) if self.show_true else None
+        self._draw(asked, found)
+        self._say(found, true)
+
+    def _columns(self) -> "CsvColumns":
+        from sottovoce.analytics.csv_columns import CsvColumns
+
+        return CsvColumns(
+            path=self.data,
+            columns=self.columns,
+            header=self.header,
+            delimiter=self.delimiter,
+            encoding=self.encoding,
+            missing=self.missing,
+            missing_words=tuple(w.strip() for w in (self.missing_words or "").split(",") if w),
+            decimal=self.decimal,
+        )
+
+    def _charge(self, asked: "Question", read: Any) -> str:
+        """Charge the people before anything is encoded; what the result says about it."""
+        from sottovoce.analytics.charging import charge, check_budget
+        from sottovoce.analytics.result import NO_LEDGER
+        from sottovoce.errors import ParameterError
+
+        check_budget(self.budget)
+        if self.ledger is None:
+            for option, value in (("budget", self.budget), ("account", self.account)):
+                if value is not None:
+                    raise ParameterError(f"--{option} is an account's in a ledger; give --ledger")
+            return NO_LEDGER
+        for _ in read("checking"):  # a file with a mistake in it must not cost anybody anything
+            pass
+        account = self.account or self.data.name
+        return charge(self.ledger, account, asked, budget=self.budget)
+
+    def _ask(self, asked: "Question", batches: Iterable[Any]) -> "Estimate":
+        from sottovoce.analytics.estimates import ask
+        from sottovoce.randomness import SeededRandomness, SystemRandomness
+
+        randomness = SystemRandomness() if self.seed is None else SeededRandomness(self.seed)
+        return ask(asked, batches, randomness, confidence=self.confidence)
+
+    def _true(self, asked: "Question", batches: Iterable[Any]) -> list[float]:
+        from sottovoce.analytics.truth import true_numbers
+
+        return true_numbers(asked, batches)
+
+    def _draw(self, asked: "Question", found: "Estimate") -> None:
+        plot = self.plot
+        if plot is not None:
+            from sottovoce.reporting.density_map import draw
+
+            side_km = asked.side_km  # type: ignore[attr-defined]
+            title = f"{found.people} people, epsilon {found.epsilon:g} per kilometre"
+            draw(plot, found.details["density"], side_km=side_km, title=title)
+
+    def _say(self, found: "Estimate", true: list[float] | None) -> None:
+        plot = self.plot
+        if self.as_json:
+            result = found.to_dict()
+            if true is not None:
+                result["true_not_private"] = true[0] if found.is_single else true
+            if plot is not None:
+                result["plot"] = str(plot)
+            print_json(result)
+            return
+        rows = []
+        for number, row in enumerate(found.rows()):
+            ends = [_shown(row["low"]), _shown(row["high"])]
+            truth = [] if true is None else [_shown(true[number])]
+            share = [_shown(found.details["share"][number])] if "share" in found.details else []
+            rows.append([row["label"], _shown(row["estimate"]), *ends, *share, *truth])
+        extra = ["share"] if "share" in found.details else []
+        extra += [] if true is None else ["true (not private)"]
+        print_table([found.statistic, "estimate", "low", "high", *extra], rows)
+        facts = found.facts() | ({"map": str(plot)} if plot is not None else {})
+        width = max(map(len, facts))
+        for name, value in facts.items():
+            say(f"{name:<{width}}  {value}")
+        for note in (*found.notes, *found.caveats()):
+            say(f"note: {note}")
+
+
+def _shown(value: float | None) -> str:
+    return "none" if value is None else f"{value:.6g}"
