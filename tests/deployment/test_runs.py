@@ -56,7 +56,7 @@ def main(grid, context):
     (out / "result.json").write_text(json.dumps(result))
 """
 _CLIENT = "from flwr.clientapp import ClientApp\n\napp = ClientApp()\n"
-STUBS = {**idle_worker(), "app/server.py": _SERVER, "app/client.py": _CLIENT}
+STUBS = {**idle_worker(), "flower_app/server.py": _SERVER, "flower_app/client.py": _CLIENT}
 
 
 @pytest.fixture(scope="module")
@@ -202,6 +202,6 @@ def test_the_app_holds_a_spec_and_no_code(running: RunningFederation, tmp_path: 
     assert app["config"]["spec"] == text
     assert app["config"]["resume"] is True
     assert app["components"] == {
-        "serverapp": "sottovoce.app.server:app",
-        "clientapp": "sottovoce.app.client:app",
+        "serverapp": "sottovoce.flower_app.server:app",
+        "clientapp": "sottovoce.flower_app.client:app",
     }

@@ -60,7 +60,7 @@ ROLES = (
     "flwr-serverapp",
     "sottovoce.deployment.machines.gate",
     "sottovoce.deployment.machines.supernode",
-    "sottovoce.app.worker",
+    "sottovoce.flower_app.worker",
 )
 
 

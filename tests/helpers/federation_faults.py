@@ -91,7 +91,7 @@ def worker_of(running: RunningFederation, site: str) -> int:
 
 
 def workers_of(running: RunningFederation, site: str) -> list[int]:
-    return pids_of("sottovoce.app.worker", str(running.site(site).file))
+    return pids_of("sottovoce.flower_app.worker", str(running.site(site).file))
 
 
 def server_of(running: RunningFederation) -> int:

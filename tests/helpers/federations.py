@@ -90,7 +90,8 @@ def rehearsal(
 ) -> Iterator[RunningFederation]:
     """A federation in `folder` on free ports; link and nodes are stopped at the end.
 
-    `stubs` maps paths under the package (such as app/worker.py) to a text that stands in for them.
+    `stubs` maps paths under the package (such as flower_app/worker.py) to a text that stands in for
+    them.
     """
     federation = create_federation(
         folder / "federation",
@@ -115,14 +116,14 @@ def rehearsal(
 
 def idle_worker() -> dict[str, str]:
     """A stub for the node's worker, which takes no task."""
-    return {"app/__init__.py": "", "app/worker.py": _IDLE_WORKER}
+    return {"flower_app/__init__.py": "", "flower_app/worker.py": _IDLE_WORKER}
 
 
 def mischievous_worker() -> dict[str, str]:
     """A stub for the node's worker: the real one, but for the rounds that a test names."""
     text = (Path(__file__).parent / "mischievous_worker.py").read_text(encoding="utf-8")
     app = f"__path__.append({str(SRC / 'sottovoce' / 'app')!r})\n"  # the rest is the package's own
-    return {"app/__init__.py": app, "app/worker.py": text}
+    return {"flower_app/__init__.py": app, "flower_app/worker.py": text}
 
 
 def processes_of(folder: Path) -> list[str]:

@@ -100,4 +100,6 @@ class Mischief:
 
 if __name__ == "__main__":
     vars(worker)["push_message"] = Mischief(Path(sys.argv[2]).parent)
-    runpy.run_path(str(Path(sottovoce.__file__).parent / "app/worker.py"), run_name="__main__")
+    runpy.run_path(
+        str(Path(sottovoce.__file__).parent / "flower_app/worker.py"), run_name="__main__"
+    )

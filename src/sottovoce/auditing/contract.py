@@ -25,12 +25,7 @@ from sottovoce.auditing.enumeration import MAX_OUTCOMES, deltas_of, num_outcomes
 from sottovoce.auditing.law_divergences import renyi_of
 from sottovoce.auditing.law_fit import p_values
 from sottovoce.auditing.laws import remembered
-from sottovoce.auditing.neighbours import (
-    inputs,
-    neighbours,
-    neighbours_beside_others,
-    origin,
-)
+from sottovoce.auditing.neighbours import inputs, neighbours, neighbours_beside_others, origin
 from sottovoce.domains import Box, Domain, Vector
 from sottovoce.errors import (
     DomainError,

@@ -18,8 +18,8 @@ from sottovoce.version import __version__
 
 _SUBMIT_SECONDS = 120.0
 # Installed modules: nobody runs code that comes with a run.
-_SERVER_APP = "sottovoce.app.server:app"
-_CLIENT_APP = "sottovoce.app.client:app"
+_SERVER_APP = "sottovoce.flower_app.server:app"
+_CLIENT_APP = "sottovoce.flower_app.client:app"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""`python -m sottovoce.app.worker RUNTIME_ADDRESS SITE_FILE`: answers a SuperNode's tasks."""
+"""`python -m sottovoce.flower_app.worker ADDRESS SITE_FILE` answers a SuperNode's tasks."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""`sottovoce.app.server:app`, the ServerApp: a spec or a question, a folder, and nodes.
+"""`sottovoce.flower_app.server:app`, the ServerApp: a spec or a question, a folder, and nodes.
 
 Its run configuration: `spec` (TOML or JSON) with `resume`, or `question` (JSON) with `about`,
 `deadline_seconds`, `minimum_sites` and `confidence`; `out`, the folder; and `sites`, the file
