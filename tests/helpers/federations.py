@@ -122,7 +122,8 @@ def idle_worker() -> dict[str, str]:
 def mischievous_worker() -> dict[str, str]:
     """A stub for the node's worker: the real one, but for the rounds that a test names."""
     text = (Path(__file__).parent / "mischievous_worker.py").read_text(encoding="utf-8")
-    app = f"__path__.append({str(SRC / 'sottovoce' / 'app')!r})\n"  # the rest is the package's own
+    rest = SRC / "sottovoce" / "flower_app"
+    app = f"__path__.append({str(rest)!r})\n"  # the rest is the package's own
     return {"flower_app/__init__.py": app, "flower_app/worker.py": text}
 
 

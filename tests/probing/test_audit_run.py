@@ -112,7 +112,7 @@ def test_half_of_the_noise_is_found(
 ) -> None:
     halve(monkeypatch, owner, attribute)
     # Laplace noise on vectors is certified with more room than the others.
-    canaries = 4000 if name == "laplace" else FEW
+    canaries = {"laplace": 4000, "sixteen levels": 1200}.get(name, FEW)
     assert audited(spec_of(name, runtime=PACKED), canaries=canaries)["violated"]
 
 
