@@ -35,6 +35,14 @@ from sottovoce.errors import ConfigError
 
 app = ServerApp()
 
+def _header(plain):
+    # The real one: --resume holds the spec against it before the link hears of the run.
+    from sottovoce.config.loading import parse
+    from sottovoce.runs.outcome import header
+    from sottovoce.runs.remote import assemble, on_flower
+
+    return header(assemble(on_flower(parse(plain, "the spec"))))
+
 @app.main()
 def main(grid, context):
     told = dict(context.run_config)
@@ -44,7 +52,8 @@ def main(grid, context):
         raise ConfigError("no site allows this; ask for less")
     out = Path(told["out"])
     out.mkdir(parents=True, exist_ok=True)
-    (out / "run.json").write_text("{}")
+    begun = _header(json.loads(given)) if given.startswith("{") else {}
+    (out / "run.json").write_text(json.dumps(begun))
     (out / "told.json").write_text(json.dumps(told))
     row = {"round": 1, "accuracy": 0.5, "epsilon": 1.0, "clients_asked": 1, "clients_received": 1}
     with (out / "metrics.jsonl").open("a") as file:
