@@ -14,7 +14,8 @@ export PYTHONDONTWRITEBYTECODE :=
 # Ledgers wait for the disk at every charge; tests have theirs in memory, where there is some to spare.
 SCRATCH := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 { print "TMPDIR=/dev/shm" }')
 # A worker for each core; more only collect the same tests once more.
-WORKERS ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
+# nproc counts what OMP_NUM_THREADS allows to one process, and these are several.
+WORKERS ?= $(shell env -u OMP_NUM_THREADS nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
 CASES ?= 100000
 SEED ?= 1
 
