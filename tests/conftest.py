@@ -8,6 +8,7 @@ import functools
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,11 @@ if profile == "fixed" and hasattr(providers, "_get_local_constants"):
     # depends on the tests that a worker has run before.
     nothing = Constants()
     providers._get_local_constants = lambda: nothing
+
+# In a shell's background interrupts are ignored, by children too: a test that interrupts one would
+# wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Designs that tests solve stay out of the user's cache; those who share the work share them.
 made_cache: Path | None = None
