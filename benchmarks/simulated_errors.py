@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.domains import Domain, Vector, clip_norm_of, geometry_of
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.randomness import SeededRandomness
@@ -19,7 +19,7 @@ def simulated_mse(
 
     As many as it takes for a standard error of this fraction: updates are independent.
     """
-    parameters.fraction("relative_error", relative_error)
+    parameter_rules.fraction("relative_error", relative_error)
     domain, clip_norm = mechanism.input_domain, clip_norm_of(updates)
     randomness = SeededRandomness(seed)
     generator = randomness.generator("updates")

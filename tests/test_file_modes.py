@@ -19,9 +19,9 @@ from sottovoce.deployment.machines.federation import create_federation
 from sottovoce.deployment.machines.keeper import keeping
 from sottovoce.deployment.machines.processes import Child
 from sottovoce.deployment.machines.site_folder import create_rehearsal_sites
-from sottovoce.learning.feature_cache import FeatureCache
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
+from sottovoce.local_learning.feature_cache import FeatureCache
 from sottovoce.privacy.events import PureDp
 from sottovoce.runs.runner import run
 

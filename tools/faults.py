@@ -170,7 +170,7 @@ FAULTS = (
     ),
     Fault(
         "Exact intervals for counts",
-        "proportions.py",
+        "proportion_bounds.py",
         "return np.where(k > 0, betaincinv(np.maximum(k, 1), n - k + 1, error), 0.0)",
         "return np.where(k > 0, betaincinv(k + 1, n - k + 1, error), 0.0)",
     ),

@@ -23,7 +23,7 @@ RECONSTRUCTION = Kept(
     path="results/udp-dra/data.csv", command="sottovoce experiment run udp-dra --seeds 32"
 )
 AUDITS = tests("audits", "tests/auditing", 6.0)
-RUN_AUDITS = tests("run-audits", "tests/probing/test_audit_run.py", 6.0)
+RUN_AUDITS = tests("run-audits", "tests/run_attacks/test_audit_run.py", 6.0)
 SHADOWS = Source(name="shadows", command="python benchmarks/shadows.py 64", minutes=9.0)
 
 

@@ -10,7 +10,7 @@ from typing import Protocol, assert_never
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import DomainError, ParameterError, UnknownNameError
 from sottovoce.norms import square_sum
@@ -101,9 +101,9 @@ class _Ball:
     records: int = 1
 
     def __post_init__(self) -> None:
-        parameters.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
-        parameters.clip_norm("radius (the clip norm)", self.radius)
-        parameters.integer(
+        parameter_rules.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
+        parameter_rules.clip_norm("radius (the clip norm)", self.radius)
+        parameter_rules.integer(
             "records",
             self.records,
             low=1,
@@ -231,15 +231,15 @@ class Box:
     upper: float
 
     def __post_init__(self) -> None:
-        parameters.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
+        parameter_rules.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
         for name, end in (("lower", self.lower), ("upper", self.upper)):
-            if not abs(parameters.finite(name, end)) <= MAX_END:
+            if not abs(parameter_rules.finite(name, end)) <= MAX_END:
                 raise ParameterError(
                     f"{name} must lie within {MAX_END:g} of 0, got {end!r}; scale the data"
                 )
         if not self.lower < self.upper:
             raise ParameterError(f"lower must be below upper, got [{self.lower}, {self.upper}]")
-        parameters.clip_norm("upper - lower", self.upper - self.lower)
+        parameter_rules.clip_norm("upper - lower", self.upper - self.lower)
 
     def check(self, values: ArrayLike) -> Vector:
         vector = _vector(values, self.dimension)
@@ -278,8 +278,8 @@ def clipped(geometry: str, dimension: int, clip_norm: float, records: int = 1) -
         case "l1":
             return L1Ball(dimension=dimension, radius=clip_norm, records=records)
         case "linf":
-            parameters.integer("records", records, low=1, high=1, remedy="clip in l2 or l1")
-            radius = parameters.clip_norm("clip norm", clip_norm)
+            parameter_rules.integer("records", records, low=1, high=1, remedy="clip in l2 or l1")
+            radius = parameter_rules.clip_norm("clip norm", clip_norm)
             return Box(dimension=dimension, lower=-radius, upper=radius)
         case _:
             raise UnknownNameError.among("clip geometry", geometry, ["l1", "l2", "linf"])

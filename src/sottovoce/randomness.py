@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.errors import ParameterError, RandomnessError
 from sottovoce.native import native as native_kernels
 
@@ -60,7 +60,7 @@ class Keystream:
     def words(self, count: int) -> NDArray[np.uint64]:
         """The first `count` 64-bit words; a second call is refused."""
         self.spend()
-        parameters.integer("count", count, low=0, high=_MAX_STREAM_BYTES // 8)
+        parameter_rules.integer("count", count, low=0, high=_MAX_STREAM_BYTES // 8)
         return np.frombuffer(self._bytes(_MAIN, 8 * count), dtype="<u8").astype(
             np.uint64, copy=False
         )
@@ -69,7 +69,7 @@ class Keystream:
         """The draws of coordinates 0 to count - 1, in place of `words`: one of the two, once."""
         tile = _tile_draws(bits)
         key, native = self.spend(), native_kernels()
-        parameters.integer("count", count, low=0, high=8 * _MAX_STREAM_BYTES // bits)
+        parameter_rules.integer("count", count, low=0, high=8 * _MAX_STREAM_BYTES // bits)
         tiles = -(-count // tile)
         if native is not None:
             found = np.empty(tiles * tile, dtype=f"u{bits // 8}")
@@ -125,7 +125,7 @@ class Keystream:
 
     def extension(self, coordinate: int, num_bytes: int) -> bytes:
         """Further bytes for one coordinate that its draw left undecided."""
-        parameters.integer("coordinate", coordinate, low=0, high=_COMMITMENT - 2)
+        parameter_rules.integer("coordinate", coordinate, low=0, high=_COMMITMENT - 2)
         return bytes(self._bytes(coordinate + 1, num_bytes))
 
     def commitment(self, data: bytes) -> bytes:
@@ -214,7 +214,7 @@ class SeededRandomness:
     __slots__ = ("_root",)
 
     def __init__(self, seed: int) -> None:
-        parameters.integer("seed", seed, low=0, high=2**128 - 1)
+        parameter_rules.integer("seed", seed, low=0, high=2**128 - 1)
         self._root = int(seed).to_bytes(16, "little")
 
     def stream(self, *label: str | int) -> Keystream:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from typing import Final
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 
 VARIABLE: Final = "SOTTOVOCE_THREADS"
 _MOST: Final = 256
@@ -23,7 +23,7 @@ def how_many(asked: int | None = None) -> int:
         if given is None:
             return _cores()
         asked = int(given) if given.isdecimal() else 0
-    return parameters.integer(
+    return parameter_rules.integer(
         "threads", asked, low=1, high=_MOST, remedy=f"set {VARIABLE} to a whole number, or not"
     )
 

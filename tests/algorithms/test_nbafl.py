@@ -12,9 +12,9 @@ from sottovoce.algorithms.algorithm import Combined, Step
 from sottovoce.algorithms.nbafl import NbAfl, PublishedNoise
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError
-from sottovoce.learning import models
-from sottovoce.learning.clients import ClientData
-from sottovoce.learning.task import Task
+from sottovoce.local_learning import models
+from sottovoce.local_learning.clients import ClientData
+from sottovoce.local_learning.task import Task
 from sottovoce.randomness import SeededRandomness, SystemRandomness
 from sottovoce.training.uplinks import finite_rows
 

@@ -13,9 +13,9 @@ from sottovoce.algorithms.fedavg import FedAvg, LocalSgd, SampleClippedGradient
 from sottovoce.algorithms.scaffold import SampleScaffold, Scaffold
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError
-from sottovoce.learning import models
-from sottovoce.learning.clients import ClientData
-from sottovoce.learning.task import Task
+from sottovoce.local_learning import models
+from sottovoce.local_learning.clients import ClientData
+from sottovoce.local_learning.task import Task
 from sottovoce.randomness import SeededRandomness
 from sottovoce.training.uplinks import finite_rows
 

@@ -16,7 +16,7 @@ from torch import nn
 
 import sottovoce
 from sottovoce.errors import ConfigError, DataError, OutputError, ParameterError
-from sottovoce.probing.finished_run import open_run as open_with_data
+from sottovoce.run_attacks.finished_run import open_run as open_with_data
 
 RNG = np.random.default_rng(5)
 CENTRES = RNG.normal(size=(3, 6))

@@ -10,8 +10,8 @@ from specs import small_spec
 
 from sottovoce.assembly.data import load_data
 from sottovoce.config.spec import RunSpec
-from sottovoce.learning import datasets
-from sottovoce.learning.datasets import Dataset
+from sottovoce.local_learning import datasets
+from sottovoce.local_learning.datasets import Dataset
 from sottovoce.randomness import SeededRandomness
 
 

@@ -17,9 +17,9 @@ from sottovoce.attacks.attributes import (
     majority,
 )
 from sottovoce.errors import DataError, ParameterError, UnknownNameError
-from sottovoce.learning import models
-from sottovoce.learning.datasets import Dataset
-from sottovoce.learning.task import Task
+from sottovoce.local_learning import models
+from sottovoce.local_learning.datasets import Dataset
+from sottovoce.local_learning.task import Task
 
 ATTACK = AttributeClassifier(hidden_units=16, epochs=100)
 

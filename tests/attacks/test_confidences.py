@@ -6,7 +6,7 @@ from torch import nn
 from sottovoce.attacks import confidences
 from sottovoce.attacks.confidences import logit_confidences, outputs_of, queries
 from sottovoce.errors import DataError, ParameterError
-from sottovoce.learning.task import Task
+from sottovoce.local_learning.task import Task
 
 SHAPE = (1, 4, 5)
 

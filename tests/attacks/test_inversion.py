@@ -20,9 +20,9 @@ from sottovoce.attacks.inversion import (
     total_variation,
 )
 from sottovoce.errors import ParameterError
-from sottovoce.learning import models
-from sottovoce.learning.clients import ClientData
-from sottovoce.learning.task import Task
+from sottovoce.local_learning import models
+from sottovoce.local_learning.clients import ClientData
+from sottovoce.local_learning.task import Task
 from sottovoce.randomness import SeededRandomness
 
 SHAPE, CLASSES = (1, 12, 12), 4

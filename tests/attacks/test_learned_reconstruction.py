@@ -8,7 +8,7 @@ from torch import nn
 from sottovoce.attacks.image_quality import mean_squared_errors
 from sottovoce.attacks.learned_reconstruction import LearnedReconstruction, reconstruct_from_outputs
 from sottovoce.errors import ParameterError
-from sottovoce.learning.task import Task
+from sottovoce.local_learning.task import Task
 
 ATTACK = LearnedReconstruction(epochs=60, hidden_units=64, refinements=20)
 

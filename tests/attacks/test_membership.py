@@ -12,7 +12,7 @@ from sottovoce.attacks.membership import own_attacks
 from sottovoce.attacks.roc import Verdicts
 from sottovoce.attacks.siege import Climb, Siege
 from sottovoce.errors import DataError
-from sottovoce.learning.task import Task
+from sottovoce.local_learning.task import Task
 
 CANDIDATES, CLASSES, FEATURES = 240, 3, 300
 

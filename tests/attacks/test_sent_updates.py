@@ -13,9 +13,9 @@ from sottovoce.algorithms.fedavg import FedAvg, SampleClippedGradient
 from sottovoce.attacks.inversion import ClippedMean, Inversion, Target, invert
 from sottovoce.attacks.sent_updates import Sender, decoded_updates, true_updates
 from sottovoce.domains import Box, Domain, L2Ball, clip_norm_of
-from sottovoce.learning import models
-from sottovoce.learning.clients import ClientData
-from sottovoce.learning.task import Task
+from sottovoce.local_learning import models
+from sottovoce.local_learning.clients import ClientData
+from sottovoce.local_learning.task import Task
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import has_a_range
 from sottovoce.mechanisms.registry import Registration

@@ -13,7 +13,7 @@ from sottovoce.assembly.ground import lay_ground
 from sottovoce.auditing.canaries import Canaries, blocks_of
 from sottovoce.auditing.canary_rounds import SCORES, CanaryAlgorithm, CanaryTask
 from sottovoce.errors import ParameterError
-from sottovoce.learning.clients import ClientData
+from sottovoce.local_learning.clients import ClientData
 from sottovoce.randomness import SeededRandomness
 
 CANARIES = Canaries(

@@ -239,7 +239,7 @@ def test_version_and_help_are_there(cli: Any) -> None:
 
 def test_a_missing_extra_is_named(cli: Any, spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)  # import torch now fails as if absent
-    forgotten = ("learning", "algorithms", "simulation", "experiments")
+    forgotten = ("local_learning", "algorithms", "simulation", "experiments")
     for name in [m for m in sys.modules if m.startswith("sottovoce.")]:
         if name.split(".")[1] in forgotten:
             monkeypatch.delitem(sys.modules, name)

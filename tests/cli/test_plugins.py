@@ -23,7 +23,7 @@ from sottovoce.attacks.siege import ATTACKS
 from sottovoce.config import writing
 from sottovoce.config.loading import load, parse
 from sottovoce.errors import ConfigError, PolicyError
-from sottovoce.learning.datasets.register import DATASETS
+from sottovoce.local_learning.datasets.register import DATASETS
 from sottovoce.mechanisms.registry import MECHANISMS
 from sottovoce.privacy.accountant import ACCOUNTANTS
 from sottovoce.privacy.accounting import privacy_spent, within
@@ -56,8 +56,8 @@ class Free:
 """
 PEBBLES = """
 import numpy as np
-from sottovoce.learning.datasets.arrays import with_random_test_part
-from sottovoce.learning.datasets.register import register
+from sottovoce.local_learning.datasets.arrays import with_random_test_part
+from sottovoce.local_learning.datasets.register import register
 
 @register("pebbles", summary="a toy")
 def pebbles(request):

@@ -13,7 +13,7 @@ from specs import small_spec
 from sottovoce import files
 from sottovoce.cli import watch_view
 from sottovoce.privacy.accounting import show_left
-from sottovoce.reviewing import live as live_run
+from sottovoce.run_review import live as live_run
 from sottovoce.runs.launch import launch
 
 ROUNDS = 4

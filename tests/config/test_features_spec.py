@@ -12,7 +12,7 @@ from sottovoce.config.features_spec import (
     ScatteringSpec,
 )
 from sottovoce.config.loading import parse_text
-from sottovoce.learning.features import Flatten, Precondition, Scattering
+from sottovoce.local_learning.features import Flatten, Precondition, Scattering
 
 TABLES: TypeAdapter[tuple[FeatureSpec, ...]] = TypeAdapter(tuple[FeatureSpec, ...])
 

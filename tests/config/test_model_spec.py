@@ -8,8 +8,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from sottovoce.config.model_spec import AnyModelSpec, ModelSpec, to_model
 from sottovoce.errors import ParameterError
-from sottovoce.learning import models
-from sottovoce.learning.models import Model
+from sottovoce.local_learning import models
+from sottovoce.local_learning.models import Model
 
 ADAPTER: TypeAdapter[AnyModelSpec] = TypeAdapter(ModelSpec)
 NEEDED: dict[type, dict[str, Any]] = {

@@ -29,9 +29,9 @@ from sottovoce.deployment.records import to_records
 from sottovoce.deployment.site import OwnRecords, Site
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ConfigError, DataError, PolicyError, SottovoceError, WireError
-from sottovoce.learning import datasets
-from sottovoce.learning.clients import ClientData
 from sottovoce.ledger.ledger import Ledger
+from sottovoce.local_learning import datasets
+from sottovoce.local_learning.clients import ClientData
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy.accounting import privacy_spent

@@ -32,7 +32,7 @@ from sottovoce.experiments.udp_mechanisms import (
     contenders,
 )
 from sottovoce.privacy import accounting
-from sottovoce.probing.reconstruction_scores import (
+from sottovoce.run_attacks.reconstruction_scores import (
     MEAN_IMAGE,
     baselines,
     difference,

@@ -20,7 +20,7 @@ from sottovoce.experiments.studies.udp_mia.grid import (
 from sottovoce.experiments.studies.udp_mia.study import MEASURES, udp_mia, verdict
 from sottovoce.experiments.studies.udp_mia.trial import Measured
 from sottovoce.experiments.udp_mechanisms import GAUSSIAN, LAPLACE, NO_PRIVACY, ONE_BIT, STAIRCASE
-from sottovoce.learning.datasets import Dataset
+from sottovoce.local_learning.datasets import Dataset
 
 TINY = Scale(
     candidates=200,
@@ -81,7 +81,7 @@ def test_what_is_learned_by_heart_is_found_and_models_are_kept(
     def never(*_: object) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr("sottovoce.probing.shadow_models.train_many", never)
+    monkeypatch.setattr("sottovoce.run_attacks.shadow_models.train_many", never)
     assert udp_mia(settings).rows == findings.rows
 
 

@@ -28,9 +28,9 @@ from sottovoce.errors import (
     ParameterError,
     PolicyError,
 )
-from sottovoce.learning import datasets, public_images
-from sottovoce.learning.datasets.tables import CsvOptions
 from sottovoce.ledger.ledger import Ledger
+from sottovoce.local_learning import datasets, public_images
+from sottovoce.local_learning.datasets.tables import CsvOptions
 from sottovoce.runs.export import export_model
 from sottovoce.runs.folder import RunFolder
 from sottovoce.trackers import tracker

@@ -10,7 +10,7 @@ from cases import denser
 from exact_gaussians import exact_gaussian_delta
 from exact_responses import exact_response_delta
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.design.fisher import certified_fisher_bound
 from sottovoce.domains import ROUNDING_HEADROOM, L1Ball
@@ -164,7 +164,11 @@ def test_a_numpy_count_survives_json() -> None:
 
 
 def test_an_integer_beyond_float64_is_refused() -> None:
-    for rule in (parameters.epsilon, parameters.delta, lambda v: parameters.finite("x", v)):
+    for rule in (
+        parameter_rules.epsilon,
+        parameter_rules.delta,
+        lambda v: parameter_rules.finite("x", v),
+    ):
         with pytest.raises(ParameterError):
             rule(10**400)
 

@@ -9,7 +9,7 @@ from browser import Browser, browser
 from reported_runs import PRIVACY, make_run
 
 from sottovoce.reporting.run_report import write_report
-from sottovoce.reviewing.report import report_of
+from sottovoce.run_review.report import report_of
 
 EPSILON = "#run-1-epsilon"
 

@@ -13,7 +13,7 @@ from sottovoce.assembly import algorithms
 from sottovoce.assembly.parts import assemble
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError, PrivacyError, SottovoceError
-from sottovoce.learning import datasets
+from sottovoce.local_learning import datasets
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated
 from sottovoce.randomness import SeededRandomness

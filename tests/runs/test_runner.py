@@ -23,10 +23,10 @@ from sottovoce.errors import (
     ParameterError,
     UnknownNameError,
 )
-from sottovoce.learning.clients import ClientData
-from sottovoce.learning.rows import DenseRows
-from sottovoce.learning.task import Task
 from sottovoce.ledger.ledger import Ledger
+from sottovoce.local_learning.clients import ClientData
+from sottovoce.local_learning.rows import DenseRows
+from sottovoce.local_learning.task import Task
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.rounds.charging import able_to_pay
 from sottovoce.rounds.plan import RoundPlan

@@ -12,9 +12,9 @@ from sottovoce.assembly.parts import assemble
 from sottovoce.config.loading import parse
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError
-from sottovoce.learning import datasets
-from sottovoce.learning.datasets import Dataset
-from sottovoce.learning.task import Task
+from sottovoce.local_learning import datasets
+from sottovoce.local_learning.datasets import Dataset
+from sottovoce.local_learning.task import Task
 from sottovoce.runs import stacked_runs
 from sottovoce.runs.stacked_runs import train_many
 from sottovoce.simulation import stacked

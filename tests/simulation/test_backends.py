@@ -12,7 +12,7 @@ from specs import small_spec
 
 from sottovoce.domains import Box, L2Ball
 from sottovoce.errors import ConfigError, ParameterError
-from sottovoce.learning.rows import DenseRows
+from sottovoce.local_learning.rows import DenseRows
 from sottovoce.mechanisms.coordinate_laws import Coordinatewise
 from sottovoce.mechanisms.registry import Parameters, Registration, registrations
 from sottovoce.runs.folder import RunFolder

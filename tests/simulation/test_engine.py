@@ -10,8 +10,8 @@ from specs import small_spec
 
 from sottovoce.algorithms.fedavg import SampleClippedGradient
 from sottovoce.errors import BudgetExhaustedError
-from sottovoce.learning.clients import ClientData
 from sottovoce.ledger.ledger import Ledger
+from sottovoce.local_learning.clients import ClientData
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.randomness import Keystream
 from sottovoce.rounds.client import Refused, privatise

@@ -16,8 +16,8 @@ from sottovoce.analytics.csv_columns import CsvColumns
 from sottovoce.config.data_spec import CsvSpec
 from sottovoce.design import store
 from sottovoce.design.store import DesignSpec
-from sottovoce.learning import datasets, public_images
 from sottovoce.ledger.ledger import Ledger
+from sottovoce.local_learning import datasets, public_images
 from sottovoce.runs.export import export_model
 from sottovoce.runs.folder import RunFolder
 from sottovoce.training.progress import Progress

@@ -9,8 +9,8 @@ from typing import Any
 from fuzzing.harness import Case, Entrance, check
 from fuzzing.mutation import ODD_TEXTS, bytes_mutated, plain_mutated
 from sottovoce.config.loading import parse
-from sottovoce.reviewing import live as live_run
-from sottovoce.reviewing.report import report_of
+from sottovoce.run_review import live as live_run
+from sottovoce.run_review.report import report_of
 from sottovoce.runs.runner import run
 from sottovoce.trackers import tracker
 

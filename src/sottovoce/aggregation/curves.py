@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError, UnknownNameError
 
@@ -74,8 +74,8 @@ def connect(
 ) -> Curve:
     """Find the bend in `steps` gradient steps, t drawn afresh for each."""
     check_kind(kind)
-    parameters.integer("steps", steps, low=0, high=10**7)
-    parameters.positive("learning_rate", learning_rate)
+    parameter_rules.integer("steps", steps, low=0, high=10**7)
+    parameter_rules.positive("learning_rate", learning_rate)
     if a.shape != b.shape or a.dim() != 1:
         raise ParameterError(
             f"the two models must be flat and of one length, got {tuple(a.shape)} and "

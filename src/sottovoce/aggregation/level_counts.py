@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.domains import MAX_DIMENSION, Vector
 from sottovoce.errors import ParameterError
 from sottovoce.native import Native, native
@@ -34,8 +34,8 @@ class LevelCounts:
     """The codes of any number of clients, in O(d) memory: some bytes for each level but one."""
 
     def __init__(self, dimension: int, levels: int, *, threads: int | None = None) -> None:
-        self._dimension = parameters.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
-        self._levels = parameters.integer(
+        self._dimension = parameter_rules.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
+        self._levels = parameter_rules.integer(
             "levels", levels, low=2, high=MAX_LEVELS, remedy="add more levels up in a StreamingMean"
         )
         self._threads = threads

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.func import grad
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.aggregation.curves import Curve, CurveKind, LossOf, check_kind, connect
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError
@@ -83,8 +83,8 @@ class ModeConnectivity:
 
     def __post_init__(self) -> None:
         check_kind(self.kind)
-        parameters.integer("steps", self.steps, low=1, high=10**7)
-        parameters.positive("learning_rate", self.learning_rate)
+        parameter_rules.integer("steps", self.steps, low=1, high=10**7)
+        parameter_rules.positive("learning_rate", self.learning_rate)
         self._public_proxy()
 
     def combine(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.aggregation.messages import checked_rows
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError
@@ -26,7 +26,7 @@ class TrimmedMean:
     fraction: float
 
     def __post_init__(self) -> None:
-        if not 0.0 <= parameters.finite("fraction", self.fraction) < 0.5:
+        if not 0.0 <= parameter_rules.finite("fraction", self.fraction) < 0.5:
             raise ParameterError(
                 f"the fraction to trim at each end must lie in [0, 1/2), got {self.fraction}; "
                 "use the median to trim all but the middle"

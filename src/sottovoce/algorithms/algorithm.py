@@ -11,9 +11,9 @@ from sottovoce.domains import L2Ball, Vector
 from sottovoce.randomness import Randomness
 
 if TYPE_CHECKING:  # bring torch, which a reader of checkpoints does not need
-    from sottovoce.learning.clients import ClientData
-    from sottovoce.learning.rows import Rows
-    from sottovoce.learning.task import Task
+    from sottovoce.local_learning.clients import ClientData
+    from sottovoce.local_learning.rows import Rows
+    from sottovoce.local_learning.task import Task
 
 State = Mapping[str, NDArray[Any]]
 

@@ -22,8 +22,8 @@ from sottovoce.algorithms.algorithm import Block, Combined, State, Step
 from sottovoce.algorithms.fedavg import FedAvg
 from sottovoce.domains import L2Ball, Vector
 from sottovoce.errors import ParameterError
-from sottovoce.learning.clients import ClientData
-from sottovoce.learning.task import Task
+from sottovoce.local_learning.clients import ClientData
+from sottovoce.local_learning.task import Task
 from sottovoce.randomness import SeededRandomness
 
 JoinedModel = Literal["connected", "average", "fine_tuned"]

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Unit
 from sottovoce.aggregation.median import CoordinateMedian
 from sottovoce.aggregation.trimmed_mean import TrimmedMean
@@ -26,9 +26,9 @@ from sottovoce.algorithms.algorithm import Block, Combined, State, Step
 from sottovoce.algorithms.recipe import register_with_table
 from sottovoce.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.errors import ParameterError
-from sottovoce.learning.clients import ClientData, names_of, sizes_of
-from sottovoce.learning.rows import DenseRows, Rows, clipping
-from sottovoce.learning.task import Task
+from sottovoce.local_learning.clients import ClientData, names_of, sizes_of
+from sottovoce.local_learning.rows import DenseRows, Rows, clipping
+from sottovoce.local_learning.task import Task
 from sottovoce.randomness import Randomness
 
 # Clipped gradients are rounded to this fraction of the clip norm; MAX_RECORDS of them fit int64.
@@ -56,8 +56,8 @@ class SampleClippedGradient:
     unit: ClassVar[Unit] = Unit.SAMPLE
 
     def __post_init__(self) -> None:
-        parameters.clip_norm("clip_norm", self.clip_norm)
-        parameters.fraction("sampling_rate", self.sampling_rate)
+        parameter_rules.clip_norm("clip_norm", self.clip_norm)
+        parameter_rules.fraction("sampling_rate", self.sampling_rate)
 
     def records(self, num_samples: int) -> int:
         """Contributions in a client's mean: its samples, whose number is public, times q."""
@@ -183,13 +183,13 @@ class LocalSgd:
     sampling_rate: ClassVar[float] = 1.0  # all records, always
 
     def __post_init__(self) -> None:
-        parameters.clip_norm("clip_norm", self.clip_norm)
-        parameters.integer("local_steps", self.steps, low=1, high=10**6)
-        parameters.positive("local_learning_rate", self.learning_rate)
-        if parameters.finite("proximal_weight", self.proximal_weight) < 0.0:
+        parameter_rules.clip_norm("clip_norm", self.clip_norm)
+        parameter_rules.integer("local_steps", self.steps, low=1, high=10**6)
+        parameter_rules.positive("local_learning_rate", self.learning_rate)
+        if parameter_rules.finite("proximal_weight", self.proximal_weight) < 0.0:
             raise ParameterError(f"proximal_weight must be at least 0, got {self.proximal_weight}")
         for client, penalty in self.penalties.items():
-            if not 0.0 <= parameters.finite("penalty", penalty) <= 1.0:
+            if not 0.0 <= parameter_rules.finite("penalty", penalty) <= 1.0:
                 raise ParameterError(
                     f"the penalty of client '{client}' must lie in [0, 1], got {penalty}"
                 )
@@ -270,8 +270,8 @@ class FedAvg:
     shared_state: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        parameters.positive("server_learning_rate", self.server_learning_rate)
-        momentum = parameters.finite("server_momentum", self.server_momentum)
+        parameter_rules.positive("server_learning_rate", self.server_learning_rate)
+        momentum = parameter_rules.finite("server_momentum", self.server_momentum)
         if not 0.0 <= momentum < 1.0:
             raise ParameterError(f"server_momentum must lie in [0, 1), got {momentum}")
 

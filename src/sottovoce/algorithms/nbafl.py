@@ -27,15 +27,15 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Unit
 from sottovoce.algorithms.algorithm import Block, Combined, State, Step
 from sottovoce.algorithms.recipe import register_with_table
 from sottovoce.domains import L2Ball, Vector
 from sottovoce.errors import ParameterError
-from sottovoce.learning.clients import ClientData
-from sottovoce.learning.rows import DenseRows
-from sottovoce.learning.task import Task
+from sottovoce.local_learning.clients import ClientData
+from sottovoce.local_learning.rows import DenseRows
+from sottovoce.local_learning.task import Task
 from sottovoce.randomness import Randomness, open_uniforms
 
 
@@ -50,10 +50,10 @@ class PublishedNoise:
     smallest_dataset: int
 
     def __post_init__(self) -> None:
-        parameters.clip_norm("clip_norm", self.clip_norm)
-        parameters.delta(self.delta)
+        parameter_rules.clip_norm("clip_norm", self.clip_norm)
+        parameter_rules.delta(self.delta)
         for name in ("rounds", "clients", "smallest_dataset"):
-            parameters.integer(name, getattr(self, name), low=1, high=2**32)
+            parameter_rules.integer(name, getattr(self, name), low=1, high=2**32)
 
     @property
     def _stddev_per_exposure(self) -> float:
@@ -97,11 +97,11 @@ class NbAfl:
     gathers: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        parameters.clip_norm("clip_norm", self.clip_norm)
-        parameters.integer("local_steps", self.local_steps, low=1, high=10**6)
-        parameters.positive("local_learning_rate", self.local_learning_rate)
+        parameter_rules.clip_norm("clip_norm", self.clip_norm)
+        parameter_rules.integer("local_steps", self.local_steps, low=1, high=10**6)
+        parameter_rules.positive("local_learning_rate", self.local_learning_rate)
         for name in ("proximal_weight", "downlink_stddev"):
-            value = parameters.finite(name, getattr(self, name))
+            value = parameter_rules.finite(name, getattr(self, name))
             if value < 0.0:
                 raise ParameterError(f"{name} must be at least 0, got {value}")
 

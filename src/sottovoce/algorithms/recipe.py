@@ -9,7 +9,7 @@
 
 Its fields are the keys that may stand beside `kind = "foo"`; `__post_init__` checks them. Drop the
 file into `algorithms/`, or name its module under the entry point group `sottovoce.algorithms` (see
-`sottovoce.register`); nothing else changes. Only 'fedavg', 'scaffold' and 'nbafl' have tables of
+`sottovoce.registry`); nothing else changes. Only 'fedavg', 'scaffold' and 'nbafl' have tables of
 their own in `config.spec`: their specs are read where no torch is installed.
 """
 
@@ -22,11 +22,11 @@ from sottovoce.adjacency import Unit
 from sottovoce.algorithms.algorithm import Algorithm
 from sottovoce.errors import ConfigError, UnknownNameError
 from sottovoce.randomness import Randomness
-from sottovoce.register import Register
+from sottovoce.registry import Register
 
 if TYPE_CHECKING:  # bring torch
-    from sottovoce.learning.clients import Clients
-    from sottovoce.learning.task import Task
+    from sottovoce.local_learning.clients import Clients
+    from sottovoce.local_learning.task import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Unit
 from sottovoce.algorithms.algorithm import Block, Combined, State, Step
 from sottovoce.algorithms.controls import SERVER_CONTROL, Controls, Drafts, places_of
@@ -41,9 +41,9 @@ from sottovoce.algorithms.fedavg import SampleClippedGradient, ball_of, blocks_o
 from sottovoce.algorithms.recipe import register_with_table
 from sottovoce.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.errors import ParameterError
-from sottovoce.learning.clients import ClientData, names_of
-from sottovoce.learning.rows import DenseRows, clipped
-from sottovoce.learning.task import Task
+from sottovoce.local_learning.clients import ClientData, names_of
+from sottovoce.local_learning.rows import DenseRows, clipped
+from sottovoce.local_learning.task import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +69,11 @@ class Scaffold:
     gathers: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        parameters.clip_norm("clip_norm", self.clip_norm)
-        parameters.clip_norm("control_clip_norm", self.control_clip_norm)
-        parameters.integer("local_steps", self.local_steps, low=1, high=10**6)
-        parameters.positive("local_learning_rate", self.local_learning_rate)
-        parameters.positive("server_learning_rate", self.server_learning_rate)
+        parameter_rules.clip_norm("clip_norm", self.clip_norm)
+        parameter_rules.clip_norm("control_clip_norm", self.control_clip_norm)
+        parameter_rules.integer("local_steps", self.local_steps, low=1, high=10**6)
+        parameter_rules.positive("local_learning_rate", self.local_learning_rate)
+        parameter_rules.positive("server_learning_rate", self.server_learning_rate)
         _check_named_once(self.clients)
 
     def domain(self, dimension: int, num_samples: int) -> L2Ball:  # noqa: ARG002
@@ -155,8 +155,8 @@ class SampleScaffold:
     gathers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        parameters.positive("server_learning_rate", self.server_learning_rate)
-        parameters.positive("total_weight", self.total_weight)
+        parameter_rules.positive("server_learning_rate", self.server_learning_rate)
+        parameter_rules.positive("total_weight", self.total_weight)
         _check_named_once(self.clients)
 
     @property

@@ -12,7 +12,7 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 
 MAX_SEED = 2**63 - 1
 MAX_PEOPLE = 2**48
@@ -22,7 +22,7 @@ _HALF_WORD = np.uint64(32)
 
 
 def check_seed(seed: int) -> int:
-    return parameters.integer("seed", seed, low=0, high=MAX_SEED)
+    return parameter_rules.integer("seed", seed, low=0, high=MAX_SEED)
 
 
 def assigned(seed: int, draw: str, first: int, count: int, choices: int) -> NDArray[np.int64]:
@@ -30,14 +30,14 @@ def assigned(seed: int, draw: str, first: int, count: int, choices: int) -> NDAr
 
     To within choices/2^32 of it; exactly where `choices` is a power of two.
     """
-    parameters.integer("choices", choices, low=1, high=2**31)
+    parameter_rules.integer("choices", choices, low=1, high=2**31)
     top = _words(seed, draw, first, count) >> _HALF_WORD
     return ((top * np.uint64(choices)) >> _HALF_WORD).astype(np.int64)
 
 
 def _words(seed: int, draw: str, first: int, count: int) -> NDArray[np.uint64]:
-    parameters.integer("first", first, low=0, high=MAX_PEOPLE)
-    parameters.integer("count", count, low=0, high=MAX_PEOPLE)
+    parameter_rules.integer("first", first, low=0, high=MAX_PEOPLE)
+    parameter_rules.integer("count", count, low=0, high=MAX_PEOPLE)
     text = f"{check_seed(seed)}:{draw}".encode()
     key = np.uint64(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little"))
     numbers = np.arange(first + 1, first + 1 + count, dtype=np.uint64)

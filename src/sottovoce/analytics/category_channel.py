@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.design.channel import IntegerTable, round_pure
 from sottovoce.design.randomised_response import k_ary
@@ -38,7 +38,7 @@ class CategoryChannel:
 
     def __post_init__(self) -> None:
         table_epsilon(self.epsilon)
-        parameters.integer("levels", self.levels, low=2, high=MAX_LEVELS)
+        parameter_rules.integer("levels", self.levels, low=2, high=MAX_LEVELS)
 
     @property
     def table(self) -> IntegerTable:

@@ -10,7 +10,7 @@ import math
 import secrets
 from pathlib import Path
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.analytics.question import Question
 from sottovoce.errors import BudgetExhaustedError, LedgerError
@@ -26,7 +26,7 @@ _ROUNDING = 2.0**-40  # what sums of epsilons round up
 
 def check_budget(epsilon: float | None) -> None:
     if epsilon is not None:
-        parameters.epsilon(epsilon, "budget")
+        parameter_rules.epsilon(epsilon, "budget")
 
 
 def pure_left(budget: float, spent: float) -> float:

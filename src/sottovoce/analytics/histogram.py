@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameters, proportions
+from sottovoce import parameter_rules, proportion_bounds
 from sottovoce.analytics import hadamard, intervals
 from sottovoce.analytics.assignment import assigned, check_seed
 from sottovoce.analytics.category_channel import CategoryChannel
@@ -217,8 +217,8 @@ class HistogramQuestion(ThroughChannel):
         if people >= self.least_people:
             own = _pairs(*intervals.within(shares, stddev, 0.0, 1.0, confidence))
             error = (1.0 - confidence) / (2.0 * len(labels))  # on either side of each bin
-            low = proportions.lower(supports, people, error)
-            high = proportions.upper(supports, people, error)
+            low = proportion_bounds.lower(supports, people, error)
+            high = proportion_bounds.upper(supports, people, error)
             ends = (np.clip((p - b) / (a - b), 0.0, 1.0) for p in (low, high))
             together = _pairs(*ends)
         rows = zip(labels, shares, own, strict=True)
@@ -268,7 +268,7 @@ def _check_kinds(
         if lower is None or upper is None:
             raise ParameterError("a histogram needs lower and upper, or a list of categories")
         Box(dimension=1, lower=lower, upper=upper)
-        return parameters.integer("bins", bins or 0, low=2, high=MAX_BINS)
+        return parameter_rules.integer("bins", bins or 0, low=2, high=MAX_BINS)
     if lower is not None or upper is not None or bins is not None:
         raise ParameterError("categories have no bounds and no bins; give either")
     if not isinstance(names, tuple) or not all(isinstance(name, str) and name for name in names):
@@ -278,7 +278,7 @@ def _check_kinds(
             f"categories must differ, and none may be '{OTHER}', which is for all that are not "
             f"listed; got {', '.join(names)}"
         )
-    parameters.integer("number of categories", len(names), low=1, high=MAX_BINS - 1)
+    parameter_rules.integer("number of categories", len(names), low=1, high=MAX_BINS - 1)
     return len(names) + 1
 
 
@@ -286,7 +286,7 @@ def _chosen(mechanism: str, epsilon: float, num: int, bits: int | None) -> str:
     """The mechanism of least variance at an even share, among those within `bits` [any]."""
     if mechanism not in (AUTO, *MECHANISMS):
         raise UnknownNameError.among("mechanism for a histogram", mechanism, (AUTO, *MECHANISMS))
-    most = 8 if bits is None else parameters.integer("bits", bits, low=1, high=32)
+    most = 8 if bits is None else parameter_rules.integer("bits", bits, low=1, high=32)
     needed = (num - 1).bit_length()
     if mechanism == K_ARY and needed > most:
         raise ParameterError(

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri, stdtrit
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError
 
@@ -32,7 +32,7 @@ _STEPS, _STAGES = 16, 6  # to 16^-6 of the range
 
 
 def check_confidence(confidence: float) -> float:
-    number = parameters.inner_fraction("confidence", confidence)
+    number = parameter_rules.inner_fraction("confidence", confidence)
     low, high = LEAST_CONFIDENCE, MOST_CONFIDENCE
     if not low <= number <= high:
         raise ParameterError(

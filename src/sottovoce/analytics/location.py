@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.domains import Box, Vector, finite_vector
 from sottovoce.errors import DomainError, ParameterError
 from sottovoce.mechanisms.metric_mvu import MetricMvu
@@ -45,11 +45,13 @@ class SquareMap:
     side_km: float
 
     def __post_init__(self) -> None:
-        if not abs(parameters.finite("latitude", self.latitude)) <= 80.0:
+        if not abs(parameter_rules.finite("latitude", self.latitude)) <= 80.0:
             raise ParameterError(f"latitude must lie within 80 degrees, got {self.latitude!r}")
-        if not abs(parameters.finite("longitude", self.longitude)) <= 180.0:
+        if not abs(parameter_rules.finite("longitude", self.longitude)) <= 180.0:
             raise ParameterError(f"longitude must lie within 180 degrees, got {self.longitude!r}")
-        parameters.positive("side_km", self.side_km, at_most=1000.0, remedy="take a smaller map")
+        parameter_rules.positive(
+            "side_km", self.side_km, at_most=1000.0, remedy="take a smaller map"
+        )
 
     @property
     def domain(self) -> Box:
@@ -148,8 +150,8 @@ def density_of_counts(
     Iterations stop when no cell's share moves by more than 1e-6: by then the estimate follows the
     data, and much longer it would follow its noise.
     """
-    parameters.integer("cells", cells, low=1, high=256)
-    parameters.integer("max_iterations", max_iterations, low=1, high=10**6)
+    parameter_rules.integer("cells", cells, low=1, high=256)
+    parameter_rules.integer("max_iterations", max_iterations, low=1, high=10**6)
     middles = (np.arange(cells) + 0.5) / cells
     law = mechanism.table.channel.at(middles)
     shares = counts / counts.sum()

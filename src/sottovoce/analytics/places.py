@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.analytics import intervals, location
 from sottovoce.analytics.location import SquareMap
@@ -55,9 +55,9 @@ class PlacesQuestion:
     cells: int
 
     def __post_init__(self) -> None:
-        parameters.positive("epsilon", self.epsilon)
-        parameters.integer("bits (of a coordinate)", self.bits, low=1, high=MOST_BITS)
-        parameters.integer("cells", self.cells, low=2, high=128)
+        parameter_rules.positive("epsilon", self.epsilon)
+        parameter_rules.integer("bits (of a coordinate)", self.bits, low=1, high=MOST_BITS)
+        parameter_rules.integer("cells", self.cells, low=2, high=128)
         _ = self.mechanism
 
     @classmethod

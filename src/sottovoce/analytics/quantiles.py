@@ -25,7 +25,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.analytics import haar, hadamard, intervals
 from sottovoce.analytics.assignment import assigned, check_seed
 from sottovoce.analytics.category_channel import CategoryChannel
@@ -85,11 +85,11 @@ class QuantilesQuestion(ThroughChannel):
         if not isinstance(self.quantiles, tuple) or not self.quantiles:
             raise ParameterError("quantiles needs at least one level, such as 0.5")
         for level in self.quantiles:
-            parameters.inner_fraction("a quantile's level", level)
+            parameter_rules.inner_fraction("a quantile's level", level)
         if self.mechanism not in MECHANISMS:
             raise UnknownNameError.among("mechanism for quantiles", self.mechanism, MECHANISMS)
         most = MOST_DEPTH if self.mechanism == HAAR else MOST_K_ARY_DEPTH
-        parameters.integer("depth", self.depth, low=1, high=most)
+        parameter_rules.integer("depth", self.depth, low=1, high=most)
 
     @classmethod
     def of(
@@ -233,9 +233,9 @@ def _chosen(
         raise UnknownNameError.among("mechanism for quantiles", mechanism, (AUTO, *MECHANISMS))
     most = MOST_K_ARY_DEPTH
     if bits is not None:
-        most = min(parameters.integer("bits", bits, low=1, high=32), MOST_K_ARY_DEPTH)
+        most = min(parameter_rules.integer("bits", bits, low=1, high=32), MOST_K_ARY_DEPTH)
     if depth is not None:
-        parameters.integer("depth", depth, low=1, high=MOST_DEPTH)
+        parameter_rules.integer("depth", depth, low=1, high=MOST_DEPTH)
     one_bit = depth or _depth(HAAR, epsilon, people, MOST_DEPTH)
     k_ary = depth or _depth(K_ARY, epsilon, people, most)
     if mechanism == K_ARY and k_ary > most:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.analytics.tallies import CodeCounts, Moments, Tally
 from sottovoce.design.store import table_epsilon
@@ -185,7 +185,7 @@ class Contributions:
 
 def check_bits(mechanism: str, bits: int) -> int:
     if mechanism in FLOATS:
-        return parameters.integer(
+        return parameter_rules.integer(
             f"bits of '{mechanism}'",
             bits,
             low=FLOAT_BITS,
@@ -193,7 +193,9 @@ def check_bits(mechanism: str, bits: int) -> int:
             remedy="it sends a float32; 'mvu' sends 1 to 8 bits",
         )
     low = 2 if mechanism in GRIDS else 1
-    return parameters.integer(f"bits of '{mechanism}'", bits, low=low, high=_MOST_BITS[mechanism])
+    return parameter_rules.integer(
+        f"bits of '{mechanism}'", bits, low=low, high=_MOST_BITS[mechanism]
+    )
 
 
 def channel_for(
@@ -216,7 +218,7 @@ def channel_for(
         if mechanism not in MECHANISMS:
             raise UnknownNameError.among("mechanism for a number", mechanism, (AUTO, *MECHANISMS))
         return made(mechanism, bits if bits is not None else default_bits(mechanism))
-    most = parameters.integer("bits", 3 if bits is None else bits, low=1, high=16)
+    most = parameter_rules.integer("bits", 3 if bits is None else bits, low=1, high=16)
     few = min(most, _QUICKLY_DESIGNED_BITS)
     candidates = [made("mvu", few if epsilon < _MANY_LETTERS_EPSILON else min(most, 8))]
     candidates += [made(name, min(most, 8)) for name in ("generalized_rr", "bitwise_rr")]

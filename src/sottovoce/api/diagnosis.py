@@ -17,7 +17,7 @@ from sottovoce.api import extras
 from sottovoce.api.self_test import Check, self_test
 from sottovoce.design import store
 from sottovoce.errors import DeploymentError, SottovoceError
-from sottovoce.learning import datasets
+from sottovoce.local_learning import datasets
 from sottovoce.version import __version__
 
 _COMPILERS = ("cc", "gcc", "clang")

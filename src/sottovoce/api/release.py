@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.channels.channel import SecureSum as SecureSumChannel
 from sottovoce.domains import MAX_DIMENSION, Domain, L2Ball, clip_norm_of, clipped, geometry_of
@@ -168,7 +168,7 @@ def secret_sample(
                 "in the sample"
             )
         return None
-    parameters.fraction("sampling rate", rate)
+    parameter_rules.fraction("sampling rate", rate)
     if hidden_by == "nothing":
         raise PrivacyError(
             "a server that receives each message sees who took part, so sampling clients "

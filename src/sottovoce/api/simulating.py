@@ -16,8 +16,8 @@ from sottovoce.config.data_paths import with_data_from
 from sottovoce.config.loading import load, override, parse
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ParameterError
-from sottovoce.learning.datasets.in_memory import PREFIX, named
-from sottovoce.learning.in_memory import Part, lent
+from sottovoce.local_learning.datasets.in_memory import PREFIX, named
+from sottovoce.local_learning.in_memory import Part, lent
 
 if TYPE_CHECKING:
     from torch import nn

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.api import html
 from sottovoce.api.release import Release, release_of
@@ -153,7 +153,7 @@ def spend(
     )
     if isinstance(mechanism, str):
         _check_names(release.registration, mechanism_parameters)
-    parameters.delta(delta)
+    parameter_rules.delta(delta)
     checked_rounds(rounds)
     built = (
         release.registration.build(release.domain, mechanism_parameters)
@@ -220,7 +220,7 @@ def _spent(
 
 
 def checked_rounds(rounds: int) -> int:
-    return parameters.integer("rounds", rounds, low=1, high=MAX_ROUNDS)
+    return parameter_rules.integer("rounds", rounds, low=1, high=MAX_ROUNDS)
 
 
 def _refuse_given(

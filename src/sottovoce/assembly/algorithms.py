@@ -38,8 +38,8 @@ from sottovoce.config.spec import (
     TrimmedMeanSpec,
 )
 from sottovoce.errors import ConfigError
-from sottovoce.learning.clients import Clients
-from sottovoce.learning.task import Task
+from sottovoce.local_learning.clients import Clients
+from sottovoce.local_learning.task import Task
 from sottovoce.randomness import Randomness, SeededRandomness
 
 MOST_BYTES = 2 << 30  # that rows of all clients may take

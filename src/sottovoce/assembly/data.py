@@ -17,10 +17,10 @@ from sottovoce.config.data_spec import (
 from sottovoce.config.model_spec import to_model
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError
-from sottovoce.learning import datasets, models, partitioners
-from sottovoce.learning.clients import Clients, ClientsElsewhere, client_name
-from sottovoce.learning.datasets import Dataset
-from sottovoce.learning.partitioners import (
+from sottovoce.local_learning import datasets, models, partitioners
+from sottovoce.local_learning.clients import Clients, ClientsElsewhere, client_name
+from sottovoce.local_learning.datasets import Dataset
+from sottovoce.local_learning.partitioners import (
     ByOwner,
     DirichletByLabel,
     Iid,
@@ -28,7 +28,7 @@ from sottovoce.learning.partitioners import (
     Partition,
     Shards,
 )
-from sottovoce.learning.task import Task
+from sottovoce.local_learning.task import Task
 from sottovoce.randomness import SeededRandomness
 
 

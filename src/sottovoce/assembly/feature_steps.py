@@ -9,7 +9,7 @@ from sottovoce.config.features_spec import (
     PreconditionSpec,
     ScatteringSpec,
 )
-from sottovoce.learning.features import Flatten, Precondition, Scattering, Step
+from sottovoce.local_learning.features import Flatten, Precondition, Scattering, Step
 
 
 def steps_of(specs: Sequence[FeatureSpec]) -> tuple[Step, ...]:

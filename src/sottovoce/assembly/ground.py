@@ -13,9 +13,9 @@ from sottovoce.assembly.groups import Group, groups_of
 from sottovoce.assembly.proxy import held_out_proxy
 from sottovoce.config.spec import NbAflSpec, RunSpec
 from sottovoce.errors import ConfigError
-from sottovoce.learning.clients import Clients
-from sottovoce.learning.datasets import Dataset
-from sottovoce.learning.task import Task
+from sottovoce.local_learning.clients import Clients
+from sottovoce.local_learning.datasets import Dataset
+from sottovoce.local_learning.task import Task
 from sottovoce.randomness import Randomness, SeededRandomness, SystemRandomness
 
 

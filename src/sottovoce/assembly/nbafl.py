@@ -2,11 +2,11 @@
 
 import math
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.algorithms.nbafl import NbAfl, PublishedNoise
 from sottovoce.config.spec import MechanismSpec, NbAflSpec, RunSpec
 from sottovoce.errors import ConfigError
-from sottovoce.learning.clients import Clients
+from sottovoce.local_learning.clients import Clients
 from sottovoce.randomness import Randomness
 
 WARNING = (
@@ -39,7 +39,7 @@ def with_published_noise(spec: RunSpec, clients: Clients) -> RunSpec:
     stddev = published_noise(spec, clients).uplink_stddev(epsilon, _exposures(spec))
     multiplier = stddev / spec.privacy.clip_norm
     if "noise_multiplier" in given:
-        own = parameters.noise_multiplier(given["noise_multiplier"])
+        own = parameter_rules.noise_multiplier(given["noise_multiplier"])
         if not math.isclose(own, multiplier, rel_tol=1e-9):
             raise ConfigError(
                 f"'mechanism.noise_multiplier' is {own:g}, but NbAFL's formula has {multiplier:g} "
@@ -78,7 +78,7 @@ def published_noise(spec: RunSpec, clients: Clients) -> PublishedNoise:
 
 def published_epsilon(spec: RunSpec, clients: Clients, exposures: int) -> float:
     """What the paper would print for a client whose model was sent that often."""
-    multiplier = parameters.noise_multiplier(spec.mechanism.parameters["noise_multiplier"])
+    multiplier = parameter_rules.noise_multiplier(spec.mechanism.parameters["noise_multiplier"])
     stddev = multiplier * spec.privacy.clip_norm
     return published_noise(spec, clients).epsilon(stddev, exposures)
 

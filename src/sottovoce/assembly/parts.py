@@ -34,10 +34,10 @@ from sottovoce.config.spec import (
 )
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ConfigError
-from sottovoce.learning.clients import Clients
-from sottovoce.learning.datasets import Dataset
-from sottovoce.learning.task import Task
 from sottovoce.ledger.records import Budget
+from sottovoce.local_learning.clients import Clients
+from sottovoce.local_learning.datasets import Dataset
+from sottovoce.local_learning.task import Task
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism, has_a_range
 from sottovoce.privacy.events import NonPrivate

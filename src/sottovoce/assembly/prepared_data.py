@@ -15,9 +15,9 @@ from sottovoce.assembly.feature_steps import steps_of
 from sottovoce.config.data_spec import CsvSpec
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError
-from sottovoce.learning import datasets, features, public_images
-from sottovoce.learning.datasets import Dataset
-from sottovoce.learning.features import Precondition, Step
+from sottovoce.local_learning import datasets, features, public_images
+from sottovoce.local_learning.datasets import Dataset
+from sottovoce.local_learning.features import Precondition, Step
 from sottovoce.randomness import SeededRandomness
 
 # A file by its path, and what changes when it does: nanoseconds of its last change, bytes.

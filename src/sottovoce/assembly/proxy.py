@@ -6,7 +6,7 @@ import torch
 from sottovoce.aggregation.mode_connectivity import ProxySet
 from sottovoce.config.spec import FedAvgSpec, ModeConnectivitySpec, RunSpec
 from sottovoce.errors import ConfigError
-from sottovoce.learning.datasets import Dataset, with_training_rows
+from sottovoce.local_learning.datasets import Dataset, with_training_rows
 
 
 def held_out_proxy(

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from sottovoce import parameters, proportions
+from sottovoce import parameter_rules, proportion_bounds
 from sottovoce.domains import Vector
 from sottovoce.errors import DataError, UnknownNameError
-from sottovoce.learning.datasets import Dataset
-from sottovoce.learning.task import Task
+from sottovoce.local_learning.datasets import Dataset
+from sottovoce.local_learning.task import Task
 
 _TOGETHER = 1024
 _BATCH = 128
@@ -38,10 +38,10 @@ class AttributeClassifier:
     weight_decay: float = 1e-3
 
     def __post_init__(self) -> None:
-        parameters.integer("hidden_units", self.hidden_units, low=1, high=10**5)
-        parameters.integer("epochs", self.epochs, low=1, high=10**5)
-        parameters.positive("learning_rate", self.learning_rate)
-        parameters.positive("weight_decay", self.weight_decay)
+        parameter_rules.integer("hidden_units", self.hidden_units, low=1, high=10**5)
+        parameter_rules.integer("epochs", self.epochs, low=1, high=10**5)
+        parameter_rules.positive("learning_rate", self.learning_rate)
+        parameter_rules.positive("weight_decay", self.weight_decay)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ def majority(attribute: Labels, count: int) -> Labels:
 def accuracy(truth: Labels, guesses: Labels, *, confidence: float = 0.95) -> Interval:
     """The share of right guesses, with the interval of Clopper and Pearson 1934."""
     total, right = len(truth), int((truth == guesses).sum())
-    low, high = proportions.between(right, total, confidence)
+    low, high = proportion_bounds.between(right, total, confidence)
     return Interval(mean=right / total, low=low, high=high)
 
 

@@ -22,7 +22,7 @@ from sottovoce.attacks.confidences import Confidences, Query, logit_confidences
 from sottovoce.attacks.siege import Climb, Scored, Siege, register
 from sottovoce.domains import Vector
 from sottovoce.errors import DataError
-from sottovoce.learning.task import Task
+from sottovoce.local_learning.task import Task
 
 _TOGETHER = {"cpu": 1 << 24, "cuda": 1 << 31}  # numbers on their way through the models, at once
 

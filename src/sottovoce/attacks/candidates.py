@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.errors import DataError, ParameterError
 
 Rows = NDArray[np.int64]
@@ -57,7 +57,7 @@ def choose(
 
 def design(num_shadows: int, num_candidates: int, generator: np.random.Generator) -> Mask:
     """(shadows, candidates): who trains on whom."""
-    parameters.integer(
+    parameter_rules.integer(
         "shadows", num_shadows, low=FEWEST_SHADOWS, high=2**16, remedy="take more shadow models"
     )
     if num_shadows % 2:

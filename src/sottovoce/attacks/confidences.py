@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sottovoce.domains import Vector
 from sottovoce.errors import DataError, ParameterError
-from sottovoce.learning.task import Task
+from sottovoce.local_learning.task import Task
 
 Query = Callable[[Tensor], Tensor]
 Confidences = NDArray[np.float64]

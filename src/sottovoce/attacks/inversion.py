@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import grad, vmap
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError
-from sottovoce.learning.task import Task
+from sottovoce.local_learning.task import Task
 
 MOST_IMAGES = 100
 _BOX = 0.5  # every loader scales pixels to [-1/2, 1/2]
@@ -65,10 +65,10 @@ class Inversion:
     step_size: float = 0.05
 
     def __post_init__(self) -> None:
-        parameters.integer("iterations", self.iterations, low=1, high=10**6)
-        parameters.integer("restarts", self.restarts, low=1, high=1000)
-        parameters.positive("step_size", self.step_size)
-        if parameters.finite("total_variation", self.total_variation) < 0.0:
+        parameter_rules.integer("iterations", self.iterations, low=1, high=10**6)
+        parameter_rules.integer("restarts", self.restarts, low=1, high=1000)
+        parameter_rules.positive("step_size", self.step_size)
+        if parameter_rules.finite("total_variation", self.total_variation) < 0.0:
             raise ParameterError(f"total_variation must be at least 0, got {self.total_variation}")
 
 
@@ -92,7 +92,9 @@ class Target:
                 f"{rows} updates and labels of shape {self.labels.shape}; give a row of labels for "
                 "each update"
             )
-        parameters.integer("images of an update", self.labels.shape[1], low=1, high=MOST_IMAGES)
+        parameter_rules.integer(
+            "images of an update", self.labels.shape[1], low=1, high=MOST_IMAGES
+        )
         if not np.abs(self.observed).max(axis=1).all():
             raise ParameterError(
                 "an update is 0 everywhere, and has no direction to match; was nothing sent?"

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError
-from sottovoce.learning.task import Task
+from sottovoce.local_learning.task import Task
 
 _BOX = 0.5
 _BATCH = 256
@@ -46,12 +46,12 @@ class LearnedReconstruction:
     closeness: float = 1.0
 
     def __post_init__(self) -> None:
-        parameters.integer("epochs", self.epochs, low=1, high=10**5)
-        parameters.integer("hidden_units", self.hidden_units, low=1, high=10**5)
-        parameters.integer("refinements", self.refinements, low=0, high=10**5)
-        parameters.positive("learning_rate", self.learning_rate)
-        parameters.positive("refinement_rate", self.refinement_rate)
-        parameters.positive("closeness", self.closeness)
+        parameter_rules.integer("epochs", self.epochs, low=1, high=10**5)
+        parameter_rules.integer("hidden_units", self.hidden_units, low=1, high=10**5)
+        parameter_rules.integer("refinements", self.refinements, low=0, high=10**5)
+        parameter_rules.positive("learning_rate", self.learning_rate)
+        parameter_rules.positive("refinement_rate", self.refinement_rate)
+        parameter_rules.positive("closeness", self.closeness)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

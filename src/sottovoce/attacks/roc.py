@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 from scipy.stats import binom
 
-from sottovoce import parameters, proportions
+from sottovoce import parameter_rules, proportion_bounds
 from sottovoce.errors import DataError, ParameterError
 
 CONFIDENCE = 0.95
@@ -62,7 +62,7 @@ class Verdicts:
 
 def check_fpr(fpr: float, num_non_members: int) -> None:
     """A false-positive rate that so many non-members can show."""
-    parameters.inner_fraction("fpr", fpr)
+    parameter_rules.inner_fraction("fpr", fpr)
     needed = math.ceil(1.0 / fpr - 1e-9)
     if num_non_members < needed:
         raise DataError(
@@ -91,8 +91,8 @@ def true_positive_rate(verdicts: Verdicts, fpr: float) -> Estimate:
     lenient = int(np.sum(members > _threshold(others, most)))
     return Estimate(
         value=value,
-        low=float(proportions.lower(strict, len(members), error)),
-        high=float(proportions.upper(lenient, len(members), error)),
+        low=float(proportion_bounds.lower(strict, len(members), error)),
+        high=float(proportion_bounds.upper(lenient, len(members), error)),
         chance=fpr,
     )
 
@@ -113,7 +113,7 @@ def balanced_accuracy(verdicts: Verdicts, threshold: float) -> Estimate:
     rejections = int(np.sum(verdicts.non_members <= threshold))
     below, above, value = 0.0, 0.0, 0.0
     for count, total in ((hits, len(verdicts.members)), (rejections, len(verdicts.non_members))):
-        low, high = proportions.between(count, total, CONFIDENCE)
+        low, high = proportion_bounds.between(count, total, CONFIDENCE)
         below, above = below + (count / total - low) ** 2, above + (high - count / total) ** 2
         value += 0.5 * count / total
     return Estimate(

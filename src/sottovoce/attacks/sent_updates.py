@@ -17,9 +17,9 @@ import torch
 from sottovoce.adjacency import Adjacency
 from sottovoce.algorithms.algorithm import Algorithm, Step
 from sottovoce.domains import Domain, Vector
-from sottovoce.learning.clients import ClientData
-from sottovoce.learning.task import Task
 from sottovoce.ledger.ledger import Ledger
+from sottovoce.local_learning.clients import ClientData
+from sottovoce.local_learning.task import Task
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.rounds.client import Refused, Request, privatise
 from sottovoce.rounds.plan import ClientPlan, RoundPlan

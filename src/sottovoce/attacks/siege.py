@@ -4,7 +4,7 @@
     def foo(siege: Siege, generator: np.random.Generator) -> Scored: ...
 
 Drop the file into `attacks/`, or name its module under the entry point group `sottovoce.attacks`
-(see `sottovoce.register`); then `sottovoce attack membership RUN --attack foo` runs it.
+(see `sottovoce.registry`); then `sottovoce attack membership RUN --attack foo` runs it.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.attacks import confidences
 from sottovoce.attacks.candidates import Mask
 from sottovoce.attacks.confidences import Confidences, Query
 from sottovoce.domains import Vector
-from sottovoce.learning.task import Task
-from sottovoce.register import Register
+from sottovoce.local_learning.task import Task
+from sottovoce.registry import Register
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +32,9 @@ class Climb:
     steps: int = 10
 
     def __post_init__(self) -> None:
-        parameters.integer("queries", self.queries, low=1, high=100)
-        parameters.positive("reach", self.reach)
-        parameters.integer("steps", self.steps, low=1, high=10_000)
+        parameter_rules.integer("queries", self.queries, low=1, high=100)
+        parameter_rules.positive("reach", self.reach)
+        parameter_rules.integer("steps", self.steps, low=1, high=10_000)
 
     @property
     def step(self) -> float:

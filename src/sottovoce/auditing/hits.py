@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from sottovoce import proportions
+from sottovoce import proportion_bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Hits:
         """
         if epsilon == 0.0 and self.first_trials == self.second_trials:
             right = self.first + self.second_trials - self.second
-            share = proportions.lower(right, self.first_trials + self.second_trials, error)
+            share = proportion_bounds.lower(right, self.first_trials + self.second_trials, error)
             return max(0.0, 2.0 * float(share) - 1.0)
         p, q = self._bounds(error)
         return max(0.0, p - math.exp(min(epsilon + math.log(q), 700.0)))
@@ -39,6 +39,6 @@ class Hits:
 
     def _bounds(self, error: float) -> tuple[float, float]:
         return (
-            float(proportions.lower(self.first, self.first_trials, error / 2.0)),
-            float(proportions.upper(self.second, self.second_trials, error / 2.0)),
+            float(proportion_bounds.lower(self.first, self.first_trials, error / 2.0)),
+            float(proportion_bounds.upper(self.second, self.second_trials, error / 2.0)),
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.auditing.draws import drawn
 from sottovoce.auditing.enumeration import MAX_OUTCOMES, delta_of, num_outcomes
@@ -39,7 +39,7 @@ def audit_by_sampling(
     progress: Progress | None = None,
 ) -> Verdict:
     """What `draws` of each of two neighbours prove about the mechanism as it runs."""
-    parameters.integer("draws", draws, low=200, high=10**9)
+    parameter_rules.integer("draws", draws, low=200, high=10**9)
     share = Shares.of(confidence, 1).of_the_law / 2.0
     certificate = Certificate(event=mechanism.privacy(adjacency), delta=delta)
     first, second = telling_pair(mechanism, adjacency, certificate)

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import ndtr
 
-from sottovoce import proportions
+from sottovoce import proportion_bounds
 from sottovoce.auditing.hits import Hits
 from sottovoce.auditing.verdict import Certificate, Point, Shares, Verdict
 from sottovoce.domains import Vector
@@ -145,8 +145,8 @@ def _choose(
             # Of one side the least, of the other the most that these draws allow for.
             p, q = (1.0 - second[1], 1.0 - first[0]) if below else (first[0], second[1])
             trials = counted[::-1] if below else counted
-            low = proportions.lower(np.floor(p * trials[0]), trials[0], error / 2.0)
-            high = proportions.upper(np.ceil(q * trials[1]), trials[1], error / 2.0)
+            low = proportion_bounds.lower(np.floor(p * trials[0]), trials[0], error / 2.0)
+            high = proportion_bounds.upper(np.ceil(q * trials[1]), trials[1], error / 2.0)
             values = worth(low, high)
             place = int(np.argmax(values))
             chosen = _Set(number=number, threshold=float(thresholds[place]), below=below)
@@ -162,8 +162,8 @@ def _above(scores: Vector, thresholds: Vector) -> tuple[Vector, Vector]:
     """
     hits = len(scores) - np.searchsorted(np.sort(scores), thresholds)
     return (
-        proportions.lower(hits, len(scores), _DOUBT),
-        proportions.upper(hits, len(scores), _DOUBT),
+        proportion_bounds.lower(hits, len(scores), _DOUBT),
+        proportion_bounds.upper(hits, len(scores), _DOUBT),
     )
 
 

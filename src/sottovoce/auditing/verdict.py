@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import ParameterError, UnsupportedEventError
 from sottovoce.files import finite_or_none
@@ -34,7 +34,7 @@ class Certificate:
     delta: float
 
     def __post_init__(self) -> None:
-        parameters.delta(self.delta)
+        parameter_rules.delta(self.delta)
 
     @property
     def adjacency(self) -> Adjacency:

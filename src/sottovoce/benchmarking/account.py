@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.benchmarking.measurement import (
     Contender,
@@ -76,10 +76,10 @@ def measure(
 
     rho is that of one release; one of randomised response has epsilon = 2 rho.
     """
-    parameters.positive("rho", rho, at_most=100.0)
-    parameters.fraction("rate", rate)
-    parameters.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
-    parameters.integer("rounds", rounds, low=1, high=MAX_ROUNDS)
+    parameter_rules.positive("rho", rho, at_most=100.0)
+    parameter_rules.fraction("rate", rate)
+    parameter_rules.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
+    parameter_rules.integer("rounds", rounds, low=1, high=MAX_ROUNDS)
 
     def spent(at: float = rho) -> PrivacySpent:
         event = event_of(mechanism, rho=at, dimension=dimension, rate=rate, rounds=rounds)

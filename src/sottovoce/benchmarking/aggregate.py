@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import native, parameters
+from sottovoce import native, parameter_rules
 from sottovoce.benchmarking import limits
 from sottovoce.benchmarking.measurement import (
     Contender,
@@ -113,9 +113,9 @@ def measure(
 ) -> dict[str, Any]:
     """Clients a second whose payloads are added up, beside yardsticks and the limit."""
     check_threads(threads)
-    parameters.integer("bits", bits, low=1, high=8)
-    parameters.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
-    parameters.integer("clients", clients, low=1, high=MAX_CLIENTS)
+    parameter_rules.integer("bits", bits, low=1, high=8)
+    parameter_rules.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
+    parameter_rules.integer("clients", clients, low=1, high=MAX_CLIENTS)
     size = packed_size(dimension, bits)
     check_memory(
         1.1 * float(size) * clients + float(dimension) * _BYTES_PER_COORDINATE,

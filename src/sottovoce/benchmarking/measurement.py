@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sottovoce import native, parameters
+from sottovoce import native, parameter_rules
 from sottovoce import threads as our_threads
 from sottovoce.errors import ParameterError
 
@@ -46,7 +46,7 @@ def rates(contenders: Mapping[str, Contender], seconds: float) -> dict[str, floa
     the best of all turns is what the machine can do. Everybody has three turns at least, unless
     one alone outlasts `seconds`.
     """
-    parameters.positive("seconds", seconds)
+    parameter_rules.positive("seconds", seconds)
     spent = dict.fromkeys(contenders, 0.0)
     runs = dict.fromkeys(contenders, 0)
     best = dict.fromkeys(contenders, float("inf"))
@@ -110,7 +110,7 @@ def _torch_limited_to(threads: int) -> Iterator[None]:
 
 
 def check_threads(threads: int) -> int:
-    return parameters.integer("threads", threads, low=1, high=MAX_THREADS)
+    return parameter_rules.integer("threads", threads, low=1, high=MAX_THREADS)
 
 
 def cores(threads: int) -> str:

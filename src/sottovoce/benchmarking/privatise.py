@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import native, parameters
+from sottovoce import native, parameter_rules
 from sottovoce.benchmarking import limits, yardsticks
 from sottovoce.benchmarking.measurement import (
     Contender,
@@ -55,7 +55,7 @@ class Case:
 def _gauss_hermite(dimension: int, bits: int) -> Case:
     from sottovoce.design import hermite
 
-    parameters.integer("bits", bits, low=1, high=8, remedy="gauss_hermite sends 1 to 8 bits")
+    parameter_rules.integer("bits", bits, low=1, high=8, remedy="gauss_hermite sends 1 to 8 bits")
     ball = L2Ball(dimension=dimension, radius=1.0)
     given = {"levels": 1 << bits, "noise_multiplier": NOISE_MULTIPLIER}
     design = hermite.gauss_hermite(1 << bits)
@@ -73,7 +73,7 @@ def _gauss_hermite(dimension: int, bits: int) -> Case:
 def _mvu(dimension: int, bits: int) -> Case:
     from sottovoce.design import store
 
-    parameters.integer("bits", bits, low=1, high=8, remedy="mvu sends 1 to 8 bits")
+    parameter_rules.integer("bits", bits, low=1, high=8, remedy="mvu sends 1 to 8 bits")
     box = Box(dimension=dimension, lower=-1.0, upper=1.0)
     given = {"epsilon": EPSILON, "input_bits": INPUT_BITS, "output_bits": bits}
     rows = store.find(store.spec_of(EPSILON, INPUT_BITS, bits)).channel.rows
@@ -110,7 +110,7 @@ def case_of(kind: str, dimension: int, bits: int | None) -> Case:
     """The case that the command's options name; refuses what no case has."""
     if kind not in _CASES:
         raise UnknownNameError.among("mechanism of this benchmark", kind, _CASES)
-    parameters.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
+    parameter_rules.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
     build, usual = _CASES[kind]
     return build(dimension, usual if bits is None else bits)
 
@@ -164,7 +164,7 @@ def measure(
     With several threads, each privatises an update of its own, and so do the yardsticks.
     """
     check_threads(threads)
-    parameters.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
+    parameter_rules.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
     check_memory(float(dimension) * _BYTES_PER_COORDINATE * threads, "take a smaller --dimension")
     case = case_of(mechanism, dimension, bits)
     update = update_of(case.mechanism.input_domain)

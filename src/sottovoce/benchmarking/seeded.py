@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce import native, parameters
+from sottovoce import native, parameter_rules
 from sottovoce.benchmarking import limits
 from sottovoce.benchmarking.aggregate import MAX_CLIENTS
 from sottovoce.benchmarking.equal_rho import Sent, calibrated, rotated_update
@@ -115,10 +115,12 @@ def measure(
 
     mu is the update's largest norm over the standard deviation of the noise.
     """
-    parameters.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
-    parameters.positive("mu", mu, at_most=_LARGEST_MU)
-    parameters.integer("updates", updates, low=2, high=MAX_UPDATES, remedy="an interval takes two")
-    parameters.integer("clients", clients, low=1, high=MAX_CLIENTS)
+    parameter_rules.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
+    parameter_rules.positive("mu", mu, at_most=_LARGEST_MU)
+    parameter_rules.integer(
+        "updates", updates, low=2, high=MAX_UPDATES, remedy="an interval takes two"
+    )
+    parameter_rules.integer("clients", clients, low=1, high=MAX_CLIENTS)
     check_memory(
         float(dimension) * (_BYTES_PER_COORDINATE + 4 + clients / 8),
         "take a smaller --dimension or fewer --clients",

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sottovoce import native, parameters
+from sottovoce import native, parameter_rules
 from sottovoce.assembly.parts import Assembly, assemble
 from sottovoce.benchmarking import limits
 from sottovoce.benchmarking.measurement import check_memory, require, result
 from sottovoce.config.loading import parse
 from sottovoce.config.spec import RunSpec
-from sottovoce.learning.rows import DenseRows
+from sottovoce.local_learning.rows import DenseRows
 from sottovoce.runs.books import tally_of, training_of
 from sottovoce.training.engine import Halted
 
@@ -64,10 +64,10 @@ def measure(
     seconds: float = 5.0,
 ) -> dict[str, Any]:
     """Clients a second over whole rounds: gradient, clip, codes, packing, sum, server's step."""
-    parameters.integer("bits", bits, low=1, high=8)
-    parameters.integer("clients", clients, low=4, high=10**7)
-    parameters.integer("dimension", dimension, low=20, high=10**9)
-    parameters.positive("seconds", seconds)
+    parameter_rules.integer("bits", bits, low=1, high=8)
+    parameter_rules.integer("clients", clients, low=4, high=10**7)
+    parameter_rules.integer("dimension", dimension, low=20, high=10**9)
+    parameter_rules.positive("seconds", seconds)
     rows = _ROWS_PER_CLIENT * float(clients) * (dimension // _CLASSES) * 4.0
     check_memory(
         3.0 * rows + _BYTES_PER_COORDINATE * float(dimension),

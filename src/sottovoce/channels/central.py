@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import ParameterError, PrivacyError
 from sottovoce.harmonizer.sampling import SecretSample
@@ -36,7 +36,7 @@ class Central:
     client_sampling_rate: float = 1.0
 
     def __post_init__(self) -> None:
-        parameters.fraction("client_sampling_rate", self.client_sampling_rate)
+        parameter_rules.fraction("client_sampling_rate", self.client_sampling_rate)
 
     def event(self, mechanism: Mechanism, adjacency: Adjacency) -> PrivacyEvent:
         """What a round costs every client, whether it took part or not."""

@@ -22,7 +22,7 @@ What the accounting needs, of whoever asks the clients and strips their names:
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.channels.means import Cohort, Mean, mean_of
 from sottovoce.channels.shuffler import check_alike, hidden_among
@@ -43,7 +43,7 @@ class SecretOrder:
     fewest_messages: ClassVar[int] = 1  # of a round: what hides them are the other rounds' too
 
     def __post_init__(self) -> None:
-        parameters.integer(
+        parameter_rules.integer(
             "minimum_clients",
             self.minimum_clients,
             low=2,

@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.aggregation.level_counts import LevelCounts
 from sottovoce.channels.means import Cohort
@@ -40,7 +40,7 @@ class SecureSum:
     hides_sender: ClassVar[bool] = False  # whoever adds up must know who has answered
 
     def __post_init__(self) -> None:
-        parameters.integer(
+        parameter_rules.integer(
             "minimum_clients",
             self.minimum_clients,
             low=2,

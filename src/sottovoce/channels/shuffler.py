@@ -8,7 +8,7 @@ many clients follow their mechanism. Whoever may collude is not counted among th
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.channels.means import Cohort, Mean, mean_of
 from sottovoce.errors import ParameterError, PrivacyError
@@ -25,7 +25,7 @@ class Shuffler:
     hides_sender: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        parameters.integer(
+        parameter_rules.integer(
             "minimum_clients",
             self.minimum_clients,
             low=2,

@@ -32,15 +32,15 @@ def attributes(
     use(data_dir)
     with progress_bars():
         from sottovoce.attacks.attributes import AttributeClassifier
-        from sottovoce.probing.attributes import attack_attributes
-        from sottovoce.probing.finished_run import open_run
+        from sottovoce.run_attacks.attributes import attack_attributes
+        from sottovoce.run_attacks.finished_run import open_run
 
         attack = AttributeClassifier(hidden_units=hidden_units, epochs=epochs)
         result = attack_attributes(open_run(run), attribute, attack, seed=seed)
     if plot is not None:
         from sottovoce.files import write_atomic
-        from sottovoce.probing.attributes import chart
         from sottovoce.reporting.style import standalone
+        from sottovoce.run_attacks.attributes import chart
 
         write_atomic(plot, standalone(chart(result).svg()).encode())
     if as_json:

@@ -44,9 +44,9 @@ def membership(
     use(data_dir)
     with progress_bars() as bars:
         from sottovoce.attacks.membership import own_attacks
-        from sottovoce.probing.finished_run import open_run
-        from sottovoce.probing.membership import Plan
-        from sottovoce.probing.membership import attack as attacked
+        from sottovoce.run_attacks.finished_run import open_run
+        from sottovoce.run_attacks.membership import Plan
+        from sottovoce.run_attacks.membership import attack as attacked
 
         plan = Plan(
             shadows=shadows,

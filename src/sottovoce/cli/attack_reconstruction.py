@@ -46,8 +46,8 @@ def reconstruction(
     with progress_bars() as bars:
         from sottovoce.attacks.inversion import Inversion
         from sottovoce.attacks.learned_reconstruction import LearnedReconstruction
-        from sottovoce.probing.finished_run import open_run
-        from sottovoce.probing.reconstruction import (
+        from sottovoce.run_attacks.finished_run import open_run
+        from sottovoce.run_attacks.reconstruction import (
             Request,
             attack_reconstruction,
             has_pictures,
@@ -76,8 +76,8 @@ def reconstruction(
         outcome = attack_reconstruction(finished, request, on_step=on_step)
     if plot is not None:
         from sottovoce.files import write_atomic
-        from sottovoce.probing.reconstruction import picture_grid
         from sottovoce.reporting.style import standalone
+        from sottovoce.run_attacks.reconstruction import picture_grid
 
         write_atomic(plot, standalone(picture_grid(outcome).svg()).encode(), mode=0o600)
     if as_json:

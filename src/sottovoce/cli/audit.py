@@ -107,8 +107,8 @@ def run_(
     """Train a run once more with canaries; what is found is kept in its folder, as audit.json."""
     check_plot(plot)
     use(data_dir)
-    from sottovoce.probing.audit import audit_run  # torch takes a while to load
-    from sottovoce.probing.finished_run import open_run
+    from sottovoce.run_attacks.audit import audit_run  # torch takes a while to load
+    from sottovoce.run_attacks.finished_run import open_run
 
     finished = open_run(run)
     with progress_bars() as bars:

@@ -91,7 +91,7 @@ def _check_folder(run_folder: "RunFolder", *, resume: bool) -> None:
 def _check_clients(spec: "RunSpec", federation: "Federation") -> None:
     """A run that waits for sites that will never come is noticed now."""
     from sottovoce.errors import ConfigError
-    from sottovoce.learning.client_names import client_name
+    from sottovoce.local_learning.client_names import client_name
 
     data = spec.data
     numbered = [client_name(number) for number in range(data.clients or 0)]
@@ -115,7 +115,7 @@ def _check_before(spec: "RunSpec", run_folder: "RunFolder", *, resume: bool) -> 
     Not where the link's server may know more than this shell: other data folders, other modules.
     """
     from sottovoce.config.model_spec import ModuleSpec
-    from sottovoce.learning import datasets
+    from sottovoce.local_learning import datasets
     from sottovoce.runs.remote import check_buildable
 
     _, colon, path = spec.data.dataset.partition(":")

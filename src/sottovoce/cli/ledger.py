@@ -100,11 +100,11 @@ def show_(
     as_json: Json = False,
 ) -> None:
     """What every client has spent, and what is left; a ledger that was altered is refused."""
-    from sottovoce import parameters
+    from sottovoce import parameter_rules
     from sottovoce.errors import ParameterError
     from sottovoce.privacy.accounting import show_left
 
-    asked = None if delta is None else parameters.delta(delta)
+    asked = None if delta is None else parameter_rules.delta(delta)
     rows = None if client else _site_rows(path, asked)
     if rows is None:
         rows, default = [], _run_delta(path)

@@ -8,7 +8,7 @@ from typing import Any
 
 from sottovoce.api import extras
 from sottovoce.errors import DeploymentError, SottovoceError, UnknownNameError
-from sottovoce.printable import printable, printable_lines
+from sottovoce.printable_text import printable, printable_lines
 
 _SHOWN_SPECS = 6
 

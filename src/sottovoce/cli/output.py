@@ -9,7 +9,7 @@ import typer
 
 from sottovoce.api.shown import show as show
 from sottovoce.api.shown import text_fields
-from sottovoce.printable import printable, printable_data, printable_lines
+from sottovoce.printable_text import printable, printable_data, printable_lines
 
 _PROSE_WIDTH = 24
 

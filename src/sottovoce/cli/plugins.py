@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from sottovoce.cli.output import Json, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from sottovoce.register import Register
+    from sottovoce.registry import Register
 
 # Where each register is: some of them bring torch, so they are imported one by one.
 _REGISTERS = {
@@ -14,7 +14,7 @@ _REGISTERS = {
     "accountant": "sottovoce.privacy.accountant:ACCOUNTANTS",
     "algorithm": "sottovoce.algorithms.recipe:RECIPES",
     "attack": "sottovoce.attacks.siege:ATTACKS",
-    "dataset": "sottovoce.learning.datasets.register:DATASETS",
+    "dataset": "sottovoce.local_learning.datasets.register:DATASETS",
     "experiment": "sottovoce.experiments.experiment:EXPERIMENTS",
 }
 

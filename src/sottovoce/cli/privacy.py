@@ -42,10 +42,10 @@ def spend(
     as_json: Json = False,
 ) -> None:
     """The epsilon that a client spends over some rounds."""
-    from sottovoce import parameters
+    from sottovoce import parameter_rules
     from sottovoce.api.spending import checked_rounds, spent_by
 
-    parameters.delta(delta)
+    parameter_rules.delta(delta)
     checked_rounds(rounds)
     built = setting.registration.build(setting.domain, _given(param))
     _print(
@@ -108,14 +108,14 @@ def curve(
     as_json: Json = False,
 ) -> None:
     """How epsilon grows with the rounds, by every sound bound."""
-    from sottovoce import parameters
+    from sottovoce import parameter_rules
     from sottovoce.api.spending import FLOAT_GRADE, checked_rounds
     from sottovoce.privacy.accounting import privacy_spent
     from sottovoce.privacy.events import Repeated
 
-    parameters.delta(delta)
+    parameter_rules.delta(delta)
     checked_rounds(rounds)
-    parameters.integer("points", points, low=1, high=1000)
+    parameter_rules.integer("points", points, low=1, high=1000)
     check_plot(plot)
     built = setting.registration.build(setting.domain, _given(param))
     event = setting.event(built)

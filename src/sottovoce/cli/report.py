@@ -23,7 +23,7 @@ def report(
 
     from sottovoce.files import check_writable
     from sottovoce.reporting.run_report import write_report
-    from sottovoce.reviewing.report import report_of
+    from sottovoce.run_review.report import report_of
 
     check_writable(out)
     with progress_bars() as bars:

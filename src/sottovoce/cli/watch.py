@@ -14,7 +14,7 @@ from sottovoce.cli import watch_view
 from sottovoce.cli.output import Json, print_json, say
 
 if TYPE_CHECKING:
-    from sottovoce.reviewing.live import Reading
+    from sottovoce.run_review.live import Reading
 
 _SITES_EVERY_SECONDS = 5.0
 _LOOKS_KEPT = 30
@@ -67,7 +67,7 @@ class _Watched:
 
     def look(self) -> dict[str, Any]:
         """The state now."""
-        from sottovoce.reviewing.live import describe, read
+        from sottovoce.run_review.live import describe, read
 
         status = self._federation_status()
         reading = self._reading = read(self._folder())
@@ -90,7 +90,7 @@ class _Watched:
 
     def rounds_after(self, number: int) -> Iterator[dict[str, Any]]:
         """The states after the rounds that went by between two looks, without the last."""
-        from sottovoce.reviewing.live import describe
+        from sottovoce.run_review.live import describe
 
         assert self._reading is not None
         speed, rows = self._speed(self._reading), self._reading.rows

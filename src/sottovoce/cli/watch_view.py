@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sottovoce.printable import printable_data
+from sottovoce.printable_text import printable_data
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -10,7 +10,7 @@ from pydantic import (
 )
 
 from sottovoce.config.section import Section
-from sottovoce.learning.datasets import CsvOptions
+from sottovoce.local_learning.datasets import CsvOptions
 
 _FiniteNumber = Annotated[float, Field(allow_inf_nan=False)]
 _Bounds = Annotated[tuple[_FiniteNumber, _FiniteNumber], Field(strict=False)]

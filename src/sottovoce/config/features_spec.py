@@ -6,9 +6,9 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_validator, mode
 
 from sottovoce.config.section import Section
 from sottovoce.errors import ParameterError, UnknownNameError
-from sottovoce.learning import public_images, views
-from sottovoce.learning.synthetic import MAX_IMAGES, MAX_VARIANTS
-from sottovoce.learning.views import View
+from sottovoce.local_learning import public_images, views
+from sottovoce.local_learning.synthetic import MAX_IMAGES, MAX_VARIANTS
+from sottovoce.local_learning.views import View
 
 
 class ScatteringSpec(Section):

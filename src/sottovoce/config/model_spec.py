@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field
 from sottovoce.config.section import Section, as_written
 
 if TYPE_CHECKING:  # a spec can be read where torch is not installed
-    from sottovoce.learning.models import Model
+    from sottovoce.local_learning.models import Model
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -92,7 +92,7 @@ ModelSpec = Annotated[AnyModelSpec, Field(discriminator="kind")]
 
 def to_model(spec: AnyModelSpec) -> "Model":
     """The model that a table describes; its parameters are checked by the model itself."""
-    from sottovoce.learning import models
+    from sottovoce.local_learning import models
 
     match spec:
         case LinearSpec(bias=bias):

@@ -19,7 +19,7 @@ from sottovoce.config.data_spec import DataSpec
 from sottovoce.config.features_spec import FeatureSpec
 from sottovoce.config.model_spec import ModelSpec
 from sottovoce.config.section import Section, as_written
-from sottovoce.parameters import MAX_EPSILON
+from sottovoce.parameter_rules import MAX_EPSILON
 from sottovoce.wire.broadcast import DownlinkFormat
 
 AUTO = "auto"  # in place of a mechanism

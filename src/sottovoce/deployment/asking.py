@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sottovoce import files, printable
+from sottovoce import files, printable_text
 from sottovoce.adjacency import Unit
 from sottovoce.analytics.question import Question, to_dict
 from sottovoce.analytics.result import Estimate
@@ -26,7 +26,7 @@ from sottovoce.errors import DeploymentError, WireError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.records import Due, Release
 
-_LOG = printable.logger()
+_LOG = printable_text.logger()
 _POLL_SECONDS = 0.2
 QUESTION_NAME, ESTIMATE_NAME = "question.json", "estimate.json"
 

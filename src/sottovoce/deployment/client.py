@@ -6,7 +6,7 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
-from sottovoce import printable
+from sottovoce import printable_text
 from sottovoce.deployment.inquiries import TALLY, read_inquiry
 from sottovoce.deployment.node_site import NO_SITE, NoSiteError, site_of
 from sottovoce.deployment.orders import Order, read_order, reply_blobs
@@ -21,7 +21,7 @@ from sottovoce.errors import (
     WireError,
 )
 
-_LOG = printable.logger()
+_LOG = printable_text.logger()
 # Reasons that follow from the order, the policy and the ledger alone.
 _PUBLIC = (PolicyError, BudgetExhaustedError, WireError, ConfigError)
 

@@ -11,11 +11,11 @@ from typing import Protocol
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-from sottovoce import printable
+from sottovoce import printable_text
 from sottovoce.deployment.records import from_records, to_records
 from sottovoce.errors import DeploymentError, WireError
 
-_LOG = printable.logger()
+_LOG = printable_text.logger()
 _ANSWER_SECONDS = 30.0
 _POLL_SECONDS = 0.2
 

@@ -12,7 +12,7 @@ import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid as Grid
 
-from sottovoce import printable
+from sottovoce import printable_text
 from sottovoce.deployment.directory import Directory
 from sottovoce.deployment.post import Parcel, Reply
 from sottovoce.deployment.records import from_records, to_records, total_bytes
@@ -20,7 +20,7 @@ from sottovoce.errors import WireError
 
 CountTraffic = Callable[[], tuple[int, int] | None]
 
-_LOG = printable.logger()
+_LOG = printable_text.logger()
 _COLLECT_SECONDS = 2.0
 _PULLS_TOGETHER = 8
 

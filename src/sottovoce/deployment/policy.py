@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self, TypeVar
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.channels.channel import Direct, MessageChannel
 from sottovoce.errors import PolicyError, UnknownNameError
@@ -85,9 +85,9 @@ class Policy:
         for kind in self.mechanisms:
             registry.find(kind)  # a misspelt name allows nothing; better said at once
         for name in ("epsilon_per_round", "epsilon_total"):
-            parameters.positive(name, getattr(self, name))
-        parameters.delta(self.delta)
-        parameters.integer("smallest_cohort", self.smallest_cohort, low=1, high=2**31)
+            parameter_rules.positive(name, getattr(self, name))
+        parameter_rules.delta(self.delta)
+        parameter_rules.integer("smallest_cohort", self.smallest_cohort, low=1, high=2**31)
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse what is not allowed whatever it costs."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sottovoce import printable
+from sottovoce import printable_text
 from sottovoce.deployment.orders import Order, read_reply
 from sottovoce.deployment.post import Post, Reply, reasons_told
 from sottovoce.errors import DeploymentError, WireError
@@ -25,7 +25,7 @@ from sottovoce.training.charged import ChargedRounds, Served, Server
 from sottovoce.wire.broadcast import DownlinkFormat
 from sottovoce.wire.message import open_packed
 
-_LOG = printable.logger()
+_LOG = printable_text.logger()
 # Replies are looked for often at first, and less often the longer a round takes.
 _POLL_SECONDS = (0.1, 1.0)
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sottovoce import parameters, printable
+from sottovoce import parameter_rules, printable_text
 from sottovoce.deployment import policy
 from sottovoce.deployment.policy import History, Terms
 from sottovoce.domains import Vector
@@ -25,7 +25,7 @@ from sottovoce.rounds.charging import amount_due
 from sottovoce.rounds.client import Refused, Request, privatise
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 
-_LOG = printable.logger()
+_LOG = printable_text.logger()
 SITE_FILE = "site.toml"
 _DATA_KEYS = ("dataset", "csv", "classes")
 _COLUMN_KEYS, _PLACE_KEYS = ("csv", "column"), ("csv", "latitude", "longitude")
@@ -196,7 +196,7 @@ def _site(table: dict[str, Any], path: Path) -> Site:
     app = table.get("app")
     if app is not None and not isinstance(app, str):
         raise PolicyError(f"'app' must be 'module:attribute', got {app!r}")
-    longest = parameters.positive("longest_seconds", table.get("longest_seconds", 3600.0))
+    longest = parameter_rules.positive("longest_seconds", table.get("longest_seconds", 3600.0))
     return Site(
         name=name,
         policy=policy.from_table(limits),
@@ -226,7 +226,7 @@ def _records(table: object, folder: Path) -> OwnRecords:
     if not isinstance(csv, dict):
         raise PolicyError(f"[data] csv must be a table, as in a spec, got {csv!r}")
     if classes is not None:
-        parameters.integer("[data] classes", classes, low=2, high=2**31)
+        parameter_rules.integer("[data] classes", classes, low=2, high=2**31)
     kind, colon, text = dataset.partition(":")
     if colon and (folder / text).is_file():  # beside site.toml, as [columns] are
         dataset = f"{kind}:{(folder / text).absolute()}"

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.design.fisher import ExponentialFamily, exponential_family, tilted_law
 from sottovoce.domains import Vector
 
@@ -23,7 +23,7 @@ MAX_LEVELS = 256
 @lru_cache(maxsize=64)
 def gauss_hermite(levels: int) -> ExponentialFamily:
     """The design with `levels` nodes; arrays are read-only and shared."""
-    parameters.integer("levels", levels, low=2, high=MAX_LEVELS)
+    parameter_rules.integer("levels", levels, low=2, high=MAX_LEVELS)
     points, weights = hermegauss(levels)
     points, weights = (points - points[::-1]) / 2.0, (weights + weights[::-1]) / 2.0
     weights = weights / weights.sum()

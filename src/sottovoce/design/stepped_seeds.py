@@ -29,7 +29,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.design.tilted_seeds import timing_loss
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError
@@ -112,7 +112,7 @@ class SteppedSeeds:
 @lru_cache(maxsize=256)
 def stepped_seeds(epsilon: float, num_signs: int) -> SteppedSeeds:
     """The steepest step whose certified epsilon between any two inputs is at most `epsilon`."""
-    parameters.epsilon(epsilon)
+    parameter_rules.epsilon(epsilon)
     low, high = 0.0, float(epsilon)
     while high - low > 1e-12 * epsilon:
         middle = (low + high) / 2.0

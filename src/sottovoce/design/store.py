@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.design import metric, window
 from sottovoce.design.channel import Channel, IntegerTable, round_metric, round_pure
 from sottovoce.design.lower_bound import variance_lower_bound
@@ -44,7 +44,7 @@ _SHIPPED = "shipped"
 def table_epsilon(value: float) -> float:
     """An epsilon for which tables can be made, over the whole interval."""
     low, high = EPSILON_RANGE
-    number = parameters.finite("epsilon", value)
+    number = parameter_rules.finite("epsilon", value)
     if not low <= number <= high:
         raise ParameterError(
             f"epsilon over the whole interval must lie between {low:g} and {high:g}, got "
@@ -69,10 +69,10 @@ class DesignSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", table_epsilon(self.epsilon))
         if self.inputs is not None:
-            parameters.integer("inputs", self.inputs, low=2, high=1 << MAX_INPUT_BITS)
+            parameter_rules.integer("inputs", self.inputs, low=2, high=1 << MAX_INPUT_BITS)
         elif self.family == "metric":
             raise ParameterError("a metric design needs a number of inputs")
-        parameters.integer("letters", self.letters, low=2, high=1 << MAX_BITS)
+        parameter_rules.integer("letters", self.letters, low=2, high=1 << MAX_BITS)
 
     @property
     def name(self) -> str:
@@ -91,9 +91,9 @@ def spec_of(
     epsilon: float, input_bits: int | None, output_bits: int, metric: str | None = None
 ) -> DesignSpec:
     """The spec on [0, 1] in bits; input_bits = None is continuous input."""
-    parameters.integer("output_bits", output_bits, low=1, high=MAX_BITS)
+    parameter_rules.integer("output_bits", output_bits, low=1, high=MAX_BITS)
     if input_bits is not None:
-        parameters.integer("input_bits", input_bits, low=1, high=MAX_INPUT_BITS)
+        parameter_rules.integer("input_bits", input_bits, low=1, high=MAX_INPUT_BITS)
     inputs = None if input_bits is None else 1 << input_bits
     if metric is None:
         return DesignSpec(family="strict", epsilon=epsilon, inputs=inputs, letters=1 << output_bits)

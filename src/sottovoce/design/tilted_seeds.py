@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError
 
@@ -43,8 +43,8 @@ class TiltedSeeds:
     tail: float
 
     def __post_init__(self) -> None:
-        parameters.positive("reach", self.reach)
-        parameters.fraction("tail", self.tail)
+        parameter_rules.positive("reach", self.reach)
+        parameter_rules.fraction("tail", self.tail)
 
     @property
     def log_limit(self) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import sottovoce.experiments
-from sottovoce import files, parameters
+from sottovoce import files, parameter_rules
 from sottovoce.config.loading import parse, parse_text
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import OutputError
@@ -46,7 +46,7 @@ def variant_spec(variant: str, seed: int) -> RunSpec:
 
 def run_demo(out: Path, *, num_seeds: int, on_round: OnRound | None = None) -> dict[str, Any]:
     """Train every variant with every seed under `out` and summarise; rows keep their curves."""
-    parameters.integer("seeds", num_seeds, low=2, high=1000, remedy="one seed has no spread")
+    parameter_rules.integer("seeds", num_seeds, low=2, high=1000, remedy="one seed has no spread")
     _prepare(out)
     variants = []
     for variant in VARIANTS:

@@ -4,7 +4,7 @@
     def foo(settings: Settings) -> Findings: ...
 
 Drop the file into `experiments/studies/` (or a folder, whose module `study` enters), or name its
-module under the entry point group `sottovoce.experiments` (see `sottovoce.register`); nothing else
+module under the entry point group `sottovoce.experiments` (see `sottovoce.registry`); nothing else
 changes. Experiments that train models over a grid are TOML files in `experiments/grids/` (see
 `catalogue.py`).
 """
@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.errors import ParameterError
-from sottovoce.register import Register
+from sottovoce.registry import Register
 from sottovoce.reporting.experiment import Chart
 
 Cell = str | int | float | bool | None
@@ -137,7 +137,7 @@ class Experiment:
             return 0
         number = min(default, self.default_seeds) if given is None else given
         remedy = "one seed has no spread"
-        return parameters.integer("seeds", number, low=2, high=MAX_SEEDS, remedy=remedy)
+        return parameter_rules.integer("seeds", number, low=2, high=MAX_SEEDS, remedy=remedy)
 
 
 EXPERIMENTS: Register[Experiment] = Register(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sottovoce import files, parameters
+from sottovoce import files, parameter_rules
 from sottovoce.config.loading import override, parse
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError, OutputError
@@ -129,7 +129,7 @@ def run_in(
     store: Path, trials: Sequence[Trial], *, jobs: int, on_step: OnStep, train: Train, what: str
 ) -> list[TrialResult]:
     """As `run_trials`, in a store that is open: several sweeps in a row, and nobody between."""
-    parameters.integer("jobs", jobs, low=1, high=MAX_JOBS)
+    parameter_rules.integer("jobs", jobs, low=1, high=MAX_JOBS)
     unique = {trial.spec.hash: trial for trial in trials}
     found = {h: r for h, trial in unique.items() if (r := stored(store, trial)) and r.result}
     missing = [trial for h, trial in unique.items() if h not in found]

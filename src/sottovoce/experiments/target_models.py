@@ -14,8 +14,8 @@ from sottovoce.config.loading import override, parse
 from sottovoce.config.spec import RunSpec
 from sottovoce.domains import Domain, Vector
 from sottovoce.experiments.udp_mechanisms import DELTA, MECHANISMS, NO_PRIVACY, Contender
-from sottovoce.learning.datasets import Dataset
-from sottovoce.learning.task import Task
+from sottovoce.local_learning.datasets import Dataset
+from sottovoce.local_learning.task import Task
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.randomness import SeededRandomness

@@ -13,7 +13,7 @@ from sottovoce.deployment.node_site import SITE_VARIABLE, site_of
 from sottovoce.deployment.site import read_site
 from sottovoce.deployment.worker import serve
 from sottovoce.errors import SottovoceError
-from sottovoce.printable import printable
+from sottovoce.printable_text import printable
 from sottovoce.runs.site_training import compute
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import PrivacyError
 from sottovoce.mechanisms.mechanism import Float32Codes, Mechanism
@@ -37,7 +37,7 @@ class SecretSample:
     hidden_by: HiddenBy
 
     def __post_init__(self) -> None:
-        parameters.fraction("sampling rate", self.rate)
+        parameter_rules.fraction("sampling rate", self.rate)
 
     @property
     def assumption(self) -> str:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Box, Domain, L1Ball, L2Ball, clip_norm_of, geometry_of
 from sottovoce.errors import ParameterError
@@ -40,11 +40,11 @@ class Setting:
             raise ParameterError(
                 f"a plan is for a ball, or a box around 0, got {self.domain}; shift the data"
             )
-        parameters.epsilon(self.epsilon)
-        parameters.delta(self.delta)
-        parameters.integer("rounds", self.rounds, low=1, high=MAX_ROUNDS)
+        parameter_rules.epsilon(self.epsilon)
+        parameter_rules.delta(self.delta)
+        parameter_rules.integer("rounds", self.rounds, low=1, high=MAX_ROUNDS)
         if self.bits is not None:
-            parameters.positive("bits (the most a coordinate may take)", self.bits)
+            parameter_rules.positive("bits (the most a coordinate may take)", self.bits)
 
     @property
     def clip_norm(self) -> float:

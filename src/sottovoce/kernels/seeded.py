@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.errors import ParameterError
 from sottovoce.kernels.reference import seeded as reference
 from sottovoce.native import native
@@ -43,7 +43,7 @@ def sign_rows(
 ) -> NDArray[np.uint8]:
     """The same for seeds (n, 16): a matrix (n, ceil(count/8)) of payloads of one bit."""
     given = checked_seeds(seeds)
-    parameters.integer("count", count, low=0, high=MAX_SIGNS)
+    parameter_rules.integer("count", count, low=0, high=MAX_SIGNS)
     rows = np.empty((len(given), -(-count // 8)), dtype=np.uint8)
     kernels = native()
     if kernels is None:
@@ -96,5 +96,5 @@ def _checked_weights(weights: NDArray[np.int16]) -> NDArray[np.int16]:
             f"weights must be a vector of int16, not {given.dtype} of shape {given.shape}; scale "
             "and round them to -32768 ... 32767 first"
         )
-    parameters.integer("the number of weights", len(given), low=0, high=MAX_SIGNS)
+    parameter_rules.integer("the number of weights", len(given), low=0, high=MAX_SIGNS)
     return np.require(given, np.int16, ["C", "A"])

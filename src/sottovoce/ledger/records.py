@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.privacy.events import PrivacyEvent
 
@@ -17,8 +17,8 @@ class Budget:
     unit: Unit
 
     def __post_init__(self) -> None:
-        parameters.epsilon(self.epsilon)
-        parameters.delta(self.delta)
+        parameter_rules.epsilon(self.epsilon)
+        parameter_rules.delta(self.delta)
 
     def __str__(self) -> str:
         return (
@@ -39,7 +39,7 @@ class Release:
     def __post_init__(self) -> None:
         for name, high in (("round", 2**32 - 1), ("uplink", 255)):
             given = getattr(self, name)
-            value = parameters.integer(name, given, low=0, high=high)
+            value = parameter_rules.integer(name, given, low=0, high=high)
             if value is not given:
                 object.__setattr__(self, name, value)  # a plain int, whatever came in
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.design import randomised_response
 from sottovoce.design.channel import IntegerTable, round_pure
 from sottovoce.design.store import EPSILON_RANGE, MAX_BITS
@@ -42,7 +42,7 @@ class BitwiseRandomisedResponse(IntervalTable):
 
     def __post_init__(self) -> None:
         self.check()
-        parameters.integer("bits", self.bits, low=1, high=MAX_BITS)
+        parameter_rules.integer("bits", self.bits, low=1, high=MAX_BITS)
 
     @property
     def table(self) -> IntegerTable:

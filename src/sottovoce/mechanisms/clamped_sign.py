@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.design import hermite
 from sottovoce.design.fisher import tilted_law
@@ -58,8 +58,8 @@ class ClampedSign:
 
     def __post_init__(self) -> None:
         require_l2_ball(self.input_domain)
-        parameters.noise_multiplier(self.noise_multiplier)
-        parameters.positive(
+        parameter_rules.noise_multiplier(self.noise_multiplier)
+        parameter_rules.positive(
             "logit_bound",
             self.logit_bound,
             at_most=100.0,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, assert_never
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Box, L1Ball, L2Ball, Vector
 from sottovoce.errors import ParameterError
@@ -76,14 +76,14 @@ class Cldp:
                 f"the box must be symmetric about 0, got [{domain.lower:g}, {domain.upper:g}]; "
                 "shift the data by its middle"
             )
-        parameters.integer(
+        parameter_rules.integer(
             "dimension",
             domain.dimension,
             low=1,
             high=MAX_DIMENSION,
             remedy="send the vector in parts",
         )
-        parameters.epsilon(self.epsilon)
+        parameter_rules.epsilon(self.epsilon)
         if self.flip_threshold >= _WORD // 2:
             raise ParameterError(
                 f"epsilon {self.epsilon!r} leaves nothing of the sign in 64 bits; use at least 1e-9"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Domain, L2Ball, require_l2_ball
 from sottovoce.mechanisms.registry import Knob, Parameters, register
@@ -18,7 +18,7 @@ from sottovoce.privacy.events import GaussianNoise
 
 def _noise(domain: Domain, noise_multiplier: float) -> gaussian.Gaussian:
     ball = require_l2_ball(domain)
-    stddev = parameters.noise_multiplier(noise_multiplier) * ball.radius / ball.records
+    stddev = parameter_rules.noise_multiplier(noise_multiplier) * ball.radius / ball.records
     return gaussian.Gaussian(stddev=stddev)
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Box, Domain, L1Ball, L2Ball
 from sottovoce.mechanisms.registry import Knob, Parameters, register
@@ -20,7 +20,7 @@ from sottovoce.privacy.laplace import laplace_event
 
 def _noise(domain: Domain, noise_multiplier: float) -> laplace.Laplace:
     records = domain.records if isinstance(domain, L1Ball | L2Ball) else 1
-    scale = parameters.noise_multiplier(noise_multiplier) * width(domain) / records
+    scale = parameter_rules.noise_multiplier(noise_multiplier) * width(domain) / records
     return laplace.Laplace(scale=scale)
 
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import assert_never
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Box, Domain, L1Ball, L2Ball
 from sottovoce.errors import ParameterError
@@ -32,7 +32,7 @@ def _stair(domain: Domain, step_multiplier: float) -> float:
             f"mechanism '{other}'"
         )
     low, high = _STAIR_MULTIPLIERS
-    if not low <= parameters.positive("step_multiplier", step_multiplier) <= high:
+    if not low <= parameter_rules.positive("step_multiplier", step_multiplier) <= high:
         raise ParameterError(
             f"step_multiplier must lie between {low:g} and {high:g}, got {step_multiplier!r}; "
             "1 suits zero-out, 2 replace-one"
@@ -43,7 +43,9 @@ def _stair(domain: Domain, step_multiplier: float) -> float:
 
 def _automatic_nu(_domain: Domain, given: Parameters) -> float:
     """The nu of least variance at this step_epsilon."""
-    return staircase.nu_for_variance(parameters.step_epsilon("step_epsilon", given["step_epsilon"]))
+    return staircase.nu_for_variance(
+        parameter_rules.step_epsilon("step_epsilon", given["step_epsilon"])
+    )
 
 
 def _automatic_steps(domain: Domain, given: Parameters) -> float:
@@ -55,7 +57,7 @@ def _automatic_steps(domain: Domain, given: Parameters) -> float:
 def _noise(
     domain: Domain, step_epsilon: float, nu: float, step_multiplier: float
 ) -> staircase.Staircase:
-    parameters.step_epsilon("step_epsilon", step_epsilon)
+    parameter_rules.step_epsilon("step_epsilon", step_epsilon)
     # Neighbours a hair more than a stair apart would lose two stairs: so the hair is added here.
     stair = _stair(domain, step_multiplier) * (1.0 + ROUNDING)
     return staircase.Staircase(step=stair, epsilon=step_epsilon, nu=nu)
@@ -63,9 +65,9 @@ def _noise(
 
 def _ends(domain: Domain, given: Parameters) -> tuple[float, float]:
     """Where calibration looks for step_epsilon: no noise that a given grid refuses."""
-    most, least = parameters.STEP_EPSILONS[1], 1e-9
+    most, least = parameter_rules.STEP_EPSILONS[1], 1e-9
     if given["steps_per_radius"] != "auto":
-        steps = parameters.positive("steps_per_radius", given["steps_per_radius"])
+        steps = parameter_rules.positive("steps_per_radius", given["steps_per_radius"])
         # The noise is stair/(1 - e^-step_epsilon) wide.
         share = _stair(domain, given["step_multiplier"]) * steps / (width(domain) * MAX_STEPS)
         least = max(least, -math.log1p(-min(1.001 * share, 0.999)))

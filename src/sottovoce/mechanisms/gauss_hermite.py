@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.design import hermite
 from sottovoce.design.fisher import tilted_law
@@ -49,7 +49,7 @@ def _automatic_levels(domain: Domain, given: Parameters) -> int:
     if not isinstance(domain, L2Ball):
         raise ParameterError("levels = 'auto' needs an L2 ball; give the number of levels")
     block = 1 << (domain.dimension.bit_length() - 1)
-    reach = domain.records / parameters.noise_multiplier(given["noise_multiplier"])
+    reach = domain.records / parameter_rules.noise_multiplier(given["noise_multiplier"])
     return hermite.levels_covering(
         reach, reach / math.sqrt(block), clients=_CLIENTS, excess=_EXCESS
     )
@@ -91,14 +91,14 @@ class GaussHermite:
 
     def __post_init__(self) -> None:
         require_l2_ball(self.input_domain)
-        parameters.integer(
+        parameter_rules.integer(
             "levels",
             self.levels,
             low=2,
             high=hermite.MAX_LEVELS,
             remedy="2 levels are one bit, 256 are eight",
         )
-        parameters.noise_multiplier(self.noise_multiplier)
+        parameter_rules.noise_multiplier(self.noise_multiplier)
 
     @property
     def noise_stddev(self) -> float:

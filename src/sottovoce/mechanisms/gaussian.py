@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import L2Ball, Vector, require_l2_ball
 from sottovoce.mechanisms.coordinate_laws import AddedNoise
@@ -42,7 +42,7 @@ class Gaussian:
 
     def __post_init__(self) -> None:
         require_l2_ball(self.input_domain)
-        parameters.noise_multiplier(self.noise_multiplier)
+        parameter_rules.noise_multiplier(self.noise_multiplier)
 
     @property
     def noise_stddev(self) -> float:

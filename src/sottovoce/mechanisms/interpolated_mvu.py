@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.design import store
 from sottovoce.design.fisher import ExponentialFamily, exponential_family, tilted_law
@@ -128,7 +128,7 @@ class InterpolatedMvu:
         require_l2_ball(self.input_domain)
         store.spec_of(self.epsilon, 1, self.output_bits)  # refuses what no design has
         low, high = BETA_RANGE
-        if not low <= parameters.finite("beta", self.beta) <= high:
+        if not low <= parameter_rules.finite("beta", self.beta) <= high:
             raise ParameterError(
                 f"beta must lie between {low:g} and {high:g}, got {self.beta!r}; 1 maps the clip "
                 "norm onto [0, 1], less is more private"

@@ -6,7 +6,7 @@ from typing import ClassVar, assert_never
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Box, L1Ball, L2Ball, Vector
 from sottovoce.errors import ParameterError
@@ -60,7 +60,7 @@ class Laplace:
                 f"input_domain must be an L1Ball, an L2Ball or a Box, got "
                 f"{type(self.input_domain).__name__}"
             )
-        parameters.noise_multiplier(self.noise_multiplier)
+        parameter_rules.noise_multiplier(self.noise_multiplier)
 
     @property
     def noise_scale(self) -> float:

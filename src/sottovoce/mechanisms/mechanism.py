@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import MAX_DIMENSION, Domain, Vector
 from sottovoce.errors import DomainError
@@ -33,9 +33,9 @@ class LevelCodes:
     count: int | None = None
 
     def __post_init__(self) -> None:
-        parameters.integer("levels", self.levels, low=2, high=2**MAX_CODE_BITS)
+        parameter_rules.integer("levels", self.levels, low=2, high=2**MAX_CODE_BITS)
         if self.count is not None:
-            parameters.integer("count", self.count, low=1, high=MAX_DIMENSION)
+            parameter_rules.integer("count", self.count, low=1, high=MAX_DIMENSION)
 
     @property
     def bits(self) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.design import store
 from sottovoce.design.store import DesignSpec
@@ -33,7 +33,7 @@ def _per_unit(domain: Domain, metric: str, input_bits: int) -> float:
     low, high = interval(domain)
     if metric not in METRICS:
         raise UnknownNameError.among("metric", str(metric), METRICS)
-    parameters.integer("input_bits", input_bits, low=1, high=store.MAX_INPUT_BITS)
+    parameter_rules.integer("input_bits", input_bits, low=1, high=store.MAX_INPUT_BITS)
     match metric:
         case "euclidean":
             return math.sqrt(domain.dimension) / (high - low)
@@ -102,7 +102,7 @@ class MetricMvu(DesignedTable):
 
     def __post_init__(self) -> None:
         interval(self.input_domain)
-        parameters.positive("epsilon", self.epsilon)
+        parameter_rules.positive("epsilon", self.epsilon)
         if self.metric == "euclidean" and not isinstance(self.input_domain, Box):
             raise ParameterError(
                 "metric 'euclidean' is for a Box, such as a map; in a ball use metric 'l1', whose "
@@ -110,7 +110,7 @@ class MetricMvu(DesignedTable):
             )
         if self.metric == "l2_squared" and isinstance(self.input_domain, L1Ball):
             raise ParameterError("metric 'l2_squared' has no guarantee on an L1 ball; use 'l1'")
-        parameters.integer("output_bits", self.output_bits, low=1, high=store.MAX_BITS)
+        parameter_rules.integer("output_bits", self.output_bits, low=1, high=store.MAX_BITS)
         self.design_spec()  # refuses parameters that no design has
 
     def design_spec(self) -> DesignSpec:

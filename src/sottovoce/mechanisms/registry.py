@@ -5,7 +5,7 @@
     class Foo: ...
 
 Drop the file into `mechanisms/`, or name its module under the entry point group
-`sottovoce.mechanisms` (see `sottovoce.register`); nothing else changes. The examples feed the
+`sottovoce.mechanisms` (see `sottovoce.registry`); nothing else changes. The examples feed the
 contract (`sottovoce.auditing.contract`), the docs and `sottovoce mechanism show`.
 """
 
@@ -23,7 +23,7 @@ from sottovoce.mechanisms.mechanism import Mechanism, Sampling
 from sottovoce.privacy import accounting
 from sottovoce.privacy.calibration import ENDS, Direction, calibrate
 from sottovoce.privacy.events import Assumed, NonPrivate, PrivacyEvent, Repeated
-from sottovoce.register import Register, is_ours
+from sottovoce.registry import Register, is_ours
 
 Parameters = Mapping[str, Any]
 M = TypeVar("M", bound=type)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.domains import Box, Domain, L1Ball, L2Ball, Vector
 from sottovoce.errors import ParameterError
 from sottovoce.mechanisms.mechanism import (
@@ -59,7 +59,7 @@ def reach(domain: Domain) -> float:
 
 
 def check_bits(bits: Any) -> int:
-    return parameters.integer(
+    return parameter_rules.integer(
         "bits", bits, low=2, high=MAX_BITS, remedy="16 bits make a grid that costs nothing"
     )
 
@@ -87,7 +87,7 @@ def multiplier_ends(
     least, most = 1e-4, 1e8
     if given["steps_per_radius"] == "auto":
         return least, most
-    steps = parameters.positive("steps_per_radius", given["steps_per_radius"])
+    steps = parameter_rules.positive("steps_per_radius", given["steps_per_radius"])
     return least, min(most, _most_steps(domain, noise_at(domain, 1.0)) / steps)
 
 
@@ -110,7 +110,7 @@ class RoundedNoise:
         """A grid whose range holds the domain, and whose steps are not too small for the noise."""
         check_bits(self.bits)
         finest = 2.0 ** (self.bits - 1) * width(self.input_domain) / reach(self.input_domain)
-        steps = parameters.positive(
+        steps = parameter_rules.positive(
             "steps_per_radius",
             self.steps_per_radius,
             at_most=finest,

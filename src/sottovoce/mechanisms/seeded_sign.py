@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.design.tilted_seeds import TiltedSeeds, tilted_seeds
 from sottovoce.domains import Domain, L2Ball, Vector, require_l2_ball
@@ -58,7 +58,7 @@ def _check_records(ball: L2Ball) -> int:
 def _automatic_blocks(domain: Domain, given: Parameters) -> int:
     """The fewest seeds that are each found in a few hundred tries."""
     ball = require_l2_ball(domain)
-    reach = ball.records / parameters.noise_multiplier(given["noise_multiplier"])
+    reach = ball.records / parameter_rules.noise_multiplier(given["noise_multiplier"])
     blocks = max(1, math.ceil((reach / _REACH) ** 2 * (1.0 - 1e-9)))
     while blocks <= MAX_BLOCKS and not _holds(ball, blocks, reach):
         blocks += 1
@@ -92,7 +92,7 @@ def _ends(domain: Domain, given: Parameters) -> tuple[float, float]:
             except ParameterError:
                 continue
             return noise, ENDS["larger"][1]
-    parameters.integer("blocks", blocks, low=1, high=MAX_BLOCKS)
+    parameter_rules.integer("blocks", blocks, low=1, high=MAX_BLOCKS)
     longest, reach = _block_reach(_layout(domain.dimension, blocks), 1.0), _LARGEST_REACH
     while not _feasible(reach, reach**2 / (2.0 * blocks * (records * longest) ** 2)):
         reach *= 0.9
@@ -161,8 +161,8 @@ class SeededSign:
     def __post_init__(self) -> None:
         require_l2_ball(self.input_domain)
         _check_records(self.input_domain)
-        parameters.noise_multiplier(self.noise_multiplier)
-        parameters.integer("blocks", self.blocks, low=1, high=MAX_BLOCKS)
+        parameter_rules.noise_multiplier(self.noise_multiplier)
+        parameter_rules.integer("blocks", self.blocks, low=1, high=MAX_BLOCKS)
         seeds.check_choices(self.generator, self.timing)
         self.layout()
         try:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.design.stepped_seeds import CLAMP, SteppedSeeds, stepped_seeds
 from sottovoce.domains import L2Ball, Vector, require_l2_ball
@@ -83,7 +83,7 @@ class SeededStep:
 
     def __post_init__(self) -> None:
         require_l2_ball(self.input_domain)
-        parameters.epsilon(self.epsilon)
+        parameter_rules.epsilon(self.epsilon)
         seeds.check_choices(self.generator, self.timing)
         seeds.check_name("length", self.length, _LENGTHS)
         self.choice()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.domains import MAX_DIMENSION, Vector
 from sottovoce.errors import DomainError, ParameterError, UnknownNameError
 from sottovoce.kernels import seeded
@@ -65,8 +65,8 @@ class Layout:
     blocks: int
 
     def __post_init__(self) -> None:
-        parameters.integer("copies", self.copies, low=1, high=MAX_DIMENSION)
-        parameters.integer("blocks", self.blocks, low=1, high=MAX_DIMENSION)
+        parameter_rules.integer("copies", self.copies, low=1, high=MAX_DIMENSION)
+        parameter_rules.integer("blocks", self.blocks, low=1, high=MAX_DIMENSION)
         if (self.blocks - 1) * self.block_size >= self.num_signs:
             raise ParameterError(
                 f"{self.num_signs} signs do not fill {self.blocks} blocks of 8 or more; use fewer"

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Domain, L1Ball, L2Ball, Vector
 from sottovoce.errors import ParameterError
@@ -29,7 +29,7 @@ _TAIL = 39.0
 def _automatic_steps(domain: Domain, given: Parameters) -> float:
     """The finest grid on which a full spike plus six standard deviations does not wrap around."""
     ball = _require_ball(domain)
-    noise_multiplier = parameters.noise_multiplier(given["noise_multiplier"])
+    noise_multiplier = parameter_rules.noise_multiplier(given["noise_multiplier"])
     bits = _check_bits(given["bits"])
     return 2.0 ** (bits - 1) / (1.0 + 6.0 * noise_multiplier / ball.records)
 
@@ -44,7 +44,7 @@ def _require_ball(domain: Domain) -> L1Ball | L2Ball:
 
 
 def _check_bits(bits: Any) -> int:
-    return parameters.integer(
+    return parameter_rules.integer(
         "bits", bits, low=2, high=MAX_BITS, remedy="16 bits leave wrap-around next to nothing"
     )
 
@@ -95,9 +95,9 @@ class Skellam:
 
     def __post_init__(self) -> None:
         _require_ball(self.input_domain)
-        parameters.noise_multiplier(self.noise_multiplier)
+        parameter_rules.noise_multiplier(self.noise_multiplier)
         _check_bits(self.bits)
-        parameters.positive(
+        parameter_rules.positive(
             "steps_per_radius",
             self.steps_per_radius,
             at_most=2.0 ** (self.bits - 1),

@@ -7,7 +7,7 @@ from typing import ClassVar, assert_never
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Box, Domain, L1Ball, L2Ball, Vector
 from sottovoce.errors import ParameterError
@@ -43,14 +43,14 @@ def _is_radial(domain: Domain) -> bool:
 
 def _automatic_nu(domain: Domain, given: Parameters) -> float:
     """The nu of least variance at this step_epsilon."""
-    epsilon = parameters.step_epsilon("step_epsilon", given["step_epsilon"])
+    epsilon = parameter_rules.step_epsilon("step_epsilon", given["step_epsilon"])
     return radial_nu_for_variance(epsilon, domain.dimension if _is_radial(domain) else 1)
 
 
 def _ends(domain: Domain, _given: Parameters) -> tuple[float, float]:
     """Where calibration looks for step_epsilon, the least private first."""
     least = least_epsilon(domain.dimension) if _is_radial(domain) else 1e-9
-    return parameters.STEP_EPSILONS[1], least * (1.0 + 1e-9)
+    return parameter_rules.STEP_EPSILONS[1], least * (1.0 + 1e-9)
 
 
 @register(
@@ -112,10 +112,10 @@ class Staircase:
             raise ParameterError(
                 f"input_domain must be an L1Ball, an L2Ball or a Box, got {type(domain).__name__}"
             )
-        parameters.step_epsilon("step_epsilon", self.step_epsilon)
-        parameters.inner_fraction("nu", self.nu)
+        parameter_rules.step_epsilon("step_epsilon", self.step_epsilon)
+        parameter_rules.inner_fraction("nu", self.nu)
         low, high = _STEP_MULTIPLIERS
-        if not low <= parameters.positive("step_multiplier", self.step_multiplier) <= high:
+        if not low <= parameter_rules.positive("step_multiplier", self.step_multiplier) <= high:
             raise ParameterError(
                 f"step_multiplier must lie between {low:g} and {high:g}, got "
                 f"{self.step_multiplier!r}; 1 suits zero-out, 2 replace-one"

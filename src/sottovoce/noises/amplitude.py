@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.noises.noise import Noise
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
@@ -28,7 +28,7 @@ _MAX_ROUNDS = 10**9
 
 def mean_absolute_sum(noise: Noise, rounds: int) -> float:
     """E|X_1 + ... + X_T|, to about 1e-8 of itself."""
-    parameters.integer("rounds", rounds, low=1, high=_MAX_ROUNDS)
+    parameter_rules.integer("rounds", rounds, low=1, high=_MAX_ROUNDS)
     if rounds == 1:
         return noise.mean_absolute
     spread = math.sqrt(noise.variance)

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.domains import Vector
 from sottovoce.noises.noise import precise
 
@@ -23,7 +23,7 @@ class Gaussian:
     stddev: float
 
     def __post_init__(self) -> None:
-        parameters.positive("stddev", self.stddev, at_most=1e30)
+        parameter_rules.positive("stddev", self.stddev, at_most=1e30)
 
     @property
     def variance(self) -> float:

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.domains import Vector
 from sottovoce.noises.noise import precise
 
@@ -21,7 +21,7 @@ class Laplace:
     scale: float
 
     def __post_init__(self) -> None:
-        parameters.positive("scale", self.scale, at_most=1e30)
+        parameter_rules.positive("scale", self.scale, at_most=1e30)
 
     @property
     def variance(self) -> float:

@@ -27,7 +27,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.domains import MAX_DIMENSION, Vector
 from sottovoce.errors import ParameterError
 from sottovoce.noises.staircase import nu_for_variance
@@ -58,10 +58,10 @@ class RadialStaircase:
     dimension: int
 
     def __post_init__(self) -> None:
-        parameters.positive("step", self.step, at_most=1e300)
-        parameters.step_epsilon("epsilon", self.epsilon)
-        parameters.inner_fraction("nu", self.nu)
-        parameters.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
+        parameter_rules.positive("step", self.step, at_most=1e300)
+        parameter_rules.step_epsilon("epsilon", self.epsilon)
+        parameter_rules.inner_fraction("nu", self.nu)
+        parameter_rules.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
         if self.epsilon < least_epsilon(self.dimension):
             raise ParameterError(
                 f"a step of epsilon {self.epsilon:g} is too small for a staircase in "

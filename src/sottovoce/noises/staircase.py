@@ -17,13 +17,13 @@ from fractions import Fraction
 
 import numpy as np
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.domains import Vector
 
 
 def nu_for_mean_absolute(epsilon: float) -> float:
     """The nu of least E|X|: 1/(1 + e^(epsilon/2)) (Geng and Viswanath 2016, theorem 4)."""
-    return 1.0 / (1.0 + math.exp(parameters.step_epsilon("epsilon", epsilon) / 2.0))
+    return 1.0 / (1.0 + math.exp(parameter_rules.step_epsilon("epsilon", epsilon) / 2.0))
 
 
 def nu_for_variance(epsilon: float) -> float:
@@ -32,7 +32,7 @@ def nu_for_variance(epsilon: float) -> float:
     The derivative of the variance by nu vanishes where (b + (1 - b) nu)^3 = b (1 + b)/2, and
     nowhere else (Geng and Viswanath 2016, theorem 7, in another form). It falls from 1/2 to 0.
     """
-    if parameters.step_epsilon("epsilon", epsilon) > 1.0:
+    if parameter_rules.step_epsilon("epsilon", epsilon) > 1.0:
         b = math.exp(-epsilon)
         # The root of b apart: b itself may vanish.
         return (math.exp(-epsilon / 3.0) * math.cbrt((1.0 + b) / 2.0) - b) / (1.0 - b)
@@ -49,9 +49,9 @@ class Staircase:
     nu: float
 
     def __post_init__(self) -> None:
-        parameters.positive("step", self.step, at_most=1e300)
-        parameters.step_epsilon("epsilon", self.epsilon)
-        parameters.inner_fraction("nu", self.nu)
+        parameter_rules.positive("step", self.step, at_most=1e300)
+        parameter_rules.step_epsilon("epsilon", self.epsilon)
+        parameter_rules.inner_fraction("nu", self.nu)
 
     @property
     def _decay(self) -> float:

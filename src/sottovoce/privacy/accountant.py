@@ -6,7 +6,7 @@
         ...
 
 Drop the file into `privacy/`, or name its module under the entry point group
-`sottovoce.accountants` (see `sottovoce.register`). Our own are held against exact enumeration, and
+`sottovoce.accountants` (see `sottovoce.registry`). Our own are held against exact enumeration, and
 the smallest of their bounds is the epsilon that is printed; a plug-in's bound is printed only where
 it is asked for by name, and never takes part in that minimum.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from sottovoce.privacy.events import PrivacyEvent
-from sottovoce.register import Register
+from sottovoce.registry import Register
 
 
 class Accountant(Protocol):

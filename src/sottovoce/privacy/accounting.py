@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import PluginError, UnsupportedEventError
 from sottovoce.privacy.accountant import ACCOUNTANTS, Accountant
@@ -74,7 +74,7 @@ def privacy_spent(event: PrivacyEvent, delta: float, accountant: str | None = No
     With `accountant` its bound alone; it is an error if it has none. One from outside is asked only
     then: our own bounds stand beside it, and it is said that the epsilon rests on its word.
     """
-    parameters.delta(delta)
+    parameter_rules.delta(delta)
     assumed = list(assumptions(event))
     if accountant is not None:
         bounds = [(accountant, _checked(accountant, find_accountant(accountant), event, delta))]
@@ -144,6 +144,6 @@ def within(event: PrivacyEvent, delta: float, budget: float, *, quickly: bool = 
 
     The quick ones are asked first, and nobody after the first who does.
     """
-    parameters.delta(delta)
+    parameter_rules.delta(delta)
     asked = accountants(quick=quickly)
     return any(bound <= budget for _, bound in _bounds(event, delta, asked))

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.errors import ParameterError
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import PrivacyEvent, Repeated
@@ -34,8 +34,8 @@ def calibrate(
     says). The result itself is checked to meet the budget: it is the safe end of a bracket.
     `ends` are where to look, the least private first, and `near` is a guess to begin with.
     """
-    parameters.epsilon(epsilon)
-    parameters.delta(delta)
+    parameter_rules.epsilon(epsilon)
+    parameter_rules.delta(delta)
 
     def meets(log_parameter: float, *, quickly: bool = False) -> bool:
         event = event_at(math.exp(log_parameter))
@@ -149,8 +149,8 @@ def _refined(
 
 def rounds_within(event: PrivacyEvent, *, epsilon: float, delta: float) -> int:
     """How often the event may happen within the budget: 0 if not even once, at most 10^12."""
-    parameters.epsilon(epsilon)
-    parameters.delta(delta)
+    parameter_rules.epsilon(epsilon)
+    parameter_rules.delta(delta)
 
     def fits(count: int) -> bool:
         return accounting.within(Repeated(event=event, count=count), delta, epsilon)

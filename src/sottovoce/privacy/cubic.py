@@ -21,7 +21,7 @@ import math
 
 import numpy as np
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.errors import UnsupportedEventError
 from sottovoce.privacy.accountant import register
 from sottovoce.privacy.conversion import golden_section
@@ -51,7 +51,7 @@ class CubicAccountant:
         return _delta(_total_mu(event), _total_excess(event), epsilon)
 
     def epsilon(self, event: PrivacyEvent, delta: float) -> float:
-        parameters.delta(delta)
+        parameter_rules.delta(delta)
         mu, excess = _total_mu(event), _total_excess(event)
         return least_epsilon(lambda epsilon: _delta(mu, excess, epsilon), delta)
 

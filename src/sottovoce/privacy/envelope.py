@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import MAX_DIMENSION, Vector
 from sottovoce.errors import ParameterError
@@ -223,7 +223,7 @@ def _options(
         raise ParameterError("costs must be finite and at least 0, values at least 0")
     if not 0.0 <= budget < math.inf:
         raise ParameterError(f"budget must be finite and at least 0, got {budget!r}")
-    parameters.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
+    parameter_rules.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
     return cost, value, float(budget)
 
 

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import MAX_DIMENSION
 from sottovoce.errors import AdjacencyMismatchError, ParameterError
@@ -46,7 +46,7 @@ class GaussianNoise:
 
     def __post_init__(self) -> None:
         _check_adjacency(self.adjacency)
-        parameters.positive("mu", self.mu)
+        parameter_rules.positive("mu", self.mu)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +63,8 @@ class LaplaceNoise:
 
     def __post_init__(self) -> None:
         _check_adjacency(self.adjacency)
-        parameters.positive("shift", self.shift)
-        parameters.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
+        parameter_rules.positive("shift", self.shift)
+        parameter_rules.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class ZeroConcentrated:
 
     def __post_init__(self) -> None:
         _check_adjacency(self.adjacency)
-        parameters.positive("rho", self.rho)
+        parameter_rules.positive("rho", self.rho)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class PureDp:
 
     def __post_init__(self) -> None:
         _check_adjacency(self.adjacency)
-        parameters.positive("epsilon", self.epsilon)
+        parameter_rules.positive("epsilon", self.epsilon)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +106,8 @@ class MetricDp:
 
     def __post_init__(self) -> None:
         _check_adjacency(self.adjacency)
-        parameters.positive("epsilon", self.epsilon)
-        parameters.positive("distance", self.distance)
+        parameter_rules.positive("epsilon", self.epsilon)
+        parameter_rules.positive("distance", self.distance)
 
     def pure(self) -> "PureDp":
         """What it says about the farthest neighbours."""
@@ -170,8 +170,8 @@ class OneBit:
 
     def __post_init__(self) -> None:
         _check_adjacency(self.adjacency)
-        parameters.positive("shift", self.shift)
-        parameters.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
+        parameter_rules.positive("shift", self.shift)
+        parameter_rules.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
         if not isinstance(self.against_zero, bool):
             raise ParameterError(f"against_zero must be true or false, got {self.against_zero!r}")
         if self.against_zero and self.adjacency != Adjacency.ZERO_OUT:
@@ -198,8 +198,8 @@ class SeededBits:
     against_zero: bool = False
 
     def __post_init__(self) -> None:
-        parameters.positive("excess", self.excess)
-        parameters.positive("largest_loss", self.largest_loss)
+        parameter_rules.positive("excess", self.excess)
+        parameter_rules.positive("largest_loss", self.largest_loss)
         self.bits()  # checks the rest
 
     def bits(self) -> OneBit:
@@ -228,8 +228,8 @@ class SecureSum:
     against_zero: bool = False
 
     def __post_init__(self) -> None:
-        parameters.positive("logit_bound", self.logit_bound)
-        parameters.integer("clients", self.clients, low=1, high=2**31)
+        parameter_rules.positive("logit_bound", self.logit_bound)
+        parameter_rules.integer("clients", self.clients, low=1, high=2**31)
         self.local()  # checks the rest
 
     def local(self) -> OneBit:
@@ -265,7 +265,7 @@ class Sampled:
     hidden_by: HiddenBy
 
     def __post_init__(self) -> None:
-        parameters.fraction("sampling rate", self.rate)
+        parameter_rules.fraction("sampling rate", self.rate)
         for name, value, choices in (
             ("scheme", self.scheme, get_args(SamplingScheme)),
             ("hidden_by", self.hidden_by, get_args(HiddenBy)),
@@ -295,7 +295,7 @@ class Shuffled:
     clients: int
 
     def __post_init__(self) -> None:
-        parameters.integer("clients", self.clients, low=1, high=2**31)
+        parameter_rules.integer("clients", self.clients, low=1, high=2**31)
         _check_local(self.event, "shuffled")
 
     @property
@@ -326,7 +326,7 @@ class Repeated:
         if not isinstance(self.event, PrivacyEvent):
             raise ParameterError(f"only a privacy event can be repeated, got {self.event!r}")
         object.__setattr__(
-            self, "count", parameters.integer("count", self.count, low=1, high=2**53)
+            self, "count", parameter_rules.integer("count", self.count, low=1, high=2**53)
         )
 
     @property

@@ -8,9 +8,9 @@ Reference: Dong, Roth and Su 2022, corollary 3.3; Balle and Wang 2018, theorem 8
 import math
 from collections.abc import Callable
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.errors import UnsupportedEventError
-from sottovoce.parameters import MAX_EPSILON
+from sottovoce.parameter_rules import MAX_EPSILON
 from sottovoce.privacy.accountant import register
 from sottovoce.privacy.divergences import gaussian_delta
 from sottovoce.privacy.events import GaussianNoise, PrivacyEvent, basic_counts
@@ -47,7 +47,7 @@ class GaussianAccountant:
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """The least epsilon, rounded up, at which the exact delta of mu-GDP is at most `delta`."""
-    parameters.delta(delta)
+    parameter_rules.delta(delta)
     if math.isinf(mu):
         return math.inf
     return least_epsilon(lambda epsilon: gaussian_delta(mu, epsilon), delta)

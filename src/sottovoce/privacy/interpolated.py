@@ -34,7 +34,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError
 from sottovoce.privacy.envelope import (
@@ -77,8 +77,8 @@ def interpolated_renyi_bound(
         raise ParameterError(
             f"power must lie between 1 and 2, got {power!r}; use L1 or L2 clipping"
         )
-    parameters.positive("resolution", resolution, at_most=1.0)
-    reach = parameters.positive("radius_distance", radius_distance) * (1.0 + BUDGET_ROUNDING)
+    parameter_rules.positive("resolution", resolution, at_most=1.0)
+    reach = parameter_rules.positive("radius_distance", radius_distance) * (1.0 + BUDGET_ROUNDING)
     laws = [_Laws(points=points, table=table, centre=centre, order=order, forward=True)]
     laws.append(_Laws(points=points, table=table, centre=centre, order=order, forward=False))
     groups = [tuple(laws)] if centre is None else [(law,) for law in laws]

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.domains import Vector
 from sottovoce.errors import UnsupportedEventError
 from sottovoce.privacy.accountant import register
@@ -51,7 +51,7 @@ class PldAccountant:
     name = "pld"
 
     def epsilon(self, event: PrivacyEvent, delta: float) -> float:
-        parameters.delta(delta)
+        parameter_rules.delta(delta)
         return max((_epsilon(parts, delta) for parts in _directions(event)), default=math.inf)
 
     def delta(self, event: PrivacyEvent, epsilon: float) -> float:

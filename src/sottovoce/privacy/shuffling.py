@@ -27,7 +27,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError, UnsupportedEventError
@@ -70,8 +70,8 @@ def local_epsilon(event: Shuffled) -> float:
 
 def shuffled_delta(eps0: float, clients: int, epsilon: float) -> float:
     """A delta at `epsilon` for n messages of eps0-DP randomisers, in both directions."""
-    parameters.positive("eps0", eps0)
-    parameters.integer("clients", clients, low=1, high=MAX_CLIENTS)
+    parameter_rules.positive("eps0", eps0)
+    parameter_rules.integer("clients", clients, low=1, high=MAX_CLIENTS)
     if not epsilon >= 0.0:
         raise ParameterError(f"epsilon must be at least 0, got {epsilon!r}")
     if epsilon >= eps0:
@@ -88,7 +88,7 @@ def shuffled_delta(eps0: float, clients: int, epsilon: float) -> float:
 
 def shuffled_epsilon(eps0: float, clients: int, delta: float) -> float:
     """The least epsilon, rounded up, with shuffled_delta at most `delta`; at most eps0."""
-    parameters.delta(delta)
+    parameter_rules.delta(delta)
     if shuffled_delta(eps0, clients, 0.0) <= delta:
         return 0.0
     low, high = 0.0, float(eps0)

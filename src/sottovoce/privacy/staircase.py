@@ -31,7 +31,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import ParameterError
 from sottovoce.privacy.envelope import renyi_curve
@@ -43,8 +43,8 @@ _LOG_ROUNDING = 2.0**-40  # logarithms of up to some thousand are added
 
 def lost_mass(epsilon: float, nu: float, shift: float) -> float:
     """m: how likely one step's whole loss is, `shift` steps apart; rounded up, a few ulps."""
-    parameters.step_epsilon("epsilon", epsilon)
-    parameters.inner_fraction("nu", nu)
+    parameter_rules.step_epsilon("epsilon", epsilon)
+    parameter_rules.inner_fraction("nu", nu)
     if not 0.0 <= shift <= 1.0:
         raise ParameterError(
             f"shift must lie between 0 and 1 step, got {shift!r}; beyond one step use "

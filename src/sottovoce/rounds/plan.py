@@ -4,7 +4,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.channels.channel import Central, Channel, Direct, MessageChannel
 from sottovoce.domains import L2Ball
@@ -27,7 +27,7 @@ class ClientPlan:
     weight: float
 
     def __post_init__(self) -> None:
-        parameters.positive("weight", self.weight)
+        parameter_rules.positive("weight", self.weight)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

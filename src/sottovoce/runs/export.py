@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce import files, parameters
+from sottovoce import files, parameter_rules
 from sottovoce.errors import OutputError
 from sottovoce.privacy.accounting import show_epsilon
 from sottovoce.runs.folder import RunFolder
@@ -60,11 +60,11 @@ def _check(folder: Path, header: Mapping[str, Any], size: int) -> None:
     """Refuse a run.json that does not describe its checkpoint."""
     try:
         privacy = header["spec"]["privacy"]
-        parameters.delta(privacy["delta"])
+        parameter_rules.delta(privacy["delta"])
         words = [*(header[name] for name in _WORDS), privacy["adjacency"]]
         shapes = [(name, tuple(shape)) for name, shape in header["layout"]]
         sizes = [
-            parameters.integer("size", part, low=0, high=size)
+            parameter_rules.integer("size", part, low=0, high=size)
             for _, shape in shapes
             for part in shape
         ]

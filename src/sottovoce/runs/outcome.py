@@ -15,7 +15,7 @@ from sottovoce.channels.channel import Central, Direct, SecretOrder, SecureSum, 
 from sottovoce.errors import ConfigError
 from sottovoce.files import finite_or_none
 from sottovoce.harmonizer.sampling import ASSUMPTIONS
-from sottovoce.learning.task import SCORES
+from sottovoce.local_learning.task import SCORES
 from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
 from sottovoce.mechanisms.registry import seen
 from sottovoce.privacy import events

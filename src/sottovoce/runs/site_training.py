@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sottovoce import printable
+from sottovoce import printable_text
 from sottovoce.adjacency import Unit
 from sottovoce.algorithms.algorithm import Algorithm, Step
 from sottovoce.assembly.data import load_data
@@ -28,10 +28,10 @@ from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import Asked, Site
 from sottovoce.domains import MAX_DIMENSION, Domain, Vector
 from sottovoce.errors import ConfigError, ParameterError, PolicyError, SottovoceError, WireError
-from sottovoce.learning import datasets, models, public_images
-from sottovoce.learning.clients import ClientData
-from sottovoce.learning.datasets import Dataset
-from sottovoce.learning.task import Task
+from sottovoce.local_learning import datasets, models, public_images
+from sottovoce.local_learning.clients import ClientData
+from sottovoce.local_learning.datasets import Dataset
+from sottovoce.local_learning.task import Task
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.randomness import SeededRandomness
@@ -41,7 +41,7 @@ from sottovoce.training.uplinks import finite_uplinks
 from sottovoce.transforms.rotation import Rotation
 from sottovoce.wire.broadcast import payload_bytes
 
-_LOG = printable.logger()
+_LOG = printable_text.logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,8 +25,8 @@ from sottovoce.config.spec import (
 )
 from sottovoce.domains import Vector
 from sottovoce.errors import ConfigError
-from sottovoce.learning.datasets import Dataset, with_training_rows
-from sottovoce.learning.task import Task
+from sottovoce.local_learning.datasets import Dataset, with_training_rows
+from sottovoce.local_learning.task import Task
 from sottovoce.randomness import SeededRandomness
 from sottovoce.runs.books import passing_books, training_of
 from sottovoce.simulation.stacked import Pool, StackedRun, can_stack, train_stacked

@@ -17,10 +17,10 @@ from torch import Tensor
 from sottovoce.algorithms.algorithm import Algorithm, Combined, Each, Step
 from sottovoce.channels.channel import Channel
 from sottovoce.domains import ROUNDING_HEADROOM, L2Ball, Vector
-from sottovoce.learning.clients import Clients
-from sottovoce.learning.rows import Rows, clipped
-from sottovoce.learning.task import Task
 from sottovoce.ledger.tally import Tally
+from sottovoce.local_learning.clients import Clients
+from sottovoce.local_learning.rows import Rows, clipped
+from sottovoce.local_learning.task import Task
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.randomness import SeededRandomness
 from sottovoce.rounds.broadcast import Start

@@ -12,7 +12,7 @@ from typing import assert_never
 import torch
 from torch import Tensor
 
-from sottovoce.learning.rows import Rows
+from sottovoce.local_learning.rows import Rows
 from sottovoce.mechanisms.coordinate_laws import (
     AddedNoise,
     CoordinateLaw,

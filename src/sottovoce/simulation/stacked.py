@@ -21,8 +21,8 @@ from torch import Tensor
 from sottovoce.algorithms.algorithm import Algorithm
 from sottovoce.algorithms.fedavg import FedAvg, SampleClippedGradient
 from sottovoce.domains import ROUNDING_HEADROOM, L2Ball, Vector
-from sottovoce.learning.rows import DenseRows
-from sottovoce.learning.task import Task
+from sottovoce.local_learning.rows import DenseRows
+from sottovoce.local_learning.task import Task
 from sottovoce.mechanisms.coordinate_laws import CoordinateLaw, Coordinatewise
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.randomness import SeededRandomness

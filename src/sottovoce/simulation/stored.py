@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sottovoce.algorithms.algorithm import Step
-from sottovoce.learning.clients import ClientData
-from sottovoce.learning.task import Task
+from sottovoce.local_learning.clients import ClientData
+from sottovoce.local_learning.task import Task
 from sottovoce.rounds.broadcast import Start
 from sottovoce.rounds.client import Refused, Request, privatise
 from sottovoce.rounds.plan import RoundPlan

@@ -11,7 +11,7 @@ from typing import assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.errors import ParameterError
 from sottovoce.randomness import SeededRandomness
 
@@ -28,7 +28,7 @@ class Poisson:
     rate: float
 
     def __post_init__(self) -> None:
-        parameters.fraction("rate", self.rate)
+        parameter_rules.fraction("rate", self.rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class FixedSize:
     size: int
 
     def __post_init__(self) -> None:
-        parameters.integer("size", self.size, low=1, high=2**31)
+        parameter_rules.integer("size", self.size, low=1, high=2**31)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Epochs:
     size: int
 
     def __post_init__(self) -> None:
-        parameters.integer("size", self.size, low=1, high=2**31)
+        parameter_rules.integer("size", self.size, low=1, high=2**31)
 
     def rounds_of_an_epoch(self, num_clients: int) -> int:
         return -(-num_clients // self.size)

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sottovoce.algorithms.algorithm import Algorithm
-from sottovoce.learning.clients import ClientData, names_of
-from sottovoce.learning.task import Task
+from sottovoce.local_learning.clients import ClientData, names_of
+from sottovoce.local_learning.task import Task
 from sottovoce.randomness import SeededRandomness
 from sottovoce.rounds.broadcast import Start, received, sent
 from sottovoce.training.backend import Backend

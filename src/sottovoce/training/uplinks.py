@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from sottovoce.algorithms.algorithm import Algorithm, Step
-from sottovoce.learning.clients import ClientData
-from sottovoce.learning.rows import Rows
-from sottovoce.learning.task import Task
+from sottovoce.local_learning.clients import ClientData
+from sottovoce.local_learning.rows import Rows
+from sottovoce.local_learning.task import Task
 
 
 def finite_uplinks(

@@ -34,7 +34,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.domains import MAX_DIMENSION, Box, L1Ball, L2Ball, Vector
 from sottovoce.errors import DomainError, ParameterError
 from sottovoce.randomness import Keystream
@@ -108,7 +108,7 @@ def gamma_scaling(
     with at most `failure_probability`. The factor depends on no data; by scaling, not even on the
     radius. Found by bisection on `dithered_norm_bound`, rounded down.
     """
-    parameters.clip_norm("radius", radius)
+    parameter_rules.clip_norm("radius", radius)
 
     def stays(factor: float) -> bool:
         bound = dithered_norm_bound(factor, dimension, levels, failure_probability, power=power)
@@ -149,7 +149,7 @@ def dither_within(
     `max_tries` a DomainError: nothing is clamped.
     """
     _checked_levels(levels)
-    parameters.integer("max_tries", max_tries, low=1, high=2**20)
+    parameter_rules.integer("max_tries", max_tries, low=1, high=2**20)
     vector = np.asarray(values, dtype=np.float64)
     dimension = vector.size if vector.ndim == 1 else 1
     ball = (L1Ball if _checked_power(power) == 1 else L2Ball)(dimension=dimension, radius=radius)
@@ -184,15 +184,15 @@ def _round(positions: Vector, words: NDArray[np.uint64]) -> GridCodes:
 
 
 def _checked_levels(levels: int) -> int:
-    return parameters.integer("levels", levels, low=2, high=MAX_LEVELS)
+    return parameter_rules.integer("levels", levels, low=2, high=MAX_LEVELS)
 
 
 def _checked_power(power: int) -> int:
-    return parameters.integer("power (of the norm)", power, low=1, high=2)
+    return parameter_rules.integer("power (of the norm)", power, low=1, high=2)
 
 
 def _check_bound(norm: float, dimension: int, failure_probability: float) -> None:
     if not 0.0 <= norm < math.inf:
         raise ParameterError(f"norm must be finite and at least 0, got {norm!r}")
-    parameters.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
-    parameters.delta(failure_probability, "failure_probability")
+    parameter_rules.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
+    parameter_rules.delta(failure_probability, "failure_probability")

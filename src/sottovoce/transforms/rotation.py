@@ -32,7 +32,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.domains import MAX_DIMENSION, Vector, finite_vector
 from sottovoce.errors import ParameterError
 from sottovoce.native import native
@@ -61,7 +61,7 @@ class Rotation:
     dimension: int
 
     def __post_init__(self) -> None:
-        parameters.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
+        parameter_rules.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
         if len(self.seed) != SEED_BYTES:
             raise ParameterError(f"the seed has {SEED_BYTES} bytes, got {len(self.seed)}")
 

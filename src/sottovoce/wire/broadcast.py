@@ -24,7 +24,7 @@ from typing import Any, Literal, assert_never, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.domains import MAX_DIMENSION, Vector
 from sottovoce.errors import UnknownNameError, WireError
 
@@ -45,7 +45,7 @@ _LARGEST: dict[str, float] = {
 
 def payload_bytes(dimension: int, number_format: DownlinkFormat) -> int:
     """What a vector takes, exactly."""
-    parameters.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
+    parameter_rules.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
     _check_known(number_format)
     match number_format:
         case "float32":

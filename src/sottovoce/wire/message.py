@@ -26,7 +26,7 @@ from typing import assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.domains import MAX_DIMENSION
 from sottovoce.errors import WireError
 from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Float32Codes, LevelCodes
@@ -53,9 +53,9 @@ class Envelope:
     code_format: CodeFormat
 
     def __post_init__(self) -> None:
-        parameters.integer("round", self.round, low=0, high=2**32 - 1)
-        parameters.integer("uplink", self.uplink, low=0, high=255)
-        parameters.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
+        parameter_rules.integer("round", self.round, low=0, high=2**32 - 1)
+        parameter_rules.integer("uplink", self.uplink, low=0, high=255)
+        parameter_rules.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
         if len(self.parameter_hash) != 16:
             raise WireError(f"a parameter hash has 16 bytes, got {len(self.parameter_hash)}")
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.errors import WireError
 from sottovoce.native import native
 
@@ -89,7 +89,7 @@ class PackedCodes:
     __slots__ = ("bits", "count", "levels", "payload")
 
     def __init__(self, payload: Octets, *, count: int, levels: int) -> None:
-        self.levels = parameters.integer("levels", levels, low=2, high=2**MAX_BITS)
+        self.levels = parameter_rules.integer("levels", levels, low=2, high=2**MAX_BITS)
         self.count = count
         self.bits = (levels - 1).bit_length()
         view = _view(payload)
@@ -149,5 +149,5 @@ def _checked(payload: Octets, count: int, bits: int) -> memoryview:
 
 def _little_endian(bits: int) -> np.dtype[Any]:
     """The smallest unsigned type that holds `bits` bits, in the byte order of the wire."""
-    parameters.integer("bits", bits, low=1, high=MAX_BITS, remedy="codes have 1 to 32 bits")
+    parameter_rules.integer("bits", bits, low=1, high=MAX_BITS, remedy="codes have 1 to 32 bits")
     return np.dtype("u1" if bits <= 8 else "<u2" if bits <= 16 else "<u4")

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ConfigError, ParameterError, UnknownNameError
@@ -47,9 +47,9 @@ class PrivateSettings:
     public_num_examples: bool
 
     def __post_init__(self) -> None:
-        parameters.epsilon(self.epsilon)
-        parameters.delta(self.delta)
-        parameters.clip_norm("clip-norm", self.clip_norm)
+        parameter_rules.epsilon(self.epsilon)
+        parameter_rules.delta(self.delta)
+        parameter_rules.clip_norm("clip-norm", self.clip_norm)
         made_for = registry.find(self.mechanism).example_domains
         if not any(isinstance(domain, L2Ball) for domain in made_for):
             raise ParameterError(
@@ -131,5 +131,5 @@ def _from_bits(
         )
     if bits == "auto":
         return {names[0]: "auto"}
-    number = parameters.integer("bits", bits, low=1, high=32)  # type: ignore[arg-type]
+    number = parameter_rules.integer("bits", bits, low=1, high=32)  # type: ignore[arg-type]
     return {names[0]: 2**number if names[0] == "levels" else number}

@@ -15,7 +15,7 @@ from sottovoce.deployment.machines.processes import Child, stopped_at_the_end, w
 from sottovoce.deployment.machines.site_folder import SiteFolder
 from sottovoce.deployment.site import read_site
 from sottovoce.errors import DeploymentError
-from sottovoce.printable import printable_lines
+from sottovoce.printable_text import printable_lines
 
 START_SECONDS = 180.0
 _CONNECT_SECONDS = 20.0

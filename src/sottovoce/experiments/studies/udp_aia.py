@@ -141,7 +141,7 @@ def _cells(plan: Plan, settings: Settings, kept: KeptCells) -> Iterator[Cell]:
     """Every contender with every seed; a seed draws the split, the model and the noise."""
     from sottovoce.attacks.attributes import AttributeClassifier
     from sottovoce.experiments.target_models import target_model
-    from sottovoce.probing.attribute_scores import attribute_scores, baseline_guesses
+    from sottovoce.run_attacks.attribute_scores import attribute_scores, baseline_guesses
 
     base, everyone = base_spec(plan, settings), contenders(plan.epsilons)
     effort = {"rounds": plan.rounds, "rates": list(plan.rates), "epochs": plan.epochs}

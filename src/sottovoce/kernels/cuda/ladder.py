@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError
 from sottovoce.kernels import family, table
@@ -87,7 +87,7 @@ def sample_codes(
     nothing, or it lies beyond the ladder. With `clamp`, what lies beyond is at the nearer end.
     """
     checked(values, dimensions=1)
-    parameters.integer("levels", ladder.levels, low=2, high=256)
+    parameter_rules.integer("levels", ladder.levels, low=2, high=256)
     bits = (ladder.levels - 1).bit_length()
     dimension, device = values.shape[0], values.device
     if not 0 < dimension <= _MOST:

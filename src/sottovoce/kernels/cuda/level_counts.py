@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.errors import ParameterError
 from sottovoce.kernels.cuda.counts import check_payloads
 from sottovoce.kernels.cuda.place import on_device
@@ -55,7 +55,7 @@ class LevelCounts:
     """Counts [levels - 1, d] (int32) of codes 1 and up, of as many batches as come."""
 
     def __init__(self, dimension: int, levels: int, device: torch.device | str) -> None:
-        self._levels = parameters.integer(
+        self._levels = parameter_rules.integer(
             "levels", levels, low=3, high=16, remedy="OneCounts counts 2 levels"
         )
         self.counts = torch.zeros((levels - 1, dimension), dtype=torch.int32, device=device)

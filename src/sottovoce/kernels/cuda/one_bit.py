@@ -32,7 +32,7 @@ import torch
 import triton
 import triton.language as tl
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.errors import ParameterError
 from sottovoce.kernels.cuda.chacha import PREPARED, main_block, prepare, prepared_words
 from sottovoce.kernels.cuda.one_bit_settling import settle
@@ -276,8 +276,8 @@ def sample_rows(
         )
     if clients > _MOST_ROWS or dimension > _MOST:
         raise ParameterError(f"at most {_MOST_ROWS} rows of 2^35 coordinates at once")
-    parameters.positive("noise_stddev", noise_stddev)
-    parameters.positive("scale", scale)
+    parameter_rules.positive("noise_stddev", noise_stddev)
+    parameter_rules.positive("scale", scale)
     keys = [one.spend() for one in keystreams]
     if not rows.numel():
         return torch.empty((clients, 0), dtype=torch.uint8, device=rows.device)

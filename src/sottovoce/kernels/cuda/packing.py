@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.errors import ParameterError
 from sottovoce.kernels.cuda.place import on_device, placed
 
@@ -34,7 +34,7 @@ def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
     placed(codes)
     if codes.dtype not in _TYPES or codes.ndim != 1 or not codes.is_contiguous():
         raise ParameterError("codes must be a contiguous vector of uint8 or int32: use .to()")
-    parameters.integer("bits", bits, low=1, high=_MOST_BITS[codes.dtype])
+    parameter_rules.integer("bits", bits, low=1, high=_MOST_BITS[codes.dtype])
     count = codes.shape[0]
     packed = torch.empty(-(-count * bits // 8), dtype=torch.uint8, device=codes.device)
     if count:

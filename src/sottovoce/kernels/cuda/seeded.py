@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
-from sottovoce import parameters
+from sottovoce import parameter_rules
 from sottovoce.errors import ParameterError
 from sottovoce.kernels.cuda.chacha import PREPARED, main_block, prepare, prepared_words
 from sottovoce.kernels.cuda.place import on_device, placed
@@ -183,7 +183,7 @@ def sign_rows(
 ) -> torch.Tensor:
     """The first `count` signs of each seed: packed bytes (n, ceil(count/8)), unused bits 0."""
     given = checked_seeds(seeds)
-    parameters.integer("count", count, low=0, high=MAX_SIGNS)
+    parameter_rules.integer("count", count, low=0, high=MAX_SIGNS)
     if len(given) > _MOST_ROWS:
         raise ParameterError(f"at most {_MOST_ROWS} seeds at once, got {len(given)}")
     blocks = -(-count // BLOCK)

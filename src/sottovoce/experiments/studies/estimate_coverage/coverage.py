@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from sottovoce import proportions
+from sottovoce import proportion_bounds
 from sottovoce.analytics.estimates import question_for, takes_people
 from sottovoce.analytics.location import KILOMETRES_PER_DEGREE
 from sottovoce.analytics.question import Question
@@ -147,7 +147,7 @@ class Covered:
 
     def interval(self) -> tuple[float, float]:
         """Of the coverage itself, 95%."""
-        return proportions.between(self.hits, self.repetitions, 0.95)
+        return proportion_bounds.between(self.hits, self.repetitions, 0.95)
 
 
 def measured(case: Case, repetitions: int, seed: int = 1) -> list[Covered]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-from sottovoce import proportions
+from sottovoce import proportion_bounds
 from sottovoce.analytics.histogram import MECHANISMS as HISTOGRAMS
 from sottovoce.analytics.scalar_channel import FLOATS, GRIDS
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment, number
@@ -169,7 +169,7 @@ def _shown(case: Case, found: Sequence[Covered]) -> list[Covered]:
 
 
 def _row(case: Case, one: Covered) -> Row:
-    low, high = proportions.between(one.hits, one.repetitions, 0.95)
+    low, high = proportion_bounds.between(one.hits, one.repetitions, 0.95)
     return {
         "statistic": case.statistic,
         "mechanism": str(case.options.get("mechanism", "metric_mvu")),

@@ -18,12 +18,12 @@ from sottovoce.attacks.sent_updates import Sender, decoded_updates
 from sottovoce.domains import Domain, Vector
 from sottovoce.experiments.target_models import TargetModel, for_one_release
 from sottovoce.experiments.udp_mechanisms import CLIP_NORM, Contender
-from sottovoce.learning.clients import ClientData
-from sottovoce.learning.task import Task
+from sottovoce.local_learning.clients import ClientData
+from sottovoce.local_learning.task import Task
 from sottovoce.mechanisms.mechanism import Mechanism, has_a_range
-from sottovoce.probing.reconstruction import guessed_from_outputs, pictures
-from sottovoce.probing.reconstruction_scores import Images, Scores, baseline_guesses, scores
 from sottovoce.randomness import SeededRandomness
+from sottovoce.run_attacks.reconstruction import guessed_from_outputs, pictures
+from sottovoce.run_attacks.reconstruction_scores import Images, Scores, baseline_guesses, scores
 
 ORIGINAL = "original"
 SHOWN = 6

@@ -8,7 +8,9 @@ import numpy as np
 from sottovoce.experiments.experiment import Figure, Row
 from sottovoce.experiments.studies.udp_dra.cells import ORIGINAL, scores_of
 from sottovoce.experiments.udp_mechanisms import GAUSSIAN, NO_PRIVACY, STAIRCASE, in_words
-from sottovoce.probing.reconstruction_scores import (
+from sottovoce.reporting.figures import Line, LineChart
+from sottovoce.reporting.image_grid import ImageGrid, Picture, PictureRow
+from sottovoce.run_attacks.reconstruction_scores import (
     GREY,
     MEAN_IMAGE,
     Scores,
@@ -18,8 +20,6 @@ from sottovoce.probing.reconstruction_scores import (
     interval,
     summary,
 )
-from sottovoce.reporting.figures import Line, LineChart
-from sottovoce.reporting.image_grid import ImageGrid, Picture, PictureRow
 
 Cell = Mapping[str, Any]
 Name = tuple[str, float | None]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sottovoce import proportions
+from sottovoce import proportion_bounds
 from sottovoce.assembly.parts import assemble
 from sottovoce.attacks import membership, roc
 from sottovoce.attacks.candidates import Mask, design
@@ -19,13 +19,13 @@ from sottovoce.attacks.roc import Estimate, Verdicts
 from sottovoce.attacks.siege import Climb, Scored, Siege
 from sottovoce.experiments.experiment import Figure, Row, Settings
 from sottovoce.experiments.studies.udp_mia.grid import RATES, Cell, Scale, spec_of
-from sottovoce.learning import datasets
-from sottovoce.learning.datasets import Dataset
-from sottovoce.learning.task import Task
+from sottovoce.local_learning import datasets
+from sottovoce.local_learning.datasets import Dataset
+from sottovoce.local_learning.task import Task
 from sottovoce.mean_intervals import mean_and_half_width
-from sottovoce.probing.membership import roc_chart
-from sottovoce.probing.shadow_models import Recipe, shadow_models
 from sottovoce.randomness import SeededRandomness
+from sottovoce.run_attacks.membership import roc_chart
+from sottovoce.run_attacks.shadow_models import Recipe, shadow_models
 
 SHADOWS = "shadows"
 _FPRS = {"tpr_at_1_percent": 0.01, "tpr_at_0.1_percent": 0.001}
@@ -152,7 +152,7 @@ def _accuracies(siege: Siege, held: Mask) -> tuple[Estimate, Estimate]:
 
 def _share(right: Mask, num_classes: int) -> Estimate:
     count, total = int(right.sum()), right.size
-    low, high = proportions.between(count, total, roc.CONFIDENCE)
+    low, high = proportion_bounds.between(count, total, roc.CONFIDENCE)
     return Estimate(value=count / total, low=low, high=high, chance=1.0 / num_classes)
 
 
