@@ -1,10 +1,10 @@
 """Ways in which a ledger could be fooled, damaged or shared, each once a bug."""
 
+import contextlib
 import os
 import sqlite3
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,16 +57,34 @@ def test_deleting_the_last_charge_is_noticed(tmp_path: Path) -> None:
         assert ledger.verify()
 
 
-def test_two_processes_may_create_the_ledger_at_once(tmp_path: Path) -> None:
+def test_processes_may_create_the_ledger_at_once(tmp_path: Path) -> None:
     code = (
-        "import sys,time\nfrom sottovoce.ledger.ledger import Ledger\n"
-        "while time.time() < float(sys.argv[2]): pass\nLedger(sys.argv[1]).close()"
+        "import sys\nfrom sottovoce.ledger.ledger import Ledger\nprint(flush=True)\n"
+        "for path in sys.stdin: Ledger(path.strip()).close(); print(flush=True)"
     )
-    for attempt in range(4):
-        when = str(time.time() + 1.5)
-        path = str(tmp_path / f"{attempt}.db")
-        children = [subprocess.Popen([sys.executable, "-c", code, path, when]) for _ in range(4)]
-        assert [child.wait() for child in children] == [0] * 4
+    with contextlib.ExitStack() as stack:
+        children = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", code],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for _ in range(4)
+        ]
+        pipes = [(child.stdin, child.stdout) for child in children]
+        assert all(answers is not None and answers.readline() for _, answers in pipes)
+        for attempt in range(20):
+            for paths, _ in pipes:
+                assert paths is not None
+                print(tmp_path / f"{attempt}.db", file=paths, flush=True)
+            assert all(answers is not None and answers.readline() for _, answers in pipes)
+        for paths, _ in pipes:
+            assert paths is not None
+            paths.close()
+    assert [child.returncode for child in children] == [0] * 4
 
 
 def test_verify_notices_a_budget_of_another_adjacency_than_the_charges(
