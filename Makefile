@@ -13,9 +13,10 @@ export PYTHONDONTWRITEBYTECODE :=
 
 # Ledgers wait for the disk at every charge; tests have theirs in memory, where there is some to spare.
 SCRATCH := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 { print "TMPDIR=/dev/shm" }')
-# A worker for each core; more only collect the same tests once more.
 # nproc counts what OMP_NUM_THREADS allows to one process, and these are several.
-WORKERS ?= $(shell env -u OMP_NUM_THREADS nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
+CORES := $(shell env -u OMP_NUM_THREADS nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
+# One worker more than cores: some tests wait for processes and browsers of theirs.
+WORKERS ?= $(shell expr $(CORES) + 1)
 CASES ?= 100000
 SEED ?= 1
 
@@ -63,7 +64,7 @@ quick-tests: install-dev
 	$(SCRATCH) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not slow'
 
 test-full: check ## the above, what is slow, and property tests with new cases
-	$(SCRATCH) HYPOTHESIS_PROFILE=explore OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	$(SCRATCH) HYPOTHESIS_PROFILE=explore OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES) --dist loadgroup
 
 fuzz: install-dev ## hostile input to every entrance, from a seed; CASES=1000000 takes about an hour on one core
 	OMP_NUM_THREADS=1 $(BIN)/python tools/fuzz.py --cases $(CASES) --seed $(SEED) --out results/fuzz.md --resume

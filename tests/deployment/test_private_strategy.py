@@ -600,7 +600,7 @@ def test_what_cannot_work_is_refused_with_a_way_out(tmp_path: Path) -> None:
         ({"sottovoce.mechanism": "mvu"}, SottovoceError, "clipped in L2"),
         ({"sottovoce.mechanism": "gaussian", "sottovoce.bits": 1}, ConfigError, "bits"),
         ({"sottovoce.bits": 0}, SottovoceError, "bits"),
-        ({"sottovoce.parameter_rules.noise": 1.0}, UnknownNameError, "noise"),
+        ({"sottovoce.parameters.noise": 1.0}, UnknownNameError, "noise"),
         ({"sottovoce.public-num-examples": "yes"}, ConfigError, "true or false"),
         ({"sottovoce.adjacency": "none"}, UnknownNameError, "adjacency"),
     ],
@@ -620,6 +620,6 @@ def test_bits_and_parameters_are_read_from_the_run_config(tmp_path: Path) -> Non
 
     assert levels() == 2
     assert levels(**{"sottovoce.bits": 3}) == 8
-    assert levels(**{"sottovoce.parameter_rules.levels": 5}) == 5
+    assert levels(**{"sottovoce.parameters.levels": 5}) == 5
     assert levels(**{"sottovoce.bits": "auto"}) > 2
     assert levels(**{"sottovoce.mechanism": "discrete_gaussian", "sottovoce.bits": 8}) <= 256
