@@ -13,11 +13,11 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Box, L2Ball, clipped, enclosing_ball
 from sottovoce.errors import ParameterError
 from sottovoce.harmonizer.ranking import Ranking, rank
-from sottovoce.harmonizer.sampling import SecretSample
 from sottovoce.harmonizer.setting import Setting
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.registry import Knob, Registration
+from sottovoce.mechanisms.secret_sample import SecretSample
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated, Sampled
 from sottovoce.wire.message import HEADER_BYTES

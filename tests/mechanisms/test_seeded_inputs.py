@@ -18,10 +18,10 @@ from sottovoce.errors import (
     SottovoceError,
     UnknownNameError,
 )
-from sottovoce.harmonizer.sampling import SecretSample
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import parameter_hash
+from sottovoce.mechanisms.secret_sample import SecretSample
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeded_step import SeededStep
 from sottovoce.privacy.compositions import assumptions, beside_others

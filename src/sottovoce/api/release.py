@@ -10,10 +10,10 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.channels.channel import SecureSum as SecureSumChannel
 from sottovoce.domains import MAX_DIMENSION, Domain, L2Ball, clip_norm_of, clipped, geometry_of
 from sottovoce.errors import ParameterError, PrivacyError, UnknownNameError
-from sottovoce.harmonizer.sampling import ASSUMPTIONS, SecretSample
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import Registration
+from sottovoce.mechanisms.secret_sample import ASSUMPTIONS, SecretSample
 from sottovoce.privacy.events import LaplaceNoise, OneBit, PrivacyEvent, SamplingScheme, SecureSum
 from sottovoce.privacy.shuffling import shuffled
 

@@ -34,7 +34,6 @@ from sottovoce.errors import (
     UnknownNameError,
     UnsupportedEventError,
 )
-from sottovoce.harmonizer.sampling import Anchored
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import (
     Codes,
@@ -48,6 +47,7 @@ from sottovoce.mechanisms.mechanism import (
     points_of,
 )
 from sottovoce.mechanisms.registry import Parameters, Registration, parameter_hash
+from sottovoce.mechanisms.secret_sample import Anchored
 from sottovoce.privacy.accounting import accountants, epsilon
 from sottovoce.privacy.compositions import beside_others
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent, Repeated

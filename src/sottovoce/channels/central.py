@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import ParameterError, PrivacyError
-from sottovoce.harmonizer.sampling import SecretSample
 from sottovoce.mechanisms.coordinate_laws import AddedNoise, Coordinatewise
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import kind_of
+from sottovoce.mechanisms.secret_sample import SecretSample
 from sottovoce.noises.gaussian import Gaussian
 from sottovoce.noises.laplace import Laplace
 from sottovoce.privacy.events import PrivacyEvent

@@ -26,10 +26,6 @@ def run(
     set_: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="The run folder [runs/NAME].")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
-    federation: Annotated[
-        Path | None,
-        typer.Option(help="Of a spec with runtime.backend 'flower': the federation's folder."),
-    ] = None,
     data_dir: DataDir = None,
     log: Log = None,
     example: Annotated[  # noqa: ARG001  (its callback has answered)
@@ -50,13 +46,6 @@ def run(
 
     if not spec.exists():
         raise ConfigError(absent_spec(spec))
-    if federation is not None:
-        from sottovoce.cli import deploy_run
-
-        deploy_run.run(
-            federation, spec, set_=set_, out=out, resume=resume, log=log, as_json=as_json
-        )
-        return
     folder = out or Path("runs") / load(spec, set_ or []).name
     begun = RunFolder(folder)
     loaded = load_for_run(

@@ -7,9 +7,9 @@ from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Box, Domain, L1Ball, L2Ball, clip_norm_of, geometry_of
 from sottovoce.errors import ParameterError
-from sottovoce.harmonizer.sampling import SecretSample
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import vouched
+from sottovoce.mechanisms.secret_sample import SecretSample
 from sottovoce.privacy.calibration import MAX_ROUNDS
 from sottovoce.privacy.events import PrivacyEvent
 

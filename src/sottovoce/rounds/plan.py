@@ -9,10 +9,10 @@ from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.channels.channel import Central, Channel, Direct, MessageChannel
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ParameterError
-from sottovoce.harmonizer.sampling import SecretSample
 from sottovoce.ledger.records import Release
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import parameter_hash, vouched
+from sottovoce.mechanisms.secret_sample import SecretSample
 from sottovoce.privacy.events import HiddenBy, PrivacyEvent
 from sottovoce.transforms.rotation import Rotation
 from sottovoce.wire.message import Envelope

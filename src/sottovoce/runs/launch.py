@@ -21,8 +21,8 @@ def launch(
             return run_in_flower_simulation(spec, folder, resume=resume, on_round=on_round)
         case "flower":
             raise ConfigError(
-                "runtime.backend = 'flower' runs on a federation: give its folder with "
-                "--federation, or set runtime.backend to 'fast' or 'flower-sim'"
+                "runtime.backend = 'flower' runs on a federation: use 'sottovoce deploy run "
+                "FEDERATION SPEC', or set runtime.backend to 'fast' or 'flower-sim'"
             )
         case _:
             assert_never(spec.runtime.backend)

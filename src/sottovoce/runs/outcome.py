@@ -14,10 +14,10 @@ from sottovoce.assembly.parts import Assembly
 from sottovoce.channels.channel import Central, Direct, SecretOrder, SecureSum, Shuffler
 from sottovoce.errors import ConfigError
 from sottovoce.files import finite_or_none
-from sottovoce.harmonizer.sampling import ASSUMPTIONS
 from sottovoce.local_learning.task import SCORES
 from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
 from sottovoce.mechanisms.registry import seen
+from sottovoce.mechanisms.secret_sample import ASSUMPTIONS
 from sottovoce.privacy import events
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent, show_epsilon
 from sottovoce.privacy.compositions import assumptions, multiset, unhidden
