@@ -51,7 +51,7 @@ pytestmark = [
 
 SITES = site_names(3)
 LAST = SITES[-1]
-DEADLINE_SECONDS = 12.0
+DEADLINE_SECONDS = 30.0  # nobody who answers at all is as late as that, on a busy machine either
 MARGIN_SECONDS = 10.0  # for what else a round does, on a busy machine
 
 
