@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import json
 import os
+import select
 import signal
 import subprocess
 import time
@@ -93,17 +94,38 @@ def stop_keeper(folder: Path) -> bool:
     state = state_of(folder)
     if state is None:
         return False
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(state["pid"], signal.SIGTERM)
-    deadline = time.monotonic() + _STOP_SECONDS
-    while state_of(folder) is not None:
-        if time.monotonic() > deadline:
-            raise DeploymentError(
-                f"process {state['pid']} has not ended after {_STOP_SECONDS:.0f} seconds; "
-                f"end it with: kill -9 {state['pid']}"
-            )
-        time.sleep(POLL_SECONDS)
+    with _process(state["pid"]) as process:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(state["pid"], signal.SIGTERM)
+        deadline = time.monotonic() + _STOP_SECONDS
+        # It lets the lock go a little before it has ended.
+        while state_of(folder) is not None or _is_alive(process):
+            if time.monotonic() > deadline:
+                raise DeploymentError(
+                    f"process {state['pid']} has not ended after {_STOP_SECONDS:.0f} seconds; "
+                    f"end it with: kill -9 {state['pid']}"
+                )
+            time.sleep(POLL_SECONDS)
     return True
+
+
+@contextlib.contextmanager
+def _process(pid: int) -> Iterator[int | None]:
+    """A file that can be read once the process has ended; None where Linux does not give one."""
+    try:
+        process = os.pidfd_open(pid)
+    except (AttributeError, OSError):  # another system, or it has ended
+        yield None
+        return
+    try:
+        yield process
+    finally:
+        os.close(process)
+
+
+def _is_alive(process: int | None) -> bool:
+    # Unlike signal 0 this does not take a process for alive that nobody has waited for.
+    return process is not None and not select.select([process], [], [], 0.0)[0]
 
 
 def _acquire(lock: IO[bytes], what: str) -> None:
