@@ -142,6 +142,10 @@ class _Ball:
         """Whether one of any two neighbours is the vector 0: nothing else is in it."""
         return self.records == 1 and adjacency is Adjacency.ZERO_OUT
 
+    def zero_centered(self, adjacency: Adjacency) -> bool:
+        """Whether zero lies half-way between the neighbors that are farthest apart."""
+        return adjacency is Adjacency.REPLACE_ONE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class L2Ball(_Ball):

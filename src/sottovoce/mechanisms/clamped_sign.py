@@ -94,6 +94,7 @@ class ClampedSign:
             dimension=self.input_domain.dimension,
             adjacency=adjacency,
             against_zero=self.input_domain.against_zero(adjacency),
+            zero_centered=self.input_domain.zero_centered(adjacency),
         )
 
     @property

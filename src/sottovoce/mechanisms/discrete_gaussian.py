@@ -75,4 +75,8 @@ class DiscreteGaussian(RoundedNoise):
 
     def privacy(self, adjacency: Adjacency) -> GaussianNoise:
         mu = self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier
-        return GaussianNoise(mu=mu * (1.0 + ROUNDING), adjacency=adjacency)
+        return GaussianNoise(
+            mu=mu * (1.0 + ROUNDING),
+            adjacency=adjacency,
+            zero_centered=self.input_domain.zero_centered(adjacency),
+        )

@@ -163,9 +163,14 @@ class GaussHermite:
                 dimension=self.input_domain.dimension,
                 adjacency=adjacency,
                 against_zero=self.input_domain.against_zero(adjacency),
+                zero_centered=self.input_domain.zero_centered(adjacency),
             )
         fisher_bound = hermite.gauss_hermite(self.levels).fisher_bound
-        return ZeroConcentrated(rho=fisher_bound * shift**2 / 2.0, adjacency=adjacency)
+        return ZeroConcentrated(
+            rho=fisher_bound * shift**2 / 2.0,
+            adjacency=adjacency,
+            zero_centered=self.input_domain.zero_centered(adjacency),
+        )
 
     @property
     def inflation(self) -> float:

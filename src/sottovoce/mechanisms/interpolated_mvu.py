@@ -193,9 +193,12 @@ class InterpolatedMvu:
                 dimension=self.input_domain.dimension,
                 adjacency=adjacency,
                 against_zero=self.input_domain.against_zero(adjacency),
+                zero_centered=self.input_domain.zero_centered(adjacency),
             )
         rho = self.interpolated.family.fisher_bound * shift**2 / 2.0
-        return ZeroConcentrated(rho=rho, adjacency=adjacency)
+        return ZeroConcentrated(
+            rho=rho, adjacency=adjacency, zero_centered=self.input_domain.zero_centered(adjacency)
+        )
 
     def _tilts(self, values: ArrayLike) -> Vector:
         """x - 1/2 for each coordinate."""

@@ -88,4 +88,6 @@ class StochasticSign:
 
     def privacy(self, adjacency: Adjacency) -> GaussianNoise:
         mu = self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier
-        return GaussianNoise(mu=mu, adjacency=adjacency)
+        return GaussianNoise(
+            mu=mu, adjacency=adjacency, zero_centered=self.input_domain.zero_centered(adjacency)
+        )

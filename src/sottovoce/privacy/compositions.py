@@ -1,13 +1,19 @@
 """Compositions of events: made from counts, and read (what they rest on, what others may see)."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
+from sottovoce.adjacency import Adjacency
 from sottovoce.privacy.events import (
+    Allocated,
     Assumed,
     Composed,
+    FiniteTable,
+    NonPrivate,
     OneBit,
     PrivacyEvent,
+    PureDp,
     Repeated,
     Sampled,
     SecureSum,
@@ -15,6 +21,7 @@ from sottovoce.privacy.events import (
     Shuffled,
     basic_counts,
 )
+from sottovoce.privacy.pure import pure_epsilon
 
 
 def multiset(events: Iterable[tuple[PrivacyEvent, int]]) -> PrivacyEvent:
@@ -49,6 +56,13 @@ def beside_others(event: PrivacyEvent) -> PrivacyEvent:
         case SeededBits() if event.against_zero:
             # Both neighbours' odds may be truncated now, at opposite ends.
             return replace(event, against_zero=False, largest_loss=2.0 * event.largest_loss)
+        case FiniteTable():
+            # Others' contributions may choose any rows for the two neighbors.
+            every = replace(event, adjacency=Adjacency.REPLACE_ONE)
+            epsilon = pure_epsilon(every)
+            if math.isinf(epsilon):
+                return NonPrivate(adjacency=event.adjacency)
+            return PureDp(epsilon=epsilon, adjacency=event.adjacency)
         case Repeated() | Assumed():
             return replace(event, event=beside_others(event.event))
         case Composed():
@@ -60,12 +74,12 @@ def beside_others(event: PrivacyEvent) -> PrivacyEvent:
 def unhidden(event: PrivacyEvent) -> PrivacyEvent:
     """What the event would be if every message were seen: hiding is post-processing."""
     parts = basic_counts(event)
-    if not any(isinstance(part, Shuffled | SecureSum) for part in parts):
+    if not any(isinstance(part, Shuffled | SecureSum | Allocated) for part in parts):
         return event
     counts: dict[PrivacyEvent, int] = {}
     for part, count in parts.items():
         match part:
-            case Shuffled():
+            case Shuffled() | Allocated():
                 seen: PrivacyEvent = part.event
             case SecureSum():
                 seen = part.local()

@@ -9,8 +9,10 @@ import numpy as np
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import UnsupportedEventError
 from sottovoce.privacy.events import (
+    Allocated,
     BasicEvent,
     FinitePair,
+    FiniteTable,
     GaussianNoise,
     LaplaceNoise,
     MetricDp,
@@ -105,7 +107,15 @@ def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
             return _alike(clones_pair(event))
         case SeededBits():
             return _alike(randomised_response(event.largest_loss))
-        case LaplaceNoise() | GaussianNoise() | SecureSum() | ZeroConcentrated() | RenyiCurve():
+        case (
+            LaplaceNoise()
+            | GaussianNoise()
+            | SecureSum()
+            | ZeroConcentrated()
+            | RenyiCurve()
+            | FiniteTable()
+            | Allocated()
+        ):
             raise UnsupportedEventError(
                 f"the pld accountant needs a dominating pair, which {type(event).__name__} does "
                 "not have; use renyi"

@@ -7,9 +7,11 @@ from typing import Any
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import LedgerError, PrivacyError
 from sottovoce.privacy.events import (
+    Allocated,
     Assumed,
     Composed,
     FinitePair,
+    FiniteTable,
     GaussianNoise,
     LaplaceNoise,
     MetricDp,
@@ -36,16 +38,28 @@ _SHAPES: dict[str, type[PrivacyEvent]] = {
         PureDp,
         MetricDp,
         FinitePair,
+        FiniteTable,
         RenyiCurve,
         OneBit,
         SeededBits,
         SecureSum,
         Sampled,
         Shuffled,
+        Allocated,
         Repeated,
         Composed,
         Assumed,
     )
+}
+
+# Fields that came later are left out at these values, so that older events keep their text.
+_LATER = {"zero_centered": False, "ratios": None}
+
+# What the items of a tuple are, by the type of its field: a whole number among floats is a float.
+_ELEMENTS: dict[Any, Any] = {
+    tuple[float, ...]: float,
+    tuple[float, float] | None: float,
+    tuple[tuple[float, ...], ...]: tuple[float, ...],
 }
 
 
@@ -57,11 +71,11 @@ def to_json(event: PrivacyEvent) -> str:
             fields = {
                 field.name: plain(getattr(value, field.name), field.type)
                 for field in dataclasses.fields(value)
+                if not (field.name in _LATER and getattr(value, field.name) == _LATER[field.name])
             }
             return {"shape": type(value).__name__, **fields}
         if isinstance(value, tuple):
-            element = float if kind == tuple[float, ...] else None
-            return [plain(item, element) for item in value]
+            return [plain(item, _ELEMENTS.get(kind)) for item in value]
         # A whole number in a float field is written as a float: equal events, equal text.
         return float(value) if kind is float else value
 

@@ -27,6 +27,16 @@ def _check_adjacency(adjacency: object) -> None:
         )
 
 
+def _check_zero_centered(value: object, adjacency: Adjacency) -> None:
+    if not isinstance(value, bool):
+        raise ParameterError(f"zero_centered must be true or false, got {value!r}")
+    if value and adjacency != Adjacency.REPLACE_ONE:
+        raise ParameterError(
+            f"under {adjacency} one of the neighbors is zero itself; zero_centered is for "
+            "replace-one"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NonPrivate:
     """A release with no guarantee."""
@@ -39,14 +49,20 @@ class NonPrivate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianNoise:
-    """Gaussian noise whose neighbours lie `mu` standard deviations apart (mu-GDP, exactly)."""
+    """Gaussian noise whose neighbours lie `mu` standard deviations apart (mu-GDP, exactly).
+
+    `zero_centered` (replace-one only): no contribution lies farther than mu/2 from zero, which
+    stands for a contribution that is left out of a sample.
+    """
 
     mu: float
     adjacency: Adjacency
+    zero_centered: bool = False
 
     def __post_init__(self) -> None:
         _check_adjacency(self.adjacency)
         parameter_rules.positive("mu", self.mu)
+        _check_zero_centered(self.zero_centered, self.adjacency)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +85,21 @@ class LaplaceNoise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroConcentrated:
-    """D_a <= rho a for every order a > 1, in both directions (Bun and Steinke 2016)."""
+    """D_a <= rho a for every order a > 1, in both directions (Bun and Steinke 2016).
+
+    `zero_centered` (replace-one only): the laws are products of exponential families, with Fisher
+    information at most M for every tilt, and each contribution tilts the law that is left without
+    it by at most mu (Euclidean), where rho = M (2 mu)^2/2.
+    """
 
     rho: float
     adjacency: Adjacency
+    zero_centered: bool = False
 
     def __post_init__(self) -> None:
         _check_adjacency(self.adjacency)
         parameter_rules.positive("rho", self.rho)
+        _check_zero_centered(self.zero_centered, self.adjacency)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +155,38 @@ class FinitePair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FiniteTable:
+    """One message, drawn from a row of a finite table that the input alone selects.
+
+    `rows` are pmfs over the same outcomes. Row `zero` is that of a contribution which is left out;
+    None if nothing is known but that it is a mixture of rows. Zero-out compares every row with that
+    one (which it needs), replace-one any two rows. Nobody else's contribution is in the message.
+    """
+
+    rows: tuple[tuple[float, ...], ...]
+    zero: int | None
+    adjacency: Adjacency
+
+    def __post_init__(self) -> None:
+        _check_adjacency(self.adjacency)
+        if len(self.rows) < 2 or len({len(row) for row in self.rows}) != 1 or not self.rows[0]:
+            raise ParameterError("a table needs at least two rows of the same, positive length")
+        for row in self.rows:
+            if any(not 0.0 <= p <= 1.0 for p in row) or abs(math.fsum(row) - 1.0) > 1e-12:
+                raise ParameterError("each row must hold probabilities that sum to 1")
+        if self.zero is None:
+            if self.adjacency == Adjacency.ZERO_OUT:
+                raise ParameterError(
+                    "zero-out compares with the row of a zero contribution; name it with `zero`, "
+                    "or ask for replace-one"
+                )
+        elif isinstance(self.zero, bool) or self.zero not in range(len(self.rows)):
+            raise ParameterError(
+                f"zero must be a row's index, from 0 to {len(self.rows) - 1}, got {self.zero!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RenyiCurve:
     """Bounds D_a <= divergences[i] at a = orders[i], in both directions.
 
@@ -161,12 +216,15 @@ class OneBit:
 
     Whatever the logits are, those of neighbours lie at most `shift` apart (Euclidean). Those of one
     neighbour are all 0, its bits fair, if `against_zero`: nothing else is in the message.
+    `zero_centered` (replace-one only): each contribution moves the logits that are left without it
+    by at most shift/2.
     """
 
     shift: float
     dimension: int
     adjacency: Adjacency
     against_zero: bool = False
+    zero_centered: bool = False
 
     def __post_init__(self) -> None:
         _check_adjacency(self.adjacency)
@@ -179,6 +237,7 @@ class OneBit:
                 f"under {self.adjacency} neither neighbour's bits need be fair; against_zero is "
                 "for zero-out"
             )
+        _check_zero_centered(self.zero_centered, self.adjacency)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,14 +348,50 @@ class Shuffled:
     """`clients` messages in random order, each from a randomiser with the local `event`.
 
     Which message is whose is not seen. `event` must be pure; see `privacy.shuffling`.
+
+    `ratios` (lo, hi): there is one common law Q for all clients, which may depend on the past but
+    on no client's input, and lo <= dR/dQ <= hi for the law R of every client's message, whatever
+    its input is. None if no such bounds are known.
     """
 
     event: "PrivacyEvent"
     clients: int
+    ratios: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         parameter_rules.integer("clients", self.clients, low=1, high=2**31)
         _check_local(self.event, "shuffled")
+        if self.ratios is not None:
+            if len(self.ratios) != 2 or not 0.0 < self.ratios[0] <= 1.0 <= self.ratios[1]:
+                raise ParameterError(
+                    f"ratios must be (lo, hi) with 0 < lo <= 1 <= hi, got {self.ratios!r}"
+                )
+            if not math.isfinite(self.ratios[1]):
+                raise ParameterError(f"ratios must be finite, got {self.ratios!r}")
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return self.event.adjacency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocated:
+    """A contribution that takes part in one of `steps` releases, at random (balls and bins).
+
+    Each client draws its step uniformly, independently of the other clients, and tells nobody;
+    every step releases the sum of its contributions with the noise `event`. Cohorts that are cut
+    from one permutation are something else: there a client's step moves the others.
+    """
+
+    event: GaussianNoise
+    steps: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.event, GaussianNoise):
+            raise ParameterError(
+                f"random allocation is accounted for GaussianNoise only, got {self.event!r}"
+            )
+        parameter_rules.integer("steps", self.steps, low=1, high=2**31)
 
     @property
     def adjacency(self) -> Adjacency:
@@ -308,7 +403,7 @@ def _check_local(event: "PrivacyEvent", verb: str) -> None:
     if not isinstance(event, PrivacyEvent):
         raise ParameterError(f"only a privacy event can be {verb}, got {event!r}")
     for part in basic_counts(event):
-        if isinstance(part, Sampled | Shuffled | SecureSum):
+        if isinstance(part, Sampled | Shuffled | SecureSum | Allocated):
             raise ParameterError(
                 f"{type(part).__name__} cannot be {verb} again: no bound is proved for both "
                 "together; use one of them"
@@ -411,12 +506,14 @@ BasicEvent = (
     | PureDp
     | MetricDp
     | FinitePair
+    | FiniteTable
     | RenyiCurve
     | OneBit
     | SeededBits
     | SecureSum
     | Sampled
     | Shuffled
+    | Allocated
 )
 PrivacyEvent = BasicEvent | Repeated | Composed | Assumed
 
@@ -437,3 +534,14 @@ def basic_counts(event: PrivacyEvent) -> dict[BasicEvent, int]:
             case _:
                 counts[current] = counts.get(current, 0) + times
     return counts
+
+
+def table_pairs(table: FiniteTable) -> list[tuple[tuple[float, ...], tuple[float, ...]]]:
+    """Every ordered pair of different rows that neighbors may have."""
+    pairs = []
+    for i, first in enumerate(table.rows):
+        for j, second in enumerate(table.rows):
+            zero_out = table.adjacency == Adjacency.ZERO_OUT
+            if i != j and not (zero_out and table.zero not in (i, j)):
+                pairs.append((first, second))
+    return pairs

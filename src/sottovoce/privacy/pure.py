@@ -5,8 +5,10 @@ from functools import lru_cache
 from typing import assert_never
 
 from sottovoce.privacy.events import (
+    Allocated,
     BasicEvent,
     FinitePair,
+    FiniteTable,
     GaussianNoise,
     LaplaceNoise,
     MetricDp,
@@ -21,6 +23,7 @@ from sottovoce.privacy.events import (
     Shuffled,
     ZeroConcentrated,
     basic_counts,
+    table_pairs,
 )
 
 _ROUNDING = 2.0**-48
@@ -43,7 +46,9 @@ def _basic(event: BasicEvent) -> float:
         case MetricDp():
             return event.pure().epsilon
         case FinitePair():
-            return _largest_log_ratio(event)
+            return _largest_log_ratio(event.first, event.second)
+        case FiniteTable():
+            return max(_largest_log_ratio(first, second) for first, second in table_pairs(event))
         case LaplaceNoise():
             return event.shift * math.sqrt(event.dimension)  # |s|_1 <= |s|_2 sqrt d
         case OneBit():
@@ -57,7 +62,7 @@ def _basic(event: BasicEvent) -> float:
             return _sampled(pure_epsilon(event.event), event.rate)
         case Shuffled():
             return pure_epsilon(event.event)  # reordering is post-processing
-        case NonPrivate() | GaussianNoise() | ZeroConcentrated() | RenyiCurve():
+        case NonPrivate() | GaussianNoise() | ZeroConcentrated() | RenyiCurve() | Allocated():
             return math.inf
         case _:
             assert_never(event)
@@ -76,10 +81,10 @@ def _sampled(epsilon: float, rate: float) -> float:
     return min(epsilon, math.log1p(rate * math.expm1(epsilon)) * (1.0 + _ROUNDING))
 
 
-def _largest_log_ratio(pair: FinitePair) -> float:
+def _largest_log_ratio(first: tuple[float, ...], second: tuple[float, ...]) -> float:
     """Infinite where an outcome belongs to one side only."""
     largest = 0.0
-    for p, q in zip(pair.first, pair.second, strict=True):
+    for p, q in zip(first, second, strict=True):
         if p == q:
             continue
         if p == 0.0 or q == 0.0:

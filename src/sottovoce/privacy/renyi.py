@@ -9,8 +9,10 @@ from sottovoce.privacy.accountant import register
 from sottovoce.privacy.conversion import delta_from_renyi, epsilon_from_renyi
 from sottovoce.privacy.divergences import finite_renyi
 from sottovoce.privacy.events import (
+    Allocated,
     BasicEvent,
     FinitePair,
+    FiniteTable,
     GaussianNoise,
     LaplaceNoise,
     MetricDp,
@@ -25,6 +27,7 @@ from sottovoce.privacy.events import (
     Shuffled,
     ZeroConcentrated,
     basic_counts,
+    table_pairs,
 )
 from sottovoce.privacy.laplace import laplace_renyi
 from sottovoce.privacy.one_bit import one_bit_renyi
@@ -65,6 +68,8 @@ def _basic(event: BasicEvent, order: float) -> float:
                 finite_renyi(event.first, event.second, order),
                 finite_renyi(event.second, event.first, order),
             )
+        case FiniteTable():
+            return max(finite_renyi(first, second, order) for first, second in table_pairs(event))
         case RenyiCurve():
             above = bisect.bisect_left(event.orders, order)
             return event.divergences[above] if above < len(event.orders) else math.inf
@@ -82,6 +87,9 @@ def _basic(event: BasicEvent, order: float) -> float:
                 sampled_renyi(event, order, renyi_divergence),
                 _randomised_response(pure_epsilon(event), order),
             )
+        case Allocated():
+            # A mixture over the steps, of which each is one release: D_a is quasi-convex.
+            return _basic(event.event, order)
         case Shuffled():
             local_epsilon(event)  # refuses what shuffling does not amplify
             return renyi_divergence(event.event, order)

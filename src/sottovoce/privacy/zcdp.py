@@ -10,8 +10,10 @@ from sottovoce.errors import UnsupportedEventError
 from sottovoce.privacy.accountant import register
 from sottovoce.privacy.conversion import delta_from_renyi, epsilon_from_renyi
 from sottovoce.privacy.events import (
+    Allocated,
     BasicEvent,
     FinitePair,
+    FiniteTable,
     GaussianNoise,
     LaplaceNoise,
     MetricDp,
@@ -56,7 +58,9 @@ def _basic(event: BasicEvent) -> float:
             return event.shift**2 / 8.0
         case SecureSum():
             return _basic(event.local())
-        case FinitePair() | RenyiCurve() | SeededBits() | Sampled() | Shuffled():
+        case Allocated():
+            return _basic(event.event)  # a mixture over the steps: D_a is quasi-convex
+        case FinitePair() | FiniteTable() | RenyiCurve() | SeededBits() | Sampled() | Shuffled():
             raise UnsupportedEventError(
                 f"the zcdp accountant has no rho for {type(event).__name__}; use renyi"
             )
