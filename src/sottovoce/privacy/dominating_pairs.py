@@ -43,6 +43,7 @@ from sottovoce.privacy.loss_pairs import (
     either_order,
     randomised_response,
 )
+from sottovoce.privacy.sampled_swaps import LARGEST_CENTER, AntipodalPair
 from sottovoce.privacy.shuffling import clones_pair
 
 _LEAST = 1e-100  # mus and rates below it count as this: no quotient overflows
@@ -139,8 +140,25 @@ def _sampled(event: Sampled) -> tuple[LossPair, LossPair]:
     if rate > MAX_SAMPLING_RATE:
         return _alike(base)  # sampling never hurts: joint convexity
     if event.adjacency == Adjacency.REPLACE_ONE:
-        return _alike(SwappedPair(base, rate))
+        opposite = _antipodal(event, base, rate)
+        return _alike(opposite or SwappedPair(base, rate))
     return SampledPair(base, rate), SampledAwayPair(base, rate)
+
+
+def _antipodal(event: Sampled, base: LossPair, rate: float) -> AntipodalPair | None:
+    """The pair of Gaussian noise around zero on a Poisson sample; None for anything else.
+
+    Bits count as Gaussians, for one threshold turns a Gaussian into the bit for the left-out law
+    and for both contributions; see `_gaussian_mu`.
+    """
+    centered = all(
+        isinstance(part, GaussianNoise | OneBit) and part.zero_centered
+        for part in basic_counts(event.event)
+    )
+    if event.scheme != "poisson" or not centered or not isinstance(base, GaussianPair):
+        return None
+    center = base.mu / 2.0
+    return AntipodalPair(center, rate) if center <= LARGEST_CENTER else None
 
 
 def _one_pair(event: PrivacyEvent) -> LossPair:

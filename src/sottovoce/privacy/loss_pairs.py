@@ -60,13 +60,13 @@ class GaussianPair:
             return np.ones(1), np.ones(1)
         standard = edges / self.mu - self.mu / 2.0
         # Both laws on the same bins: what rounding does to an edge it does to both masses.
-        return _normal_masses(standard, 0.0), _normal_masses(standard, self.mu)
+        return normal_masses(standard, 0.0), normal_masses(standard, self.mu)
 
     def reverse(self) -> "GaussianPair":
         return self
 
 
-def _normal_masses(edges: Vector, shift: float) -> Vector:
+def normal_masses(edges: Vector, shift: float) -> Vector:
     """Masses of a standard normal between edges + shift, each relative to itself.
 
     A bin that is narrow for the density there is integrated (8-point Gauss-Legendre, exact to

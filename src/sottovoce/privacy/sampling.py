@@ -42,6 +42,7 @@ from sottovoce.errors import ParameterError
 from sottovoce.privacy.events import GaussianNoise, PrivacyEvent, Sampled
 from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.privacy.sampled_gaussian import sampled_gaussian_log_excess
+from sottovoce.privacy.sampled_swaps import centered_square, swapped_log_excess
 
 Curve = Callable[[PrivacyEvent, float], float]
 
@@ -113,11 +114,20 @@ def _log_excess(event: Sampled, order: int, curve: Curve) -> float:
         logs = logs[2:] + _log_ternary(exponents, event.event)
     top = float(np.max(logs))
     if not math.isfinite(top):
-        return -math.inf if top == -math.inf else math.inf
+        return -math.inf if top == -math.inf else _swapped(event, order)
     # Each logarithm errs by a few units in the last place of its largest part.
     size = 4.0 * float(_log_factorials()[order]) + 2.0 * order * abs(math.log(event.rate))
     slack = _ROUNDING * (size + float(np.max(exponents)) + order + 1000.0)
-    return top + math.log(float(np.sum(np.exp(logs - top)))) + slack
+    found = top + math.log(float(np.sum(np.exp(logs - top)))) + slack
+    return min(found, _swapped(event, order))
+
+
+def _swapped(event: Sampled, order: int) -> float:
+    """The same for exponential families around zero, under replace-one; else infinity."""
+    if event.adjacency == Adjacency.ZERO_OUT:
+        return math.inf
+    square = centered_square(event)
+    return math.inf if square is None else swapped_log_excess(square, event.rate, order)
 
 
 @lru_cache(maxsize=64)
