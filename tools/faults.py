@@ -342,4 +342,16 @@ FAULTS = (
         "return _chance(x, m, np.maximum(sigma, 1e-200), low, high) >= 1.0 - confidence",
         "return _chance(x, m, np.maximum(sigma, 1e-200), low, high) >= 1.2 * (1.0 - confidence)",
     ),
+    Fault(
+        "Opposite contributions are the worst in a sample",
+        "privacy/sampled_swaps.py",
+        "for shift in (0.0, -self.center, self.center)",
+        "for shift in (0.0, -self.center, 0.9 * self.center)",
+    ),
+    Fault(
+        "Exponential families in a sample, replaced",
+        "privacy/sampled_swaps.py",
+        "growth = math.exp(square) * (1.0 + 2.0**-50)",
+        "growth = math.exp(0.8 * square)",
+    ),
 )
