@@ -121,7 +121,7 @@ def _block_reach(layout: Layout, reach: float) -> float:
     summary="16 bytes in all, at about the one-bit (and the Gaussian) mechanism's accuracy",
     examples=[
         {"noise_multiplier": 2.0, "blocks": "auto", "generator": "auto", "timing": "auto"},
-        {"noise_multiplier": 4.0, "blocks": "auto", "generator": "auto", "timing": "constant"},
+        {"noise_multiplier": 4.0, "blocks": "auto", "generator": "auto", "timing": "variable"},
     ],
     example_domain=L2Ball(dimension=8, radius=1.0),
     knob=Knob(parameter="noise_multiplier", more_private="larger", ends=_ends),
