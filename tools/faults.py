@@ -207,8 +207,8 @@ FAULTS = (
     Fault(
         "The first accepted seed, or the last tried",
         "mechanisms/seeds.py",
-        "return bytes(seeds[last if found is None else found])",
-        "return bytes(seeds[0 if found is None else found])",
+        "return bytes(seeds[found[0] if len(found) else -1])",
+        "return bytes(seeds[found[0] if len(found) else 0])",
     ),
     Fault(
         "Composition by FFT errs upward",

@@ -1,9 +1,54 @@
-"""How csv files are written: what stands between cells, and what says a number."""
+"""How csv files are written: what stands between cells, what says a number, and what is no csv."""
 
 import math
+import os
+from pathlib import Path
+
+from sottovoce.errors import DataError
 
 DELIMITERS = (",", ";", "\t", "|")
 SAYS_NOTHING = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})  # cells, in small letters
+
+# (the first bytes, what such a file is, how to make csv of it)
+_BINARY_FORMATS = (
+    (b"PAR1", "a Parquet file", "pandas.read_parquet(FILE).to_csv(OTHER, index=False), or DuckDB"),
+    (b"ARROW1\0\0", "an Arrow file", "pandas.read_feather(FILE).to_csv(OTHER, index=False)"),
+    (b"FEA1", "a Feather file", "pandas.read_feather(FILE).to_csv(OTHER, index=False)"),
+    (b"PK\x03\x04", "a zip archive, as .xlsx, .ods and .npz are", "save or extract the table"),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an Excel file (.xls)", "save the table as CSV UTF-8"),
+    (b"\x1f\x8b", "compressed by gzip", "gunzip it"),
+    (b"SQLite format 3\0", "an SQLite database", "sqlite3 -csv -header FILE 'select ...'"),
+    (b"\x93NUMPY", "a NumPy array (.npy)", "numpy.savetxt(OTHER, array, delimiter=',')"),
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file", "pandas.read_hdf(FILE).to_csv(OTHER, index=False)"),
+)
+_PRINTABLE = (b"PAR1", b"FEA1")  # a column may be called so: these need another sign
+_HEAD_BYTES = 64
+
+
+def refuse_binary_formats(path: Path) -> None:
+    """Refuse a file that is not text but a known binary format, by its first bytes.
+
+    Raises:
+        DataError: It is one; the message names the format and how to convert it.
+        OSError: The file cannot be read.
+    """
+    named = path.suffix.lower() == ".parquet"
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+        for magic, what, remedy in _BINARY_FORMATS:
+            if not head.startswith(magic):
+                continue
+            if magic in _PRINTABLE and b"\0" not in head and not named:
+                file.seek(max(len(magic), os.fstat(file.fileno()).st_size - len(magic)))
+                if file.read() != magic:
+                    continue
+            raise _not_csv(path, what, remedy)
+    if named:
+        raise _not_csv(path, *_BINARY_FORMATS[0][1:])
+
+
+def _not_csv(path: Path, what: str, remedy: str) -> DataError:
+    return DataError(f"{path} is {what}, and csv is read here; convert it to CSV first: {remedy}")
 
 
 def delimiter_of(line: str, decimal: str = ".") -> str:

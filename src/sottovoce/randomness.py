@@ -47,15 +47,20 @@ class Spelled(NamedTuple):
 
 
 class Keystream:
-    """One ChaCha20 keystream; it may be drawn from once."""
+    """One ChaCha20 keystream; it may be drawn from once.
 
-    __slots__ = ("_key", "_spent")
+    `grade` is its source's. A seeded one hides nothing from who has the seed, so what it serves
+    need not hide how long it takes either.
+    """
 
-    def __init__(self, key: bytes) -> None:
+    __slots__ = ("_key", "_spent", "grade")
+
+    def __init__(self, key: bytes, *, grade: Grade = "system") -> None:
         if len(key) != _KEY_BYTES:
             raise ParameterError(f"a ChaCha20 key has {_KEY_BYTES} bytes, got {len(key)}")
         self._key = key
         self._spent = False
+        self.grade = grade
 
     def words(self, count: int) -> NDArray[np.uint64]:
         """The first `count` 64-bit words; a second call is refused."""
@@ -223,7 +228,7 @@ class SeededRandomness:
                 "a seeded stream needs a label that names its one input, such as client and round: "
                 "without one, all inputs would share a keystream"
             )
-        return Keystream(self._derive("keystream", *label))
+        return Keystream(self._derive("keystream", *label), grade=self.grade)
 
     def generator(self, *label: str | int) -> np.random.Generator:
         """A numpy generator for what needs no secrecy: partitions, initial weights, cohorts."""

@@ -9,6 +9,7 @@ import pytest
 from sottovoce.analytics import csv_columns
 from sottovoce.analytics.csv_columns import CsvColumns
 from sottovoce.errors import DataError, ParameterError, UnknownNameError
+from sottovoce.local_learning.datasets.tables import read_table
 
 
 def read(path: Path, column: str | None = "age", **options: Any) -> list[float]:
@@ -129,6 +130,33 @@ def test_folders_absent_files_and_odd_options(tmp_path: Path) -> None:
         read(path, "a", missing="guess")
     with pytest.raises(ParameterError, match="one character"):
         read(path, "a", delimiter=",,")
+
+
+@pytest.mark.parametrize(
+    ("head", "what"),
+    [
+        (b"PAR1\x15\x00\x15", "a Parquet file"),
+        (b"PAR1,no zero byte\n1,2\nPAR1", "a Parquet file"),
+        (b"PK\x03\x04", "a zip archive"),
+        (b"\x1f\x8b\x08", "compressed by gzip"),
+        (b"ARROW1\0\0", "an Arrow file"),
+        (b"SQLite format 3\0", "an SQLite database"),
+    ],
+)
+def test_binary_formats_are_refused_by_name(tmp_path: Path, head: bytes, what: str) -> None:
+    path = written(tmp_path, head)
+    for reading in (
+        lambda: read(path, encoding="latin-1"),
+        lambda: read_table(path, header=True),
+    ):
+        with pytest.raises(DataError, match=f"is {what}.*convert it to CSV"):
+            reading()
+
+
+def test_a_file_is_parquet_by_its_name_too_but_not_by_a_column_called_so(tmp_path: Path) -> None:
+    assert read(written(tmp_path, "PAR1,age\n1,2.5\n")) == [2.5]
+    with pytest.raises(DataError, match="is a Parquet file"):
+        read(written(tmp_path, "age\n1\n").rename(tmp_path / "people.parquet"))
 
 
 def test_batches_bound_the_memory_and_tell_how_far(

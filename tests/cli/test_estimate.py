@@ -10,7 +10,7 @@ import pytest
 
 from sottovoce.analytics.charging import charge
 from sottovoce.analytics.estimates import question_for
-from sottovoce.errors import BudgetExhaustedError
+from sottovoce.errors import BudgetExhaustedError, ParameterError
 from sottovoce.ledger.ledger import Ledger
 
 RANGE = "--column age --lower 0 --upper 120 --epsilon 2"
@@ -92,7 +92,7 @@ def test_what_is_left_is_said_and_another_budget_is_refused_in_words_that_help(
 ) -> None:
     book = tmp_path / "book.sqlite"
     call = ["estimate", "mean", ages, "--column", "age", "--lower", "0", "--upper", "120"]
-    call += ["--ledger", book, "--epsilon", "1"]
+    call += ["--ledger", book, "--account", "people", "--epsilon", "1"]
     assert "0.5000 of its budget 1.5 is left" in cli(*call, "--budget", "1.5").out
     over = cli(*call)
     assert over.code == 2
@@ -110,9 +110,9 @@ def test_a_ledger_is_charged_and_refuses_beyond_the_budget(
 ) -> None:
     book = tmp_path / "book.sqlite"
     call = ["estimate", "mean", ages, "--column", "age", "--lower", "0", "--upper", "120"]
-    charged = [*call, "--ledger", book, "--budget", "1.5", "--json"]
+    charged = [*call, "--ledger", book, "--account", "ours", "--budget", "1.5", "--json"]
     first = cli(*charged, "--epsilon", "1").json
-    assert any("charged to account 'ages.csv'" in note for note in first["notes"])
+    assert any("charged to account 'ours'" in note for note in first["notes"])
     assert cli(*charged, "--epsilon", "0.5").code == 0
     refused = cli(*charged, "--epsilon", "0.5")
     assert refused.code == 2
@@ -121,8 +121,8 @@ def test_a_ledger_is_charged_and_refuses_beyond_the_budget(
     other = cli(*call, "--ledger", book, "--account", "others", "--epsilon", "1", "--json")
     assert other.code == 0
     with Ledger(book, must_exist=True) as ledger:
-        assert sorted(ledger.clients()) == ["ages.csv", "others"]
-        assert sum(count for _, count in ledger.history("ages.csv")) == 2
+        assert sorted(ledger.clients()) == ["others", "ours"]
+        assert sum(count for _, count in ledger.history("ours")) == 2
 
 
 def test_many_small_questions_add_up_without_any_delta(tmp_path: Path) -> None:
@@ -136,12 +136,72 @@ def test_many_small_questions_add_up_without_any_delta(tmp_path: Path) -> None:
         assert sum(count for _, count in ledger.history("people")) == 10
 
 
+def test_a_ledger_takes_a_named_account_so_that_a_renamed_copy_has_no_budget_of_its_own(
+    cli: Any, ages: Path, tmp_path: Path
+) -> None:
+    book, copy = tmp_path / "book.sqlite", tmp_path / "copy.csv"
+    copy.write_bytes(ages.read_bytes())
+    bare = cli("estimate", "mean", ages, *RANGE.split(), "--ledger", book)
+    assert bare.code == 2
+    assert "needs --account" in bare.err
+    assert not book.exists()
+    account = ["--ledger", book, "--account", "members", "--budget", "2"]
+    assert (
+        "counts what is asked by that name"
+        in cli("estimate", "mean", ages, *RANGE.split(), *account).out
+    )
+    assert cli("estimate", "mean", copy, *RANGE.split(), *account).code == 2
+    with pytest.raises(ParameterError, match="account is empty"):
+        charge(book, "", question_for("mean", lower=0.0, upper=1.0, epsilon=0.01))
+
+
+def test_categories_with_commas_are_quoted_or_repeated_and_never_split_by_guess(
+    cli: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "towns.csv"
+    path.write_text("town\n" + '"New York, NY"\nBoston\n' * 100)
+    call = ["estimate", "histogram", path, "--epsilon", "4", "--json"]
+    city = '"New York, NY"'
+    for given in ([f"{city},Boston"], [city, "Boston"]):
+        options = [word for text in given for word in ("--categories", text)]
+        assert cli(*call, *options).json["labels"] == ["New York, NY", "Boston", "other"]
+    guess = cli(*call, "--categories", "New York, NY")
+    assert guess.code == 2
+    assert "For 2 words write --categories 'New York,NY'; " in guess.err
+    assert f"for one word write --categories '{city}'" in guess.err
+    assert "two ways" in cli(*call, "--categories", "a,b", "--categories", "c").err
+    assert "cannot be read" in cli(*call, "--categories", '"a"b').err
+    with pytest.raises(ParameterError, match="list of words"):
+        question_for("histogram", epsilon=1.0, categories="New York, NY")
+
+
+@pytest.mark.parametrize(
+    ("statistic", "label"),
+    [
+        ("mean", "mean of the values clipped to [0, 120]"),
+        ("quantiles", "quantiles of the values clipped to [0, 120]"),
+        ("histogram", "share in each bin of the values clipped to [0, 120]"),
+    ],
+)
+def test_the_true_value_is_said_to_be_of_clipped_values(
+    cli: Any, tmp_path: Path, statistic: str, label: str
+) -> None:
+    path = tmp_path / "ages.csv"
+    path.write_text("age\n" + "20\n1000\n" * 100)
+    call = ["estimate", statistic, path, *RANGE.split(), "--show-true"]
+    assert f"true (not private): {label}" in cli(*call).out
+    result = cli(*call, "--json").json
+    assert result["true_is"] == label
+    if statistic == "mean":
+        assert result["true_not_private"] == 70.0
+
+
 @pytest.mark.parametrize("mechanism", ["laplace", "discrete_staircase", "generalized_rr"])
 def test_every_kind_of_event_can_be_charged(
     cli: Any, ages: Path, tmp_path: Path, mechanism: str
 ) -> None:
     call = ["estimate", "mean", ages, *RANGE.split(), "--mechanism", mechanism]
-    call += ["--ledger", tmp_path / "book.sqlite", "--budget", "2", "--json"]
+    call += ["--ledger", tmp_path / "book.sqlite", "--account", "people", "--budget", "2", "--json"]
     assert any("charged" in note for note in cli(*call).json["notes"])
     assert cli(*call).code == 2
 
@@ -149,7 +209,7 @@ def test_every_kind_of_event_can_be_charged(
 def test_a_file_with_a_mistake_costs_nobody_anything(cli: Any, tmp_path: Path) -> None:
     path, book = tmp_path / "bad.csv", tmp_path / "book.sqlite"
     path.write_text("age\n" + "30\n" * 200 + "x\n")
-    result = cli("estimate", "mean", path, *RANGE.split(), "--ledger", book)
+    result = cli("estimate", "mean", path, *RANGE.split(), "--ledger", book, "--account", "people")
     assert result.code == 2
     assert "data row 201" in result.err
     assert not book.exists()
@@ -158,7 +218,8 @@ def test_a_file_with_a_mistake_costs_nobody_anything(cli: Any, tmp_path: Path) -
 def test_cells_that_are_kept_without_a_number_are_for_sites_alone(cli: Any, tmp_path: Path) -> None:
     path, book = tmp_path / "ages.csv", tmp_path / "book.sqlite"
     path.write_text("age\n20\n\n40\n")
-    call = ["estimate", "mean", path, *RANGE.split(), "--ledger", book, "--budget", "3"]
+    call = ["estimate", "mean", path, *RANGE.split(), "--ledger", book]
+    call += ["--account", "people", "--budget", "3"]
     result = cli(*call, "--missing", "keep")
     assert result.code == 2
     assert "unknown --missing 'keep'" in result.err
@@ -173,7 +234,7 @@ def test_places_and_their_map(cli: Any, tmp_path: Path) -> None:
     path.write_text("lat,lon\n" + "".join(f"{a},{b}\n" for a, b in rows))
     call = ["estimate", "location", path, "--latitude", "lat", "--longitude", "lon"]
     call += ["--centre", "0,0", "--side-km", "8", "--epsilon", "2", "--bits", "2", "--json"]
-    call += ["--ledger", tmp_path / "book.sqlite"]
+    call += ["--ledger", tmp_path / "book.sqlite", "--account", "people"]
     for name in ("map.svg", "map.png"):
         result = cli(*call, "--plot", tmp_path / name).json
         assert result["epsilon_unit"] == "per kilometre"

@@ -99,6 +99,38 @@ def test_all_signs_of_few_coordinates_lie_within_the_deviations(count: int) -> N
         assert -below <= exact - normal <= above
 
 
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 5.17, 8.0])
+def test_tries_and_signs_together_are_within_epsilon_and_the_timing_loss(epsilon: float) -> None:
+    """The exact law of both, of signs in the open; the tries alone tell what is claimed at most."""
+    choice = stepped_seeds(epsilon, 10)
+    tries, vectors, laws = np.arange(choice.tries), signs(10), []
+    for z in directions(10):
+        accepted = choice.acceptance(vectors @ z)
+        fails = math.log1p(-float(accepted.mean()))
+        # The last candidate is sent, whether it is accepted or not.
+        laws.append((np.log(accepted), tries * fails))
+    low, high = choice.normalisers
+    for (first, first_fails), (second, second_fails) in itertools.permutations(laws, 2):
+        signs_apart, tries_apart = float(np.max(first - second)), first_fails - second_fails
+        together = max(signs_apart + float(tries_apart[:-1].max()), float(tries_apart[-1]))
+        assert together <= epsilon + choice.timing_loss
+    geometric = [[p * (1.0 - p) ** n for n in range(choice.tries - 1)] for p in (low, high)]
+    last = [(1.0 - p) ** (choice.tries - 1) for p in (low, high)]
+    ratios = np.log([*geometric[0], last[0]]) - np.log([*geometric[1], last[1]])
+    assert 0.4 * choice.timing_loss <= float(np.abs(ratios).max()) <= choice.timing_loss
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "loss"),
+    [(2.0, (0.0028, 0.0006)), (5.17, (0.0082, 0.0051)), (8.0, (0.0954, 0.0507))],
+)
+def test_the_documented_timing_losses(epsilon: float, loss: tuple[float, float]) -> None:
+    """docs/seeded.md: of 16,384 signs and of a million."""
+    for num_signs, expected in zip((16_384, 1_000_000), loss, strict=True):
+        found = stepped_seeds(epsilon, num_signs).timing_loss
+        assert found == pytest.approx(expected, abs=6e-5)
+
+
 @pytest.mark.parametrize("num_signs", denser([30, 200, 1024, 4096, 16_384]))
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_means_of_many_signs_are_within_the_normalisers(num_signs: int, epsilon: float) -> None:

@@ -140,6 +140,34 @@ def test_no_pair_exceeds_the_renyi_claim(choice: TiltedSeeds, count: int) -> Non
             assert exact <= uncapped * (1.0 + 1e-9) + 1e-12
 
 
+def with_tries(choice: TiltedSeeds, tilts: Vector) -> Vector:
+    """The exact law of the number of tries together with the signs that are sent."""
+    accepted = choice.acceptance(log_odds(tilts))
+    refused = (1.0 - float(accepted.mean())) ** np.arange(choice.tries)
+    accepted = np.vstack([np.tile(accepted, (choice.tries - 1, 1)), np.ones(len(accepted))])
+    return np.asarray(refused[:, np.newaxis] * accepted / accepted.shape[1]).ravel()
+
+
+@pytest.mark.parametrize("reach", [0.2, 0.7, 1.2])
+def test_no_pair_exceeds_the_claim_when_the_number_of_tries_is_seen(reach: float) -> None:
+    choice, seen = TiltedSeeds(reach=reach, tail=1e-3), 0
+    found = inputs(reach, 3)
+    for pair in itertools.combinations(found, 2):
+        apart = float(np.linalg.norm(pair[0] - pair[1]))
+        both = with_tries(choice, pair[0]), with_tries(choice, pair[1])
+        extra = choice.excess + choice.timing_loss
+        against_zero = not (pair[0].any() and pair[1].any())
+        loss = float(np.max(np.abs(np.log(both[0]) - np.log(both[1]))))
+        assert loss <= choice.largest_loss(against_zero=against_zero) + choice.timing_loss
+        alone = message(choice, pair[0]), message(choice, pair[1])
+        for order in ORDERS:
+            exact = max(renyi(*both, order), renyi(*both[::-1], order))
+            bits = one_bit_renyi(2.0 * apart * (1.0 + 1e-12), 3, order)
+            assert exact <= bits + extra * order / (order - 1.0) + 1e-12
+            seen += exact > renyi(*alone, order) + 1e-9
+    assert seen > 100  # the tries do tell something
+
+
 def test_tilts_that_are_too_long_are_found() -> None:
     """These checks can fail: they do for a mechanism with too little noise."""
     choice = TiltedSeeds(reach=0.7, tail=1e-3)

@@ -18,15 +18,18 @@ from sottovoce.errors import (
     SottovoceError,
     UnknownNameError,
 )
+from sottovoce.kernels.seeded import scores
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import parameter_hash
 from sottovoce.mechanisms.secret_sample import SecretSample
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeded_step import SeededStep
+from sottovoce.mechanisms.seeds import Scorer
+from sottovoce.privacy.accounting import epsilon
 from sottovoce.privacy.compositions import assumptions, beside_others
 from sottovoce.privacy.pure import pure_epsilon
-from sottovoce.randomness import SeededRandomness
+from sottovoce.randomness import Keystream, SeededRandomness, SystemRandomness
 from sottovoce.wire.message import Envelope, open_sealed, seal
 
 BALL = L2Ball(dimension=300, radius=1.0)
@@ -68,11 +71,48 @@ def test_every_level_of_kernels_sends_the_same_seed(make: Any, dimension: int) -
 
 @of_both
 @pytest.mark.parametrize("number", range(4))
-def test_time_that_tells_nothing_sends_the_same_seed(make: Any, number: int) -> None:
-    values = np.full(300, 0.05)
+def test_a_deployed_search_makes_all_tries_and_sends_the_same_seed(make: Any, number: int) -> None:
+    """Keys of the system's are a deployment's; a simulation from a seed stops at acceptance."""
+    scored: list[int] = []
+
+    def score(seeds: Any, weights: Any) -> Any:
+        scored.append(len(seeds))
+        return scores(seeds, weights)
+
+    def tries(mechanism: Any, grade: Any) -> tuple[int, list[int]]:
+        scored.clear()
+        values = np.full(300, 0.05)
+        prepared = mechanism.tilts(values) if isinstance(mechanism, SeededSign) else values
+        keystream = Keystream(bytes([number]) * 32, grade=grade)
+        codes = mechanism.search(prepared, keystream, Scorer(score=score, together=4))
+        return sum(scored), codes.tolist()
+
     quick, steady = make(), make(timing="constant")
-    assert encoded(quick, values, number).tolist() == encoded(steady, values, number).tolist()
+    most, (deployed, sent) = steady.choice().tries, tries(steady, "system")
+    assert deployed == most
+    for mechanism, grade in ((quick, "system"), (quick, "seeded"), (steady, "seeded")):
+        made, same = tries(mechanism, grade)
+        assert made < most
+        assert same == sent
     assert parameter_hash(quick) != parameter_hash(steady)
+    assert SystemRandomness().stream().grade == Keystream(bytes(32)).grade == "system"
+
+
+@of_both
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_a_search_whose_time_tells_is_charged_for_it_and_is_not_the_default(
+    make: Any, adjacency: Adjacency
+) -> None:
+    quick, steady = make(), make(timing="constant")
+    loss = quick.choice().timing_loss
+    assert 0.001 < loss < 0.01
+    more = pure_epsilon(quick.privacy(adjacency)) - pure_epsilon(steady.privacy(adjacency))
+    # Against nothing the pair is rebuilt around the wider ratios, each e^loss away.
+    assert more == pytest.approx(loss, rel=1e-6)
+    spent, less = (epsilon(one.privacy(adjacency), 1e-6) for one in (quick, steady))
+    assert spent > less
+    kind = "seeded_sign" if make is sign else "seeded_step"
+    assert registry.find(kind).automatic["timing"](BALL, {}) == "constant"
 
 
 def test_blocks_have_seeds_of_their_own() -> None:

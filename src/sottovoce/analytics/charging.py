@@ -13,7 +13,7 @@ from pathlib import Path
 from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.analytics.question import Question
-from sottovoce.errors import BudgetExhaustedError, LedgerError
+from sottovoce.errors import BudgetExhaustedError, LedgerError, ParameterError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget, Release
 from sottovoce.privacy.accounting import show_epsilon, show_left
@@ -60,7 +60,13 @@ def _check_same_budget(ledger: Ledger, path: Path, account: str, epsilon: float)
 
 
 def charge(path: Path, account: str, asked: Question, *, budget: float | None = None) -> str:
-    """Enter the question's event, or raise BudgetExhaustedError; what a result says about it."""
+    """Enter the question's event, or raise BudgetExhaustedError; what a result says about it.
+
+    The account is a name for the people, given by who asks: a file's name would give a renamed
+    copy of it a budget of its own.
+    """
+    if not account:
+        raise ParameterError("account is empty; name the people whose data is asked about")
     with Ledger(path) as ledger:
         if budget is not None:
             _check_same_budget(ledger, path, account, budget)
@@ -84,7 +90,10 @@ def charge(path: Path, account: str, asked: Question, *, budget: float | None = 
             _check_pure(ledger, account, asked)
             entered = ledger.charge(release, 0, asked.event)
         limit, spent = ledger.budget(account), pure_epsilon(multiset(ledger.history(account)))
-    said = f"charged to account '{account}' of {path} (charge {entered.id})"
+    said = (
+        f"charged to account '{account}' of {path} (charge {entered.id}), which counts what is "
+        "asked by that name, not by the data"
+    )
     if limit is None or not math.isfinite(spent):
         return said
     left = show_left(pure_left(limit.epsilon, spent))

@@ -15,7 +15,12 @@ from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
-from sottovoce.csv_dialect import SAYS_NOTHING, delimiter_of, number_in
+from sottovoce.csv_dialect import (
+    SAYS_NOTHING,
+    delimiter_of,
+    number_in,
+    refuse_binary_formats,
+)
 from sottovoce.domains import Vector
 from sottovoce.errors import DataError, ParameterError, UnknownNameError
 
@@ -135,6 +140,7 @@ class CsvColumns:
         if self.path.is_dir():
             raise DataError(f"{self.path} is a folder; name the csv file in it")
         try:
+            refuse_binary_formats(self.path)
             return self.path.open("rb")
         except OSError as error:
             raise DataError(

@@ -102,6 +102,11 @@ class HistogramQuestion(ThroughChannel):
         mechanism: str = AUTO,
     ) -> "HistogramQuestion":
         """The question with every choice made: 'auto' has the least variance within `bits`."""
+        if isinstance(categories, str):
+            raise ParameterError(
+                f"categories must be a list of words, got the string {categories!r}; give "
+                f"[{categories!r}], or a list of its parts"
+            )
         names = None if categories is None else tuple(str(name) for name in categories)
         if names is None and bins is None:
             bins = 10

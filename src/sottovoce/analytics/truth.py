@@ -36,6 +36,23 @@ def true_numbers(asked: Question, batches: Iterable[Any]) -> list[float]:
             return [_moment(asked, batches)]
 
 
+def true_label(asked: Question) -> str:
+    """What `true_numbers` are of: of values clipped to the bounds, as the estimate's are."""
+    match asked:
+        case HistogramQuestion(categories=tuple()):
+            return "share of the people in each category"
+        case HistogramQuestion():
+            what = "share in each bin of the values"
+        case PlacesQuestion():
+            return "mean of the places, those off the map moved to its edge"
+        case QuantilesQuestion():
+            what = "quantiles of the values"
+        case _:
+            what = f"{asked.kind} of the values"
+    lower, upper = asked.lower, asked.upper  # type: ignore[attr-defined]
+    return f"{what} clipped to [{lower:g}, {upper:g}]"
+
+
 def _mean_place(asked: PlacesQuestion, batches: Iterable[Any]) -> tuple[float, float]:
     people, total = 0, np.zeros(2)
     for batch in batches:

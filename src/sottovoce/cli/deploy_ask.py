@@ -17,6 +17,7 @@ from sottovoce.cli.options import (
     PersonEpsilon,
     UpperIfAny,
     number_list,
+    word_list,
 )
 from sottovoce.cli.output import Json, print_fields, print_json, print_table, progress_bars, say
 
@@ -61,7 +62,7 @@ def ask(
         "lower": lower,
         "upper": upper,
         "bins": bins,
-        "categories": categories and [name.strip() for name in categories.split(",")],
+        "categories": word_list("--categories", categories) if categories else None,
         "quantiles": quantiles and number_list("--quantiles", quantiles),
         "centre": centre and tuple(number_list("--centre", centre)),
         "side_km": side_km,

@@ -21,6 +21,7 @@ from sottovoce.cli.options import (
     UpperIfAny,
     missing_way,
     number_list,
+    word_list,
 )
 from sottovoce.cli.output import Json
 
@@ -40,19 +41,26 @@ Header = Annotated[bool, typer.Option("--header/--no-header", help="Whether the 
 Delimiter = Annotated[str | None, typer.Option(help="Between cells [found in the first line].")]
 Encoding = Annotated[str, typer.Option(help="Of the file, such as latin-1.")]
 MissingWords = Annotated[
-    str | None, typer.Option(help="What else stands for nothing, such as 99,unknown.")
+    list[str] | None,
+    typer.Option(help="What else stands for nothing, such as 99,unknown; repeatable."),
 ]
 Seed = Annotated[
     int | None, typer.Option(help="Repeatable noise, for simulation [the system's randomness].")
 ]
 ShowTrue = Annotated[
-    bool, typer.Option("--show-true", help="Also print the true value, which is not private.")
+    bool,
+    typer.Option(
+        "--show-true", help="Also print the true value (of clipped values), which is not private."
+    ),
 ]
 LedgerFile = Annotated[Path | None, typer.Option(help="Charge the people's account in this file.")]
 BudgetLimit = Annotated[
     float | None, typer.Option(help="The account's budget: epsilon over all questions.")
 ]
-Account = Annotated[str | None, typer.Option(help="The people's account [the file's name].")]
+Account = Annotated[
+    str | None,
+    typer.Option(help="Whose data it is, with --ledger: all that is asked by this name adds up."),
+]
 
 
 @app.command()
@@ -190,13 +198,12 @@ def histogram(
         show_true=show_true,
         as_json=as_json,
     )
-    names = None if categories is None else [name.strip() for name in categories.split(",")]
     estimate.print(
         "histogram",
         lower=lower,
         upper=upper,
         bins=bins,
-        categories=names,
+        categories=word_list("--categories", categories) if categories else None,
         epsilon=epsilon,
         bits=bits,
         mechanism=mechanism,

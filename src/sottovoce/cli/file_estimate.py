@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from sottovoce.cli.options import word_list
 from sottovoce.cli.output import print_json, print_table, progress_bars, say
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class FileEstimate:
     encoding: str
     decimal: str
     missing: Literal["refuse", "skip"]
-    missing_words: str | None
+    missing_words: list[str] | None
     ledger: Path | None
     budget: float | None
     account: str | None
@@ -37,6 +38,7 @@ class FileEstimate:
     def print(self, statistic: str, **options: Any) -> None:
         from sottovoce.analytics import intervals
         from sottovoce.analytics.estimates import question_for, takes_people
+        from sottovoce.analytics.truth import true_label
 
         intervals.check_confidence(self.confidence)
         columns = self._columns()
@@ -58,7 +60,7 @@ class FileEstimate:
             found = self._ask(asked, read("privatising")).noted(charged)
             true = self._true(asked, read("reading again")) if self.show_true else None
         self._draw(asked, found)
-        self._say(found, true)
+        self._say(found, true, true_label(asked))
 
     def _columns(self) -> "CsvColumns":
         from sottovoce.analytics.csv_columns import CsvColumns
@@ -70,7 +72,7 @@ class FileEstimate:
             delimiter=self.delimiter,
             encoding=self.encoding,
             missing=self.missing,
-            missing_words=tuple(w.strip() for w in (self.missing_words or "").split(",") if w),
+            missing_words=tuple(word_list("--missing-words", self.missing_words or [])),
             decimal=self.decimal,
         )
 
@@ -86,10 +88,15 @@ class FileEstimate:
                 if value is not None:
                     raise ParameterError(f"--{option} is an account's in a ledger; give --ledger")
             return NO_LEDGER
+        if not self.account:
+            raise ParameterError(
+                f"--ledger {self.ledger} needs --account, a name for the people whose data this "
+                "is. What is asked about them adds up by that name: give the same one with every "
+                "file that holds their data"
+            )
         for _ in read("checking"):  # a file with a mistake in it must not cost anybody anything
             pass
-        account = self.account or self.data.name
-        return charge(self.ledger, account, asked, budget=self.budget)
+        return charge(self.ledger, self.account, asked, budget=self.budget)
 
     def _ask(self, asked: "Question", batches: Iterable[Any]) -> "Estimate":
         from sottovoce.analytics.estimates import ask
@@ -112,12 +119,13 @@ class FileEstimate:
             title = f"{found.people} people, epsilon {found.epsilon:g} per kilometre"
             draw(plot, found.details["density"], side_km=side_km, title=title)
 
-    def _say(self, found: "Estimate", true: list[float] | None) -> None:
+    def _say(self, found: "Estimate", true: list[float] | None, true_is: str) -> None:
         plot = self.plot
         if self.as_json:
             result = found.to_dict()
             if true is not None:
                 result["true_not_private"] = true[0] if found.is_single else true
+                result["true_is"] = true_is
             if plot is not None:
                 result["plot"] = str(plot)
             print_json(result)
@@ -135,7 +143,8 @@ class FileEstimate:
         width = max(map(len, facts))
         for name, value in facts.items():
             say(f"{name:<{width}}  {value}")
-        for note in (*found.notes, *found.caveats()):
+        told = [] if true is None else [f"true (not private): {true_is}"]
+        for note in (*told, *found.notes, *found.caveats()):
             say(f"note: {note}")
 
 

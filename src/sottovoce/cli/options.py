@@ -1,5 +1,9 @@
 """Options and arguments that several commands take: one name, one meaning, one place."""
 
+import csv
+import io
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -43,8 +47,11 @@ AnswerMechanismIfAny = Annotated[
 Confidence = Annotated[float, typer.Option(help="How often intervals cover, such as 0.95.")]
 Bins = Annotated[int | None, typer.Option(help="How many equal bins a histogram has [10].")]
 Categories = Annotated[
-    str | None,
-    typer.Option(help="In place of bins: a public list, a,b,c; all else counts as other."),
+    list[str] | None,
+    typer.Option(
+        help="In place of bins: a public list, a,b,c or '\"New York, NY\",Boston'; repeatable; all "
+        "else counts as other."
+    ),
 ]
 Decimal = Annotated[str, typer.Option(help="The decimal sign of a csv file: a point or a comma.")]
 Missing = Annotated[str, typer.Option(help="Rows with a missing cell: refuse or skip.")]
@@ -60,6 +67,41 @@ def number_list(option: str, text: str) -> list[float]:
         raise ParameterError(
             f"{option} takes numbers with commas between them, got '{text}'"
         ) from None
+
+
+def word_list(option: str, texts: Sequence[str]) -> list[str]:
+    """Words with commas between them, as one line of csv; or one word each if several are given.
+
+    A blank beside a comma is refused: 'New York, NY' may be one word or two, and which is never
+    decided by a look at the data.
+    """
+    from sottovoce.errors import ParameterError
+
+    words: list[str] = []
+    for text in texts:
+        try:
+            parts = next(csv.reader([text], strict=True)) or [""]
+        except csv.Error as error:
+            raise ParameterError(
+                f"{option} cannot be read: {error} in {text!r}; quotes stand around a whole "
+                f"word, as in {option} '\"New York, NY\",Boston'"
+            ) from None
+        stripped = [part.strip() for part in parts]
+        if len(parts) > 1 and (len(texts) > 1 or parts != stripped):
+            apart = [[word] for word in stripped] if len(texts) > 1 else [stripped]
+            raise ParameterError(
+                f"{option} {shlex.quote(text)} can be read in two ways. For {len(parts)} words "
+                f"write {' '.join(_written(option, line) for line in apart)}; for one word write "
+                f"{_written(option, [text])}"
+            )
+        words += stripped
+    return words
+
+
+def _written(option: str, words: Sequence[str]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(words)
+    return f"{option} {shlex.quote(line.getvalue())}"
 
 
 def missing_way(text: str) -> Literal["refuse", "skip"]:

@@ -128,10 +128,14 @@ class TiltedSeeds:
 
 
 def timing_loss(least: float, most: float, tries: int) -> float:
-    """The log ratio of two geometric laws, cut off at `tries`, with parameters in a range."""
+    """The largest log ratio of two geometric laws, cut off at `tries`, with parameters in a range.
+
+    Rounded up: logarithms err by 2^-52, times `tries`, of which each fails with log1p(-least).
+    """
     if most >= 1.0:  # one of them may stop at once
         return math.inf if least < 1.0 else 0.0
-    return math.log(most / least) + (tries - 1) * (math.log1p(-least) - math.log1p(-most))
+    failing = (tries - 1) * (math.log1p(-least) - math.log1p(-most))
+    return math.log(most / least) + failing + 2.0**-40
 
 
 def tilted_seeds(reach: float, rho: float) -> TiltedSeeds:

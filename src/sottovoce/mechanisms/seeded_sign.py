@@ -121,14 +121,14 @@ def _block_reach(layout: Layout, reach: float) -> float:
     summary="16 bytes in all, at about the one-bit (and the Gaussian) mechanism's accuracy",
     examples=[
         {"noise_multiplier": 2.0, "blocks": "auto", "generator": "auto", "timing": "auto"},
-        {"noise_multiplier": 4.0, "blocks": "auto", "generator": "auto", "timing": "constant"},
+        {"noise_multiplier": 4.0, "blocks": "auto", "generator": "auto", "timing": "variable"},
     ],
     example_domain=L2Ball(dimension=8, radius=1.0),
     knob=Knob(parameter="noise_multiplier", more_private="larger", ends=_ends),
     automatic={
         "blocks": _automatic_blocks,
         "generator": lambda domain, given: seeds.GENERATORS[-1],  # noqa: ARG005
-        "timing": lambda domain, given: "variable",  # noqa: ARG005
+        "timing": lambda domain, given: "constant",  # noqa: ARG005
     },
     settings=[{"blocks": "auto", "generator": "auto", "timing": "auto"}],
 )
@@ -147,8 +147,8 @@ class SeededSign:
     ('auto': as few as that takes) hold sqrt(blocks) times that. A block of a vector whose blocks
     are uneven is scaled down to its own clip: rotate first.
 
-    With 'constant' timing all tries are made, so that their number is hidden; docs/privacy.md,
-    section 27, has the little that it tells otherwise.
+    With 'constant' timing all tries are made, so that their number is hidden; with 'variable' the
+    search stops at the seed that is sent, and `privacy` charges what the number of tries tells.
     """
 
     input_domain: L2Ball
@@ -243,7 +243,7 @@ class SeededSign:
         self, blocks: Sequence[Tilts], keystream: Keystream, scorer: Scorer = ON_CPU
     ) -> NDArray[np.uint32]:
         """The codes of the seeds that rejection finds for the tilts of each block."""
-        choice = self.choice()
+        choice, timing = self.choice(), seeds.search_timing(self.timing, keystream)
         words = keystream.words(WORDS_PER_TRY * choice.tries * self.blocks)
         found = []
         for tries, tilts in zip(
@@ -251,7 +251,7 @@ class SeededSign:
         ):
             accept = partial(_acceptance, choice, tilts)
             found.append(
-                seeds.chosen_seed(tilts.weights, accept, tries, timing=self.timing, scorer=scorer)
+                seeds.chosen_seed(tilts.weights, accept, tries, timing=timing, scorer=scorer)
             )
         return seeds.as_codes(found)
 
@@ -308,12 +308,15 @@ class SeededSign:
         if domain.records > 1:
             shift += self._step() * math.sqrt(self.layout().num_signs)  # two halves, rounded up
         against_zero = domain.against_zero(adjacency)
+        # Tries are independent of the seed and purely private: both bounds grow by their loss.
+        timing = choice.timing_loss if self.timing == "variable" else 0.0
+        largest = choice.largest_loss(against_zero=against_zero) + timing
         return Assumed(
             event=SeededBits(
                 shift=2.0 * shift,
                 dimension=self.layout().num_signs,
-                excess=self.blocks * choice.excess,
-                largest_loss=self.blocks * choice.largest_loss(against_zero=against_zero),
+                excess=self.blocks * (choice.excess + timing),
+                largest_loss=self.blocks * largest,
                 adjacency=adjacency,
                 against_zero=against_zero,
             ),

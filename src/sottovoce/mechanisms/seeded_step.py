@@ -48,7 +48,7 @@ def _layout(dimension: int) -> Layout:
     automatic={
         "length": lambda domain, given: "kept",  # noqa: ARG005
         "generator": lambda domain, given: seeds.GENERATORS[-1],  # noqa: ARG005
-        "timing": lambda domain, given: "variable",  # noqa: ARG005
+        "timing": lambda domain, given: "constant",  # noqa: ARG005
     },
     settings=[{"length": "auto", "generator": "auto", "timing": "auto"}],
 )
@@ -72,6 +72,9 @@ class SeededStep:
     Coordinates beyond 3.9/sqrt D are cut off, and filled up likewise: rotate first. Nothing at all
     is all filling, and is accepted as often as everything else. Below 16,384 coordinates each has
     several signs.
+
+    With 'constant' timing all tries are made, so that their number is hidden; with 'variable' the
+    search stops at the seed that is sent, and `privacy` charges what the number of tries tells.
     """
 
     input_domain: L2Ball
@@ -117,7 +120,8 @@ class SeededStep:
             return choice.acceptance(scores / length)
 
         tries = words[:size].reshape(choice.tries, WORDS_PER_TRY)
-        seed = seeds.chosen_seed(weights, accept, tries, timing=self.timing, scorer=scorer)
+        timing = seeds.search_timing(self.timing, keystream)
+        seed = seeds.chosen_seed(weights, accept, tries, timing=timing, scorer=scorer)
         return seeds.as_codes([seed])
 
     def direction(self, vector: Vector) -> Vector:
@@ -176,25 +180,33 @@ class SeededStep:
         )
 
     @property
+    def timing_loss(self) -> float:
+        """What the number of tries adds to epsilon, where it may be seen."""
+        return self.choice().timing_loss if self.timing == "variable" else 0.0
+
+    @property
     def hides_only_against_zero(self) -> bool:
         """Whether the zero-out claim is against the update 0 alone, and not between two updates."""
         return self.input_domain.against_zero(Adjacency.ZERO_OUT)
 
     def privacy(self, adjacency: Adjacency) -> Assumed:
-        """Between any two updates epsilon; against nothing, whose signs are fair, less.
+        """Between any two updates epsilon, and `timing_loss`; against nothing, less.
 
-        Filling of fair signs alone makes every sign vector equally likely, by symmetry.
+        There signs are fair: filling alone makes every sign vector equally likely, by symmetry.
         """
         event: PureDp | FinitePair
         if self.input_domain.against_zero(adjacency):
+            # Tries multiply any ratio of likelihoods by e^timing_loss at most, either way.
             largest, least = self.choice().ratios()
+            largest *= math.exp(self.timing_loss)
+            least *= math.exp(-self.timing_loss)
             share = (1.0 - least) / (largest - least)
             first = share * largest
             event = FinitePair(
                 first=(first, 1.0 - first), second=(share, 1.0 - share), adjacency=adjacency
             )
         else:
-            event = PureDp(epsilon=float(self.epsilon), adjacency=adjacency)
+            event = PureDp(epsilon=float(self.epsilon) + self.timing_loss, adjacency=adjacency)
         return Assumed(event=event, assumption="chacha20")
 
 

@@ -20,6 +20,7 @@ from sottovoce.errors import DomainError, ParameterError, UnknownNameError
 from sottovoce.kernels import seeded
 from sottovoce.kernels.seeded import SEED_BYTES
 from sottovoce.mechanisms.mechanism import LevelCodes, level_indices
+from sottovoce.randomness import Keystream
 
 Weights = NDArray[np.int16]
 Signs = NDArray[np.uint8]  # packed: bit 1 is +1
@@ -43,6 +44,11 @@ def check_choices(generator: str, timing: str) -> None:
     """Refuses a generator or a timing that this side does not know."""
     check_name("generator of signs", generator, GENERATORS)
     check_name("timing", timing, TIMINGS)
+
+
+def search_timing(timing: str, keystream: Keystream) -> str:
+    """How the search for one message runs: a simulation from a seed has no time to hide."""
+    return timing if keystream.grade == "system" else "variable"
 
 
 def check_name(what: str, name: object, names: Sequence[str]) -> None:
@@ -232,21 +238,19 @@ def chosen_seed(
     """The first seed that is accepted, or the last of all candidates.
 
     `words` has a row for each candidate: two of a seed, one to accept it with. `accept` gives the
-    probability for each score <b, w>. With 'constant' timing every candidate is scored, whichever
-    is chosen: how long it takes then tells nothing.
+    probability for each score <b, w>. With 'constant' timing every candidate is scored and
+    compared, whichever is chosen: the number of tries then tells nothing.
     """
     seeds: NDArray[np.uint8] = words[:, :2].astype("<u8").view(np.uint8)
     together = scorer.batch(len(weights))
-    found: int | None = None
+    accepted: list[NDArray[np.bool_]] = []
     for start in range(0, len(words), together):
         part = slice(start, start + together)
         probabilities = accept(scorer.score(np.ascontiguousarray(seeds[part]), weights))
         # A probability of 1 would not fit into 64 bits; 2^-53 less makes no difference that counts.
         thresholds = np.minimum(probabilities, 1.0 - 2.0**-53) * float(_WORD)
-        accepted = np.flatnonzero(words[part, 2] < thresholds.astype(np.uint64))
-        if found is None and len(accepted):
-            found = start + int(accepted[0])
-            if timing == "variable":
-                break
-    last = len(seeds) - 1
-    return bytes(seeds[last if found is None else found])
+        accepted.append(words[part, 2] < thresholds.astype(np.uint64))
+        if timing == "variable" and accepted[-1].any():
+            break
+    found = np.flatnonzero(np.concatenate(accepted))
+    return bytes(seeds[found[0] if len(found) else -1])

@@ -12,7 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce import parameter_rules
-from sottovoce.csv_dialect import SAYS_NOTHING, delimiter_of, number_in
+from sottovoce.csv_dialect import (
+    SAYS_NOTHING,
+    delimiter_of,
+    number_in,
+    refuse_binary_formats,
+)
 from sottovoce.errors import DataError, ParameterError, UnknownNameError
 
 Bounds = tuple[float, float]
@@ -149,6 +154,7 @@ class Table:
 def read_table(path: Path, *, header: bool, decimal: str = ".") -> Table:
     """The table in a csv file; its delimiter is found in the first line; rows are equally long."""
     try:
+        refuse_binary_formats(path)
         with path.open(newline="", encoding="utf-8-sig") as file:
             first_line = file.readline()
             lines = itertools.chain([first_line], file)
