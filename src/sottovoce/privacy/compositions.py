@@ -6,6 +6,8 @@ from dataclasses import replace
 from sottovoce.privacy.events import (
     Assumed,
     Composed,
+    HiddenBy,
+    NonPrivate,
     OneBit,
     PrivacyEvent,
     Repeated,
@@ -13,8 +15,18 @@ from sottovoce.privacy.events import (
     SecureSum,
     SeededBits,
     Shuffled,
+    assumption_in_words,
     basic_counts,
 )
+
+# What hides a sample, and what must be true for it.
+SAMPLE_ASSUMPTIONS: dict[HiddenBy, str] = {
+    "own-records": "each client samples its own records in secret; one that is left out counts "
+    "as zero",
+    "central-noise": "someone trusted adds the noise once, to the sum; single contributions are "
+    "sampled, and nobody sees which",
+    "secure-sum": "nobody sees who was sampled, and whoever was not sends the encoding of zero",
+}
 
 
 def multiset(events: Iterable[tuple[PrivacyEvent, int]]) -> PrivacyEvent:
@@ -41,6 +53,33 @@ def assumptions(event: PrivacyEvent) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+def assumptions_in_words(event: PrivacyEvent) -> tuple[str, ...]:
+    """Return every sentence that must be true for the event to hold, each once.
+
+    First what its parts assume (`assumptions`), then what amplifies them: a sample, a shuffle or a
+    secure sum is worth nothing to somebody who sees through it.
+    """
+    named = map(assumption_in_words, assumptions(event))
+    amplified = sorted(filter(None, map(_promise, basic_counts(event))))
+    return tuple(dict.fromkeys([*named, *amplified]))
+
+
+def _promise(part: PrivacyEvent) -> str | None:
+    """What a basic event needs of others, in a sentence; None for nothing."""
+    match part:
+        case Sampled(hidden_by=hidden_by):
+            return SAMPLE_ASSUMPTIONS[hidden_by]
+        case Shuffled(clients=clients):
+            return (
+                f"a trusted shuffler, or an order of asking that stays secret, mixes at least "
+                f"{clients} messages of clients who do not collude"
+            )
+        case SecureSum(clients=clients):
+            return f"nobody sees more than sums over at least {clients} clients who do not collude"
+        case _:
+            return None
+
+
 def beside_others(event: PrivacyEvent) -> PrivacyEvent:
     """What the event is if others' contributions are in the message too: no bits need be fair."""
     match event:
@@ -57,10 +96,16 @@ def beside_others(event: PrivacyEvent) -> PrivacyEvent:
             return event
 
 
-def unhidden(event: PrivacyEvent) -> PrivacyEvent:
-    """What the event would be if every message were seen: hiding is post-processing."""
+def unhidden(event: PrivacyEvent, *, samples_too: bool = False) -> PrivacyEvent:
+    """Return what the event would be if every message were seen: hiding is post-processing.
+
+    With `samples_too` also if it were known what was sampled, which is post-processing as well: a
+    round works on a contribution or not, whatever the data. Noise that somebody trusted adds once
+    is in no message, so nothing remains of an event on a sample that it hides.
+    """
+    hiding = (Shuffled, SecureSum, Sampled) if samples_too else (Shuffled, SecureSum)
     parts = basic_counts(event)
-    if not any(isinstance(part, Shuffled | SecureSum) for part in parts):
+    if not any(isinstance(part, hiding) for part in parts):
         return event
     counts: dict[PrivacyEvent, int] = {}
     for part, count in parts.items():
@@ -69,6 +114,10 @@ def unhidden(event: PrivacyEvent) -> PrivacyEvent:
                 seen: PrivacyEvent = part.event
             case SecureSum():
                 seen = part.local()
+            case Sampled(hidden_by="central-noise") if samples_too:
+                seen = NonPrivate(adjacency=part.adjacency)
+            case Sampled() if samples_too:
+                seen = part.event
             case _:
                 seen = part
         counts[seen] = counts.get(seen, 0) + count
