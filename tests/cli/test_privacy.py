@@ -201,7 +201,10 @@ REFUSED = [
     ),
     (f"privacy spend {SUM} --secure-sum-clients 9 --sampling-rate 0.1", "give one of them"),
     (f"{GAUSSIAN} --sampling fixed-size", "need --sampling-rate"),
-    (f"{ONE_BIT} --sampling-rate .1 --sampling-hidden-by central-noise", "hide a sample by own-records"),
+    (
+        f"{ONE_BIT} --sampling-rate .1 --sampling-hidden-by central-noise",
+        "hide a sample by own-records",
+    ),
     (f"{GAUSSIAN} --sampling-hidden-by central-noise", "need --sampling-rate"),
     (f"{ONE_BIT} --accountant gaussian", "may understate it"),
     (f"{ONE_BIT} --accountant plt", "did you mean 'pld'"),
