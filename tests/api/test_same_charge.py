@@ -9,7 +9,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -128,6 +128,10 @@ def charged(assembly: Assembly, client: str = "client-0000") -> PrivacyEvent:
     return event
 
 
+def charged_in(case: Case) -> PrivacyEvent:
+    return charged(assembled(case))
+
+
 def asked(case: Case) -> dict[str, Any]:
     """The same settings as options of `spend`."""
     options: dict[str, Any] = {"adjacency": case.adjacency}
@@ -185,12 +189,7 @@ def domain_of(case: Case) -> Domain:
 
 
 def built(case: Case) -> Mechanism:
-    return made(case.kind, domain_of(case))
-
-
-@cache
-def made(kind: str, domain: Domain) -> Mechanism:
-    return registry.find(kind).build(domain, KINDS[kind])
+    return registry.find(case.kind).build(domain_of(case), KINDS[case.kind])
 
 
 def answers(case: Case, options: dict[str, Any]) -> Iterator[tuple[str, PrivacyEvent | None]]:
@@ -206,7 +205,7 @@ def answers(case: Case, options: dict[str, Any]) -> Iterator[tuple[str, PrivacyE
 def test_every_entrance_gives_what_a_run_charges_or_refuses_with_it() -> None:
     found: Counter[str] = Counter()
     for case in cases():
-        run = outcome(lambda case=case: charged(assembled(case)))
+        run = outcome(partial(charged_in, case))
         for entrance, answer in answers(case, asked(case)):
             assert answer == run, (case, entrance)
         found["refused" if run is None else case.channel] += 1
