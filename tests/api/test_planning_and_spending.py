@@ -78,11 +78,11 @@ def test_a_name_a_mechanism_and_its_event_spend_the_same() -> None:
 def test_what_hides_messages_is_assumed_and_what_they_would_give_away_is_told() -> None:
     spent = sottovoce.spend("seeded_step", epsilon=1.0, length="kept", generator="chacha20-1",
                             timing="variable", shuffled_clients=1000, dimension=100,
-                            delta=1e-6)  # fmt: skip
+                            adjacency="replace-one", delta=1e-6)  # fmt: skip
     assert spent.local_epsilon is not None
     assert spent.epsilon < spent.local_epsilon
     assert spent.assumes is not None
-    assert "shuffler mixes at least 1000" in spent.assumes
+    assert "mixes at least 1000 messages" in spent.assumes
     assert "ChaCha20" in spent.assumes  # what the mechanism itself assumes stays
 
 

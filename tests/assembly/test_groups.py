@@ -83,6 +83,21 @@ def test_the_resolved_spec_says_everything_and_is_its_own_resolution(tmp_path: P
     assert run(resolved, tmp_path / "run", resume=True)["rounds"] == 6
 
 
+def test_a_result_names_what_any_clients_epsilon_rests_on(tmp_path: Path) -> None:
+    """Also where the client that spent most rests on less."""
+    seeds = {"kind": "seeded_sign", "blocks": "auto", "generator": "auto", "timing": "auto"}
+    group = {"clients": 2, "epsilon": 1.0, "mechanism": seeds}
+    sampled = {"level": "sample", "clip_norm": 1.0, "epsilon": 4.0, "delta": 1e-5}
+    privacy = sampled | {"record_sampling_rate": 0.5}
+    data = {"dataset": "digits", "num_train": 120}  # of many records no seed holds the mean
+    spec = a_spec(group, data=data, privacy=privacy, runtime={"messages": "packed"}, rounds=1)
+    result = run(spec, tmp_path / "run")
+    assert result["groups"][0]["epsilon"] > 3.0 > result["groups"][1]["epsilon"]
+    for words in ("ChaCha20", "samples its own records in secret"):
+        assert result["assumes"].count(words) == 1
+    assert result["local_epsilon"] > result["epsilon"]
+
+
 def test_a_groups_noise_holds_its_budget_by_the_accountants_own_word() -> None:
     assembly = assemble(a_spec(SMALL, NAMED))
     for part in assembly.parts:

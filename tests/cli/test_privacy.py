@@ -9,6 +9,7 @@ import pytest
 GAUSSIAN = "privacy spend --mechanism gaussian --param noise_multiplier=1 --delta 1e-5"
 SAMPLED = f"{GAUSSIAN} --sampling-rate 0.01 --rounds 1000"
 TABLE = "--mechanism generalized_rr --param epsilon=1 --param bits=1"
+SHUFFLED = f"privacy spend {TABLE} --delta 1e-6 --adjacency replace-one --shuffled-clients"
 ONE_BIT = (
     "privacy spend --mechanism gauss_hermite --param levels=2 --param noise_multiplier=1 "
     "--delta 1e-5"
@@ -79,7 +80,8 @@ def test_hiding_never_raises_epsilon(cli: Any) -> None:
     """A hundred coordinates have no clones; composed one by one they cost less than their sum."""
     words = (
         "privacy spend --mechanism mvu --param epsilon=1 --param input_bits=3 --param "
-        "output_bits=3 --dimension 100 --delta 1e-5 --shuffled-clients 1000 --json"
+        "output_bits=3 --dimension 100 --delta 1e-5 --shuffled-clients 1000 --json "
+        "--adjacency replace-one"
     )
     result = cli(*words.split()).json
     assert result["epsilon"] <= result["local_epsilon"]
@@ -94,6 +96,8 @@ def test_what_an_epsilon_rests_on_is_said(cli: Any) -> None:
     ):
         result = cli(*f"{SAMPLED} --sampling-hidden-by {hiding} --json".split()).json
         assert words in result["assumes"]
+        # Without somebody who adds it, there is no noise.
+        assert (result["local_epsilon"] is None) == (hiding == "central-noise")
 
 
 def test_numbers_may_begin_with_a_point(cli: Any) -> None:
@@ -102,8 +106,7 @@ def test_numbers_may_begin_with_a_point(cli: Any) -> None:
 
 
 def test_shuffling_is_accounted_under_replace_one(cli: Any) -> None:
-    words = f"privacy spend {TABLE} --shuffled-clients 1000 --delta 1e-6 --json"
-    result = cli(*words.split()).json
+    result = cli(*f"{SHUFFLED} 1000 --json".split()).json
     assert result["epsilon"] == pytest.approx(0.182, abs=1e-3)
     assert result["adjacency"] == "replace-one"
     assert result["local_epsilon"] == pytest.approx(1.0, abs=1e-3)
@@ -174,8 +177,21 @@ REFUSED = [
     (SAMPLED.replace("1000", "0"), "rounds must be an integer from 1"),
     (SAMPLED.replace("1000", str(10**12 + 1)), "rounds must be an integer from 1"),
     (SAMPLED.replace("1e-5", "1"), "strictly between 0 and 1"),
-    (f"{GAUSSIAN} --shuffled-clients 100", "shuffling amplifies pure local guarantees only"),
-    (f"privacy spend {TABLE} --delta 1e-6 --shuffled-clients 0", "clients must be an integer"),
+    (
+        f"{GAUSSIAN} --adjacency replace-one --shuffled-clients 100",
+        "shuffling amplifies pure local guarantees only",
+    ),
+    (f"{SHUFFLED} 1", "one message has but one order"),
+    (f"{SHUFFLED} 9 --adjacency zero-out", "ask for adjacency replace-one"),
+    (f"{ONE_BIT} --adjacency replace-one --shuffled-clients 9", "give the number of coordinates"),
+    (
+        f"{ONE_BIT} --adjacency replace-one --dimension 2 --records 50 --shuffled-clients 10000",
+        "protect whole clients (records = 1",
+    ),
+    (
+        f"{SAMPLED} --records 50 --sampling-hidden-by secure-sum",
+        "hide it by own-records, or protect whole clients",
+    ),
     (f"{ONE_BIT} --secure-sum-clients 100", "use mechanism 'clamped_sign'"),
     (f"{GAUSSIAN} --secure-sum-clients 100", "use mechanism 'clamped_sign'"),
     (f"privacy spend {SUM} --secure-sum-clients 1", "the sum of one message is that message"),
@@ -185,7 +201,10 @@ REFUSED = [
     ),
     (f"privacy spend {SUM} --secure-sum-clients 9 --sampling-rate 0.1", "give one of them"),
     (f"{GAUSSIAN} --sampling fixed-size", "need --sampling-rate"),
-    (f"{ONE_BIT} --sampling-rate .1 --sampling-hidden-by central-noise", "hide the sample by own"),
+    (
+        f"{ONE_BIT} --sampling-rate .1 --sampling-hidden-by central-noise",
+        "hide a sample by own-records",
+    ),
     (f"{GAUSSIAN} --sampling-hidden-by central-noise", "need --sampling-rate"),
     (f"{ONE_BIT} --accountant gaussian", "may understate it"),
     (f"{ONE_BIT} --accountant plt", "did you mean 'pld'"),

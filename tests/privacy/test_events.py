@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import AdjacencyMismatchError, LedgerError, ParameterError, PrivacyError
-from sottovoce.privacy.compositions import multiset, unhidden
+from sottovoce.privacy.compositions import assumptions_in_words, local_event, multiset, unhidden
 from sottovoce.privacy.event_json import from_json, to_json
 from sottovoce.privacy.events import (
     Assumed,
@@ -20,6 +20,7 @@ from sottovoce.privacy.events import (
     Composed,
     FinitePair,
     GaussianNoise,
+    HiddenBy,
     LaplaceNoise,
     MetricDp,
     NonPrivate,
@@ -380,6 +381,32 @@ def test_what_hides_can_be_taken_away() -> None:
     total = SecureSum(shift=1.0, dimension=2, logit_bound=1.0, clients=3, adjacency=ZERO_OUT)
     both = Composed(events=(Repeated(event=total, count=3), Shuffled(event=pure, clients=9), pure))
     assert basic_counts(unhidden(both)) == {total.local(): 3, pure: 2}
+
+
+def test_a_secret_sample_can_be_taken_away_too_and_central_noise_with_it() -> None:
+    def sampled(hidden_by: HiddenBy) -> Sampled:
+        return Sampled(event=PURE, rate=0.1, scheme="poisson", hidden_by=hidden_by)
+
+    hidden = Shuffled(event=PURE, clients=9)
+    own = Composed(events=(Repeated(event=sampled("own-records"), count=3), hidden))
+    assert basic_counts(unhidden(own)) == {sampled("own-records"): 3, PURE: 1}
+    assert basic_counts(unhidden(own, samples_too=True)) == {PURE: 4}
+    assert basic_counts(unhidden(sampled("secure-sum"), samples_too=True)) == {PURE: 1}
+    open_ = local_event(sampled("central-noise"))
+    assert basic_counts(open_) == {NonPrivate(adjacency=ZERO_OUT): 1}
+
+
+def test_every_promise_is_named_once() -> None:
+    own = Sampled(event=PURE, rate=0.1, scheme="poisson", hidden_by="own-records")
+    assumed = Assumed(event=own, assumption="chacha20")
+    total = SecureSum(shift=1.0, dimension=2, logit_bound=1.0, clients=3, adjacency=ZERO_OUT)
+    few, many = (Shuffled(event=PURE, clients=clients) for clients in (9, 10))
+    found = assumptions_in_words(Composed(events=(many, assumed, total, own, few, few, PURE)))
+    words = ("ChaCha20", "at least 10 messages", "at least 9 messages", "own records", "sums over")
+    assert len(found) == len(words)
+    for sentence, part in zip(found, words, strict=True):
+        assert part in sentence
+    assert assumptions_in_words(PURE) == ()
 
 
 def test_amplifying_twice_is_refused() -> None:

@@ -19,7 +19,7 @@ from sottovoce.mechanisms.clamped_sign import ClampedSign
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.privacy.accounting import privacy_spent
-from sottovoce.privacy.events import Repeated, basic_counts
+from sottovoce.privacy.events import Repeated, Sampled, basic_counts
 from sottovoce.randomness import Keystream, Randomness, SeededRandomness, SystemRandomness
 from sottovoce.rounds.charging import able_to_pay, charge_round
 from sottovoce.rounds.client import Refused, Request, Sent, privatise
@@ -259,6 +259,24 @@ def test_a_second_attempt_behind_a_secure_sum_pays_for_both_only_if_the_first_ma
     charge_round(plan, ledger, SystemRandomness(), uplinks=1)
     (_, (second, count)) = ledger.history("ada")
     assert (basic_counts(second), count) == ({hidden.local(): 2}, 1)
+
+
+def test_a_second_attempt_on_a_secret_sample_pays_for_both_as_if_it_were_known(
+    ledger: Ledger,
+) -> None:
+    """Both messages may be of the same sample, and one coin for two hides less than two coins."""
+    ball = dataclasses.replace(BALL, records=10)
+    plan = a_plan(mechanism=dataclasses.replace(MECHANISM, input_domain=ball))
+    plan = dataclasses.replace(plan, unit=Unit.SAMPLE, record_sampling_rate=0.1)
+    first = plan.event(plan.clients[0])
+    assert isinstance(first, Sampled)
+    for _ in range(2):
+        charge_round(plan, ledger, SystemRandomness(), uplinks=1)
+        privatise(plan, requests(plan), ledger, SystemRandomness())
+        ledger.discard_messages("run", before_round=2)
+    ((once, one), (second, count)) = ledger.history("ada")
+    assert (once, one) == (first, 1)
+    assert (basic_counts(second), count) == ({first.event: 2}, 1)
 
 
 def test_a_charge_of_one_unit_pays_nothing_for_another(

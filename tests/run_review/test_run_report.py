@@ -173,6 +173,15 @@ def test_of_a_secure_sum_sums_are_released_and_the_local_epsilon_is_told(tmp_pat
     assert f"would hold epsilon {show_epsilon(result['local_epsilon'])}" in facts["How well"]
 
 
+def test_of_sampled_records_the_epsilon_without_their_secrecy_is_told(tmp_path: Path) -> None:
+    privacy = PRIVACY | {"record_sampling_rate": 0.5}
+    folder = make_run(tmp_path / "run", rounds=1, privacy=privacy)
+    facts, result = dict(run_data(folder)["facts"]), RunFolder(folder).result()
+    assert result is not None
+    shown = show_epsilon(result["local_epsilon"])
+    assert f"saw which records are sampled would hold epsilon {shown}" in facts["How well"]
+
+
 def test_a_regression_is_known_as_one(stored: Path, tmp_path: Path) -> None:
     features = np.random.default_rng(0).normal(size=(60, 4))
     spec = small_spec(rounds=2, data={"dataset": "digits", "clients": 4})

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from specs import small_spec
 
+from sottovoce.adjacency import Adjacency
 from sottovoce.algorithms.connected import ConnectedAverage
 from sottovoce.algorithms.scaffold import Scaffold
 from sottovoce.assembly import algorithms
@@ -389,28 +390,26 @@ def test_a_table_that_hides_against_zero_alone_takes_no_sample_of_records() -> N
 
 
 def test_the_guarantee_says_what_it_assumes_and_how_values_are_drawn(tmp_path: Path) -> None:
-    privacy = {
-        "level": "sample",
-        "clip_norm": 1.0,
-        "epsilon": 4.0,
-        "delta": 1e-5,
-        "record_sampling_rate": 0.5,
-    }
-    result = run(
-        small_spec(privacy=privacy, runtime={"messages": "none"}, rounds=2), tmp_path / "run"
-    )
+    privacy = {"level": "sample", "clip_norm": 1.0, "delta": 1e-5, "record_sampling_rate": 0.5}
+    sampled: dict[str, Any] = {"privacy": privacy, "runtime": {"messages": "none"}, "rounds": 2}
+    bits = {"kind": "gauss_hermite", "levels": 2, "noise_multiplier": 2.0}
+    spec = small_spec(**sampled, mechanism=bits)
+    result = run(spec, tmp_path / "run")
     assert "samples its own records in secret" in result["guarantee"]
+    assert "samples its own records in secret" in result["assumes"]
+    seen = assemble(spec).parts[0].mechanism.privacy(Adjacency.ZERO_OUT)
+    if_seen = accounting.epsilon(Repeated(event=seen, count=2), 1e-5)
+    assert result["local_epsilon"] == if_seen > 1.3 * result["epsilon"]
+    assert result["central_epsilon"] is None
     assert "values drawn in float32" in result["guarantee"]
     assert result["sampling_grade"] == "float"
     assert (tmp_path / "run" / "checkpoint.npz").stat().st_mode & 0o777 == 0o600
-    central = small_spec(
-        privacy=privacy,
-        runtime={"messages": "none"},
-        rounds=2,
-        channel={"kind": "central"},
-        mechanism={"kind": "gaussian"},
-    )
-    assert "trusted adds the noise once" in run(central, tmp_path / "central")["guarantee"]
+    gaussian = {"kind": "gaussian", "noise_multiplier": 2.0}
+    central = small_spec(**sampled, channel={"kind": "central"}, mechanism=gaussian)
+    found = run(central, tmp_path / "central")
+    assert "trusted adds the noise once" in found["guarantee"]
+    assert "the server is trusted with every update" in found["assumes"]
+    assert found["local_epsilon"] is None
 
 
 def test_what_is_charged_follows_what_the_algorithm_samples_not_what_the_spec_says(

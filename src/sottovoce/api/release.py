@@ -7,15 +7,25 @@ from typing import Any, get_args
 
 from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
-from sottovoce.channels.channel import SecureSum as SecureSumChannel
+from sottovoce.channels.channel import Channel, SecureSum, Shuffler
 from sottovoce.domains import MAX_DIMENSION, Domain, L2Ball, clip_norm_of, clipped, geometry_of
 from sottovoce.errors import ParameterError, PrivacyError, UnknownNameError
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import Registration
-from sottovoce.mechanisms.secret_sample import ASSUMPTIONS, SecretSample
-from sottovoce.privacy.events import LaplaceNoise, OneBit, PrivacyEvent, SamplingScheme, SecureSum
-from sottovoce.privacy.shuffling import shuffled
+from sottovoce.mechanisms.secret_sample import SecretSample
+from sottovoce.privacy import events
+from sottovoce.privacy.events import (
+    Assumed,
+    HiddenBy,
+    LaplaceNoise,
+    OneBit,
+    PrivacyEvent,
+    Sampled,
+    SamplingScheme,
+    Shuffled,
+)
+from sottovoce.rounds.plan import channel_of_sample, released_event
 
 # How an error calls an argument: a command says --sampling-rate where a program says sampling_rate.
 Named = Callable[[str], str]
@@ -30,75 +40,48 @@ class Release:
     dimension: int | None
     clip_norm: float
     adjacency: Adjacency
+    channel: Channel
     sample: SecretSample | None
-    shuffled_clients: int | None
-    secure_sum_clients: int | None
 
     @property
     def amplified(self) -> bool:
-        return any(
-            value is not None
-            for value in (self.sample, self.shuffled_clients, self.secure_sum_clients)
-        )
+        return self.sample is not None or isinstance(self.channel, Shuffler | SecureSum)
 
     def event(self, mechanism: Mechanism) -> PrivacyEvent:
-        """What is seen of one client in one round."""
-        if self.secure_sum_clients is not None:
-            channel = SecureSumChannel(minimum_clients=self.secure_sum_clients)
-            event = self._any_dimension(channel.event(mechanism, self.adjacency))
-        elif self.shuffled_clients is not None:
-            # Clones hide any change of an input, so that is what is asked of each message, and
-            # zero-out is one such change.
-            local = self._any_dimension(mechanism.privacy(Adjacency.REPLACE_ONE))
-            event = shuffled(local, self.shuffled_clients)
-        else:
-            event = self._any_dimension(mechanism.privacy(self.adjacency))
-        if self.sample is not None:
-            event = self.sample.event(mechanism, event)
-        return registry.vouched(mechanism, event)
-
-    def local_event(self, mechanism: Mechanism, adjacency: Adjacency) -> PrivacyEvent:
-        """What a message alone would give away."""
-        event = self._any_dimension(mechanism.privacy(adjacency))
-        return event if self.sample is None else self.sample.unsampled(event)
+        """What is seen of one client in one round: what a run with these settings charges."""
+        event = released_event(self.channel, mechanism, self.adjacency, self.sample)
+        return event if self.dimension is not None else self._any_dimension(event)
 
     def _any_dimension(self, event: PrivacyEvent) -> PrivacyEvent:
         """Without a stated dimension with which epsilon grows, the largest counts."""
-        grows = isinstance(event, OneBit | SecureSum) or (
-            isinstance(event, LaplaceNoise) and isinstance(self.domain, L2Ball)
-        )
-        if self.dimension is None and grows:
-            assert isinstance(event, OneBit | SecureSum | LaplaceNoise)
-            return dataclasses.replace(event, dimension=MAX_DIMENSION)
-        return event
+        match event:
+            case OneBit() | events.SecureSum():
+                return dataclasses.replace(event, dimension=MAX_DIMENSION)
+            case LaplaceNoise() if isinstance(self.domain, L2Ball):
+                return dataclasses.replace(event, dimension=MAX_DIMENSION)
+            case Assumed() | Sampled():
+                return dataclasses.replace(event, event=self._any_dimension(event.event))
+            case Shuffled() if self._any_dimension(event.event) != event.event:
+                raise ParameterError(
+                    f"how well shuffling hides a message of '{self.registration.kind}' depends on "
+                    "its dimension; give the number of coordinates of an update"
+                )
+            case _:
+                return event
 
     def describe(self) -> dict[str, Any]:
         """How the release is amplified, for the result; empty if it is not."""
         described: dict[str, Any] = {}
         if self.sample is not None:
             described["sampling"] = self.sample.describe()
-        if self.shuffled_clients is not None:
-            described["shuffled_clients"] = self.shuffled_clients
-        if self.secure_sum_clients is not None:
-            described["secure_sum_clients"] = self.secure_sum_clients
-        if self.amplified:
-            described["assumes"] = self._assumption()
+        match self.channel:
+            case Shuffler(minimum_clients=clients):
+                described["shuffled_clients"] = clients
+            case SecureSum(minimum_clients=clients):
+                described["secure_sum_clients"] = clients
+            case _:
+                pass
         return described
-
-    def _assumption(self) -> str:
-        """What must be true for the epsilon to hold, in a sentence."""
-        if self.shuffled_clients is not None:
-            return (
-                f"a trusted shuffler mixes at least {self.shuffled_clients} messages each round; "
-                "any change of an input is hidden (replace-one), zero-out among them"
-            )
-        if self.secure_sum_clients is not None:
-            return (
-                f"nobody sees more than sums over at least {self.secure_sum_clients} clients who "
-                "do not collude"
-            )
-        assert self.sample is not None
-        return self.sample.assumption
 
 
 def release_of(
@@ -138,15 +121,20 @@ def release_of(
         raise PrivacyError(
             f"no bound is proved for {' and '.join(given)} together; give one of them"
         )
+    sample = secret_sample(sampling_rate, sampling, sampling_hidden_by, named=named)
+    channel = channel_of_sample(sample)
+    if shuffled_clients is not None:
+        channel = Shuffler(minimum_clients=shuffled_clients)
+    elif secure_sum_clients is not None:
+        channel = SecureSum(minimum_clients=secure_sum_clients)
     return Release(
         registration=registration,
         domain=domain,
         dimension=dimension,
         clip_norm=clip_norm,
         adjacency=Adjacency.parse(adjacency),
-        sample=secret_sample(sampling_rate, sampling, sampling_hidden_by, named=named),
-        shuffled_clients=shuffled_clients,
-        secure_sum_clients=secure_sum_clients,
+        channel=channel,
+        sample=sample,
     )
 
 
@@ -159,8 +147,8 @@ def secret_sample(
     )
     if scheme not in get_args(SamplingScheme):
         raise UnknownNameError.among(scheme_name, scheme, get_args(SamplingScheme))
-    if hidden_by not in (*ASSUMPTIONS, "nothing"):
-        raise UnknownNameError.among(hidden_name, hidden_by, [*ASSUMPTIONS, "nothing"])
+    if hidden_by not in (*get_args(HiddenBy), "nothing"):
+        raise UnknownNameError.among(hidden_name, hidden_by, [*get_args(HiddenBy), "nothing"])
     if rate is None:
         if (scheme, hidden_by) != ("poisson", "own-records"):
             raise ParameterError(

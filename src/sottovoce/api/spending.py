@@ -18,7 +18,8 @@ from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
 from sottovoce.mechanisms.registry import Registration, kind_of, parameters_of
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent, show_epsilon
 from sottovoce.privacy.calibration import MAX_ROUNDS
-from sottovoce.privacy.events import PrivacyEvent, Repeated
+from sottovoce.privacy.compositions import local_event
+from sottovoce.privacy.events import PrivacyEvent, Repeated, basic_counts
 
 FLOAT_GRADE = "float (simulation only: float noise leaks in its last bits)"
 
@@ -30,7 +31,8 @@ class Spent:
     epsilon        the smallest sound bound; infinite where there is no guarantee.
     bounds         every accountant's, by name; each of them holds.
     assumes        what epsilon rests on beside its proof, in a sentence; None for nothing.
-    local_epsilon  what the messages alone would give away, where something hides them.
+    local_epsilon  where something is hidden, what holds if nothing of it is: every message and
+                   every sample is seen.
     details        mechanism, parameters, clip and bits, where a mechanism was asked about.
     """
 
@@ -174,8 +176,10 @@ def spent_by(
     """What `rounds` releases of a mechanism spend."""
     event = Repeated(event=release.event(mechanism), count=rounds)
     spent = privacy_spent(event, delta, accountant)
-    local = release.local_event(mechanism, release.adjacency)
-    any_dimension = release.dimension is None and getattr(local, "dimension", 1) == MAX_DIMENSION
+    local = local_event(event)
+    any_dimension = release.dimension is None and any(
+        getattr(part, "dimension", 1) == MAX_DIMENSION for part in basic_counts(local)
+    )
     details = {
         "mechanism": kind_of(mechanism),
         "parameters": parameters_of(mechanism),
@@ -190,12 +194,7 @@ def spent_by(
         "rounding_inflation": getattr(mechanism, "inflation", None),
         **release.describe(),
     }
-    if release.amplified and spent.assumes:  # of the release, and of the mechanism itself
-        details["assumes"] = f"{details['assumes']}; {spent.assumes}"
-    local_epsilon = None
-    if release.amplified:
-        local = Repeated(event=release.local_event(mechanism, spent.adjacency), count=rounds)
-        local_epsilon = privacy_spent(local, delta).epsilon
+    local_epsilon = privacy_spent(local, delta).epsilon if release.amplified else None
     return _spent(spent, rounds, local_epsilon, details)
 
 
@@ -205,17 +204,16 @@ def _spent(
     local_epsilon: float | None = None,
     details: Mapping[str, Any] | None = None,
 ) -> Spent:
-    details = details or {}
     return Spent(
         epsilon=spent.epsilon,
         delta=spent.delta,
         adjacency=spent.adjacency,
         accountant=spent.accountant,
-        assumes=details.get("assumes", spent.assumes),
+        assumes=spent.assumes,
         rounds=rounds,
         bounds=dict(spent.bounds),
         local_epsilon=local_epsilon,
-        details=details,
+        details=details or {},
     )
 
 

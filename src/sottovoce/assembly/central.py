@@ -10,6 +10,9 @@ WARNING = (
 )
 
 
+ASSUMPTION = "the server is trusted with every update, and adds the noise once, to the sum"
+
+
 def check_runtime(spec: RunSpec) -> None:
     """A simulation without messages: nobody sends what a trusted server would add up."""
     if spec.runtime.messages != "none" or spec.randomness != "seeded":

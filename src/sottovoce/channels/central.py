@@ -73,7 +73,7 @@ def noise_of(mechanism: Mechanism) -> CentralNoise:
     if not isinstance(law, AddedNoise) or not isinstance(law.noise, Gaussian | Laplace):
         raise PrivacyError(
             f"'{kind_of(mechanism)}' is no noise that could be added once to a sum; use mechanism "
-            "'gaussian' or 'laplace', or the channel 'direct'"
+            "'gaussian' or 'laplace', or the channel 'direct' (and hide a sample by own-records)"
         )
     return law.noise
 

@@ -67,13 +67,13 @@ def hidden_among(clients: int, mechanism: Mechanism, adjacency: Adjacency) -> Sh
     if adjacency is not Adjacency.REPLACE_ONE:
         raise PrivacyError(
             "shuffling hides any change of an input, zero-out among them, and is charged as "
-            "such: set privacy.adjacency = 'replace-one'"
+            "such: ask for adjacency replace-one (in a spec, privacy.adjacency = 'replace-one')"
         )
     if getattr(mechanism.input_domain, "records", 1) != 1:
         raise PrivacyError(
             "shuffling hides a client among others whose inputs may differ from its own in "
             "everything, so one record's epsilon says nothing here: protect whole clients "
-            "(privacy.level = 'client')"
+            "(records = 1; in a spec, privacy.level = 'client')"
         )
     return shuffled(mechanism.privacy(adjacency), clients)
 

@@ -29,7 +29,10 @@ Records = Annotated[
 AdjacencyName = Annotated[str, typer.Option(help="zero-out or replace-one.")]
 SamplingRate = Annotated[
     float | None,
-    typer.Option(help="Each round works on a secret sample, taken with this probability."),
+    typer.Option(
+        help="Each round works on a secret sample of contributions (see --records), each taken "
+        "with this probability."
+    ),
 ]
 Sampling = Annotated[str, typer.Option(help="poisson or fixed-size.")]
 SamplingHiddenBy = Annotated[
@@ -40,7 +43,11 @@ SamplingHiddenBy = Annotated[
     ),
 ]
 ShuffledClients = Annotated[
-    int | None, typer.Option(help="Messages that a shuffler mixes in each round.")
+    int | None,
+    typer.Option(
+        help="Messages that a shuffler mixes in each round, or a secret order in each epoch; each "
+        "of a whole client (--records 1), under --adjacency replace-one."
+    ),
 ]
 SecureSumClients = Annotated[
     int | None,

@@ -8,10 +8,11 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.domains import Box, Domain, L1Ball, L2Ball, clip_norm_of, geometry_of
 from sottovoce.errors import ParameterError
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.mechanisms.registry import vouched
 from sottovoce.mechanisms.secret_sample import SecretSample
 from sottovoce.privacy.calibration import MAX_ROUNDS
+from sottovoce.privacy.compositions import SAMPLE_ASSUMPTIONS
 from sottovoce.privacy.events import PrivacyEvent
+from sottovoce.rounds.plan import channel_of_sample, released_event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +54,8 @@ class Setting:
 
     def seen(self, mechanism: Mechanism) -> PrivacyEvent:
         """What one round gives away to a server that sees the message."""
-        event = mechanism.privacy(self.adjacency)
-        if self.sample is not None:
-            event = self.sample.event(mechanism, event)
-        return vouched(mechanism, event)
+        channel = channel_of_sample(self.sample)
+        return released_event(channel, mechanism, self.adjacency, self.sample)
 
     def describe(self) -> dict[str, Any]:
         """The question as plain data, to stand beside its answer."""
@@ -71,5 +70,8 @@ class Setting:
             "bits": self.bits,
         }
         if self.sample is not None:
-            described |= {"sampling": self.sample.describe(), "assumes": self.sample.assumption}
+            described |= {
+                "sampling": self.sample.describe(),
+                "assumes": SAMPLE_ASSUMPTIONS[self.sample.hidden_by],
+            }
         return described

@@ -10,7 +10,7 @@ from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import PluginError, UnsupportedEventError
 from sottovoce.privacy.accountant import ACCOUNTANTS, Accountant
-from sottovoce.privacy.compositions import assumptions, unhidden
+from sottovoce.privacy.compositions import assumptions_in_words, unhidden
 from sottovoce.privacy.events import PrivacyEvent, assumption_in_words
 
 
@@ -75,12 +75,12 @@ def privacy_spent(event: PrivacyEvent, delta: float, accountant: str | None = No
     then: our own bounds stand beside it, and it is said that the epsilon rests on its word.
     """
     parameter_rules.delta(delta)
-    assumed = list(assumptions(event))
+    assumed = list(assumptions_in_words(event))
     if accountant is not None:
         bounds = [(accountant, _checked(accountant, find_accountant(accountant), event, delta))]
         foreign = ACCOUNTANTS.plug_in(accountant)
         if foreign is not None:
-            assumed.append(foreign)
+            assumed.append(assumption_in_words(foreign))
     else:
         foreign = None
         # If none applies, the Renyi accountant, which knows every event, says why.
@@ -96,7 +96,7 @@ def privacy_spent(event: PrivacyEvent, delta: float, accountant: str | None = No
         adjacency=event.adjacency,
         accountant=name,
         bounds=tuple(bounds),
-        assumptions=tuple(map(assumption_in_words, assumed)),
+        assumptions=tuple(assumed),
     )
 
 

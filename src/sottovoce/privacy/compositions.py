@@ -10,6 +10,7 @@ from sottovoce.privacy.events import (
     Assumed,
     Composed,
     FiniteTable,
+    HiddenBy,
     NonPrivate,
     OneBit,
     PrivacyEvent,
@@ -19,9 +20,19 @@ from sottovoce.privacy.events import (
     SecureSum,
     SeededBits,
     Shuffled,
+    assumption_in_words,
     basic_counts,
 )
 from sottovoce.privacy.pure import pure_epsilon
+
+# What hides a sample, and what must be true for it.
+SAMPLE_ASSUMPTIONS: dict[HiddenBy, str] = {
+    "own-records": "each client samples its own records in secret; one that is left out counts "
+    "as zero",
+    "central-noise": "someone trusted adds the noise once, to the sum; single contributions are "
+    "sampled, and nobody sees which",
+    "secure-sum": "nobody sees who was sampled, and whoever was not sends the encoding of zero",
+}
 
 
 def multiset(events: Iterable[tuple[PrivacyEvent, int]]) -> PrivacyEvent:
@@ -41,11 +52,45 @@ def assumptions(event: PrivacyEvent) -> tuple[str, ...]:
                 pending.append(inner)
             case Composed(events=parts):
                 pending.extend(parts)
-            case Repeated(event=inner) | Sampled(event=inner) | Shuffled(event=inner):
+            case (
+                Repeated(event=inner)
+                | Sampled(event=inner)
+                | Shuffled(event=inner)
+                | Allocated(event=inner)
+            ):
                 pending.append(inner)
             case _:
                 pass
     return tuple(sorted(found))
+
+
+def assumptions_in_words(event: PrivacyEvent) -> tuple[str, ...]:
+    """Return every sentence that must be true for the event to hold, each once.
+
+    First what its parts assume (`assumptions`), then what amplifies them: a sample, a shuffle or a
+    secure sum is worth nothing to somebody who sees through it.
+    """
+    named = map(assumption_in_words, assumptions(event))
+    amplified = sorted(filter(None, map(_promise, basic_counts(event))))
+    return tuple(dict.fromkeys([*named, *amplified]))
+
+
+def _promise(part: PrivacyEvent) -> str | None:
+    """What a basic event needs of others, in a sentence; None for nothing."""
+    match part:
+        case Sampled(hidden_by=hidden_by):
+            return SAMPLE_ASSUMPTIONS[hidden_by]
+        case Shuffled(clients=clients):
+            return (
+                f"a trusted shuffler, or an order of asking that stays secret, mixes at least "
+                f"{clients} messages of clients who do not collude"
+            )
+        case Allocated():
+            return "each client draws its step at random, independently of others, in secret"
+        case SecureSum(clients=clients):
+            return f"nobody sees more than sums over at least {clients} clients who do not collude"
+        case _:
+            return None
 
 
 def beside_others(event: PrivacyEvent) -> PrivacyEvent:
@@ -71,10 +116,28 @@ def beside_others(event: PrivacyEvent) -> PrivacyEvent:
             return event
 
 
-def unhidden(event: PrivacyEvent) -> PrivacyEvent:
-    """What the event would be if every message were seen: hiding is post-processing."""
+def local_event(event: PrivacyEvent) -> PrivacyEvent:
+    """Return what clients' messages give away by themselves, if no promise of others is kept.
+
+    Noise that somebody trusted adds once, to a sum, is in no message.
+    """
+    if any(
+        isinstance(part, Sampled) and part.hidden_by == "central-noise"
+        for part in basic_counts(event)
+    ):
+        return NonPrivate(adjacency=event.adjacency)
+    return unhidden(event, samples_too=True)
+
+
+def unhidden(event: PrivacyEvent, *, samples_too: bool = False) -> PrivacyEvent:
+    """Return what the event would be if every message were seen: hiding is post-processing.
+
+    With `samples_too` also if it were known what was sampled, which is post-processing as well: a
+    round works on a contribution or not, whatever the data.
+    """
+    hiding = (Shuffled, SecureSum, Allocated, *((Sampled,) if samples_too else ()))
     parts = basic_counts(event)
-    if not any(isinstance(part, Shuffled | SecureSum | Allocated) for part in parts):
+    if not any(isinstance(part, hiding) for part in parts):
         return event
     counts: dict[PrivacyEvent, int] = {}
     for part, count in parts.items():
@@ -83,6 +146,8 @@ def unhidden(event: PrivacyEvent) -> PrivacyEvent:
                 seen: PrivacyEvent = part.event
             case SecureSum():
                 seen = part.local()
+            case Sampled() if samples_too:
+                seen = part.event
             case _:
                 seen = part
         counts[seen] = counts.get(seen, 0) + count

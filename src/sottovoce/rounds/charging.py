@@ -115,7 +115,7 @@ def another_attempt(event: PrivacyEvent, release: Release, earlier: Charge) -> D
     reckoned from it.
     """
     same = earlier.event == _charged_for(event, earlier.attempt)
-    if not same and any(unhidden(one) != one for one in (event, earlier.event)):
+    if not same and any(unhidden(one, samples_too=True) != one for one in (event, earlier.event)):
         raise LedgerError(
             f"{release} was charged under another plan, and a channel hides its messages; retry "
             "with the plan it was charged under"
@@ -129,11 +129,12 @@ def _charged_for(event: PrivacyEvent, attempt: int) -> PrivacyEvent:
 
     A channel hides one message of a client in a round. Where the others repeat theirs, two sums, or
     two shuffles, differ by this client's two messages alone: so the second attempt pays for both as
-    if they were seen, and each further one for itself.
+    if they were seen, and each further one for itself. So it does where both may work on the same
+    secret sample: one coin for two messages hides less than two coins.
     """
     if attempt == 0:
         return event
-    seen = unhidden(event)
+    seen = unhidden(event, samples_too=True)
     if seen == event:
         return event
     return Repeated(event=seen, count=2) if attempt == 1 else seen

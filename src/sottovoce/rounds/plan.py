@@ -105,13 +105,35 @@ class RoundPlan:
 def charged_event(
     channel: Channel, mechanism: Mechanism, adjacency: Adjacency, record_sampling_rate: float
 ) -> PrivacyEvent:
-    """What one message costs: what the channel lets be seen of it, on a sample of the records."""
-    event = channel.event(mechanism, adjacency)
+    """Return what one message of a run costs, if each record takes part with this probability."""
+    sample = None
     if record_sampling_rate < 1.0:
         hidden_by = records_hidden_by(channel)
         sample = SecretSample(rate=record_sampling_rate, scheme="poisson", hidden_by=hidden_by)
+    return released_event(channel, mechanism, adjacency, sample)
+
+
+def released_event(
+    channel: Channel, mechanism: Mechanism, adjacency: Adjacency, sample: SecretSample | None
+) -> PrivacyEvent:
+    """Return what one message costs: what the channel lets be seen of it, on a secret sample.
+
+    The one place that decides what may be combined. Runs charge what it says, and whatever prints
+    an epsilon beforehand (`spend`, `calibrate`, `curve`, `plan`) asks it too.
+    """
+    event = channel.event(mechanism, adjacency)
+    if sample is not None and sample.rate < 1.0:
         event = sample.event(mechanism, event)
     return vouched(mechanism, event)
+
+
+def channel_of_sample(sample: SecretSample | None) -> Channel:
+    """Return the channel on which a sample is secret; without one, messages are seen.
+
+    Behind a secure sum each message has its own noise and is charged as if it were seen: what is
+    counted on is that nobody sees who sent the encoding of zero.
+    """
+    return Central() if sample is not None and sample.hidden_by == "central-noise" else Direct()
 
 
 def records_hidden_by(channel: Channel) -> HiddenBy:

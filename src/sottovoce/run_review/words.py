@@ -161,11 +161,15 @@ def _how_well(record: RunRecord, accounts: dict[str, Any]) -> str:
 
 
 def _if_seen_with_senders(record: RunRecord) -> str:
-    """What is left of the promise where the channel does not keep its own."""
+    """The epsilon if what the run hides, replies' senders or samples of records, were seen."""
     local = (record.result or {}).get("local_epsilon")
-    if isinstance(record.spec.channel, DirectSpec | CentralSpec) or local is None:
+    if isinstance(record.spec.channel, CentralSpec) or local is None:
         return ""
-    return f" Whoever saw replies with their senders would hold epsilon {show_epsilon(local)}."
+    if not isinstance(record.spec.channel, DirectSpec):
+        return f" Whoever saw replies with their senders would hold epsilon {show_epsilon(local)}."
+    if record.spec.privacy.record_sampling_rate < 1.0:
+        return f" Whoever saw which records are sampled would hold epsilon {show_epsilon(local)}."
+    return ""
 
 
 def _rests_on(record: RunRecord, *, private: bool) -> str:

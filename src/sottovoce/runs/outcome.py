@@ -17,11 +17,16 @@ from sottovoce.files import finite_or_none
 from sottovoce.local_learning.task import SCORES
 from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
 from sottovoce.mechanisms.registry import seen
-from sottovoce.mechanisms.secret_sample import ASSUMPTIONS
 from sottovoce.privacy import events
-from sottovoce.privacy.accounting import PrivacySpent, privacy_spent, show_epsilon
-from sottovoce.privacy.compositions import assumptions, multiset, unhidden
-from sottovoce.privacy.events import NonPrivate
+from sottovoce.privacy.accounting import privacy_spent, show_epsilon
+from sottovoce.privacy.compositions import (
+    SAMPLE_ASSUMPTIONS,
+    assumptions,
+    assumptions_in_words,
+    local_event,
+    multiset,
+)
+from sottovoce.privacy.events import NonPrivate, PrivacyEvent
 from sottovoce.rounds.plan import records_hidden_by
 from sottovoce.runs import aggregates, idle_rounds
 from sottovoce.runs.books import Books
@@ -110,7 +115,7 @@ def guarantee(assembly: Assembly) -> str:
     if isinstance(assembly.algorithm, NbAfl):
         public = "; the size of the smallest data set is public"  # the noise is made from it
     if assembly.algorithm.record_sampling_rate < 1.0:
-        public += f"; it assumes that {ASSUMPTIONS[records_hidden_by(assembly.channel)]}"
+        public += f"; it assumes that {SAMPLE_ASSUMPTIONS[records_hidden_by(assembly.channel)]}"
     for name in _assumptions(assembly):
         public += f"; it assumes that {events.assumption_in_words(name)}"
     reasons = [
@@ -141,14 +146,24 @@ def guarantee(assembly: Assembly) -> str:
     return f"{spec.privacy.level}-level {what} {change}{own}{public}{grade}"
 
 
-def _assumes(assembly: Assembly, spent: PrivacySpent | None) -> str | None:
-    """What epsilon rests on beside its proof, in a line."""
+def _charged(assembly: Assembly, books: Books) -> list[PrivacyEvent]:
+    """What clients were charged with in all, each distinct total once: most share theirs."""
+    histories = dict.fromkeys(tuple(books.history(part.client)) for part in assembly.parts)
+    return [multiset(history) for history in histories if history]
+
+
+def _assumes(assembly: Assembly, charged: list[PrivacyEvent]) -> str | None:
+    """Everything that some client's epsilon rests on beside its proof, in a line."""
+    if not charged:
+        return None
+    trusted = [central.ASSUMPTION] if isinstance(assembly.channel, Central) else []
     word = algorithm_word(assembly.spec)
     sentences = [
-        *(spent.assumptions if spent else ()),
-        *([events.assumption_in_words(word)] if word and spent else []),
+        *(sentence for total in charged for sentence in assumptions_in_words(total)),
+        *trusted,
+        *([events.assumption_in_words(word)] if word else []),
     ]
-    return "; ".join(sentences) or None
+    return "; ".join(dict.fromkeys(sentences)) or None
 
 
 def _assumptions(assembly: Assembly) -> list[str]:
@@ -158,20 +173,17 @@ def _assumptions(assembly: Assembly) -> list[str]:
     return sorted(found | set(filter(None, [algorithm_word(assembly.spec)])))
 
 
-def _both_epsilons(assembly: Assembly, books: Books, charged: float) -> dict[str, float | None]:
-    """What a client's messages would give away if they were seen, and what is seen of them does."""
-    if isinstance(assembly.channel, Direct):
-        return {"local_epsilon": finite_or_none(charged), "central_epsilon": None}
+def _both_epsilons(
+    assembly: Assembly, charged: list[PrivacyEvent], epsilon: float
+) -> dict[str, float | None]:
+    """The worst epsilon if nothing were hidden (messages, samples), and what a channel leaves."""
+    hidden = None if isinstance(assembly.channel, Direct) else finite_or_none(epsilon)
     if isinstance(assembly.channel, Central):  # messages have no noise of their own
-        return {"local_epsilon": None, "central_epsilon": finite_or_none(charged)}
-    # Clients mostly share a history: each distinct one is accounted once.
-    histories = {tuple(books.history(part.client)) for part in assembly.parts} - {()}
+        return {"local_epsilon": None, "central_epsilon": hidden}
     delta = assembly.spec.privacy.delta
-    totals = [privacy_spent(unhidden(multiset(history)), delta).epsilon for history in histories]
-    return {
-        "local_epsilon": finite_or_none(max(totals, default=0.0)),
-        "central_epsilon": finite_or_none(charged),
-    }
+    seen = (privacy_spent(local_event(total), delta) for total in charged)
+    local = max((spent.epsilon for spent in seen), default=0.0)
+    return {"local_epsilon": finite_or_none(local), "central_epsilon": hidden}
 
 
 def _published(assembly: Assembly, books: Books) -> dict[str, float]:
@@ -327,7 +339,8 @@ def result_of(
         total = sum(row[f"{kind}_bytes_{direction}"] for row in rows)
         return total / count if count else None
 
-    epsilons = _both_epsilons(assembly, books, spent.epsilon if spent else 0.0)
+    charged = _charged(assembly, books)
+    epsilons = _both_epsilons(assembly, charged, spent.epsilon if spent else 0.0)
     return {
         "name": spec.name,
         "mechanism": {"kind": spec.mechanism.kind, **spec.mechanism.parameters},
@@ -345,7 +358,7 @@ def result_of(
         "delta": spec.privacy.delta,
         "private": spent is None or math.isfinite(spent.epsilon),
         "accountant": spent.accountant if spent else None,
-        "assumes": _assumes(assembly, spent),
+        "assumes": _assumes(assembly, charged),
         "adjacency": str(spec.privacy.adjacency),
         "level": spec.privacy.level,
         "guarantee": guarantee(assembly),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from sottovoce.adjacency import Adjacency
+from sottovoce.channels.shuffler import hidden_among
 from sottovoce.domains import L2Ball
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment, number
 from sottovoce.mechanisms import registry
@@ -113,7 +114,8 @@ def vector(dimension: int, clients: int) -> Row:
         delta=delta,
         event_of=registry.seen(_R),
     )
-    local = bits.build(domain, found).privacy(_R)
+    mechanism = bits.build(domain, found)
+    local, hidden = mechanism.privacy(_R), hidden_among(clients, mechanism, _R)
     return _row(
         VECTOR,
         eps0=pure_epsilon(local),
@@ -122,7 +124,7 @@ def vector(dimension: int, clients: int) -> Row:
         delta=delta,
         dimension=dimension,
         local_epsilon=accounting.epsilon(local, delta),
-        shuffled_epsilon=accounting.epsilon(shuffled(local, clients), delta),
+        shuffled_epsilon=accounting.epsilon(hidden, delta),
     )
 
 

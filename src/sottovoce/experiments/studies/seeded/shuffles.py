@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sottovoce.adjacency import Adjacency
+from sottovoce.channels.shuffler import hidden_among
 from sottovoce.domains import L2Ball
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
@@ -12,7 +13,6 @@ from sottovoce.mechanisms.seeded_step import SeededStep
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import PrivacyEvent, Repeated
 from sottovoce.privacy.pure import pure_epsilon
-from sottovoce.privacy.shuffling import shuffled
 
 STEP, ONE_BIT, GAUSSIAN = "seeds, step law", "one bit", "Gaussian (float32)"
 DELTA = 1e-6
@@ -39,7 +39,7 @@ def largest_eps0(epsilon: float, clients: int, rounds: int, dimension: int) -> f
         rounds=rounds,
         epsilon=epsilon,
         delta=DELTA,
-        event_of=lambda mechanism: shuffled(mechanism.privacy(_R), clients),
+        event_of=lambda mechanism: hidden_among(clients, mechanism, _R),
     )
     return float(found["epsilon"])
 
@@ -69,7 +69,7 @@ def amplified(eps0: float, clients: int, rounds: int) -> Iterator[dict[str, Any]
             "delta": DELTA,
             "message_epsilon": pure if math.isfinite(pure) else None,
             "local_epsilon": _epsilon(event, rounds),
-            "shuffled_epsilon": _epsilon(shuffled(event, clients), rounds)
+            "shuffled_epsilon": _epsilon(hidden_among(clients, mechanism, _R), rounds)
             if math.isfinite(pure)
             else None,
         }
