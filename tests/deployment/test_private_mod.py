@@ -59,6 +59,7 @@ def an_announcement(**changes: Any) -> Announcement:
     fields: dict[str, Any] = {
         "client": "ada",
         "round": 1,
+        "rounds": 2,
         "cohort": 3,
         "mechanism": "gauss_hermite",
         "parameters": {"levels": 2, "noise_multiplier": 2.0},
