@@ -1,8 +1,8 @@
 """A privacy filter: what may still be charged if every charge may depend on all earlier answers.
 
 An accountant bounds a composition whose events were fixed beforehand. A server that chooses its
-next order by what it has seen needs more: no order that the filter admits, whatever the strategy,
-may carry the whole interaction beyond (epsilon, delta). A history is admitted by one of three rules,
+next order by what it has seen needs more: whatever its strategy, no order that is admitted may
+carry the whole interaction beyond (epsilon, delta). A history is admitted by one of three rules,
 among which delta is divided:
 
     pure     the pure epsilons add up to epsilon (and to p delta more, which covers rounding)
