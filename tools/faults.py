@@ -342,4 +342,22 @@ FAULTS = (
         "return _chance(x, m, np.maximum(sigma, 1e-200), low, high) >= 1.0 - confidence",
         "return _chance(x, m, np.maximum(sigma, 1e-200), low, high) >= 1.2 * (1.0 - confidence)",
     ),
+    Fault(
+        "A site's total holds for orders that depend on earlier answers",
+        "privacy/filters.py",
+        "if _is_repeated(history) and within(",
+        "if within(",
+    ),
+    Fault(
+        "A site's total holds for orders that depend on earlier answers",
+        "privacy/filters.py",
+        "left = self.delta - self._first_delta - self._pure_delta",
+        "left = self.delta",
+    ),
+    Fault(
+        "A site's total holds for orders that depend on earlier answers",
+        "deployment/site.py",
+        "begins = bool(dues) and not history and first is None",
+        "begins = bool(dues)",
+    ),
 )

@@ -18,10 +18,11 @@ import pytest
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.channels.channel import Shuffler
 from sottovoce.deployment.policy import Policy
-from sottovoce.deployment.site import FIRST_EVENT, Asked, Site
+from sottovoce.deployment.site import Asked, Site
 from sottovoce.domains import Box, L2Ball, Vector
 from sottovoce.errors import DomainError, LedgerError, PolicyError, SottovoceError
 from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.records import FIRST_EVENT
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import Mechanism
@@ -423,6 +424,7 @@ def test_what_the_first_order_sets_aside_is_kept_and_no_later_order_changes_it(
         answered(planned, asked(number, rounds=4))
     with Ledger(planned.ledger) as ledger:
         assert ledger.budget(FIRST_EVENT) == planned.policy.set_aside(event, 4)
+        assert ledger.clients() == ["ada"]
         assert ledger.verify() == []
 
 

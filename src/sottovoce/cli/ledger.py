@@ -74,7 +74,8 @@ def _run_delta(path: Path) -> float | None:
 def _site_rows(path: Path, delta: float | None) -> list[dict[str, Any]] | None:
     """A site's one account, which goes on under whatever name it has; None for other folders."""
     from sottovoce.deployment.policy import Policy
-    from sottovoce.deployment.site import FIRST_EVENT, SITE_FILE, read_site
+    from sottovoce.deployment.site import SITE_FILE, read_site
+    from sottovoce.ledger.records import FIRST_EVENT
     from sottovoce.privacy.accounting import privacy_spent
     from sottovoce.privacy.compositions import multiset
 

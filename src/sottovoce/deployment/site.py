@@ -19,7 +19,7 @@ from sottovoce.deployment.policy import Terms
 from sottovoce.domains import Vector
 from sottovoce.errors import PolicyError, SottovoceError, UnknownNameError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
-from sottovoce.ledger.records import Budget, Due
+from sottovoce.ledger.records import FIRST_EVENT, Budget, Due
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.privacy.filters import History
 from sottovoce.randomness import Randomness
@@ -31,8 +31,6 @@ _LOG = printable_text.logger()
 SITE_FILE = "site.toml"
 _DATA_KEYS = ("dataset", "csv", "classes")
 _COLUMN_KEYS, _PLACE_KEYS = ("csv", "column"), ("csv", "latitude", "longitude")
-# The account, which is nobody's, whose budget is the delta set aside for the ledger's first event.
-FIRST_EVENT = "(first event)"
 _TABLES = ("name", "policy", "link", "data", "columns", "factories", "app", "longest_seconds")
 
 
