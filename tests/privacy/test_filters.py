@@ -158,7 +158,11 @@ def test_after_a_small_first_plan_one_order_admits_other_events() -> None:
     most = rounds_within(second, epsilon=8.0, delta=1e-5)
     admitted = max(n for n in range(1, most + 1) if filter_.admits([(first, 10), (second, n)]))
     assert 0.85 * most < admitted < most
-    mixed = [(first, 10), (LaplaceNoise(shift=0.5, dimension=1, adjacency=REPLACE), 3), (second, 9)]
+    mixed: History = [
+        (first, 10),
+        (LaplaceNoise(shift=0.5, dimension=1, adjacency=REPLACE), 3),
+        (second, 9),
+    ]
     assert filter_.admits(mixed)
     assert filter_.spent(mixed) < 8.0
     assert not filter_.admits([*mixed, (NonPrivate(adjacency=REPLACE), 1)])

@@ -157,8 +157,9 @@ class LedgerReader:
         return accounts.composition(found.get(client, {}))
 
     def everything(self, unit: Unit) -> list[tuple[PrivacyEvent, int]]:
-        """Every event charged to anybody, with its count; a charge of another unit raises.
+        """Every event charged to anybody, in the order of first use, with its count.
 
+        A charge of another unit raises.
         For a ledger that is one site's own: whatever name it went by, its records are the same.
         """
         found: accounts.History = {}
