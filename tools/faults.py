@@ -354,4 +354,22 @@ FAULTS = (
         "growth = math.exp(square) * (1.0 + 2.0**-50)",
         "growth = math.exp(0.8 * square)",
     ),
+    Fault(
+        "A site's total holds for orders that depend on earlier answers",
+        "privacy/filters.py",
+        "if _is_repeated(history) and within(",
+        "if within(",
+    ),
+    Fault(
+        "A site's total holds for orders that depend on earlier answers",
+        "privacy/filters.py",
+        "left = self.delta - self._first_delta - self._pure_delta",
+        "left = self.delta",
+    ),
+    Fault(
+        "A site's total holds for orders that depend on earlier answers",
+        "deployment/site.py",
+        "begins = bool(dues) and not history and first is None",
+        "begins = bool(dues)",
+    ),
 )

@@ -68,6 +68,7 @@ def _train_message(message_type: str = "train") -> Message:
     announcement = Announcement(
         client="ada",
         round=1,
+        rounds=2,
         cohort=3,
         mechanism="gauss_hermite",
         parameters={"levels": 2, "noise_multiplier": 2.0},

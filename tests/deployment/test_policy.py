@@ -162,15 +162,29 @@ def test_a_round_with_two_uplinks_costs_both() -> None:
 
 
 @pytest.mark.parametrize("before", [1, 7])
-def test_all_may_cost_exactly_the_total_and_not_one_ulp_more(before: int) -> None:
-    other = GaussHermite(input_domain=BALL, levels=2, noise_multiplier=2.0)
-    history = [(EVENT, before), (other.privacy(Adjacency.ZERO_OUT), 2)]
-    total = epsilon_of(*history, (EVENT, 1))
-    generous = dataclasses.replace(POLICY, epsilon_per_round=1e6)
-    dataclasses.replace(generous, epsilon_total=total).check_spending(history, [due()])
-    below = dataclasses.replace(generous, epsilon_total=math.nextafter(total, 0.0))
+def test_a_plan_may_cost_exactly_the_total_and_not_one_ulp_more(before: int) -> None:
+    total = epsilon_of((EVENT, before + 1))
+    exact = dataclasses.replace(POLICY, epsilon_per_round=1e6, epsilon_total=total)
+    exact.check_spending([(EVENT, before)], [due()], exact.set_aside(EVENT, before + 1))
+    below = dataclasses.replace(exact, epsilon_total=math.nextafter(total, 0.0))
     with pytest.raises(PolicyError, match="is allowed in all"):
-        below.check_spending(history, [due()])
+        below.check_spending([(EVENT, before)], [due()], below.set_aside(EVENT, before + 1))
+
+
+def test_events_that_the_server_could_choose_by_the_answers_are_held_to_the_filter() -> None:
+    """What the charges come to as if fixed beforehand is not enough."""
+    other = GaussHermite(input_domain=BALL, levels=2, noise_multiplier=2.0)
+    history = [(EVENT, 2), (other.privacy(Adjacency.ZERO_OUT), 2)]
+    total = epsilon_of(*history, (EVENT, 1))
+    policy = dataclasses.replace(POLICY, epsilon_per_round=1e6, epsilon_total=total)
+    first = policy.set_aside(EVENT, 3)
+    with pytest.raises(PolicyError, match="that may depend on earlier answers"):
+        policy.check_spending(history, [due()], first)
+    more = dataclasses.replace(policy, epsilon_total=1.1 * total)
+    more.check_spending(history, [due()], more.set_aside(EVENT, 3))
+    whole = dataclasses.replace(policy, epsilon_total=epsilon_of((EVENT, 9)))
+    with pytest.raises(PolicyError, match="the first run's plan needs all of delta"):
+        whole.check_spending(history[:1], [due(history[1][0])], whole.set_aside(EVENT, 9))
 
 
 def test_what_costs_nothing_new_passes_however_little_is_left() -> None:

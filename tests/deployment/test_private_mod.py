@@ -22,12 +22,15 @@ from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.common.serde import message_to_proto
 
+from sottovoce.adjacency import Adjacency
 from sottovoce.deployment.drop_in.announcement import RECORD, Announcement
 from sottovoce.deployment.drop_in.model_arrays import Layout
 from sottovoce.deployment.drop_in.private_mod import private_mod
 from sottovoce.domains import L2Ball, Vector
 from sottovoce.errors import PolicyError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
+from sottovoce.privacy.accounting import privacy_spent
+from sottovoce.privacy.events import Repeated
 from sottovoce.rounds.server import RoundServer
 from sottovoce.wire.message import HEADER_BYTES
 
@@ -59,6 +62,7 @@ def an_announcement(**changes: Any) -> Announcement:
     fields: dict[str, Any] = {
         "client": "ada",
         "round": 1,
+        "rounds": 2,
         "cohort": 3,
         "mechanism": "gauss_hermite",
         "parameters": {"levels": 2, "noise_multiplier": 2.0},
@@ -115,6 +119,15 @@ def test_of_a_reply_only_the_sealed_bytes_leave(site: Path) -> None:
     assert len(record["sealed"]) == HEADER_BYTES + DIMENSION // 8  # type: ignore[arg-type]
     (charge,) = charges(site)
     assert (charge["run"], charge["client"], charge["round"]) == (f"flower-{RUN_ID}", "ada", 1)
+
+
+def test_a_run_of_the_announced_length_is_answered_to_its_end(tmp_path: Path) -> None:
+    announced = [an_announcement(round=number, rounds=3) for number in (1, 2, 3, 4)]
+    event = announced[0].asked("run").part.mechanism.privacy(Adjacency.ZERO_OUT)
+    total = privacy_spent(Repeated(event=event, count=3), 1e-5).epsilon
+    site = write_site(tmp_path, "ada", epsilon_total=total)
+    replies = [answer(a_message(one), moves_by(0.1), site=str(site)) for one in announced]
+    assert [reply.has_error() for reply in replies] == [False, False, False, True]
 
 
 def test_the_app_sees_what_it_would_see_without_the_mod(site: Path) -> None:

@@ -54,7 +54,7 @@ def answer(site: Site, number: int, unit: Unit = Unit.CLIENT) -> list[bytes]:
     plan = RoundPlan(
         run="run", round=number, unit=unit, adjacency=Adjacency.ZERO_OUT, clients=(part,)
     )
-    asked = Asked(plan=plan, part=part, cohort=3, uplinks=1)
+    asked = Asked(plan=plan, part=part, cohort=3, uplinks=1, rounds=2)
     return site.answer(asked, SystemRandomness(), lambda: [np.zeros(16)], keep_from=number)
 
 

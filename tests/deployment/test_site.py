@@ -22,6 +22,7 @@ from sottovoce.deployment.site import Asked, Site
 from sottovoce.domains import Box, L2Ball, Vector
 from sottovoce.errors import DomainError, LedgerError, PolicyError, SottovoceError
 from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.records import FIRST_EVENT
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import Mechanism
@@ -69,12 +70,13 @@ def asked(
     mechanism: Mechanism = FOUR,
     uplinks: int = 1,
     cohort: int = 10,
+    rounds: int = 1,
     **plan: Any,
 ) -> Asked:
     part = ClientPlan(client=client, mechanism=mechanism, weight=1.0)
     terms = {"unit": Unit.CLIENT, "adjacency": Adjacency.ZERO_OUT, **plan}
     whole = RoundPlan(run=run, round=number, clients=(part,), **terms)
-    return Asked(plan=whole, part=part, cohort=cohort, uplinks=uplinks)
+    return Asked(plan=whole, part=part, cohort=cohort, uplinks=uplinks, rounds=rounds)
 
 
 def trained(*vectors: Vector) -> Callable[[], Sequence[Vector]]:
@@ -375,7 +377,7 @@ def test_runs_of_any_name_share_one_total(tmp_path: Path) -> None:
     site = a_site(tmp_path, epsilon_total=total)
     names = ["run", "run ", "Run", "rün", "0", "'; DROP TABLE charges;--"]
     for name in names:
-        answered(site, asked(run=name))
+        answered(site, asked(run=name, rounds=6))
     for name in ("seventh", "run\u200b"):
         with pytest.raises(PolicyError, match="is allowed in all"):
             site.answer(asked(run=name), KEYS, never, keep_from=1)
@@ -387,7 +389,45 @@ def test_a_cheaper_mechanism_spends_the_same_account(tmp_path: Path) -> None:
     answered(site, asked(1))
     answered(site, asked(2, mechanism=ONE_BIT))
     both = [(FOUR.privacy(Adjacency.ZERO_OUT), 1), (ONE_BIT.privacy(Adjacency.ZERO_OUT), 1)]
-    assert sorted(history(site), key=repr) == sorted(both, key=repr)
+    with Ledger(site.ledger) as ledger:
+        # The first that was charged comes first: the rules of the total depend on it.
+        assert ledger.everything(Unit.CLIENT) == both
+
+
+def test_what_the_first_order_sets_aside_is_kept_and_no_later_order_changes_it(
+    tmp_path: Path,
+) -> None:
+    """Else a server could ask for all of delta for two plans, one after the other."""
+    event = FOUR.privacy(Adjacency.ZERO_OUT)
+    total = privacy_spent(multiset([(event, 4)]), DELTA).epsilon
+    site = a_site(tmp_path, epsilon_total=total)
+
+    def set_aside() -> float | None:
+        with Ledger(site.ledger) as ledger:
+            budget = ledger.budget(FIRST_EVENT)
+        return None if budget is None else budget.delta
+
+    with pytest.raises(Reached):
+        site.answer(asked(1, rounds=4), KEYS, never, keep_from=1)
+    assert set_aside() is None  # nothing was charged, so the next order is the first
+    answered(site, asked(1, rounds=1))
+    kept = set_aside()
+    assert kept is not None
+    assert kept < DELTA / 8
+    for number in (2, 3):
+        answered(site, asked(number, rounds=4, run="another"))
+    with pytest.raises(PolicyError, match="is allowed in all"):
+        site.answer(asked(4, rounds=4), KEYS, never, keep_from=1)
+    assert set_aside() == kept
+    # The same four, planned as four, are admitted.
+    planned = a_site(tmp_path / "planned", epsilon_total=total)
+    planned.ledger.parent.mkdir()
+    for number in range(1, 5):
+        answered(planned, asked(number, rounds=4))
+    with Ledger(planned.ledger) as ledger:
+        assert ledger.budget(FIRST_EVENT) == planned.policy.set_aside(event, 4)
+        assert ledger.clients() == ["ada"]
+        assert ledger.verify() == []
 
 
 def test_a_tighter_policy_counts_what_was_spent_under_an_easier_one(tmp_path: Path) -> None:
@@ -420,7 +460,7 @@ def test_many_at_once_cannot_spend_more_than_the_total(tmp_path: Path) -> None:
             return [VALUES]
 
         try:
-            site.answer(asked(number), KEYS, train, keep_from=0)
+            site.answer(asked(number, rounds=3), KEYS, train, keep_from=0)
         except PolicyError as error:
             return str(error).rpartition("is ")[2]
         return "sent"

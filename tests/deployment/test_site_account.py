@@ -49,6 +49,9 @@ def test_ledger_show_adds_up_what_a_site_spent_under_all_its_names(tmp_path: Pat
     expected = privacy_spent(Repeated(event=event, count=3), 1e-6)
     assert (row["client"], row["charges"], row["budget"]) == ("after", 3, 10.0)
     assert (row["epsilon"], row["delta"]) == (expected.epsilon, 1e-6)
+    # Counted for orders that may depend on answers: half of delta is the first event's.
+    counted = privacy_spent(Repeated(event=event, count=3), 5e-7)
+    assert row["left"] == pytest.approx(10.0 - counted.epsilon)
 
 
 def test_classes_that_each_site_would_number_for_itself_are_refused(tmp_path: Path) -> None:

@@ -147,6 +147,15 @@ def test_sites_send_the_bits_that_the_simulator_sends(tmp_path: Path, case: str)
     assert fast["epsilon"] == federated["epsilon"]
 
 
+def test_a_run_calibrated_for_a_sites_total_is_answered_to_its_end(tmp_path: Path) -> None:
+    """The plan in the first order is what a site sets delta aside for."""
+    spec = small_spec(rounds=3, runtime=ALONE, privacy=CLIENT, algorithm=LOCAL)
+    limits = {"epsilon_total": CLIENT["epsilon"], "delta": CLIENT["delta"]}
+    post = InProcessPost(sites_in(tmp_path, "client", **limits))
+    run_with_sites(spec, tmp_path / "first", post)
+    assert post.refusals == []
+
+
 def test_a_sites_ledger_says_what_the_servers_says_of_it(tmp_path: Path) -> None:
     spec = small_spec(rounds=4, runtime=ALONE)
     run_with_sites(spec, tmp_path / "run", InProcessPost(sites_in(tmp_path, "sample")))

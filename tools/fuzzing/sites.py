@@ -131,6 +131,7 @@ def _plans(_: Path) -> Case:
     announcement = Announcement(
         client="a",
         round=1,
+        rounds=2,
         cohort=3,
         mechanism="gauss_hermite",
         parameters={"levels": 2, "noise_multiplier": 8.0},

@@ -148,7 +148,7 @@ def _resolved(
     The client with the most records has the least noise beside its clip, so 'auto' looks at it.
     """
     size_of = dict(zip(clients.names, clients.sizes, strict=True))
-    times = most_participations(_sampling(spec, len(clients)), len(clients), spec.rounds)
+    times = rounds_of_one(spec, len(clients))
     charge = Charge(
         channel=channel,
         adjacency=spec.privacy.adjacency,
@@ -232,6 +232,11 @@ def _check_runtime(spec: RunSpec) -> None:
         )
     if isinstance(spec.channel, SecureSumSpec):
         raise ConfigError("the channel 'secure_sum' needs runtime.messages = 'stored'")
+
+
+def rounds_of_one(spec: RunSpec, num_clients: int) -> int:
+    """In how many rounds one client can be asked, for which its noise is calibrated."""
+    return most_participations(_sampling(spec, num_clients), num_clients, spec.rounds)
 
 
 def _sampling(spec: RunSpec, num_clients: int) -> ClientSampling:

@@ -75,6 +75,7 @@ def _site_rows(path: Path, delta: float | None) -> list[dict[str, Any]] | None:
     """A site's one account, which goes on under whatever name it has; None for other folders."""
     from sottovoce.deployment.policy import Policy
     from sottovoce.deployment.site import SITE_FILE, read_site
+    from sottovoce.ledger.records import FIRST_EVENT
     from sottovoce.privacy.accounting import privacy_spent
     from sottovoce.privacy.compositions import multiset
 
@@ -86,8 +87,12 @@ def _site_rows(path: Path, delta: float | None) -> list[dict[str, Any]] | None:
     at = delta or policy.delta
     with _open_whole(path) as ledger:
         history = ledger.everything(policy.level)
+        counted = policy.filter(ledger.budget(FIRST_EVENT)).spent(history)
     spent = privacy_spent(multiset(history), at) if history else None
-    return [_row(site.name, history, spent, at, (policy.epsilon_total, policy.delta))]
+    row = _row(site.name, history, spent, at, (policy.epsilon_total, policy.delta))
+    # What the charges come to may be less than what the total counts, for the server chose them.
+    left = None if at != policy.delta else max(0.0, policy.epsilon_total - counted)
+    return [{**row, "left": left}]
 
 
 @app.command("show")

@@ -16,16 +16,16 @@ from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.channels.channel import Direct, MessageChannel
 from sottovoce.errors import PolicyError, UnknownNameError
-from sottovoce.ledger.records import Due
+from sottovoce.ledger.records import Budget, Due
 from sottovoce.mechanisms import registry
 from sottovoce.privacy.accounting import privacy_spent, show_epsilon, within
 from sottovoce.privacy.compositions import multiset
 from sottovoce.privacy.events import PrivacyEvent
+from sottovoce.privacy.filters import History, PrivacyFilter, first_delta
 from sottovoce.randomness import Grade
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 
 E = TypeVar("E", bound=StrEnum)
-History = Sequence[tuple[PrivacyEvent, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +60,10 @@ class Policy:
     """The most that a site gives away, and to whom.
 
     Epsilons are at `delta`, under `adjacency`, for one `level` (a sample, or the whole client);
-    `epsilon_total` covers everything in the site's ledger. `smallest_cohort` is how many clients a
-    round must ask; the server says how many it asks, and could lie.
+    `epsilon_total` covers everything in the site's ledger, by a privacy filter: it holds against a
+    server that chooses each order by all earlier answers, as long as the limits stay what they are.
+    `smallest_cohort` is how many clients a round must ask; the server says how many it asks, and
+    could lie.
 
     trust_server        charge less where the *server* is trusted to shuffle, or to reveal sums only
     float_noise         mechanisms whose noise is drawn in floating point, which leaks low bits
@@ -123,7 +125,30 @@ class Policy:
         if not self.seeded_randomness and terms.grade == "seeded":
             raise PolicyError("keys would come from a seed; 'seeded_randomness' is false")
 
-    def check_spending(self, history: History, dues: Sequence[Due]) -> None:
+    def filter(self, first: Budget | None) -> PrivacyFilter:
+        """What the total means; `first` is what was set aside for the first event.
+
+        None for a ledger that an earlier version began: half of delta, whatever its first event is.
+        """
+        return PrivacyFilter(
+            epsilon=self.epsilon_total,
+            delta=self.delta,
+            first_delta=self.delta / 2.0 if first is None else first.delta,
+        )
+
+    def set_aside(self, event: PrivacyEvent, planned: int) -> Budget:
+        """What the first order of all, which plans so many charges of its event, fixes for good."""
+        limits = {"epsilon": self.epsilon_total, "delta": self.delta}
+        return Budget(
+            epsilon=min(self.epsilon_total, parameter_rules.MAX_EPSILON),
+            delta=first_delta(event, planned, **limits),
+            adjacency=self.adjacency,
+            unit=self.level,
+        )
+
+    def check_spending(
+        self, history: History, dues: Sequence[Due], first: Budget | None = None
+    ) -> None:
         """Refuse a round that costs more than a round may, or than is left."""
         for due in dues:
             if due.attempt:
@@ -132,15 +157,18 @@ class Policy:
         if not dues:
             return
         asked = [(due.event, 1) for due in dues]
-        now, after = multiset(asked), multiset([*history, *asked])
+        now, after = multiset(asked), [*history, *asked]
         if not within(now, self.delta, self.epsilon_per_round):
             raise PolicyError(
                 f"the round costs epsilon {self._epsilon(now)} at delta {self.delta:g}, and "
                 f"{self.epsilon_per_round:g} is allowed in a round"
             )
-        if not within(after, self.delta, self.epsilon_total):
+        filter_ = self.filter(first)
+        if not filter_.admits(after):
+            alone = "" if filter_.takes_others else "the first run's plan needs all of delta; "
             raise PolicyError(
-                f"it would have spent epsilon {self._epsilon(after)} at delta {self.delta:g}, and "
+                f"{alone}it would have spent epsilon {show_epsilon(filter_.spent(after))} at delta "
+                f"{self.delta:g}, for orders that may depend on earlier answers, and "
                 f"{self.epsilon_total:g} is allowed in all"
             )
 

@@ -11,10 +11,12 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from sottovoce.deployment.client import Compute, client_app
-from sottovoce.deployment.policy import History, Terms
+from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import Site
 from sottovoce.errors import DeploymentError
-from sottovoce.ledger.records import Due
+from sottovoce.ledger.records import Budget, Due
+from sottovoce.privacy.events import PrivacyEvent
+from sottovoce.privacy.filters import History
 
 T = TypeVar("T")
 
@@ -30,7 +32,12 @@ class Unlimited:
     def check_terms(self, terms: Terms) -> None:
         """Anything."""
 
-    def check_spending(self, history: History, dues: Sequence[Due]) -> None:
+    def set_aside(self, event: PrivacyEvent, planned: int) -> None:
+        """Nothing."""
+
+    def check_spending(
+        self, history: History, dues: Sequence[Due], first: Budget | None = None
+    ) -> None:
         """Any amount."""
 
 

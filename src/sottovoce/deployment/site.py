@@ -15,11 +15,13 @@ import numpy as np
 
 from sottovoce import parameter_rules, printable_text
 from sottovoce.deployment import policy
-from sottovoce.deployment.policy import History, Terms
+from sottovoce.deployment.policy import Terms
 from sottovoce.domains import Vector
 from sottovoce.errors import PolicyError, SottovoceError, UnknownNameError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
-from sottovoce.ledger.records import Due
+from sottovoce.ledger.records import FIRST_EVENT, Budget, Due
+from sottovoce.privacy.events import PrivacyEvent
+from sottovoce.privacy.filters import History
 from sottovoce.randomness import Randomness
 from sottovoce.rounds.charging import amount_due
 from sottovoce.rounds.client import Refused, Request, privatise
@@ -37,17 +39,26 @@ class Rules(Protocol):
 
     def check_terms(self, terms: Terms) -> None: ...
 
-    def check_spending(self, history: History, dues: Sequence[Due]) -> None: ...
+    def set_aside(self, event: PrivacyEvent, planned: int) -> Budget | None: ...
+
+    def check_spending(
+        self, history: History, dues: Sequence[Due], first: Budget | None = None
+    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One client's part of a round as the server announces it."""
+    """One client's part of a round as the server announces it.
+
+    `cohort` is how many clients are asked in the round, `rounds` in how many rounds of the run this
+    one will be asked at most. A server that says another number gains nothing: see `Site.permit`.
+    """
 
     plan: RoundPlan
     part: ClientPlan
-    cohort: int  # clients that are asked in the round
+    cohort: int
     uplinks: int
+    rounds: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +127,9 @@ class Site:
         """
         terms = Terms.of(asked.plan, asked.part, cohort=asked.cohort, grade=randomness.grade)
         self.check_terms(asked.part.client, terms)
+        planned = asked.rounds * asked.uplinks
         with Ledger(self.ledger) as ledger:
-            self.permit(ledger, _dues(asked, ledger, randomness))
+            self.permit(ledger, _dues(asked, ledger, randomness), planned=planned)
             requests = [
                 Request(part=asked.part, uplink=uplink, values=_finite(values))
                 for uplink, values in enumerate(train())
@@ -129,7 +141,7 @@ class Site:
                 requests,
                 ledger,
                 randomness,
-                permit=lambda dues: self.permit(ledger, dues),
+                permit=lambda dues: self.permit(ledger, dues, planned=planned, charging=True),
             )
             ledger.discard_messages(asked.plan.run, before_round=keep_from)
         messages = []
@@ -139,12 +151,24 @@ class Site:
             messages.append(outcome.message)
         return messages
 
-    def permit(self, ledger: Ledger, dues: Sequence[Due]) -> None:
-        """Refuse what costs more than a round may, or than is left of the site's account."""
+    def permit(
+        self, ledger: Ledger, dues: Sequence[Due], *, planned: int, charging: bool = False
+    ) -> None:
+        """Refuse what costs more than a round may, or than is left of the site's account.
+
+        With the first charge of all the ledger keeps what its order's plan (`planned` charges of
+        one event) sets aside of delta: before anything is answered, and never changed.
+        """
         ledger.check_unaltered()  # before anything is trained or read on the strength of it
         # Under a new name it is the same site: the whole ledger is its account.
         history = ledger.everything(dues[0].release.unit) if dues else []
-        self.policy.check_spending(history, dues)
+        first = ledger.budget(FIRST_EVENT)
+        begins = bool(dues) and not history and first is None
+        if begins:
+            first = self.policy.set_aside(dues[0].event, planned)
+        self.policy.check_spending(history, dues, first)
+        if begins and charging and first is not None:
+            ledger.set_budget(FIRST_EVENT, first)
 
 
 def _finite(values: Vector) -> Vector:

@@ -66,14 +66,14 @@ def answer(inquiry: Inquiry, site: Site, columns: Mapping[str, Values]) -> bytes
         # A charge beside which nothing was stored has released nothing: it pays for this answer.
         due = amount_due(question.event, release, earlier, randomness)
         dues = [due] if due else []
-        site.permit(ledger, dues)
+        site.permit(ledger, dues, planned=1)
         with _explained():
             questions.check_tables(question, inquiry.question)
         batches = [np.asarray(batch) for batch in columns[inquiry.about](question)]
         if not any(len(batch) for batch in batches):
             raise DataError(f"there are no people in '{inquiry.about}'")
         with ledger.transaction():
-            site.permit(ledger, dues)
+            site.permit(ledger, dues, planned=1, charging=True)
             charges = [ledger.charge(one.release, one.attempt, one.event) for one in dues]
         tally = tally_of(question, batches, randomness, first=inquiry.first)
         charge = charges[0] if charges else earlier

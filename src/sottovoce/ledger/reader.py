@@ -10,7 +10,7 @@ from sottovoce.errors import BudgetExhaustedError, LedgerError
 from sottovoce.ledger import accounts, verification
 from sottovoce.ledger.accounts import Accounts, Before
 from sottovoce.ledger.database import Database
-from sottovoce.ledger.records import Budget, Charge, Due, Release
+from sottovoce.ledger.records import FIRST_EVENT, Budget, Charge, Due, Release
 from sottovoce.privacy import compositions
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
 from sottovoce.privacy.event_json import from_json
@@ -111,7 +111,9 @@ class LedgerReader:
     def clients(self) -> list[str]:
         """Everyone with a charge or a budget."""
         rows = self._db.all(
-            "SELECT client FROM spending UNION SELECT client FROM budgets ORDER BY client"
+            "SELECT client FROM spending UNION SELECT client FROM budgets WHERE client != ? "
+            "ORDER BY client",
+            (FIRST_EVENT,),
         )
         for (name,) in rows:
             if not isinstance(name, str):
@@ -155,8 +157,9 @@ class LedgerReader:
         return accounts.composition(found.get(client, {}))
 
     def everything(self, unit: Unit) -> list[tuple[PrivacyEvent, int]]:
-        """Every event charged to anybody, with its count; a charge of another unit raises.
+        """Every event charged to anybody, in the order of first use, with its count.
 
+        A charge of another unit raises.
         For a ledger that is one site's own: whatever name it went by, its records are the same.
         """
         found: accounts.History = {}

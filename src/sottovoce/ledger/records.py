@@ -6,6 +6,9 @@ from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.privacy.events import PrivacyEvent
 
+# An account that is nobody's: its budget is what a site's first order set aside for its event.
+FIRST_EVENT = "(first event)"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:

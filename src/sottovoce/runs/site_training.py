@@ -16,7 +16,7 @@ from sottovoce.algorithms.algorithm import Algorithm, Step
 from sottovoce.assembly.data import load_data
 from sottovoce.assembly.federated import check_runtime
 from sottovoce.assembly.ground import Ground, lay_ground, randomness_of
-from sottovoce.assembly.parts import channel_of
+from sottovoce.assembly.parts import channel_of, rounds_of_one
 from sottovoce.assembly.prepared_data import Stamp, stamps_of
 from sottovoce.channels.channel import Central, MessageChannel
 from sottovoce.config.features_spec import PreconditionSpec
@@ -105,7 +105,13 @@ def compute(order: Order, site: Site) -> list[bytes]:
         uplinks = finite_uplinks(algorithm, place.task, [place.client], step)
         return [values for _, _, values in uplinks]
 
-    asked = Asked(plan=plan, part=part, cohort=order.cohort, uplinks=algorithm.uplinks)
+    asked = Asked(
+        plan=plan,
+        part=part,
+        cohort=order.cohort,
+        uplinks=algorithm.uplinks,
+        rounds=rounds_of_one(spec, place.num_clients),
+    )
     return site.answer(asked, randomness, train, keep_from=order.keep_from)
 
 

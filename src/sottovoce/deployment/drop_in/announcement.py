@@ -7,6 +7,7 @@ from typing import Any
 
 from flwr.app import ConfigRecord
 
+from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.deployment.site import Asked
 from sottovoce.domains import L2Ball
@@ -18,7 +19,7 @@ from sottovoce.transforms.rotation import Rotation
 
 RECORD = "sottovoce"  # the one record of ours in a message, either way
 PLAN, NAME, SEALED, NUM_EXAMPLES = "plan", "name", "sealed", "num-examples"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +27,12 @@ class Announcement:
     """One client's part of a round, as plain data.
 
     `layout` is the digest of the model's names and shapes; with `num_examples` the client is asked
-    to say, in the clear, of how many examples its update is made.
+    to say, in the clear, of how many examples its update is made. The run has `rounds` rounds.
     """
 
     client: str
     round: int
+    rounds: int
     cohort: int
     mechanism: str
     parameters: Mapping[str, Any]
@@ -49,7 +51,8 @@ class Announcement:
         mechanism = registry.find(self.mechanism).build(domain, self.parameters)
         part = part_of(self.client, mechanism)
         plan = round_plan(run, self.round, Adjacency.parse(self.adjacency), (part,))
-        return Asked(plan=plan, part=part, cohort=self.cohort, uplinks=1)
+        rounds = parameter_rules.integer("rounds", self.rounds, low=1, high=2**32)
+        return Asked(plan=plan, part=part, cohort=self.cohort, uplinks=1, rounds=rounds)
 
 
 def run_name(run_id: int) -> str:

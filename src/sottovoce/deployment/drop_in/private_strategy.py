@@ -51,6 +51,7 @@ class _Run:
 
     layout: Layout
     mechanism: Mechanism
+    rounds: int
     ledger: Path
     timeout_seconds: float
     introductions: Introductions = field(default_factory=Introductions)
@@ -95,7 +96,11 @@ class PrivateStrategy(Strategy):
             if ledger is None:
                 ledger = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "ledger.sqlite"
             self._run = _Run(
-                layout=layout, mechanism=mechanism, ledger=ledger, timeout_seconds=timeout
+                layout=layout,
+                mechanism=mechanism,
+                rounds=num_rounds,
+                ledger=ledger,
+                timeout_seconds=timeout,
             )
             try:
                 return super().start(
@@ -238,6 +243,7 @@ class PrivateStrategy(Strategy):
         announcement = Announcement(
             client=client,
             round=plan.round,
+            rounds=run.rounds,
             cohort=len(plan.clients),
             mechanism=settings.mechanism,
             parameters=registry.parameters_of(run.mechanism),

@@ -1,0 +1,134 @@
+"""A privacy filter: what may still be charged if every charge may depend on all earlier answers.
+
+An accountant bounds a composition whose events were fixed beforehand. A server that chooses its
+next order by what it has seen needs more: whatever its strategy, no order that is admitted may
+carry the whole interaction beyond (epsilon, delta). A history is admitted by one of three rules,
+among which delta is divided:
+
+    pure     the pure epsilons add up to epsilon (and to p delta more, which covers rounding)
+    first    there is nothing but the first event, and an accountant shows epsilon at `first_delta`
+    renyi    the divergences of one order a, added up and converted at what is left of delta, show
+             epsilon
+
+`first_delta` and a are functions of the limits and of the first order: nothing was answered before.
+The proof is in docs/privacy.md, "Orders that depend on earlier answers".
+
+References: Feldman and Zrnic 2021, theorem 3.1, and Lecuyer 2021 (one order); that filters may be
+joined at the sum of their deltas is our own remark.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sottovoce.privacy.accounting import epsilon as smallest_epsilon
+from sottovoce.privacy.accounting import within
+from sottovoce.privacy.compositions import multiset
+from sottovoce.privacy.conversion import epsilon_at_order
+from sottovoce.privacy.envelope import ORDERS
+from sottovoce.privacy.events import PrivacyEvent, Repeated
+from sottovoce.privacy.pure import pure_epsilon
+from sottovoce.privacy.renyi import renyi_divergence
+
+History = Sequence[tuple[PrivacyEvent, int]]
+
+_PURE_SHARE = 2.0**-10
+_FIRST_SHARES = (2.0**-10, 2.0**-6, 2.0**-4, 2.0**-2, 2.0**-1)
+_ROUNDING = 2.0**-46
+_MOST = 2**40  # repetitions in a plan; no longer one is worth a look
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivacyFilter:
+    """The limits of a whole interaction, and the part of `delta` that is the first event's.
+
+    Histories are events with their counts, the event that was charged first at the beginning.
+    """
+
+    epsilon: float
+    delta: float
+    first_delta: float
+
+    def admits(self, history: History) -> bool:
+        """Whether one of the rules holds for a history that is not empty."""
+        whole = multiset(history)
+        if self._pure(whole) <= self.epsilon:
+            return True
+        if _is_repeated(history) and within(whole, self._first_delta, self.epsilon):
+            return True
+        return self._renyi(whole, history[0][0]) <= self.epsilon
+
+    def spent(self, history: History) -> float:
+        """The least epsilon by which the rules would admit a history, chosen for these limits."""
+        if not history:
+            return 0.0
+        whole = multiset(history)
+        least = min(self._pure(whole), self._renyi(whole, history[0][0]))
+        if _is_repeated(history):
+            least = min(least, smallest_epsilon(whole, self._first_delta))
+        return max(0.0, least)
+
+    @property
+    def takes_others(self) -> bool:
+        """Whether events other than the first, and not pure, can ever be admitted."""
+        return self._renyi_delta > 0.0
+
+    @property
+    def _first_delta(self) -> float:
+        return min(self.first_delta, self.delta)
+
+    @property
+    def _pure_delta(self) -> float:
+        return min(_PURE_SHARE * self.delta, self.delta - self._first_delta)
+
+    @property
+    def _renyi_delta(self) -> float:
+        left = self.delta - self._first_delta - self._pure_delta
+        return left if left > 1e-300 else 0.0
+
+    def _pure(self, whole: PrivacyEvent) -> float:
+        # Losses up to epsilon + x have delta 1 - e^-x < x at epsilon.
+        return pure_epsilon(whole) - self._pure_delta
+
+    def _renyi(self, whole: PrivacyEvent, first: PrivacyEvent) -> float:
+        if not self.takes_others:
+            return math.inf
+        delta = self._renyi_delta
+        order = _order(first, self.epsilon, delta)
+        shown = epsilon_at_order(renyi_divergence(whole, order), order, delta)
+        return shown + _ROUNDING * (1.0 + abs(shown))
+
+
+def first_delta(event: PrivacyEvent, count: int, *, epsilon: float, delta: float) -> float:
+    """What to set aside of delta for a first order that plans `count` of its event.
+
+    No more than the plan needs to be admitted as a whole: all of it for a plan that was calibrated
+    for these very limits, next to nothing for a small one; half for one that does not fit.
+    """
+    plan = Repeated(event=event, count=min(max(count, 1), _MOST))
+    if not within(plan, delta, epsilon):
+        return delta / 2.0
+    shares = (max(share * delta, 1e-300) for share in _FIRST_SHARES)
+    return next((share for share in shares if within(plan, share, epsilon)), delta)
+
+
+@lru_cache(maxsize=256)
+def _order(first: PrivacyEvent, epsilon: float, delta: float) -> float:
+    """The order that admits the first event most often, none beyond the best for Gaussian noise.
+
+    Larger ones are the best for a few events that are nearly pure. Those have a rule of their own,
+    and at such an order nothing else could follow them.
+    """
+    allowed = {order: epsilon - epsilon_at_order(0.0, order, delta) for order in ORDERS}
+    largest = max(ORDERS, key=lambda order: allowed[order] / order)
+
+    def repetitions(order: float) -> float:
+        cost = renyi_divergence(first, order)
+        return allowed[order] / cost if cost > 0.0 else math.inf
+
+    return max((order for order in ORDERS if order <= largest), key=repetitions)
+
+
+def _is_repeated(history: History) -> bool:
+    return all(event == history[0][0] for event, _ in history)
