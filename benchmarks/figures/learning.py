@@ -1,5 +1,6 @@
 """Training that reproduces the papers; the grids are kept results, as they take hours or a GPU."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from figures.figure import (
@@ -67,9 +68,10 @@ def trained(data: str, mechanisms: Sequence[str] = (), epsilons: Sequence[float]
                 continue
             if epsilons and float(row["epsilon"]) not in epsilons:
                 continue
-            words = [row["mechanism"], row.get("dataset", ""), f"epsilon {row['epsilon']}"]
+            axes = itertools.takewhile(lambda item: item[0] != "epsilon", row.items())
+            words = [f"{name.replace('_', ' ')} {value}" for name, value in axes]
             yield Model(
-                name=", ".join(filter(None, words)),
+                name=", ".join([*words, f"epsilon {row['epsilon']}"]),
                 accuracy_low=float(row["accuracy_low"]),
                 constant=CONSTANT[row.get("dataset", data).lower()],
             )
