@@ -19,9 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from figures import page, register, running
-from figures.figure import Figure, Kept, Output, Source, UnreadableError, read
-from figures.page import NOT_JUDGED, NOT_MEASURED, REACHED, SHORT, Record
-from figures.running import ROOT, Measurement, NotMeasuredError
+from figures.figure import (
+    ROOT,
+    Figure,
+    Kept,
+    Output,
+    Source,
+    UnreadableError,
+    models_at_chance,
+    read,
+)
+from figures.page import AT_CHANCE, NOT_JUDGED, NOT_MEASURED, REACHED, REDUCED, SHORT, Record
+from figures.running import Measurement, NotMeasuredError
 
 from sottovoce.files import write_atomic
 
@@ -87,6 +96,7 @@ def measured(
     about = {
         "when": when,
         "command": source.command,
+        "machine": found.machine,
         "load": round(found.load, 2),
         "others": round(found.others, 3),
         "stolen": round(found.stolen, 3),
@@ -96,7 +106,7 @@ def measured(
         if found.busy
         else ""
     )
-    return _judged(figures, found.output, about, busy)
+    return _judged(figures, found.output, about, busy=busy, reduced=source.reduced)
 
 
 def _measurement(
@@ -117,24 +127,32 @@ def _kept(source: Kept, figures: Sequence[Figure]) -> tuple[dict[str, Record], i
         record = {"verdict": NOT_MEASURED, "reason": f"no {source.path} is kept", "failed": True}
         return {figure.name: dict(record) for figure in figures}, len(figures)
     when = f"kept result of {running.kept_date(source.path)}"
-    about = {"when": when, "command": source.command}
-    return _judged(figures, Output(text=path.read_text(), folder=path.parent), about, "")
+    about = {"when": when, "command": source.command, "machine": source.machine}
+    output = Output(text=path.read_text(), folder=path.parent)
+    return _judged(figures, output, about, busy="", reduced=source.reduced)
 
 
 def _judged(
-    figures: Sequence[Figure], output: Output, about: dict[str, Any], busy: str
+    figures: Sequence[Figure], output: Output, about: dict[str, Any], *, busy: str, reduced: str
 ) -> tuple[dict[str, Record], int]:
     records: dict[str, Record] = {}
     for figure in figures:
         try:
             value = read(figure, output)
+            at_chance = models_at_chance(figure, output)
         except UnreadableError as error:
             reason = f"its number was not found: {error}"
             records[figure.name] = {"verdict": NOT_MEASURED, "reason": reason, "failed": True}
             continue
         record: Record = {"asked": figure.asked, "bound": str(figure.bound), "value": value}
         record |= {"unit": figure.unit, **about}
-        if busy and not figure.judged_though_busy(value):
+        record["run"] = "reduced" if reduced else "full"
+        if reduced and not figure.about_reduced:
+            also = f" At chance: {'; '.join(at_chance)}." if at_chance else ""
+            record |= {"verdict": REDUCED, "reason": f"{reduced.removesuffix('.')}.{also}"}
+        elif at_chance:
+            record |= {"verdict": AT_CHANCE, "reason": "; ".join(at_chance)}
+        elif busy and not figure.judged_though_busy(value):
             record |= {"verdict": NOT_JUDGED, "reason": busy}
         else:
             record["verdict"] = REACHED if figure.bound.holds(value) else SHORT
@@ -158,9 +176,8 @@ def _brief(figure: Figure, record: Record) -> str:
 
 
 def _write(path: Path, themes: dict[str, tuple[Figure, ...]], records: dict[str, Record]) -> None:
-    machine = f"This machine: {running.machine()}"
     write_atomic(path, (json.dumps(records, indent=1, sort_keys=True) + "\n").encode())
-    write_atomic(path.with_suffix(".md"), page.page(themes, records, machine).encode())
+    write_atomic(path.with_suffix(".md"), page.page(themes, records).encode())
 
 
 if __name__ == "__main__":

@@ -10,10 +10,13 @@ from typing import Any
 import measure_figures
 import pytest
 import typer
+from figures import figure as figure_module
+from figures import page as figures_page
 from figures import register, running
 from figures.figure import (
     Figure,
     Kept,
+    Model,
     Output,
     Reader,
     Source,
@@ -24,7 +27,7 @@ from figures.figure import (
     read,
     wall_seconds,
 )
-from figures.page import NOT_JUDGED, NOT_MEASURED, REACHED, SHORT
+from figures.page import AT_CHANCE, NOT_JUDGED, NOT_MEASURED, REACHED, REDUCED, SHORT
 
 from sottovoce.cli.main import app
 
@@ -181,6 +184,82 @@ def test_seconds_that_suffice_on_a_busy_machine_do_so_on_a_quiet_one(
     monkeypatch.setattr(running, "MOST_OTHERS", -1.0)
     figure = _figure(_json(0.5), timed=True, unit=unit)
     assert _measured(figure, tmp_path, monkeypatch)[0]["verdict"] == verdict
+
+
+@pytest.mark.parametrize("value", [0.5, 1.5])
+def test_a_reduced_run_is_never_judged(
+    value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a command with --fast nor a kept result whose page says what was reduced."""
+    live, _ = _measured(_figure(f"{_json(value)} --fast"), tmp_path, monkeypatch)
+    asked_for, _ = _measured(
+        _figure(f"{_json(value)} --fast", about_reduced=True), tmp_path, monkeypatch
+    )
+    assert (live["verdict"], live["run"], live["value"]) == (REDUCED, "reduced", value)
+    assert asked_for["verdict"] == (REACHED if value <= 1.0 else SHORT)
+    kept, _ = _kept_record(tmp_path, monkeypatch, value, "**Reduced:** 2 rounds, not 150.")
+    assert (kept["verdict"], kept["reason"]) == (REDUCED, "2 rounds, not 150.")
+    assert _kept_record(tmp_path, monkeypatch, 0.5, "")[0]["verdict"] == REACHED
+
+
+@pytest.mark.parametrize(
+    ("accuracy_low", "verdict"), [(0.1136, REACHED), (0.1135, AT_CHANCE), (math.nan, AT_CHANCE)]
+)
+def test_a_model_at_chance_never_reaches_a_figure(
+    accuracy_low: float, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = (
+        Model(name="fine", accuracy_low=0.9, constant=0.1135),
+        Model(name="planted", accuracy_low=accuracy_low, constant=0.1135),
+    )
+    figure = _figure(_json(0.5), models=lambda _: models)
+    record, _ = _measured(figure, tmp_path, monkeypatch)
+    assert record["verdict"] == verdict
+    assert record.get("reason") == (None if verdict == REACHED else "planted")
+
+
+def test_the_command_printed_is_the_command_that_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not what the register says today; what did not run is marked."""
+    record, figure = _kept_record(tmp_path, monkeypatch, 0.5, "")
+    assert record["command"] == "sottovoce experiment run planted --seeds 3 --fast"
+    page = figures_page.page({"toys": (figure,)}, {"planted": {**record, "command": "ran so"}})
+    assert "| `ran so` | kept result" in page
+    assert "full run" in page
+    page = figures_page.page({"toys": (figure,)}, {})
+    assert f"| not measured | not run: `{record['command']}` |" in page
+
+
+def _kept_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float, reduced: str
+) -> tuple[dict[str, Any], Figure]:
+    (tmp_path / "data.json").write_text(json.dumps({"value": value}))
+    again = "- Again: `sottovoce experiment run planted --seeds 3 --fast`"
+    (tmp_path / "README.md").write_text(f"# Planted\n\n{reduced}\n\n{again}\n")
+    monkeypatch.setattr(figure_module, "ROOT", tmp_path)
+    monkeypatch.setattr(measure_figures, "ROOT", tmp_path)
+    source = Kept(path="data.json")
+    figure = Figure(
+        name="planted", asked="planted here", bound=at_most(1.0), source=source, read=_VALUE
+    )
+    records, _ = measure_figures.measured(source, [figure])
+    return records["planted"], figure
+
+
+def test_the_page_in_results_keeps_to_that() -> None:
+    records = json.loads((ROOT / "results" / "figures.json").read_text())
+    page = (ROOT / "results" / "figures.md").read_text()
+    for figure in FIGURES:
+        source, record = figure.source, records.get(figure.name, {"verdict": NOT_MEASURED})
+        if source.reduced and not figure.about_reduced:
+            assert record["verdict"] in (REDUCED, NOT_MEASURED), figure.name
+        if isinstance(source, Kept):
+            assert f"`{record['command']}`" in page
+            assert record["command"] == source.command != "not recorded"
+            text = (ROOT / source.path).read_text()
+            learned = source.path.endswith("/data.csv") and ",accuracy_low," in text
+            assert not learned or figure.models or figure.name == "seeded-shuffled"
 
 
 def test_a_source_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,16 +12,11 @@ from figures.figure import (
     failed_tests,
     tests,
 )
+from figures.learning import kept
 
-MEMBERSHIP = Kept(
-    path="results/udp-mia/data.csv", command="sottovoce experiment run udp-mia --seeds 8"
-)
-MEMBERSHIP_PAGE = Kept(
-    path="results/udp-mia/README.md", command="sottovoce experiment run udp-mia --seeds 8"
-)
-RECONSTRUCTION = Kept(
-    path="results/udp-dra/data.csv", command="sottovoce experiment run udp-dra --seeds 32"
-)
+MEMBERSHIP = kept("udp-mia")
+MEMBERSHIP_PAGE = Kept(path="results/udp-mia/README.md")
+RECONSTRUCTION = kept("udp-dra")
 AUDITS = tests("audits", "tests/auditing", 6.0)
 RUN_AUDITS = tests("run-audits", "tests/run_attacks/test_audit_run.py", 6.0)
 SHADOWS = Source(name="shadows", command="python benchmarks/shadows.py 64", minutes=9.0)

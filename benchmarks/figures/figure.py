@@ -6,13 +6,14 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 _CLOCK = ("s", "ms", "minutes", "a second", "clients a second")  # others only make these worse
 OUT = "{out}"  # in a command: a folder that is empty when it starts
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class UnreadableError(Exception):
@@ -65,6 +66,11 @@ class Source:
         return shlex.split(self.command)
 
     @property
+    def reduced(self) -> str:
+        """What the run leaves out, in words; empty for a full run."""
+        return "run with --fast" if "--fast" in self.words else ""
+
+    @property
     def timeout_seconds(self) -> float:
         """A busy machine may take several times as long; a hanging one may not hold up the rest."""
         return 60.0 * max(5.0, 6.0 * self.minutes)
@@ -77,14 +83,37 @@ def tests(name: str, command: str, minutes: float) -> Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A file under results/ that took hours, or a machine that is not here."""
+    """A file under results/ that took hours, or a machine that is not here.
+
+    The page beside it says which command made it, and whether the run was reduced.
+    """
 
     path: str
-    command: str  # the one that made it
+    stated_command: str = ""  # for a page that `experiment publish` did not write
 
     @property
     def name(self) -> str:
         return self.path
+
+    @property
+    def command(self) -> str:
+        """The command that made the file."""
+        return self.stated_command or self._fact(r"^- Again: `(.+)`$") or "not recorded"
+
+    @property
+    def reduced(self) -> str:
+        """What the run left out, in the words of its page; empty for a full run."""
+        return self._fact(r"^\*\*Reduced:\*\* (.+)$")
+
+    @property
+    def machine(self) -> str:
+        return self._fact(r"^- Machine: (.+)$")
+
+    def _fact(self, pattern: str) -> str:
+        page = ROOT / self.path
+        page = page if page.suffix == ".md" else page.with_name("README.md")
+        found = re.search(pattern, page.read_text(), re.MULTILINE) if page.exists() else None
+        return found[1].strip() if found else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +153,22 @@ Reader = Callable[[Output], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A trained model that a figure rests on, and what a constant prediction scores."""
+
+    name: str
+    accuracy_low: float  # the lower end of the 95% interval of its accuracy
+    constant: float  # the accuracy of the best constant prediction: the majority class
+
+    @property
+    def at_chance(self) -> bool:
+        return not self.accuracy_low > self.constant
+
+
+Models = Callable[[Output], Iterable[Model]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     """One number that was asked for."""
 
@@ -135,6 +180,8 @@ class Figure:
     unit: str = ""
     timed: bool = False  # a busy machine makes it worse, or says nothing about it
     known_reason: str = ""  # why it falls short, if it does
+    models: Models | None = None  # those that must have learned something
+    about_reduced: bool = False  # the reduced run itself is what was asked about
 
     def judged_though_busy(self, value: float) -> bool:
         """Whether others' work takes nothing from the verdict: seconds that suffice even so."""
@@ -152,6 +199,19 @@ def read(figure: Figure, output: Output) -> float:
     if math.isnan(value):
         raise UnreadableError("not a number")
     return value
+
+
+def models_at_chance(figure: Figure, output: Output) -> list[str]:
+    """The models that a figure rests on and that are no better than a constant prediction."""
+    if figure.models is None:
+        return []
+    try:
+        found = list(figure.models(output))
+    except (KeyError, IndexError, ValueError, TypeError, ArithmeticError) as error:
+        raise UnreadableError(f"models: {type(error).__name__}: {error}") from error
+    if not found:
+        raise UnreadableError("no model of those that the figure rests on")
+    return [model.name for model in found if model.at_chance]
 
 
 def field(name: str) -> Reader:

@@ -13,7 +13,7 @@ from figures.figure import (
     percent,
 )
 
-GPU = Kept(path="results/gpu.md", command="python benchmarks/gpu.py --page results/gpu.md")
+GPU = Kept(path="results/gpu.md", stated_command="python benchmarks/gpu.py --page results/gpu.md")
 EXACTNESS = Source(
     name="exactness",
     command="python benchmarks/exactness.py 1e9",

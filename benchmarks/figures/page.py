@@ -1,12 +1,16 @@
 """results/figures.md: asked, measured, command, date; what falls short first, in plain words."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from figures.figure import OUT, Figure
+from figures.figure import OUT, Figure, Kept, Source
 
 Record = dict[str, Any]  # of one figure, as results/figures.json keeps it
 REACHED, SHORT, NOT_JUDGED, NOT_MEASURED = "reached", "short", "not judged", "not measured"
+REDUCED = "reduced run, not judged"  # whatever its number is
+AT_CHANCE = "at chance, not reached"  # a model no better than a constant prediction
+VERDICTS = (REACHED, SHORT, AT_CHANCE, REDUCED, NOT_JUDGED, NOT_MEASURED)
 
 
 def shown(value: float, unit: str) -> str:
@@ -14,19 +18,13 @@ def shown(value: float, unit: str) -> str:
     return f"{text} {unit}".strip()
 
 
-def page(
-    themes: Mapping[str, Sequence[Figure]], records: Mapping[str, Record], machine: str
-) -> str:
-    return "\n".join(_lines(themes, records, machine)) + "\n"
+def page(themes: Mapping[str, Sequence[Figure]], records: Mapping[str, Record]) -> str:
+    return "\n".join(_lines(themes, records)) + "\n"
 
 
-def _lines(
-    themes: Mapping[str, Sequence[Figure]], records: Mapping[str, Record], machine: str
-) -> Iterator[str]:
+def _lines(themes: Mapping[str, Sequence[Figure]], records: Mapping[str, Record]) -> Iterator[str]:
     figures = [figure for theme in themes.values() for figure in theme]
-    by_verdict: dict[str, list[tuple[Figure, Record]]] = {
-        verdict: [] for verdict in (REACHED, SHORT, NOT_JUDGED, NOT_MEASURED)
-    }
+    by_verdict: dict[str, list[tuple[Figure, Record]]] = {verdict: [] for verdict in VERDICTS}
     for figure in figures:
         record = records.get(figure.name, {"verdict": NOT_MEASURED, "reason": "not tried yet"})
         by_verdict[record["verdict"]].append((figure, record))
@@ -34,13 +32,15 @@ def _lines(
     yield ""
     yield (
         f"What was asked of Sottovoce in numbers, and what was measured, by `make figures` "
-        f"(docs/benchmarks.md says how). {machine}."
+        f"(docs/benchmarks.md says how). {_machines(figures, records)}"
     )
     yield ""
     yield (
         f"Of {len(figures)} figures {len(by_verdict[REACHED])} are reached, "
-        f"{len(by_verdict[SHORT])} fall short, {len(by_verdict[NOT_JUDGED])} are times of a busy "
-        f"machine and not judged, {len(by_verdict[NOT_MEASURED])} were not measured."
+        f"{len(by_verdict[SHORT])} fall short, {len(by_verdict[AT_CHANCE])} rest on a model at "
+        f"chance, {len(by_verdict[REDUCED])} on a reduced run and are not judged, "
+        f"{len(by_verdict[NOT_JUDGED])} are times of a busy machine and not judged, "
+        f"{len(by_verdict[NOT_MEASURED])} were not measured."
     )
     yield from _short(by_verdict[SHORT])
     yield from _without_verdict(by_verdict)
@@ -65,6 +65,15 @@ def _short(found: Sequence[tuple[Figure, Record]]) -> Iterator[str]:
 
 
 def _without_verdict(found: Mapping[str, Sequence[tuple[Figure, Record]]]) -> Iterator[str]:
+    if found[AT_CHANCE]:
+        yield "\n## At chance, not reached\n"
+        yield "No better than a constant prediction, by the model's 95% interval:\n"
+        for figure, record in found[AT_CHANCE]:
+            yield f"- {figure.asked}: {record['reason']}"
+    if found[REDUCED]:
+        yield "\n## Reduced runs, not judged\n"
+        for figure, record in found[REDUCED]:
+            yield f"- {figure.asked}: {record['reason']}"
     if found[NOT_JUDGED]:
         yield "\n## Measured on a busy machine, not judged\n"
         for figure, record in found[NOT_JUDGED]:
@@ -82,6 +91,26 @@ def _row(figure: Figure, record: Record | None) -> str:
     else:
         value = record.get("value")
         cells += ["" if value is None else shown(value, figure.unit), record["verdict"]]
-    cells.append(f"`{figure.source.command.replace(OUT, 'OUT')}`")
-    cells.append(record["when"] if record and "when" in record else "")
+    cells += [_command(figure, record or {}), _circumstances(figure, record or {})]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _command(figure: Figure, record: Record) -> str:
+    """The command that ran; where none did, the one that would, marked as such."""
+    if "command" in record:
+        return f"`{record['command'].replace(OUT, 'OUT')}`"
+    return f"not run: `{figure.source.command.replace(OUT, 'OUT')}`"
+
+
+def _circumstances(figure: Figure, record: Record) -> str:
+    """When it was measured; where models were trained, or results are kept, by what kind of run."""
+    kind = figure.models or isinstance(figure.source, Kept) or record.get("run") == "reduced"
+    run = f"{record['run']} run" if kind and "run" in record else ""
+    return ", ".join(filter(None, [record.get("when", ""), run]))
+
+
+def _machines(figures: Sequence[Figure], records: Mapping[str, Record]) -> str:
+    """Where what was measured was measured; a kept result's machine stands on its own page."""
+    own = [figure.name for figure in figures if isinstance(figure.source, Source)]
+    found = Counter(records[name]["machine"] for name in own if "machine" in records.get(name, {}))
+    return " ".join(f"{count} figures: {machine}." for machine, count in found.most_common())

@@ -16,9 +16,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from figures.figure import OUT, Output, Source
+from figures.figure import OUT, ROOT, Output, Source
 
-ROOT = Path(__file__).resolve().parents[2]
 # What a source's numbers depend on. The register itself is left out: its readers read again.
 CODE = (
     *("src", "tests", "examples", "docs", "tools", "benchmarks", ":!benchmarks/figures"),
@@ -49,6 +48,7 @@ class Measurement:
     others: float  # share of all cores that others had
     stolen: float  # share of all cores that the host had
     load: float  # the load average at the start
+    machine: str
 
     @property
     def busy(self) -> bool:
@@ -91,6 +91,7 @@ def measure(source: Source, folder: Path, commit: str) -> Measurement:
         others=max(others, before, after),
         stolen=stolen,
         load=load,
+        machine=machine(),
     )
     _remember(source, measured, folder)
     return measured
@@ -102,7 +103,7 @@ def kept(source: Source, folder: Path, commit: str) -> Measurement | None:
     if commit.endswith("+") or not path.exists():
         return None
     found = json.loads(path.read_text())
-    if found["commit"] != commit or found["command"] != source.command:
+    if found["commit"] != commit or found["command"] != source.command or "machine" not in found:
         return None
     output = found.pop("output")
     del found["command"]
