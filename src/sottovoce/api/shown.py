@@ -13,6 +13,8 @@ def show(value: object, name: str = "") -> str:
     if isinstance(value, float):
         if name.endswith("epsilon") or name == "bounds":
             return show_epsilon(value)
+        if name == "budget":
+            return f"{value:.15g}"  # as it was entered
         # These get copied into other commands; an epsilon among them is asked for, not spent.
         exact = name in ("delta", "parameters", "example") or name.startswith("noise")
         return repr(value) if exact else f"{value:.6g}"

@@ -185,7 +185,7 @@ def _left(budget: float | None, epsilon: float | None) -> float | None:
     """What is left, rounded down: an epsilon that is shown must be there."""
     if budget is None or epsilon is None:
         return None
-    return max(0.0, math.nextafter(budget - epsilon, -math.inf))
+    return max(0.0, math.nextafter(budget - epsilon, -math.inf)) if epsilon else budget
 
 
 def _last_known(rows: tuple[Mapping[str, Any], ...], name: str) -> Any:
