@@ -24,8 +24,8 @@ from sottovoce.assembly.parts import assemble
 from sottovoce.config.loading import parse
 from sottovoce.config.spec import RunSpec
 from sottovoce.deployment.client import answering
-from sottovoce.deployment.orders import Order
-from sottovoce.deployment.records import to_records
+from sottovoce.deployment.orders import Order, read_refusal
+from sottovoce.deployment.records import from_records, to_records
 from sottovoce.deployment.site import OwnRecords, Site
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ConfigError, DataError, PolicyError, SottovoceError, WireError
@@ -797,7 +797,10 @@ def told(order: Order, site: Site) -> str | None:
     message = Message(content=to_records(order.blobs()), dst_node_id=1, message_type="train")
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
     reply = answering(compute, lambda _: site)(message, context)
-    return reply.error.reason if reply.has_error() else None
+    if reply.has_error():
+        return reply.error.reason
+    blobs = from_records(reply.content)
+    return str(blobs) if read_refusal(blobs) else None
 
 
 @pytest.mark.usefixtures("flower_task")
