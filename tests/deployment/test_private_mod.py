@@ -170,7 +170,7 @@ def test_arrays_that_training_leaves_as_they_were_are_named_in_the_nodes_log_alo
 ) -> None:
     def trains_the_head(message: Message, context: Context) -> Message:
         reply = moves_by(0.1)(message, context)
-        reply.content["arrays"]["weight"] = Array(MODEL["weight"])  # type: ignore[index]
+        reply.content.array_records["arrays"]["weight"] = Array(MODEL["weight"])
         return reply
 
     reply = answer(a_message(an_announcement()), trains_the_head, site=str(site))

@@ -282,7 +282,10 @@ def test_the_run_folder_of_a_federation_is_a_run_folder(tmp_path: Path) -> None:
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ten rounds of four sites: one runs out by its own ledger, one refuses every order."""
     folder = tmp_path_factory.mktemp("federation")
-    limits = {"client-0001": {"epsilon_total": 2.0}, "client-0002": {"smallest_cohort": 99}}
+    limits: dict[str, dict[str, Any]] = {
+        "client-0001": {"epsilon_total": 2.0},
+        "client-0002": {"smallest_cohort": 99},
+    }
 
     def site_of(name: str) -> Site:
         site = sites_in(folder, "sample", **limits.get(name, {}))(name)
