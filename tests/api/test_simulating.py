@@ -38,6 +38,18 @@ def table(**changes: Any) -> dict[str, Any]:
     return given | {"data": {"clients": 4}}
 
 
+@pytest.mark.parametrize("as_function", [False, True])
+def test_a_model_with_frozen_parameters_is_refused_before_anything_is_charged(
+    as_function: bool, tmp_path: Path
+) -> None:
+    module = sized((6,), 3)
+    module[0].requires_grad_(False)  # type: ignore[index]
+    model = (lambda: module) if as_function else module
+    with pytest.raises(ParameterError, match=r"frozen parameters .*'0\.weight', '0\.bias'"):
+        sottovoce.simulate(table(), model=model, data=(FEATURES, LABELS), out=tmp_path / "run")
+    assert not (tmp_path / "run" / "ledger.sqlite").exists()
+
+
 @pytest.fixture(scope="module")
 def run() -> sottovoce.Run:
     return sottovoce.simulate(table(), model=network, data=(FEATURES, LABELS))

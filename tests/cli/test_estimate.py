@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.analytics.charging import charge
 from sottovoce.analytics.estimates import question_for
 from sottovoce.errors import BudgetExhaustedError, ParameterError
 from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.records import Budget, Release
+from sottovoce.privacy.events import GaussianNoise, PureDp
 
 RANGE = "--column age --lower 0 --upper 120 --epsilon 2"
 
@@ -103,6 +106,55 @@ def test_what_is_left_is_said_and_another_budget_is_refused_in_words_that_help(
     assert "leave --budget 3 away" in other.err
     (row,) = cli("ledger", "show", book, "--json").json
     assert row["left"] == pytest.approx(0.5, abs=1e-9)
+
+
+def test_an_account_of_pure_charges_is_shown_at_delta_0_and_one_with_others_is_not(
+    cli: Any, ages: Path, tmp_path: Path
+) -> None:
+    book = tmp_path / "book.sqlite"
+    call = ["estimate", "histogram", ages, "--column", "town", "--categories", "Bonn,Ulm"]
+    for epsilon in ("0.1", "0.2"):
+        told = cli(*call, "--ledger", book, "--epsilon", epsilon)  # without a budget
+        assert f"epsilon        {epsilon}000 per person" in told.out
+    shown = cli("ledger", "show", book).out.splitlines()[-2].split()
+    assert shown == ["ages.csv", "2", "0.3000", "none", "none", "0", "replace-one", "pure"]
+    (row,) = cli("ledger", "show", book, "--json").json
+    assert (row["epsilon"], row["delta"], row["accountant"]) == (0.3, 0.0, "pure")
+    (row,) = cli("ledger", "show", book, "--delta", "1e-5", "--json").json
+    assert (row["delta"], row["accountant"]) == (1e-5, "renyi")
+    with Ledger(book) as ledger:
+        release = Release(unit=Unit.CLIENT, run="r", client="ages.csv", round=1, uplink=0)
+        ledger.charge(release, 0, GaussianNoise(mu=0.5, adjacency=Adjacency.REPLACE_ONE))
+    assert "give --delta" in cli("ledger", "show", book).err
+    (row,) = cli("ledger", "show", book, "--delta", "1e-5", "--json").json
+    assert row["delta"] == 1e-5
+    assert row["epsilon"] > 0.3
+    assert row["accountant"] != "pure"
+
+
+def test_many_pure_charges_at_a_budget_with_a_delta_are_shown_at_that_delta(
+    cli: Any, tmp_path: Path
+) -> None:
+    book = tmp_path / "book.sqlite"
+    event = PureDp(epsilon=0.1, adjacency=Adjacency.REPLACE_ONE)
+    with Ledger(book) as ledger:
+        for client, rounds in (("ann", 1), ("bob", 400)):
+            budget = Budget(
+                epsilon=40.0, delta=1e-9, adjacency=Adjacency.REPLACE_ONE, unit=Unit.CLIENT
+            )
+            ledger.set_budget(client, budget)
+            with ledger.transaction():
+                for number in range(rounds):
+                    release = Release(
+                        unit=Unit.CLIENT, run="r", client=client, round=number, uplink=0
+                    )
+                    ledger.charge(release, 0, event)
+    ann, bob = cli("ledger", "show", book, "--json").json
+    assert (ann["epsilon"], ann["delta"], ann["accountant"]) == (0.1, 0.0, "pure")
+    assert ann["left"] == pytest.approx(39.9)
+    assert bob["delta"] == 1e-9
+    assert bob["epsilon"] < 20.0  # and not the sum
+    assert bob["left"] == pytest.approx(40.0 - bob["epsilon"])
 
 
 def test_a_ledger_is_charged_and_refuses_beyond_the_budget(

@@ -9,7 +9,16 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.deployment.orders import MOST_VECTORS, Order, read_order, read_reply, reply_blobs
+from sottovoce.deployment.orders import (
+    MOST_VECTORS,
+    Order,
+    read_order,
+    read_refusal,
+    read_reply,
+    read_rounds_charged,
+    refusal_blobs,
+    reply_blobs,
+)
 from sottovoce.deployment.records import RECORD, from_records, to_records
 from sottovoce.errors import WireError
 
@@ -98,7 +107,7 @@ def test_an_order_that_lacks_anything_is_refused(missing: str) -> None:
         read_order({"order": json.dumps(table).encode()})
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", 1.0, True, None, [1]])
+@pytest.mark.parametrize("version", [0, 1, 3, "2", 2.0, True, None, [2]])
 def test_another_version_is_refused_with_what_to_do(version: Any) -> None:
     with pytest.raises(WireError, match="install the same version"):
         read_order(written(version=version))
@@ -275,6 +284,34 @@ def test_a_reply_is_what_was_asked_for_or_a_wire_error(
         return
     with pytest.raises(WireError, match="and nothing else"):
         read_reply(blobs, uplinks=uplinks)
+
+
+@given(st.lists(st.binary(), max_size=3), st.none() | st.integers(0, 2**32 - 1), st.text())
+def test_what_a_site_says_of_its_ledger_comes_back(
+    messages: list[bytes], charged: int | None, reason: str
+) -> None:
+    blobs = reply_blobs(messages, charged)
+    assert read_reply(blobs, uplinks=len(messages)) == messages
+    assert read_refusal(blobs) is None
+    assert read_rounds_charged(blobs) == charged
+    reason = reason.encode(errors="ignore").decode()
+    refused = refusal_blobs(reason, charged)
+    assert read_refusal(refused) == (reason[:300] or "no reason given")
+    assert read_rounds_charged(refused) == charged
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"-1", b"+1", b" 1", b"1.0", b"1e3", b"4294967296", b"9" * 5000, "٣".encode()]
+)
+def test_a_count_that_is_none_is_a_wire_error(text: bytes) -> None:
+    with pytest.raises(WireError, match="whole number from 0 to 4294967295"):
+        read_rounds_charged({"rounds_charged": text})
+
+
+def test_a_refusal_with_messages_is_a_wire_error_and_a_long_or_odd_reason_is_cut() -> None:
+    with pytest.raises(WireError, match="no messages"):
+        read_refusal({"refused": b"no", "uplink0": b""})
+    assert read_refusal({"refused": b"\xff" * 10**6}) == "\ufffd" * 300
 
 
 # -- records -------------------------------------------------------------------------------------

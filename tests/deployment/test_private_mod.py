@@ -178,6 +178,21 @@ def test_a_diverged_update_is_sent_as_zero(
     assert len(charges(site)) == 1
 
 
+def test_arrays_that_training_leaves_as_they_were_are_named_in_the_nodes_log_alone(
+    site: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def trains_the_head(message: Message, context: Context) -> Message:
+        reply = moves_by(0.1)(message, context)
+        reply.content.array_records["arrays"]["weight"] = Array(MODEL["weight"])
+        return reply
+
+    reply = answer(a_message(an_announcement()), trains_the_head, site=str(site))
+    assert list(reply.content[RECORD]) == ["sealed"]
+    (told,) = [line for line in caplog.messages if "left" in line]
+    assert "training left 'weight' as it was" in told
+    assert "requires_grad=False" in told
+
+
 def test_huge_updates_are_clipped(site: Path) -> None:
     reply = answer(a_message(an_announcement()), moves_by(1e38), site=str(site))
     assert list(reply.content[RECORD]) == ["sealed"]

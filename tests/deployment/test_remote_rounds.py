@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.channels.channel import Direct, MessageChannel, SecureSum, Shuffler
-from sottovoce.deployment.orders import Order, reply_blobs
+from sottovoce.deployment.orders import Order, refusal_blobs, reply_blobs
 from sottovoce.deployment.post import Reply
 from sottovoce.deployment.remote_rounds import Patience, RemoteRounds
 from sottovoce.domains import Box, Domain, L2Ball, Vector
@@ -35,7 +35,7 @@ from sottovoce.rounds.broadcast import Start, received
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.rounds.server import RoundServer
 from sottovoce.rounds.shuffler import open_round
-from sottovoce.training.backend import Collected
+from sottovoce.training.backend import Collected, SiteReply
 from sottovoce.transforms.rotation import Rotation
 from sottovoce.wire.message import HEADER_BYTES, seal
 
@@ -319,6 +319,34 @@ def test_a_round_that_is_repeated_is_charged_once(make: Make) -> None:
     first, again = setting.collect(), setting.collect()
     assert np.array_equal(first.combined[0].mean, again.combined[0].mean)
     assert len(setting.charged()) == 6
+
+
+def test_what_came_of_each_site_is_told_with_what_it_says(make: Make) -> None:
+    def answers(order: Order, plan: RoundPlan, part: ClientPlan) -> Iterable[tuple[float, Reply]]:
+        sealed = reply_blobs([message(plan, part)])
+        blobs: dict[str, Any] = {
+            "site-0": reply_blobs([message(plan, part)], 7),
+            "site-1": sealed,  # of an older version, say
+            "site-2": refusal_blobs("its budget is spent", 3),
+            "site-3": sealed | {"rounds_charged": b"many"},
+            "site-4": None,
+        }
+        if part.client in blobs:
+            yield 0.0, Reply(client=part.client, blobs=blobs[part.client], failure="gone")
+            yield 0.0, Reply(client=part.client, blobs=refusal_blobs("again", 99))
+
+    found = make(answers=answers).collect()
+    assert found.sites == {
+        "site-0": SiteReply(outcome="counted", rounds_charged=7),
+        "site-1": SiteReply(outcome="counted"),
+        "site-2": SiteReply(outcome="refused", rounds_charged=3),
+        "site-3": SiteReply(outcome="dropped"),
+        "site-4": SiteReply(outcome="refused"),
+        "site-5": SiteReply(outcome="silent"),
+    }
+    assert found.clients_received == 2
+    assert found.unanswered["site-2"] == "its budget is spent"
+    assert "whole number" in found.unanswered["site-3"]
 
 
 def test_whoever_is_out_of_budget_is_not_asked(make: Make) -> None:

@@ -24,8 +24,8 @@ from sottovoce.assembly.parts import assemble
 from sottovoce.config.loading import parse
 from sottovoce.config.spec import RunSpec
 from sottovoce.deployment.client import answering
-from sottovoce.deployment.orders import Order
-from sottovoce.deployment.records import to_records
+from sottovoce.deployment.orders import Order, read_refusal, read_rounds_charged
+from sottovoce.deployment.records import from_records, to_records
 from sottovoce.deployment.site import OwnRecords, Site
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ConfigError, DataError, PolicyError, SottovoceError, WireError
@@ -801,12 +801,37 @@ def flower_task(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(TaskIdentity, name, number)
 
 
-def told(order: Order, site: Site) -> str | None:
-    """What a server hears, word for word; None for a message."""
+def replied(order: Order, site: Site) -> Message:
     message = Message(content=to_records(order.blobs()), dst_node_id=1, message_type="train")
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
-    reply = answering(compute, lambda _: site)(message, context)
-    return reply.error.reason if reply.has_error() else None
+    return answering(compute, lambda _: site)(message, context)
+
+
+@pytest.mark.usefixtures("flower_task")
+def test_an_answer_and_a_refusal_say_how_many_rounds_of_the_run_were_charged(
+    order: Order, site: Site
+) -> None:
+    said = []
+    for number in (1, 2, 2):  # asked once more, it sends the same bytes, and is charged once
+        blobs = from_records(replied(dataclasses.replace(order, round=number), site).content)
+        assert read_refusal(blobs) is None
+        said.append(read_rounds_charged(blobs))
+    strict = dataclasses.replace(site, policy=a_policy("sample", smallest_cohort=99))
+    blobs = from_records(replied(dataclasses.replace(order, round=3), strict).content)
+    assert "the smallest cohort is 99" in (read_refusal(blobs) or "")
+    said.append(read_rounds_charged(blobs))
+    another = dataclasses.replace(order, run="another", round=3)
+    said.append(read_rounds_charged(from_records(replied(another, strict).content)))
+    assert said == [1, 2, 2, 2, 0]
+
+
+def told(order: Order, site: Site) -> str | None:
+    """What a server hears, word for word; None for a message."""
+    reply = replied(order, site)
+    if reply.has_error():
+        return reply.error.reason
+    blobs = from_records(reply.content)
+    return str(blobs) if read_refusal(blobs) else None
 
 
 @pytest.mark.usefixtures("flower_task")

@@ -7,7 +7,7 @@ from typing import Any
 
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.config.spec import RunSpec
-from sottovoce.deployment.orders import Order, read_order, reply_blobs
+from sottovoce.deployment.orders import Order, read_order, refusal_blobs, reply_blobs
 from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.post import Reply
 from sottovoce.deployment.site import Site
@@ -52,13 +52,15 @@ class InProcessPost:
     def send(self, orders: Mapping[str, Order], *, expires_seconds: float) -> int:
         for client, order in orders.items():
             self.orders.append(order)
+            site = self.site_of(client)
             try:
-                messages = compute(read_order(order.blobs()), self.site_of(client))
+                messages = compute(read_order(order.blobs()), site)
             except SottovoceError as error:
                 self.refusals.append(str(error))
-                self._replies.append(Reply(client=client, blobs=None, failure=str(error)))
-                continue
-            self._replies.append(Reply(client=client, blobs=reply_blobs(messages)))
+                blobs = refusal_blobs(str(error), site.rounds_charged(order.run))
+            else:
+                blobs = reply_blobs(messages, site.rounds_charged(order.run))
+            self._replies.append(Reply(client=client, blobs=blobs))
         return 0
 
     def traffic(self) -> None:

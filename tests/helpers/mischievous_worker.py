@@ -71,7 +71,7 @@ class Mischief:
         kind = self._kind(reply.metadata.group_id)
         sealed: Any = None
         if reply.has_content():
-            sealed = reply.content["sottovoce"]["uplink0"]
+            sealed = reply.content["sottovoce"].get("uplink0")  # none in a refusal
         self._first = self._first or sealed
         match kind:
             case "exit":

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import ParameterError
 from sottovoce.privacy import accounting
-from sottovoce.privacy.accounting import accountants, privacy_spent, show_epsilon
+from sottovoce.privacy.accounting import accountants, privacy_spent, show_epsilon, show_left
 from sottovoce.privacy.events import (
     BasicEvent,
     Composed,
@@ -206,6 +206,32 @@ def test_a_printed_epsilon_is_never_below_the_true_one_nor_far_above(
 ) -> None:
     shown = float(show_epsilon(value, decimals))
     assert value <= shown <= value + 10.0**-decimals + 1e-6 * value
+
+
+@pytest.mark.parametrize(
+    ("value", "decimals", "shown"),
+    [
+        (0.1, 4, "0.1000"),  # the float is a little above a tenth
+        (0.2, 4, "0.2000"),
+        (8.0, 2, "8.00"),
+        (0.1 + 0.2, 4, "0.3001"),  # computed, and above 0.3: so is what is printed
+        (0.10000000000000002, 4, "0.1001"),
+        (0.09999999999, 4, "0.1000"),
+        (1e-5, 4, "1.000e-5"),
+        (1.0000000000000002e-05, 4, "1.001e-5"),
+    ],
+)
+def test_an_epsilon_that_was_entered_is_printed_as_it_was(
+    value: float, decimals: int, shown: str
+) -> None:
+    assert show_epsilon(value, decimals) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0.3, "0.3000"), (0.29999999999999993, "0.2999"), (2.3, "2.3000")]
+)
+def test_what_is_left_is_printed_as_it_is_or_rounded_down(value: float, shown: str) -> None:
+    assert show_left(value) == shown
 
 
 def test_an_infinite_epsilon_is_called_so() -> None:

@@ -180,7 +180,7 @@ def test_audits_and_attacks_are_shown(folder: Path, tmp_path: Path) -> None:
 
 def test_what_is_left_is_rounded_down_and_what_is_spent_up() -> None:
     row = {"client": "a", "group": 0, "rounds": 1, "delta": 1e-5, "ran_out": False}
-    table = run_report._client_table([{**row, "budget": 1.0, "epsilon": 0.33335}])
+    table = run_report._client_table([{**row, "budget": 1.0, "epsilon": 0.33335}], has_sites=False)
     assert table["rows"] == [["a", "1", "0.3334", "1", "0.6666", "1e-05", "no"]]
 
 

@@ -1,6 +1,8 @@
 """What a report reads from run folders: figures, words, and what it refuses."""
 
+import io
 import json
+import re
 import shutil
 import sqlite3
 from pathlib import Path
@@ -10,14 +12,19 @@ import numpy as np
 import pytest
 from in_process import InProcessPost, run_with_sites, sites_in
 from reported_runs import PRIVACY, edit_json, make_run, make_unfinished
+from rich.console import Console
 from specs import small_spec
 
 from sottovoce.api.simulating import simulate
+from sottovoce.cli import watch_view
+from sottovoce.deployment.site import Site
 from sottovoce.errors import LedgerError, OutputError, ParameterError
+from sottovoce.ledger.ledger import Ledger
 from sottovoce.privacy.accounting import show_epsilon
 from sottovoce.reporting.run_report import render
 from sottovoce.run_review.accounts import marks
 from sottovoce.run_review.comparison import frontier
+from sottovoce.run_review.live import describe, read
 from sottovoce.run_review.report import report_of, run_data
 from sottovoce.runs.folder import RunFolder
 
@@ -278,6 +285,87 @@ def test_the_run_folder_of_a_federation_is_a_run_folder(tmp_path: Path) -> None:
     assert (data["state"], data["on_one_machine"]) == ("finished", False)
     assert data["accounts"]["ledger"] == {"charges": 8, "clients": 4}
     assert data["repeat"]["command"].startswith("sottovoce deploy run")
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten rounds of four sites: one runs out by its own ledger, one refuses every order."""
+    folder = tmp_path_factory.mktemp("federation")
+    limits: dict[str, dict[str, Any]] = {
+        "client-0001": {"epsilon_total": 2.0},
+        "client-0002": {"smallest_cohort": 99},
+    }
+
+    def site_of(name: str) -> Site:
+        site = sites_in(folder, "sample", **limits.get(name, {}))(name)
+        Ledger(site.ledger).close()  # made with a site's folder
+        return site
+
+    spec = small_spec(rounds=10, runtime={"deterministic": True})
+    run_with_sites(spec, folder / "run", InProcessPost(site_of))
+    return folder
+
+
+def test_what_the_server_counted_what_sites_answered_and_what_they_charged_are_three_things(
+    federation: Path,
+) -> None:
+    result = json.loads((federation / "run" / "result.json").read_text())
+    keys = ("rounds", "answered", "refused", "site_charged")
+    expected = {
+        "client-0000": (10, 10, 0, 10),
+        "client-0001": (10, 2, 8, 2),
+        "client-0002": (10, 0, 10, 0),
+        "client-0003": (10, 10, 0, 10),
+    }
+    assert {row["client"]: tuple(row[key] for key in keys) for row in result["clients"]} == expected
+    for name, (*_, charged) in expected.items():
+        with Ledger(federation / f"{name}.sqlite") as own:
+            assert own.num_charges == charged
+    state = describe(read(federation / "run"))
+    found = {name: tuple(one[key] for key in keys) for name, one in state["sites"].items()}
+    assert found == expected
+
+    page = " ".join(render(report_of([federation / "run"])).split())
+    assert (
+        "By the server&#39;s count nobody ran out of budget. Of 40 orders, sites answered 22"
+        in page
+    )
+    assert "Nobody ran out" not in page
+    assert "Epsilon spent" not in page
+    assert "rounds charged" not in page
+    cells = "</td><td>".join(("10", "2", "8", "2"))
+    assert f"client-0001</th><td>{cells}</td>" in page
+    for heading in ("server counted", "answered", "refused", "site says it charged"):
+        assert f'<th scope="col">{heading}</th>' in page
+    assert "epsilon 4.00 by the server's count, budget 4, 0.00 left" in watch_view.line(state)
+    console = Console(record=True, width=120, file=io.StringIO())
+    console.print(watch_view.panel(state, []))
+    shown = console.export_text()
+    assert "by the server's count, budget 4" in shown
+    assert re.search(r"server counted +answered +refused +site says it charged", shown)
+    assert re.search(r"client-0001 +10 +2 +8 +2 ", shown)
+    words = dict(run_data(federation / "run")["facts"])["How well"]
+    assert "by the server's count" in words
+    assert "22 were answered, 18 refused; rounds that sites say they charged: 22" in words
+
+
+def test_a_site_that_says_nothing_is_not_reported_and_an_older_run_has_no_such_columns(
+    federation: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(federation / "run", tmp_path / "run")
+    rows = [json.loads(line) for line in _lines(tmp_path / "run")]
+    for row in rows:
+        row["sites"]["client-0003"]["rounds_charged"] = None
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    page = render(report_of([tmp_path / "run"]))
+    assert "<td>not reported</td>" in page
+    assert "say they charged: 12 (3 of 4 sites)" in page
+    for row in rows:
+        del row["sites"]
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    page = render(report_of([tmp_path / "run"]))
+    assert "site says it charged" not in page
+    assert "epsilon, by the server&#39;s count" in page
 
 
 def test_a_result_that_claims_less_than_the_ledger_is_noticed(copied: Path) -> None:

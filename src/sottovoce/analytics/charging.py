@@ -6,8 +6,10 @@ delta, too; 1e-9 is the smallest at which the accountants' own rounding does not
 within 1.5, and alone it would let 336 questions of 0.01 pass within 1.
 """
 
+import decimal
 import math
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 
 from sottovoce import parameter_rules
@@ -18,9 +20,11 @@ from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget, Release
 from sottovoce.privacy.accounting import show_epsilon, show_left
 from sottovoce.privacy.compositions import multiset
+from sottovoce.privacy.events import PrivacyEvent, PureDp, basic_counts
 from sottovoce.privacy.pure import pure_epsilon
 
 BUDGET_DELTA = 1e-9
+_RUN_PREFIX = "estimate-"  # of the run that each question is charged as
 _ROUNDING = 2.0**-40  # what sums of epsilons round up
 
 
@@ -34,18 +38,46 @@ def pure_left(budget: float, spent: float) -> float:
     return max(0.0, budget * (1.0 + _ROUNDING) - spent)
 
 
+def is_pure_account(ledger: Ledger, account: str) -> bool:
+    """Whether every charge of an account is a question's, so that its budget is a pure one."""
+    budget = ledger.budget(account)
+    if budget is not None and budget.delta != BUDGET_DELTA:
+        return False
+    return all(str(row["run"]).startswith(_RUN_PREFIX) for row in ledger.rows(account))
+
+
+def pure_spent(history: Sequence[tuple[PrivacyEvent, int]]) -> float:
+    """Return the sum of the pure epsilons of all charges, rounded up; infinite if one has none.
+
+    Epsilons that were asked for are added as the decimals they were written as: 0.1 and 0.2 are
+    0.3, where the sum of their floats is a little more.
+    """
+    if not history:
+        return 0.0
+    counts = basic_counts(multiset(history))
+    stated = {part.epsilon: count for part, count in counts.items() if isinstance(part, PureDp)}
+    if len(stated) < len(counts):
+        return pure_epsilon(multiset(history))
+    with decimal.localcontext(prec=1000):  # exact
+        total = sum(decimal.Decimal(repr(one)) * count for one, count in stated.items())
+        nearest = float(total)
+        below = decimal.Decimal(repr(nearest)) < total
+    return math.nextafter(nearest, math.inf) if below else nearest
+
+
 def _check_pure(ledger: Ledger, account: str, asked: Question) -> None:
     """Refuse what would carry the sum of all epsilons beyond the account's budget."""
     budget = ledger.budget(account)
     if budget is None:
         return
-    total = pure_epsilon(multiset([*ledger.history(account), (asked.event, 1)]))
+    charges = [*ledger.history(account), (asked.event, 1)]
+    total = pure_epsilon(multiset(charges))
     # What is not pure, charged by others, is the ledger's own matter.
     if math.isfinite(total) and total > budget.epsilon * (1.0 + _ROUNDING):
-        sum_shown = show_epsilon(total * (1.0 - _ROUNDING))  # 1 and 1 are 2, not 2.0001
         raise BudgetExhaustedError(
-            f"account '{account}': the epsilons of all questions would add up to {sum_shown}, "
-            f"above the budget {budget.epsilon:g}; nothing is sent and nothing is spent"
+            f"account '{account}': the epsilons of all questions would add up to "
+            f"{show_epsilon(pure_spent(charges))}, above the budget {budget.epsilon:.15g}; "
+            "nothing is sent and nothing is spent"
         )
 
 
@@ -54,8 +86,8 @@ def _check_same_budget(ledger: Ledger, path: Path, account: str, epsilon: float)
     present = ledger.budget(account)
     if present is not None and present.epsilon != epsilon:
         raise LedgerError(
-            f"account '{account}' of {path} has the budget {present.epsilon:g} already, and a "
-            f"budget is set once: leave --budget {epsilon:g} away to ask within it"
+            f"account '{account}' of {path} has the budget {present.epsilon:.15g} already, and a "
+            f"budget is set once: leave --budget {epsilon:.15g} away to ask within it"
         )
 
 
@@ -81,7 +113,7 @@ def charge(path: Path, account: str, asked: Question, *, budget: float | None = 
             )
         release = Release(
             unit=Unit.CLIENT,
-            run=f"estimate-{secrets.token_hex(8)}",
+            run=f"{_RUN_PREFIX}{secrets.token_hex(8)}",
             client=account,
             round=0,
             uplink=0,
@@ -97,4 +129,4 @@ def charge(path: Path, account: str, asked: Question, *, budget: float | None = 
     if limit is None or not math.isfinite(spent):
         return said
     left = show_left(pure_left(limit.epsilon, spent))
-    return f"{said}; {left} of its budget {limit.epsilon:g} is left"
+    return f"{said}; {left} of its budget {limit.epsilon:.15g} is left"

@@ -49,7 +49,11 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSpent:
-    """What one client has spent, beside its budget (None for none), at its own delta."""
+    """What one client has spent, beside its budget (None for none), at its own delta.
+
+    In a federation that is the server's count. `answered` and `refused` are the site's replies, and
+    `site_charged` the rounds that it says its own ledger was charged (None: it says nothing).
+    """
 
     client: str
     group: int
@@ -58,6 +62,9 @@ class ClientSpent:
     epsilon: float | None
     rounds: int
     ran_out: bool
+    answered: int | None = None
+    refused: int | None = None
+    site_charged: int | None = None
 
 
 class Run:
@@ -171,7 +178,10 @@ class Run:
     def clients(self) -> Table[ClientSpent]:
         """One row a client, once the run is finished."""
         rows = self._result["clients"] if self._result else []
-        return Table([ClientSpent(**row) for row in rows], caption=f"clients of {self.name}")
+        shown = {name: name for name in (rows[0] if rows else ())}
+        return Table(
+            [ClientSpent(**row) for row in rows], caption=f"clients of {self.name}", columns=shown
+        )
 
     @cached_property
     def model(self) -> Vector:

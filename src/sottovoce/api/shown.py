@@ -13,6 +13,8 @@ def show(value: object, name: str = "") -> str:
     if isinstance(value, float):
         if name.endswith("epsilon") or name == "bounds":
             return show_epsilon(value)
+        if name == "budget":
+            return f"{value:.15g}"  # as it was entered
         # These get copied into other commands; an epsilon among them is asked for, not spent.
         exact = name in ("delta", "parameters", "example") or name.startswith("noise")
         return repr(value) if exact else f"{value:.6g}"
@@ -33,9 +35,12 @@ def rounded(parameters: Mapping[str, Any]) -> str:
 def round_note(row: Mapping[str, Any]) -> str:
     """What a line of progress says after a round."""
     from sottovoce.privacy.accounting import show_epsilon
+    from sottovoce.training.site_counts import BY_SERVER
 
     spent = row["epsilon"]
     epsilon = "no privacy" if spent is None else f"epsilon {show_epsilon(spent, 2)}"
+    if row.get("sites") and spent is not None:
+        epsilon += f" {BY_SERVER}"
     asked, received = row["clients_asked"], row["clients_received"]
     missing = f"  {received} of {asked} answered" if received < asked else ""
     return f"{row.get('score', 'accuracy')} {row['accuracy']:.3f}  {epsilon}{missing}"

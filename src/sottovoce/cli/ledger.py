@@ -76,22 +76,19 @@ def _site_rows(path: Path, delta: float | None) -> list[dict[str, Any]] | None:
     from sottovoce.deployment.policy import Policy
     from sottovoce.deployment.site import SITE_FILE, read_site
     from sottovoce.ledger.records import FIRST_EVENT
-    from sottovoce.privacy.accounting import privacy_spent
-    from sottovoce.privacy.compositions import multiset
 
     if not (path / SITE_FILE).is_file():
         return None
     site = read_site(path / SITE_FILE)
     policy = site.policy
     assert isinstance(policy, Policy)  # a file holds no other
-    at = delta or policy.delta
     with _open_whole(path) as ledger:
         history = ledger.everything(policy.level)
         counted = policy.filter(ledger.budget(FIRST_EVENT)).spent(history)
-    spent = privacy_spent(multiset(history), at) if history else None
-    row = _row(site.name, history, spent, at, (policy.epsilon_total, policy.delta))
+    limit = (policy.epsilon_total, policy.delta)
+    row = _row(site.name, history, asked=delta, default=policy.delta, limit=limit)
     # What the charges come to may be less than what the total counts, for the server chose them.
-    left = None if at != policy.delta else max(0.0, policy.epsilon_total - counted)
+    left = None if delta not in (None, policy.delta) else max(0.0, policy.epsilon_total - counted)
     return [{**row, "left": left}]
 
 
@@ -104,25 +101,31 @@ def show_(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """What every client has spent, and what is left; a ledger that was altered is refused."""
+    """What every client has spent, and what is left; a ledger that was altered is refused.
+
+    Accounts of pure charges are told at delta 0, as the sum of their epsilons.
+    """
     from sottovoce import parameter_rules
-    from sottovoce.errors import ParameterError
+    from sottovoce.analytics.charging import is_pure_account
     from sottovoce.privacy.accounting import show_left
 
     asked = None if delta is None else parameter_rules.delta(delta)
     rows = None if client else _site_rows(path, asked)
     if rows is None:
-        rows, default = [], _run_delta(path)
+        rows, run_delta = [], _run_delta(path)
         with _open_whole(path) as ledger:
             for name in _clients(ledger, client):
                 budget = ledger.budget(name)
-                at = asked or (budget.delta if budget else default)
-                if at is None:
-                    raise ParameterError(
-                        f"client '{name}' has no budget to take delta from; give --delta"
+                rows.append(
+                    _row(
+                        name,
+                        ledger.history(name),
+                        asked=asked,
+                        default=budget.delta if budget else run_delta,
+                        limit=(budget.epsilon, budget.delta) if budget else None,
+                        is_pure=run_delta is None and is_pure_account(ledger, name),
                     )
-                limit = (budget.epsilon, budget.delta) if budget else None
-                rows.append(_row(name, ledger.history(name), ledger.spent(name, at), at, limit))
+                )
     if as_json:
         print_json(rows)
         return
@@ -131,6 +134,7 @@ def show_(
     for row in rows:
         row["epsilon"] = row["epsilon"] if row["private"] else float("inf")
         row["left"] = None if row["left"] is None else show_left(row["left"])
+        row["delta"] = row["delta"] or "0"
     print_table(columns, [[show(row[column], column) for column in columns] for row in rows])
     for assumption in sorted({row["assumes"] for row in rows if row["assumes"]}):
         say(f"assuming that {assumption}")
@@ -139,47 +143,75 @@ def show_(
 def _row(
     client: str,
     history: Sequence[tuple["PrivacyEvent", int]],
-    spent: "PrivacySpent | None",
-    delta: float,
+    *,
+    asked: float | None,
+    default: float | None,
     limit: tuple[float, float] | None,
+    is_pure: bool = False,
 ) -> dict[str, Any]:
+    """One client's account, at the delta that is asked for, or else at the `default`.
+
+    Of an account that `is_pure` it is the sum of the epsilons, at delta 0, unless a delta is asked
+    for.
+    """
+    from sottovoce.analytics.charging import pure_left, pure_spent
+    from sottovoce.errors import ParameterError
+
+    at = asked or default
+    pure = pure_spent(history) if asked is None else math.inf
+    is_pure = is_pure and math.isfinite(pure)
+    if at is None and not is_pure:
+        raise ParameterError(f"client '{client}' has no budget to take delta from; give --delta")
+    spent = _spent(history, None if is_pure else at, pure) if history else None
     epsilon = spent.epsilon if spent else 0.0
     private = math.isfinite(epsilon)
+    left = None
+    if limit is not None and at == limit[1]:
+        left = pure_left(limit[0], epsilon) if is_pure else _left(limit[0], epsilon)
     return {
         "client": client,
         "charges": sum(count for _, count in history),
         "epsilon": epsilon if private else None,
         "private": private,
-        "delta": delta,
+        "delta": spent.delta if spent else 0.0 if is_pure else at,
         "adjacency": str(spent.adjacency) if spent else None,
         "accountant": spent.accountant if spent else None,
         "assumes": spent.assumes if spent else None,
         "budget": limit[0] if limit else None,
         "budget_delta": limit[1] if limit else None,
-        "left": _left(history, epsilon, delta, limit),
+        "left": left,
     }
 
 
-def _left(
-    history: Sequence[tuple["PrivacyEvent", int]],
-    epsilon: float,
-    delta: float,
-    limit: tuple[float, float] | None,
-) -> float | None:
-    """What is left of a budget, rounded down; none where epsilon is told at another delta.
+def _spent(
+    history: Sequence[tuple["PrivacyEvent", int]], delta: float | None, pure: float
+) -> "PrivacySpent":
+    """What was spent at `delta`, or the `pure` sum where a delta makes epsilon no smaller."""
+    from sottovoce.privacy.accounting import PrivacySpent, privacy_spent, show_epsilon
+    from sottovoce.privacy.compositions import assumptions, multiset
+    from sottovoce.privacy.events import assumption_in_words
 
-    Of a pure budget ('sottovoce estimate') it is what the sum of the epsilons leaves. It is no
-    promise about the next charge, which may cost less beside the others than by itself.
+    event = multiset(history)
+    if delta is not None:
+        spent = privacy_spent(event, delta)
+        if not math.isfinite(pure) or show_epsilon(pure) != show_epsilon(spent.epsilon):
+            return spent
+    return PrivacySpent(
+        epsilon=pure,
+        delta=0.0,
+        adjacency=event.adjacency,
+        accountant="pure",
+        bounds=(("pure", pure),),
+        assumptions=tuple(map(assumption_in_words, assumptions(event))),
+    )
+
+
+def _left(budget: float, epsilon: float) -> float:
+    """What is left of a budget, rounded down.
+
+    It is no promise about the next charge, which may cost less beside the others than by itself.
     """
-    from sottovoce.analytics.charging import BUDGET_DELTA, pure_left
-    from sottovoce.privacy.compositions import multiset
-    from sottovoce.privacy.pure import pure_epsilon
-
-    if limit is None or delta != limit[1]:
-        return None
-    if history and delta == BUDGET_DELTA and math.isfinite(pure := pure_epsilon(multiset(history))):
-        return pure_left(limit[0], pure)
-    return max(0.0, math.nextafter(limit[0] - epsilon, -math.inf))
+    return max(0.0, math.nextafter(budget - epsilon, -math.inf)) if epsilon else budget
 
 
 @app.command()

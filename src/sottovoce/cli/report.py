@@ -83,6 +83,16 @@ def _summary(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _print_sites(runs: list[dict[str, Any]]) -> None:
+    """Of federations: what the server counted, what sites answered and what they say."""
+    from sottovoce.training.site_counts import BY_SERVER, HEADINGS, cells
+
+    rows = [[run["run"], *cells(run["sites"])] for run in runs if run["sites"]]
+    if rows:
+        print_table(["run", *HEADINGS.values()], rows)
+        say(f"Epsilon and budgets of these runs are {BY_SERVER}: it charges whoever it asks.")
+
+
 def _print(result: dict[str, Any]) -> None:
     from sottovoce.privacy.accounting import show_epsilon
 
@@ -97,6 +107,7 @@ def _print(result: dict[str, Any]) -> None:
         for run in result["runs"]
     ]
     print_table(["run", "rounds", "test accuracy", "epsilon", "out of budget"], rows)
+    _print_sites(result["runs"])
     for run in result["runs"]:
         for warning in run["warnings"]:
             say(f"warning: {run['run']}: {warning}", err=True)

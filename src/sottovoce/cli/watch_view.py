@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 40
 _BAR_WIDTH = 20
+_SITES_SHOWN = 12
 _STATE_COLOURS = {"finished": "green", "running": "cyan", "waiting": "yellow", "silent": "yellow"}
 
 
@@ -51,13 +52,18 @@ def show_seconds(seconds: float) -> str:
 
 def epsilon_note(state: Mapping[str, Any]) -> str:
     from sottovoce.privacy.accounting import show_epsilon, show_left
+    from sottovoce.training.site_counts import BY_SERVER
 
     if not state["private"]:
         return "no privacy"
     spent = f"epsilon {show_epsilon(state['epsilon'], 2)}"
+    if state["has_sites"]:
+        spent += f" {BY_SERVER}"
     if state["epsilon_budget"] is None:
         return spent
-    return f"{spent} of {state['epsilon_budget']:g}, {show_left(state['epsilon_left'], 2)} left"
+    of = ", budget" if state["has_sites"] else " of"
+    left = show_left(state["epsilon_left"], 2)
+    return f"{spent}{of} {state['epsilon_budget']:.15g}, {left} left"
 
 
 def replies_note(state: Mapping[str, Any]) -> str:
@@ -134,6 +140,8 @@ def _fields(
         found.append(("privacy", _privacy(state)))
         found += [(direction, _traffic(state, direction)) for direction in ("up", "down")]
         found.append(("replies", _replies(state)))
+        if state["sites"]:
+            found.append(("counts", _counts(state["sites"])))
     if state["halted"] or state.get("detail"):
         found.append((state["state"], Text(state["halted"] or state["detail"], style="red")))
     federation = state.get("federation")
@@ -184,6 +192,24 @@ def _replies(state: Mapping[str, Any]) -> str:
         rounds = state["rounds_with_missing_replies"]
         note += f"; {missing} missing so far, in {rounds} rounds"
     return note
+
+
+def _counts(sites: Mapping[str, Mapping[str, Any]]) -> "RenderableType":
+    """What the server counted, what sites answered and what they say."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from sottovoce.training.site_counts import HEADINGS, counted_rows
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for heading in ("site", *HEADINGS.values()):
+        table.add_column(heading)
+    rows, more = counted_rows(sites, _SITES_SHOWN)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    if more:
+        table.add_row(Text(more))
+    return table
 
 
 def _sites(sites: Mapping[str, str]) -> "RenderableType":

@@ -9,7 +9,7 @@ from flwr.common.constant import ErrorCode
 from sottovoce import printable_text
 from sottovoce.deployment.inquiries import TALLY, read_inquiry
 from sottovoce.deployment.node_site import NO_SITE, NoSiteError, site_of
-from sottovoce.deployment.orders import Order, read_order, reply_blobs
+from sottovoce.deployment.orders import Order, read_order, refusal_blobs, reply_blobs
 from sottovoce.deployment.records import from_records, to_records
 from sottovoce.deployment.site import Site
 from sottovoce.deployment.site_answers import Values, answer, own_columns
@@ -32,10 +32,19 @@ Answer = Callable[[Message, Context], Message]
 
 
 def answering(compute: Compute, site_of: SiteOf = site_of) -> Answer:
-    """A site's answers to orders, which `compute` turns into sealed messages."""
+    """A site's answers to orders, which `compute` turns into sealed messages.
+
+    An answer and a refusal both say in how many rounds of the run the site was charged.
+    """
 
     def reply(message: Message, site: Site) -> dict[str, bytes]:
-        return reply_blobs(compute(read_order(from_records(message.content)), site))
+        order = read_order(from_records(message.content))
+        try:
+            messages = compute(order, site)
+        except _PUBLIC as error:
+            _LOG.warning("refused, and nothing was sent: %s", error)
+            return refusal_blobs(str(error), site.rounds_charged(order.run))
+        return reply_blobs(messages, site.rounds_charged(order.run))
 
     return _guarded(reply, site_of)
 

@@ -13,12 +13,15 @@ from typing import Any, ClassVar
 
 from sottovoce.errors import WireError
 
-VERSION = 1
+VERSION = 2
 ORDER = "order"  # the part of a message that holds it
+REFUSED = "refused"  # the part of a reply that says why there is no message
+ROUNDS_CHARGED = "rounds_charged"  # in how many rounds of the run the site was charged, it says
 MOST_VECTORS = 16
 _MOST_NESTED = 32  # a spec has tables in tables in tables, and then it ends
 _LARGEST = 2**32 - 1  # of a count: rounds on the wire are no larger
 _LONGEST_NAME = 256
+_LONGEST_REASON = 300
 _KEYS = {"version", "spec", "run", "round", "client", "cohort", "mechanism", "classes", "keep_from"}
 
 Blobs = Mapping[str, bytes]
@@ -127,14 +130,50 @@ def check_name(key: str, value: object) -> None:
         raise WireError(f"'{key}' of an order is a printable name of 1 to {_LONGEST_NAME} letters")
 
 
-def reply_blobs(messages: list[bytes]) -> dict[str, bytes]:
-    """A client's sealed messages, by uplink, as they travel."""
-    return {f"uplink{number}": message for number, message in enumerate(messages)}
+def reply_blobs(messages: list[bytes], rounds_charged: int | None = None) -> dict[str, bytes]:
+    """A client's sealed messages, by uplink, as they travel, and what its ledger says, if it does.
+
+    `rounds_charged` is in how many rounds of the run the site's own ledger has charges.
+    """
+    blobs = {f"uplink{number}": message for number, message in enumerate(messages)}
+    return {**blobs, **_report(rounds_charged)}
+
+
+def refusal_blobs(reason: str, rounds_charged: int | None = None) -> dict[str, bytes]:
+    """Why a site sends no message, which is public, and what its ledger says, if it does."""
+    return {REFUSED: reason[:_LONGEST_REASON].encode(), **_report(rounds_charged)}
+
+
+def _report(rounds_charged: int | None) -> dict[str, bytes]:
+    return {} if rounds_charged is None else {ROUNDS_CHARGED: b"%d" % rounds_charged}
 
 
 def read_reply(blobs: Blobs, *, uplinks: int) -> list[bytes]:
     """The sealed messages of a reply, unopened; WireError if there is anything else in it."""
     wanted = [f"uplink{number}" for number in range(uplinks)]
-    if sorted(blobs) != sorted(wanted):
+    if set(blobs) - {ROUNDS_CHARGED} != set(wanted):
         raise WireError(f"a reply has {', '.join(wanted)} and nothing else")
     return [blobs[name] for name in wanted]
+
+
+def read_refusal(blobs: Blobs) -> str | None:
+    """Why a site refuses, in its own words; None where it does not."""
+    if REFUSED not in blobs:
+        return None
+    if set(blobs) - {ROUNDS_CHARGED} != {REFUSED}:
+        raise WireError("a refusal has its reason and no messages")
+    reason = blobs[REFUSED][: 4 * _LONGEST_REASON].decode(errors="replace")
+    return reason[:_LONGEST_REASON] or "no reason given"
+
+
+def read_rounds_charged(blobs: Blobs) -> int | None:
+    """In how many rounds of the run a site says it was charged; None where it says nothing.
+
+    It is the site's word, to be shown beside the server's own count, and decides nothing.
+    """
+    text = blobs.get(ROUNDS_CHARGED)
+    if text is None:
+        return None
+    if len(text) > len(str(_LARGEST)) or not text.isdigit() or int(text) > _LARGEST:
+        raise WireError(f"'{ROUNDS_CHARGED}' of a reply is a whole number from 0 to {_LARGEST}")
+    return int(text)

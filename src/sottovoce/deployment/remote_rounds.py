@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sottovoce import printable_text
-from sottovoce.deployment.orders import Order, read_reply
+from sottovoce.deployment.orders import Order, read_refusal, read_reply, read_rounds_charged
 from sottovoce.deployment.post import Post, Reply, reasons_told
 from sottovoce.errors import DeploymentError, WireError
 from sottovoce.mechanisms import registry
 from sottovoce.rounds.broadcast import Start, sent
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
-from sottovoce.training.backend import Collected
+from sottovoce.training.backend import Collected, SiteReply
 from sottovoce.training.charged import ChargedRounds, Served, Server
 from sottovoce.wire.broadcast import DownlinkFormat
 from sottovoce.wire.message import open_packed
@@ -129,6 +129,7 @@ class RemoteRounds(ChargedRounds):
             total_bytes_down=down,
             replies_dropped=inbox.dropped,
             unanswered=dict(inbox.failed),
+            sites=inbox.sites(),
         )
 
     def _order(
@@ -189,6 +190,7 @@ class _Inbox:
         self._next = 0
         self._waiting: dict[str, list[bytes]] = {}
         self._received: set[str] = set()
+        self._replies: dict[str, SiteReply] = {}
         self.failed: dict[str, str] = {}  # whose reply does not count, and why
         self.dropped = 0
         self.total_bytes = 0
@@ -211,25 +213,35 @@ class _Inbox:
                 raise WireError(f"client '{client}' was not asked")
             if client in self._received or client in self.failed:
                 raise WireError(f"client '{client}' has answered already")
-            if reply.blobs is None:
+            blobs = reply.blobs
+            charged = None if blobs is None else read_rounds_charged(blobs)
+            refusal = reply.failure or "no reason given" if blobs is None else read_refusal(blobs)
+            if blobs is None or refusal is not None:
                 # A site that refuses, or is gone: no message, so nothing to be dropped.
-                self.failed[client] = reply.failure or "no reason given"
-                _LOG.warning(
-                    "round %d: nothing of '%s': %s", self._plan.round, client, reply.failure
-                )
+                self.failed[client] = refusal or "no reason given"
+                self._replies[client] = SiteReply(outcome="refused", rounds_charged=charged)
+                _LOG.warning("round %d: nothing of '%s': %s", self._plan.round, client, refusal)
                 return
-            messages = read_reply(reply.blobs, uplinks=len(self._servers))
+            messages = read_reply(blobs, uplinks=len(self._servers))
             for uplink, message in enumerate(messages):
                 open_packed(message, self._plan.envelope(self._parts[client], uplink))
         except WireError as error:
             self.dropped += 1
             if client in self._parts and client not in self._received:
-                self.failed.setdefault(client, str(error))  # its first reply is the one that counts
+                # Its first reply is the one that counts.
+                self.failed.setdefault(client, str(error))
+                self._replies.setdefault(client, SiteReply(outcome="dropped"))
             _LOG.warning("round %d: a reply is dropped: %s", self._plan.round, error)
             return
         self._received.add(client)
+        self._replies[client] = SiteReply(outcome="counted", rounds_charged=charged)
         self._waiting[client] = messages
         self._hand_on()
+
+    def sites(self) -> dict[str, SiteReply]:
+        """What came of everyone who was asked, in the order of the plan."""
+        silent = SiteReply(outcome="silent")
+        return {client: self._replies.get(client, silent) for client in self._order}
 
     def close(self) -> None:
         """Nothing more is waited for: what came out of order is added up."""

@@ -151,6 +151,20 @@ class Site:
             messages.append(outcome.message)
         return messages
 
+    def rounds_charged(self, run: str) -> int | None:
+        """In how many rounds of a run this site was charged; None if its ledger cannot say.
+
+        It is told to the server beside an answer. No answer that is paid for fails because of it.
+        """
+        if not self.ledger.is_file():
+            return None
+        try:
+            with Ledger(self.ledger, must_exist=True) as ledger:
+                return ledger.rounds_charged(run).get(self.name, 0)
+        except Exception as error:
+            _LOG.warning("the server is not told what was charged: %s", error)
+            return None
+
     def permit(
         self, ledger: Ledger, dues: Sequence[Due], *, planned: int, charging: bool = False
     ) -> None:

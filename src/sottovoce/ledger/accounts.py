@@ -78,7 +78,7 @@ def _verdict(who: str, history: History, event: PrivacyEvent, budget: Budget | N
     spent = privacy_spent(after, budget.delta)
     return (
         f"epsilon would reach {show_epsilon(spent.epsilon)} at delta {budget.delta:g} "
-        f"({budget.adjacency}), above the budget {budget.epsilon:g}; nothing is sent"
+        f"({budget.adjacency}), above the budget {budget.epsilon:.15g}; nothing is sent"
     )
 
 

@@ -169,6 +169,6 @@ def _budget_problems(db: Database) -> list[str]:
         if spent.epsilon > budget.epsilon:
             found.append(
                 f"client '{client}' has spent epsilon {show_epsilon(spent.epsilon)}, "
-                f"more than its budget {budget.epsilon:g}"
+                f"more than its budget {budget.epsilon:.15g}"
             )
     return found

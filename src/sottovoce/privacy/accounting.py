@@ -49,22 +49,29 @@ class PrivacySpent:
 
 
 def show_epsilon(value: float, decimals: int = 4) -> str:
-    """An epsilon for people: rounded up, so that what is printed holds too."""
+    """An epsilon for people: rounded up, so that what is printed holds too.
+
+    What is rounded is the shortest decimal that reads back as this very float: 0.1 is printed as
+    0.1000, although the float is a little above a tenth, and 0.30000000000000004 as 0.3001.
+    """
     if math.isinf(value):
         return "infinite"
+    shortest = decimal.Decimal(repr(float(value)))
     if decimals > 1 and 0.0 < value < 10.0**-decimals:  # else every small one would look alike
         with decimal.localcontext(prec=decimals, rounding=decimal.ROUND_CEILING):
-            return f"{+decimal.Decimal(value):.{decimals - 1}e}"
-    with decimal.localcontext(prec=400):  # exact for every float64
-        unit = decimal.Decimal(1).scaleb(-decimals)
-        return str(decimal.Decimal(value).quantize(unit, rounding=decimal.ROUND_CEILING))
+            return f"{+shortest:.{decimals - 1}e}"
+    return _quantized(shortest, decimals, decimal.ROUND_CEILING)
 
 
 def show_left(value: float, decimals: int = 4) -> str:
     """What is left of a budget, for people: rounded down, so that it is there."""
-    with decimal.localcontext(prec=400):
+    return _quantized(decimal.Decimal(repr(float(value))), decimals, decimal.ROUND_FLOOR)
+
+
+def _quantized(value: decimal.Decimal, decimals: int, rounding: str) -> str:
+    with decimal.localcontext(prec=400):  # exact for every float64
         unit = decimal.Decimal(1).scaleb(-decimals)
-        return str(decimal.Decimal(value).quantize(unit, rounding=decimal.ROUND_FLOOR))
+        return str(value.quantize(unit, rounding=rounding))
 
 
 @lru_cache(maxsize=4096)

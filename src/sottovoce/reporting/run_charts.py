@@ -8,6 +8,7 @@ from sottovoce.reporting.axes import HALF
 from sottovoce.reporting.figures import Line, LineChart, Quantity
 from sottovoce.reporting.interactive import line_figure, scatter_figure
 from sottovoce.reporting.scatter import Level, ScatterChart, Series
+from sottovoce.training.site_counts import BY_SERVER
 
 Run = Mapping[str, Any]
 Figure = dict[str, Any]
@@ -35,12 +36,14 @@ def privacy_figure(run: Run, identity: str) -> Figure | None:
         rounds = [mark["round"] for mark in marks]
         lines.append(Line(name="budget", x=rounds, y=[accounts["budget"]] * len(rounds)))
     whose = f"'{accounts['client']}'" if accounts["client"] else "whoever had spent most"
+    delta = f"{run['figures']['delta']:g}"
+    counted = f" {BY_SERVER}" if run["has_sites"] else ""
     chart = _chart("Epsilon by round, every bound", "epsilon", lines, "epsilon")
     return line_figure(
         chart,
         identity=identity,
-        caption=f"What {whose} has spent, at delta {run['figures']['delta']:g}. Each curve is an "
-        "upper bound that is proved; the lowest counts.",
+        caption=f"What {whose} has spent{counted}, at delta {delta}. Each curve is an upper bound "
+        "that is proved; the lowest counts.",
         log_switch=True,
     )
 

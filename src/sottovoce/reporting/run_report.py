@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sottovoce.auditing.verdict import show_lower
 from sottovoce.files import write_atomic
 from sottovoce.privacy.accountant import ACCOUNTANTS
-from sottovoce.privacy.accounting import show_epsilon
+from sottovoce.privacy.accounting import show_epsilon, show_left
 from sottovoce.reporting import run_charts
 from sottovoce.reporting.interactive import script, templates
 from sottovoce.reporting.style import FIGURES, THEMES
+from sottovoce.training.site_counts import BY_SERVER, HEADINGS, show_charged
 
 _CLIENTS_SHOWN = 50  # at a time
 _MOST_CLIENTS = 5000  # whose rows the page holds
@@ -39,6 +39,7 @@ def render(report: Mapping[str, Any]) -> str:
     """One self-contained page; the same report gives the same text."""
     environment = templates()
     environment.filters |= {"epsilon": _epsilon, "size": _size, "cell": _cell, "left": _left}
+    environment.filters["charged"] = show_charged
     runs = report["runs"]
     comparison = report["comparison"]
     return environment.get_template("run_report.html").render(
@@ -70,33 +71,35 @@ def _shown(run: Mapping[str, Any], number: int) -> dict[str, Any]:
             }
             for place, finding in enumerate(run["findings"], start=1)
         ],
-        "client_table": _client_table(run["accounts"]["clients"]),
+        "client_table": _client_table(run["accounts"]["clients"], has_sites=run["has_sites"]),
     }
 
 
-def _client_table(clients: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Who has run out first, then who has spent most; so many as a page can hold."""
+def _client_table(clients: Sequence[Mapping[str, Any]], *, has_sites: bool) -> dict[str, Any]:
+    """Who has run out first, then who has spent most; so many as a page can hold.
+
+    Of a federation, what the server counted, what sites answered and what they say they charged are
+    columns of their own.
+    """
 
     def rank(row: Mapping[str, Any]) -> tuple[bool, float]:
         spent = row["epsilon"]
         return not row["ran_out"], -(math.inf if spent is None else spent)
 
     grouped = len({row["group"] for row in clients}) > 1
-    columns = [
-        "client",
-        "rounds charged",
-        "epsilon spent",
-        "budget",
-        "left, at least",
-        "delta",
-        "ran out",
-    ]
+    counts, by = ["rounds"], ""
+    headings = ["rounds charged"]
+    if has_sites:
+        counts = [name for name in HEADINGS if all(name in row for row in clients)]
+        headings, by = [HEADINGS[name] for name in counts], f", {BY_SERVER}"
+    columns = ["client", *headings, f"epsilon{by or ' spent'}", "budget", f"left, at least{by}"]
+    columns += ["delta", f"ran out{by}"]
     rows = [
         [
             row["client"],
-            str(row["rounds"]),
+            *(show_charged(row) if name == "site_charged" else str(row[name]) for name in counts),
             _epsilon(row["epsilon"]),
-            "none" if row["budget"] is None else f"{row['budget']:g}",
+            "none" if row["budget"] is None else f"{row['budget']:.15g}",
             _left(row),
             f"{row['delta']:g}",
             {True: "yes", False: "no"}.get(row["ran_out"], "not yet known"),
@@ -124,7 +127,7 @@ def _left(row: Mapping[str, Any]) -> str:
     """What is left of a budget, rounded down."""
     if row["budget"] is None or row["epsilon"] is None:
         return "none"
-    return show_lower(max(0.0, row["budget"] - row["epsilon"]))
+    return show_left(max(0.0, row["budget"] - row["epsilon"]))
 
 
 def _size(value: float | None) -> str:

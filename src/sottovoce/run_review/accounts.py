@@ -12,6 +12,7 @@ from sottovoce.privacy import compositions
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent, show_epsilon
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.run_review.record import RunRecord
+from sottovoce.training.site_counts import are_noted, site_counts, totals
 
 _MARKS = 40  # rounds at which every accountant is asked
 _SLACK = 1e-9  # relative; accountants give the same number again but for rounding
@@ -48,6 +49,11 @@ def _from_ledger(record: RunRecord, ledger: Ledger) -> dict[str, Any]:
         for name, event in histories.items()
     }
     clients = _client_rows(record, budgets, deltas, spent, rounds_charged)
+    noted = record.has_sites and are_noted(record.rows)
+    if noted:
+        counts = site_counts(record.rows, [row["client"] for row in clients])
+        # `rounds` stays what the ledger says: it has rounds that were interrupted, too.
+        clients = [{**row, **counts[row["client"]], "rounds": row["rounds"]} for row in clients]
     at_run_delta = {
         name: privacy_spent(event, record.spec.privacy.delta).epsilon
         for name, event in histories.items()
@@ -61,6 +67,7 @@ def _from_ledger(record: RunRecord, ledger: Ledger) -> dict[str, Any]:
         "bounds": bounds,
         "epsilon": finite_or_none(largest),
         "clients": clients,
+        "sites": totals(clients) if noted else None,
         "ledger": {"charges": ledger.num_charges, "clients": len(histories)},
         "warnings": _disagreements(record, clients, largest),
     }
@@ -97,6 +104,7 @@ def _from_metrics(record: RunRecord) -> dict[str, Any]:
         ],
         "epsilon": result["epsilon"] if result else (rows[-1]["epsilon"] if rows else 0.0),
         "clients": [dict(row) for row in result["clients"]] if result else [],
+        "sites": None,
         "ledger": None,
         "warnings": [],
     }

@@ -11,6 +11,7 @@ from sottovoce.errors import OutputError
 from sottovoce.run_review.record import read_record
 from sottovoce.runs.folder import DIGEST_NAME, RunFolder
 from sottovoce.runs.idle_rounds import why_nobody_was_asked
+from sottovoce.training.site_counts import are_noted, has_sites, site_counts
 
 State = Literal["waiting", "running", "silent", "halted", "finished", "failed", "stopped"]
 
@@ -89,7 +90,8 @@ def describe(reading: Reading, *, rounds_per_second: float | None = None) -> dic
     """A reading as plain data; without a speed that was seen, the mean since the folder was made.
 
     Epsilon is the largest over clients, and null where there is no guarantee; what is left of the
-    budget is null where clients have several budgets, or none.
+    budget is null where clients have several budgets, or none. Where clients are sites with ledgers
+    of their own, both are the server's count, and `sites` has what each answered and says.
     """
     spec = _section((reading.header or {}).get("spec"))
     privacy, rows = _section(spec.get("privacy")), reading.rows
@@ -125,6 +127,8 @@ def describe(reading: Reading, *, rounds_per_second: float | None = None) -> dic
         "last_round": {name: last.get(name) for name in _ROUND_FIELDS} if last else None,
         "replies_asked": _total(rows, "clients_asked"),
         "replies_received": _total(rows, "clients_received"),
+        "has_sites": has_sites(spec),
+        "sites": _site_counts(reading) if has_sites(spec) and are_noted(rows) else None,
         "rounds_with_missing_replies": sum(_missing(row) > 0 for row in rows),
     }
     for direction in ("up", "down"):
@@ -134,6 +138,11 @@ def describe(reading: Reading, *, rounds_per_second: float | None = None) -> dic
     described["guarantee"] = (reading.header or {}).get("guarantee")
     described["warnings"] = _warnings(reading, described)
     return described
+
+
+def _site_counts(reading: Reading) -> dict[str, Any]:
+    names = [one["client"] for one in (reading.header or {}).get("clients") or ()]
+    return site_counts(reading.rows, names)
 
 
 def _check_empty(folder: Path) -> None:
@@ -185,7 +194,7 @@ def _left(budget: float | None, epsilon: float | None) -> float | None:
     """What is left, rounded down: an epsilon that is shown must be there."""
     if budget is None or epsilon is None:
         return None
-    return max(0.0, math.nextafter(budget - epsilon, -math.inf))
+    return max(0.0, math.nextafter(budget - epsilon, -math.inf)) if epsilon else budget
 
 
 def _last_known(rows: tuple[Mapping[str, Any], ...], name: str) -> Any:

@@ -53,6 +53,11 @@ class RunRecord:
         return sum(math.prod(shape) for _, shape in self.header["layout"])
 
     @property
+    def has_sites(self) -> bool:
+        """Whether clients keep ledgers of their own, so that this one is the server's count."""
+        return self.spec.runtime.backend != "fast"
+
+    @property
     def stores_messages(self) -> bool:
         """Whether there is a ledger; elsewhere charges were counted in memory."""
         return self.spec.runtime.messages == "stored"
@@ -140,8 +145,17 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         _check_keys(path, bounds, (), where=f"line {number}, 'bounds'")
         for name, bound in bounds.items():
             _check_number(where, name, bound, may_be_null=True)
+        _check_sites(path, row.get("sites", {}), where=f"line {number}, 'sites'")
         rows.append(row)
     return rows
+
+
+def _check_sites(path: Path, sites: Any, *, where: str) -> None:
+    _check_keys(path, sites, (), where=where)
+    for reply in sites.values():
+        _check_keys(path, reply, ("outcome", "rounds_charged"), where=where)
+        charged = reply["rounds_charged"]
+        _check_number(f"{path}, {where}", "rounds_charged", charged, may_be_null=True)
 
 
 def _check_result(path: Path, result: Any, spec: RunSpec) -> None:

@@ -46,6 +46,7 @@ def run_data(folder: Path) -> dict[str, Any]:
         "simulated_because": simulated_because(record),
         "regression": record.header.get("objective") == "regression",
         "on_one_machine": spec.runtime.backend != "flower",
+        "has_sites": record.has_sites,
         "figures": _figures(record, accounts),
         "rows": record.rows,
         "accounts": accounts,
@@ -103,6 +104,7 @@ def _figures(record: RunRecord, accounts: Mapping[str, Any]) -> dict[str, Any]:
         "clients": clients,
         "dimension": record.dimension,
         "ran_out": _ran_out(record, accounts),
+        "sites": accounts["sites"],
         **totals,
         **{
             f"{name}_per_client": total / clients if clients else None
@@ -112,7 +114,10 @@ def _figures(record: RunRecord, accounts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ran_out(record: RunRecord, accounts: Mapping[str, Any]) -> int:
-    """Clients without budget for another round; before the end, those missed in the last one."""
+    """Clients without budget for another round; before the end, those missed in the last one.
+
+    In a federation that is the server's count: a site may refuse on its own account.
+    """
     if record.result is None:
         return int(record.rows[-1]["clients_out_of_budget"]) if record.rows else 0
     return sum(bool(row["ran_out"]) for row in accounts["clients"])
@@ -134,7 +139,12 @@ def _doubts(record: RunRecord, accounts: Mapping[str, Any]) -> list[str]:
             f"{last:.4f}: one of them was edited"
         )
     missed = sum(row["clients_asked"] - row["clients_received"] for row in record.rows)
-    if missed:
+    if missed and record.has_sites:
+        found.append(
+            f"{missed} replies that were asked for did not count: refused, late, lost or not as "
+            "announced; the server counts them as charged, and a site that refused was not charged"
+        )
+    elif missed:
         found.append(
             f"{missed} replies that were asked for did not count: late, lost or not as announced; "
             "they are charged all the same"

@@ -16,6 +16,7 @@ from sottovoce.config.spec import (
 )
 from sottovoce.privacy.accounting import show_epsilon
 from sottovoce.run_review.record import RunRecord
+from sottovoce.training.site_counts import BY_SERVER, show_charged
 
 _PROMISES_LITTLE = 12.0  # an epsilon; odds may change by a factor of 160,000
 
@@ -151,12 +152,26 @@ def _how_well(record: RunRecord, accounts: dict[str, Any]) -> str:
         return "Nobody has been charged yet."
     seen = _if_seen_with_senders(record)
     stated = f"Epsilon {show_epsilon(epsilon)} at delta {delta:g}, for the client that spent most"
+    if record.has_sites:
+        stated += f", {BY_SERVER}, which charges every site that is asked{_charged(accounts)}"
     if epsilon >= _PROMISES_LITTLE:
         return f"{stated}. An epsilon this large promises next to nothing by itself.{seen}"
     odds = show_epsilon(math.exp(epsilon), 1)
     return (
         f"{stated}: whatever an observer held likely before, the run changes those odds by a "
         f"factor of at most {odds} (e to the epsilon), save for cases about as rare as delta.{seen}"
+    )
+
+
+def _charged(accounts: dict[str, Any]) -> str:
+    """What sites say instead, in a few words."""
+    sites = accounts["sites"]
+    if sites is None:
+        return ""
+    told = show_charged(sites)
+    return (
+        f" ({sites['rounds']} orders; {sites['answered']} were answered, {sites['refused']} "
+        f"refused; rounds that sites say they charged: {told})"
     )
 
 

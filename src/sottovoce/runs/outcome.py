@@ -34,6 +34,7 @@ from sottovoce.runs.client_table import client_table, group_table
 from sottovoce.training.cohorts import most_participations
 from sottovoce.training.engine import RoundRecord, Training
 from sottovoce.training.progress import Progress
+from sottovoce.training.site_counts import site_counts
 from sottovoce.version import __version__
 
 Metrics = dict[str, Any]
@@ -297,8 +298,9 @@ def metrics_row(
     # A resumed run finds charges of rounds that it is about to repeat: they are not yet spent here.
     spent = books.largest_spent(assembly.spec.privacy.delta, through=(assembly.run, record.round))
     told = dataclasses.asdict(record)
-    if not told["unanswered"]:
-        del told["unanswered"]  # as in every round where nobody is elsewhere
+    for name in ("unanswered", "sites"):
+        if not told[name]:
+            del told[name]  # as in every round where nobody is elsewhere
     return {
         **told,
         "accuracy": evaluation.accuracy if evaluation else None,
@@ -334,6 +336,10 @@ def result_of(
     last = progress.rounds_done + (1 if halted else 0)
     most = most_participations(assembly.sampling, len(assembly.clients), last)
     clients = client_table(assembly, books, training.able(last), most_rounds=most)
+    if assembly.spec.runtime.backend != "fast":
+        counts = site_counts(rows, [part.client for part in assembly.parts])
+        # `rounds` stays what the server's ledger says.
+        clients = [{**row, **counts[row["client"]], "rounds": row["rounds"]} for row in clients]
 
     def per_client(direction: str, kind: str, count: int) -> float | None:
         total = sum(row[f"{kind}_bytes_{direction}"] for row in rows)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,24 @@ COORDINATES_TOGETHER = 1 << 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SiteReply:
+    """What came of asking one site in a round.
+
+    A reply counted, was a refusal, was not what was announced and dropped, or did not come in time.
+    `rounds_charged` is the site's own word on its ledger; None where it says nothing.
+    """
+
+    outcome: Literal["counted", "refused", "dropped", "silent"]
+    rounds_charged: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
     """What a round brought in; `combined` holds an entry for each uplink, or none at all.
 
     Where messages really travel, `total_bytes_down` is what was sent, and some clients may be
     unreachable, or their replies no use: `replies_dropped`. Of those who were asked, and of whom
-    nothing counted, `unanswered` says why, by name.
+    nothing counted, `unanswered` says why, by name; `sites` has what came of each of them.
     """
 
     combined: tuple[Combined, ...]
@@ -35,6 +47,7 @@ class Collected:
     clients_unreachable: int = 0
     replies_dropped: int = 0
     unanswered: Mapping[str, str] = field(default_factory=dict)
+    sites: Mapping[str, SiteReply] = field(default_factory=dict)
 
 
 class Backend(Protocol):

@@ -15,7 +15,7 @@ from sottovoce.rounds.charging import able_to_pay, charge_round
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 from sottovoce.rounds.server import RoundServer
 from sottovoce.rounds.shuffler import ShuffledRound, open_round
-from sottovoce.training.backend import Collected, Mask
+from sottovoce.training.backend import Collected, Mask, SiteReply
 from sottovoce.transforms.rotation import Rotation
 
 Server = RoundServer | ShuffledRound
@@ -36,6 +36,7 @@ class Served:
     total_bytes_down: int | None = None
     replies_dropped: int = 0
     unanswered: Mapping[str, str] = field(default_factory=dict)
+    sites: Mapping[str, SiteReply] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +94,7 @@ class ChargedRounds:
             clients_unreachable=unreachable,
             replies_dropped=served.replies_dropped,
             unanswered=served.unanswered,
+            sites=served.sites,
         )
 
     def _reachable(self, cohort: Sequence[int]) -> Sequence[int]:

@@ -8,7 +8,7 @@ from sottovoce.local_learning.clients import ClientData, names_of
 from sottovoce.local_learning.task import Task
 from sottovoce.randomness import SeededRandomness
 from sottovoce.rounds.broadcast import Start, received, sent
-from sottovoce.training.backend import Backend
+from sottovoce.training.backend import Backend, SiteReply
 from sottovoce.training.cohorts import ClientSampling, draw
 from sottovoce.training.progress import Progress
 from sottovoce.wire.broadcast import DownlinkFormat, payload_bytes
@@ -34,6 +34,7 @@ class RoundRecord:
     clients_unreachable: int = 0
     replies_dropped: int = 0
     unanswered: Mapping[str, str] = field(default_factory=dict)  # who was asked in vain, and why
+    sites: Mapping[str, SiteReply] = field(default_factory=dict)  # of clients elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,5 +125,6 @@ class Training:
             clients_unreachable=collected.clients_unreachable,
             replies_dropped=collected.replies_dropped,
             unanswered=collected.unanswered,
+            sites=collected.sites,
         )
         return Progress(rounds_done=number, model=model, algorithm_state=state), record

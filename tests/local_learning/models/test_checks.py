@@ -85,3 +85,15 @@ def test_buffers_of_another_precision_are_allowed() -> None:
     module = nn.Linear(2, 2)
     module.register_buffer("num_pixels", torch.ones(2, dtype=torch.int64))
     check_module(module)
+
+
+def test_frozen_parameters_are_refused_by_name_with_what_to_do() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    module[0].requires_grad_(False)
+    named = r"'0\.weight', '0\.bias'; .*requires_grad=True"
+    with pytest.raises(ParameterError, match=named) as told:
+        check_module(module)
+    assert "'1." not in str(told.value)
+    many = nn.Sequential(*(nn.Linear(2, 2) for _ in range(5))).requires_grad_(False)
+    with pytest.raises(ParameterError, match="and 2 more"):
+        check_module(many)

@@ -82,6 +82,16 @@ class Layout:
                 pieces.append(values.astype(np.float64).ravel())
         return np.concatenate(pieces)
 
+    def unchanged(self, update: Vector) -> list[str]:
+        """Names of floating-point arrays that an update leaves as they were, to the last bit."""
+        found, start = [], 0
+        for array in self.arrays:
+            if array.is_float:
+                if array.size and not update[start : start + array.size].any():
+                    found.append(array.name)
+                start += array.size
+        return found
+
     def moved(self, record: ArrayRecord, update: Vector) -> ArrayRecord:
         """The record with `update` added, in its own names, shapes and types."""
         moved: dict[str, Array] = {}

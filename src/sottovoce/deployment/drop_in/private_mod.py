@@ -145,6 +145,14 @@ def _trained(
     (trained,) = reply.content.array_records.values()
     with np.errstate(invalid="ignore", over="ignore"):  # what diverged the site sends as zero
         update = layout.vector(trained) - before
+    if unchanged := layout.unchanged(update):
+        # To the node's log alone: what training changes, or does not, is about the data.
+        log(
+            WARNING,
+            "sottovoce: training left %s as it was, and noise will move it all the same; if it is "
+            "frozen (requires_grad=False), leave it out of the ArrayRecords of server and client",
+            ", ".join(f"'{name}'" for name in unchanged),
+        )
     return update, reply
 
 

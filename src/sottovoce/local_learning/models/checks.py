@@ -4,6 +4,7 @@ Only parameters are clipped, noised and sent. Statistics over a batch mix sample
 sample moves another's gradient, and running statistics are learnt outside of any privacy; both
 sample- and client-level privacy therefore refuse them. Other buffers are constants, and allowed.
 Parameters are float32, in which tasks compute: others would silently lose or gain digits.
+All of them are trained and sent, so that a frozen one (requires_grad=False) is refused.
 """
 
 import torch
@@ -15,13 +16,14 @@ from torch.nn.parameter import is_lazy
 
 from sottovoce.errors import ParameterError
 
+_FROZEN_TOLD = 8
 RANDOM_LAYERS = (nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 
 
 def check_module(module: nn.Module) -> None:
-    """Refuse batch statistics, random layers, and parameters without a size or not in float32.
+    """Refuse batch statistics, random layers, and parameters that cannot be trained as they are.
 
-    Errors name the layer.
+    Those have no size, are not in float32, or are frozen. Errors name the layer or the parameter.
     """
     for path, layer in module.named_modules():
         where = f"layer '{path or 'the module itself'}' ({type(layer).__name__})"
@@ -34,6 +36,20 @@ def check_module(module: nn.Module) -> None:
         _check_precision(where, layer)
     if not any(True for _ in module.parameters()):
         raise ParameterError("the module has no parameters to train; add a layer that has some")
+    _check_none_frozen(module)
+
+
+def _check_none_frozen(module: nn.Module) -> None:
+    frozen = [name for name, one in module.named_parameters() if not one.requires_grad]
+    if not frozen:
+        return
+    told = ", ".join(f"'{name}'" for name in frozen[:_FROZEN_TOLD])
+    more = f" and {len(frozen) - _FROZEN_TOLD} more" if len(frozen) > _FROZEN_TOLD else ""
+    raise ParameterError(
+        f"the module has frozen parameters (requires_grad=False): {told}{more}; every parameter is "
+        "trained, noised and sent, so set requires_grad=True, or compute the output of the frozen "
+        "part beforehand, give it as the data's features, and train the rest"
+    )
 
 
 def _check_precision(where: str, layer: nn.Module) -> None:
