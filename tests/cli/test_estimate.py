@@ -114,16 +114,16 @@ def test_an_account_of_pure_charges_is_shown_at_delta_0_and_one_with_others_is_n
     book = tmp_path / "book.sqlite"
     call = ["estimate", "histogram", ages, "--column", "town", "--categories", "Bonn,Ulm"]
     for epsilon in ("0.1", "0.2"):
-        told = cli(*call, "--ledger", book, "--epsilon", epsilon)  # without a budget
+        told = cli(*call, "--ledger", book, "--account", "survey", "--epsilon", epsilon)
         assert f"epsilon        {epsilon}000 per person" in told.out
     shown = cli("ledger", "show", book).out.splitlines()[-2].split()
-    assert shown == ["ages.csv", "2", "0.3000", "none", "none", "0", "replace-one", "pure"]
+    assert shown == ["survey", "2", "0.3000", "none", "none", "0", "replace-one", "pure"]
     (row,) = cli("ledger", "show", book, "--json").json
     assert (row["epsilon"], row["delta"], row["accountant"]) == (0.3, 0.0, "pure")
     (row,) = cli("ledger", "show", book, "--delta", "1e-5", "--json").json
     assert (row["delta"], row["accountant"]) == (1e-5, "renyi")
     with Ledger(book) as ledger:
-        release = Release(unit=Unit.CLIENT, run="r", client="ages.csv", round=1, uplink=0)
+        release = Release(unit=Unit.CLIENT, run="r", client="survey", round=1, uplink=0)
         ledger.charge(release, 0, GaussianNoise(mu=0.5, adjacency=Adjacency.REPLACE_ONE))
     assert "give --delta" in cli("ledger", "show", book).err
     (row,) = cli("ledger", "show", book, "--delta", "1e-5", "--json").json

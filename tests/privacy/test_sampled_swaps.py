@@ -5,7 +5,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from tests.helpers.cases import cases
+from cases import cases
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.design.hermite import gauss_hermite
