@@ -52,10 +52,22 @@ class PldAccountant:
 
     def epsilon(self, event: PrivacyEvent, delta: float) -> float:
         parameter_rules.delta(delta)
-        return max((_epsilon(parts, delta) for parts in _directions(event)), default=math.inf)
+        return max(direction_epsilons(event, delta))
 
     def delta(self, event: PrivacyEvent, epsilon: float) -> float:
-        return max((_delta(parts, epsilon) for parts in _directions(event)), default=1.0)
+        return max(direction_deltas(event, epsilon))
+
+
+def direction_epsilons(event: PrivacyEvent, delta: float) -> tuple[float, float]:
+    """The epsilons with the contribution in the first neighbor, and with it in the second."""
+    found = [_epsilon(parts, delta) for parts in _directions(event)] or [math.inf]
+    return found[0], found[-1]
+
+
+def direction_deltas(event: PrivacyEvent, epsilon: float) -> tuple[float, float]:
+    """The deltas with the contribution in the first neighbor, and with it in the second."""
+    found = [_delta(parts, epsilon) for parts in _directions(event)] or [1.0]
+    return found[0], found[-1]
 
 
 def _directions(event: PrivacyEvent) -> list[Parts]:
@@ -82,7 +94,7 @@ def _epsilon(parts: Parts, delta: float) -> float:
     mu = _lone_gaussian(parts)
     if mu is not None:
         return gaussian_epsilon(mu, delta)
-    plan = _plan(parts, delta)
+    plan = plan_composition(parts, delta)
     if plan is None:
         return math.inf
     for reach_down_to in (math.inf, 0.0):
@@ -142,8 +154,8 @@ def _delta(parts: Parts, epsilon: float) -> float:
     mu = _lone_gaussian(parts)
     if mu is not None:
         return gaussian_delta(mu, epsilon)
-    plan = _plan(parts, 1e-30, epsilon)
-    plan = plan and _plan(parts, max(1e-290, min(0.5, plan.delta)), epsilon)
+    plan = plan_composition(parts, 1e-30, epsilon)
+    plan = plan and plan_composition(parts, max(1e-290, min(0.5, plan.delta)), epsilon)
     return 1.0 if plan is None else _composed(parts, plan, epsilon).delta(epsilon)
 
 
@@ -153,13 +165,13 @@ def _lone_gaussian(parts: Parts) -> float | None:
     return pair.mu if isinstance(pair, GaussianPair) and count == 1 and not others else None
 
 
-def _composed(parts: Parts, plan: "_Plan", reach_down_to: float) -> ComposedLaw:
+def _composed(parts: Parts, plan: "CompositionPlan", reach_down_to: float) -> ComposedLaw:
     laws = [(grid_law(pair, plan.step, plan.tail), count) for pair, count in parts]
     return ComposedLaw(laws, plan.tilts, reach_down_to)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
+class CompositionPlan:
     """Where to look and how finely. However bad a plan is, what comes of it is sound."""
 
     step: float
@@ -169,7 +181,9 @@ class _Plan:
     delta: float
 
 
-def _plan(parts: Parts, delta: float, epsilon: float | None = None) -> _Plan | None:
+def plan_composition(
+    parts: Parts, delta: float, epsilon: float | None = None
+) -> CompositionPlan | None:
     """A plan for the epsilon at `delta`, or for the delta at `epsilon` where that is given.
 
     The tilt is the best order (less 1) of the Renyi bound: there delta is decided. Rounding up to
@@ -206,7 +220,7 @@ def _plan(parts: Parts, delta: float, epsilon: float | None = None) -> _Plan | N
     if epsilon is not None:  # if all losses lie below it, they do so rounded up to this
         room = epsilon - sum(times * loss_range(pair, tail)[1] for pair, times in parts)
         step = max(step, room / (4.0 * count))
-    return _Plan(
+    return CompositionPlan(
         step=grid_step(max(min(step, widest / 64.0), widest / _LARGEST_GRID)),
         tail=tail,
         tilts=Tilts(
