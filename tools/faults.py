@@ -75,8 +75,8 @@ FAULTS = (
     Fault(
         "Bits against fair bits: the cubic bound",
         "privacy/cubic.py",
-        "log_b = -y - math.log(27.0) - 2.0 * math.log(growth)",
-        "log_b = -y - math.log(54.0) - 2.0 * math.log(growth)",
+        "log_b = -y - power * math.log(power) - (power - 1.0) * math.log(growth)",
+        "log_b = -y - power * math.log(power) - (power - 1.0) * math.log(growth) - 0.7",
     ),
     Fault(
         "Interpolated MVU",
@@ -99,8 +99,8 @@ FAULTS = (
     Fault(
         "The cubic bound survives truncation",
         "privacy/cubic.py",
-        "return min(1.0, math.exp(excess) * cubic_delta(mu, epsilon - excess))",
-        "return min(1.0, cubic_delta(mu, epsilon))",
+        "return min(1.0, math.exp(excess) * power_delta(mu, epsilon - excess, 3))",
+        "return min(1.0, power_delta(mu, epsilon, 3))",
     ),
     Fault(
         "Laplace noise",

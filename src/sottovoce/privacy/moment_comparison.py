@@ -17,8 +17,9 @@ Proofs: docs/privacy.md, section 29. Reference: Pinelis 2006 (fifth powers); the
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 
@@ -37,18 +38,26 @@ from sottovoce.privacy.events import (
 )
 from sottovoce.privacy.loss_distributions import grid_step
 from sottovoce.privacy.loss_pairs import MAX_SAMPLING_RATE
-from sottovoce.privacy.moment_laws import ForwardLaw, ReverseLaw, Rounds, countable, fits_grid
+from sottovoce.privacy.moment_laws import (
+    LARGEST_PLACE,
+    ForwardLaw,
+    ReverseLaw,
+    Rounds,
+    countable,
+    fits_grid,
+)
 from sottovoce.privacy.one_bit import one_bit_renyi
 from sottovoce.privacy.pld import (
-    CompositionPlan,
-    direction_deltas,
-    direction_epsilons,
+    direction_delta,
+    direction_epsilon,
     plan_composition,
 )
 from sottovoce.privacy.renyi import RenyiAccountant
 
 _MOST_KINDS = 3  # of sampled releases in one composition
 _UP = 1.0 + 2.0**-45
+_MOST_ROUNDS = 2**50
+_LEAST = 1e-100  # sizes and rates below it count as this: no quotient overflows
 _COARSER = 3.0  # than the loss distributions' grid: 1e-4 of epsilon at most
 
 
@@ -62,16 +71,31 @@ class MomentsAccountant:
         parameter_rules.delta(delta)
         compared = _compared(event)
         everywhere = RenyiAccountant().epsilon(event, delta)
-        own = _forward_epsilon(*compared, delta), _reverse_epsilon(event, delta, everywhere)
-        others = direction_epsilons(event, delta)
-        return max(min(one, other, everywhere) for one, other in zip(own, others, strict=True))
+        return _worse(
+            min(everywhere, _forward_epsilon(*compared, delta)),
+            min(everywhere, _reverse_epsilon(event, delta, everywhere)),
+            lambda direction: direction_epsilon(event, delta, direction),
+        )
 
     def delta(self, event: PrivacyEvent, epsilon: float) -> float:
         compared = _compared(event)
         everywhere = RenyiAccountant().delta(event, epsilon)
-        own = _forward_delta(*compared, epsilon), _reverse_delta(event, epsilon)
-        others = direction_deltas(event, epsilon)
-        return max(min(one, other, everywhere) for one, other in zip(own, others, strict=True))
+        return _worse(
+            min(everywhere, _forward_delta(*compared, epsilon)),
+            min(everywhere, _reverse_delta(event, epsilon)),
+            lambda direction: direction_delta(event, epsilon, direction),
+        )
+
+
+def _worse(
+    forward: float, reverse: float, by_losses: Callable[[Literal["towards", "away"]], float]
+) -> float:
+    """The larger of both directions; only the one that decides is asked for its loss law."""
+    if forward >= reverse:
+        forward = min(forward, by_losses("towards"))
+    if reverse > forward:
+        reverse = min(reverse, by_losses("away"))
+    return max(forward, reverse)
 
 
 # --- from events to rounds
@@ -82,16 +106,15 @@ def _compared(event: PrivacyEvent) -> tuple[tuple[Rounds, ...], int]:
     parts = basic_counts(event)
     _check(parts)
     bits = [part for part in _inner(parts) if isinstance(part, OneBit)]
-    mus: dict[float, float] = {}
-    rounds = []
+    rounds, whole = [], 0.0
     for part, count in parts.items():
         square, rate = _total(part, _forward_square), _rate(part)
         if rate == 1.0:
-            mus[rate] = mus.get(rate, 0.0) + count * square
+            whole += float(min(count, 2**1000)) * square
         else:
-            rounds.append(Rounds(rate, math.sqrt(square) * _UP, count))
-    if mus:
-        rounds.append(Rounds(1.0, math.sqrt(mus[1.0]) * _UP, 1))
+            rounds.append(_rounds(rate, square, count))
+    if whole > 0.0:
+        rounds.append(_rounds(1.0, whole, 1))
     return tuple(rounds), 3 if all(bit.against_zero for bit in bits) else 5
 
 
@@ -100,11 +123,14 @@ def _reverse_rounds(event: PrivacyEvent) -> tuple[tuple[Rounds, ...], float]:
     rounds, square = [], 0.0
     for part, count in basic_counts(event).items():
         if _rate(part) == 1.0:
-            square += count * _total(part, _dominating_square)
+            square += float(min(count, 2**1000)) * _total(part, _dominating_square)
         else:
-            size = math.sqrt(_total(part, _second_order)) * _UP
-            rounds.append(Rounds(_rate(part), size, count))
+            rounds.append(_rounds(_rate(part), _total(part, _second_order), count))
     return tuple(rounds), math.sqrt(square) * _UP
+
+
+def _rounds(rate: float, square: float, count: int) -> Rounds:
+    return Rounds(max(rate, _LEAST), max(math.sqrt(square), _LEAST) * _UP, count)
 
 
 def _check(parts: dict[BasicEvent, int]) -> None:
@@ -181,25 +207,25 @@ def _dominating_square(part: BasicEvent) -> float:
 
 @lru_cache(maxsize=256)
 def _forward_epsilon(rounds: tuple[Rounds, ...], power: int, delta: float) -> float:
-    plan = plan_composition(_pairs(rounds), delta)
-    law = plan and _forward_law(rounds, power, plan)
-    if plan is None or law is None:
+    planned = _forward_law(rounds, power, delta)
+    if planned is None:
         return math.inf
+    law, near = planned
     log_c = _log_constant(power) - math.log(delta)
 
     def log_a(log_s: float) -> float:
         rest = (log_c + law.log_moment(log_s)) / (power - 1.0)
         return float(np.logaddexp(log_s, rest))
 
-    least = _least(log_a, plan.epsilon, -1.0)
+    least = _least(log_a, near, -1.0)
     return max(0.0, least + 2.0**-45 * (1.0 + abs(least)))
 
 
 def _forward_delta(rounds: tuple[Rounds, ...], power: int, epsilon: float) -> float:
-    plan = plan_composition(_pairs(rounds), 1e-30, epsilon)
-    law = plan and _forward_law(rounds, power, plan)
-    if law is None:
+    planned = _forward_law(rounds, power, 1e-30, epsilon)
+    if planned is None:
         return 1.0
+    law, _ = planned
 
     def log_delta(log_s: float) -> float:
         log_gap = epsilon + math.log(-math.expm1(log_s - epsilon))
@@ -209,16 +235,25 @@ def _forward_delta(rounds: tuple[Rounds, ...], power: int, epsilon: float) -> fl
     return math.exp(min(0.0, least + 2.0**-40))
 
 
-def _forward_law(rounds: tuple[Rounds, ...], power: int, plan: CompositionPlan) -> ForwardLaw | None:
-    step = grid_step(_COARSER * plan.step)
-    if not all(fits_grid(one, power, step) for one in rounds):
+def _forward_law(
+    rounds: tuple[Rounds, ...], power: int, delta: float, epsilon: float | None = None
+) -> tuple[ForwardLaw, float] | None:
+    """The law on a grid, and about where epsilon is; None if there is no such grid."""
+    if sum(one.count for one in rounds) > _MOST_ROUNDS or not all(
+        power * one.size <= LARGEST_PLACE for one in rounds
+    ):
         return None
-    reach_down_to = plan.epsilon - min(1.2, max(plan.epsilon, 0.0))
-    return ForwardLaw(rounds, power, step, plan.tilts.middle, reach_down_to)
-
-
-def _pairs(rounds: Sequence[Rounds]) -> tuple[tuple[object, int], ...]:
-    return tuple((one.gaussian_pair(), one.count) for one in rounds)
+    pairs = tuple((one.gaussian_pair(), one.count) for one in rounds)
+    plan = plan_composition(pairs, delta, epsilon)
+    if plan is None:
+        return None
+    step = grid_step(_COARSER * plan.step)
+    if not all(fits_grid(one, step) for one in rounds):
+        return None
+    variances = (one.count * math.log1p(one.rate**2 * math.expm1(one.size**2)) for one in rounds)
+    below = min(1.2, max(plan.epsilon, math.sqrt(math.fsum(variances))))
+    law = ForwardLaw(rounds, power, step, plan.tilts.middle, plan.epsilon - below)
+    return law, plan.epsilon
 
 
 def _log_constant(power: int) -> float:
@@ -237,9 +272,7 @@ def _reverse_epsilon(event: PrivacyEvent, delta: float, near: float) -> float:
 
 
 @lru_cache(maxsize=256)
-def _two_point_epsilon(
-    rounds: tuple[Rounds, ...], mu: float, delta: float, near: float
-) -> float:
+def _two_point_epsilon(rounds: tuple[Rounds, ...], mu: float, delta: float, near: float) -> float:
     """The least log A with A^2 R <= 4 delta (s A - 1): A = 2/(s + sqrt(s^2 - R/delta))."""
     law = ReverseLaw(rounds, mu)
 
@@ -248,7 +281,7 @@ def _two_point_epsilon(
         rest = s * s - law.moment(s) / delta * (1.0 + 2.0**-40)
         return -math.log((s + math.sqrt(rest)) / 2.0) if rest >= 0.0 else math.inf
 
-    return max(0.0, _least(log_a, -near, 1.0) + 2.0**-40)
+    return max(0.0, _least(log_a, -1.5 * near, 1.0) + 2.0**-40)
 
 
 def _reverse_delta(event: PrivacyEvent, epsilon: float) -> float:

@@ -13,7 +13,7 @@ are no `LossPair`, and have no delta.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from sottovoce.privacy.loss_distributions import (
 from sottovoce.privacy.loss_pairs import PAIR_ACCURACY, GaussianPair, LossPair, SampledPair
 
 _REACH = 9.0  # standard deviations of the k-th moment's law, up to which there is a grid
-_LARGEST_PLACE = 24.0  # of k mu: beyond, no mass is accurate there
+LARGEST_PLACE = 24.0  # of k mu: beyond, no mass is accurate there
 _LARGEST_GRID = 2**20
 _LOW_TILTS, _HIGH_TILTS = (0.3, 0.6, 0.8, 0.9, 0.95), (1.05, 1.1, 1.2, 1.5, 2.0, 3.0)
 _NEGLIGIBLE = 45.0
@@ -89,30 +89,43 @@ class ForwardLaw(TiltedComposition):
     def log_moment(self, log_s: float) -> float:
         """log E (W_G - s)_+^k, rounded up; infinity below the window.
 
-        It is e^(K - (t-k+1) log s) sum mass e^(-(t-k+1) g) (1 - e^-g)^k over the gaps g > 0 between
-        losses and log s, t the tilt of the masses.
+        With t the tilt of the masses it is e^K sum mass e^(-(t-k+1) loss) (1 - e^(log s - loss))^k,
+        here from the nearest loss above log s on.
         """
         if log_s < self.floor or not math.isfinite(self._rounding):
             return math.inf
         extra = self.tilt - self.power + 1.0
         above = min(self.size, max(0, math.floor(log_s / self.step) + 1 - self.start))
-        stop = self.size
-        if extra > 0.0:
-            stop = min(stop, above + math.ceil(_NEGLIGIBLE / (extra * self.step)))
-        gaps = np.maximum(0.0, np.arange(self.start + above, self.start + stop) * self.step - log_s)
-        weights = np.exp(-extra * gaps) * (-np.expm1(-gaps)) ** self.power
-        cut = math.exp(-_NEGLIGIBLE) if stop < self.size else 0.0
-        total = float(weights @ self.tilted[above:stop]) * (1.0 + 2.0**-40)
+        decay, lost, cut = self._weights
+        size = min(len(decay), self.size - above)
+        nearest = (self.start + above) * self.step
+        gap = max(0.0, nearest - log_s)
+        # 1 - e^-(gap + g) = e^-gap (1 - e^-g) + (1 - e^-gap)
+        base = lost[:size] * math.exp(-gap)
+        base += -math.expm1(-gap)
+        weights = base * base * base
+        if self.power == 5:
+            weights *= base * base
+        weights *= decay[:size]
+        total = float(weights @ self.tilted[above : above + size]) * (1.0 + 2.0**-40)
         norm = float(np.linalg.norm(weights)) + cut * math.sqrt(self.size)
         total += self._rounding * norm + 1e-300
-        reach = abs(log_s) + max(abs(self.start), abs(self.start + self.size)) * self.step
-        total += (cut + 2.0**-50 * (self.power + extra) * reach) * self._mass
-        scale = self.log_scale - extra * log_s
-        slack = self._log_slack + 2.0**-49 * (abs(self.log_scale) + extra * abs(log_s) + 1.0)
+        reach = abs(log_s) + abs(nearest) + 1.0
+        total += (cut + 2.0**-50 * self.power * reach) * self._mass
+        scale = self.log_scale - extra * nearest
+        slack = self._log_slack + 2.0**-49 * (abs(self.log_scale) + extra * reach)
         return float(np.logaddexp(math.log(total) + scale + slack, self._log_outside)) + 2.0**-45
 
+    @cached_property
+    def _weights(self) -> tuple[Vector, Vector, float]:
+        """e^(-(t-k+1) g) and 1 - e^-g at the gaps 0, h, 2h, ..., and what the rest may weigh."""
+        extra = self.tilt - self.power + 1.0
+        size = min(self.size, math.ceil(_NEGLIGIBLE / max(extra * self.step, 1e-300)) + 1)
+        gaps = np.arange(size) * self.step
+        cut = math.exp(-_NEGLIGIBLE) if size < self.size else 0.0
+        return np.exp(-extra * gaps), -np.expm1(-gaps), cut
 
-@lru_cache(maxsize=64)
+
 def _grid(rounds: Rounds, power: int, step: float) -> GridLaw:
     from scipy.special import ndtr
 
@@ -120,10 +133,8 @@ def _grid(rounds: Rounds, power: int, step: float) -> GridLaw:
     return grid_law(rounds.gaussian_pair(), step, 10.0 ** math.floor(math.log10(tail)))
 
 
-def fits_grid(rounds: Rounds, power: int, step: float) -> bool:
+def fits_grid(rounds: Rounds, step: float) -> bool:
     """Whether the law of a round can be laid on a grid of this step."""
-    if power * rounds.size > _LARGEST_PLACE:
-        return False
     reach = loss_range(rounds.gaussian_pair(), 1e-40)
     return (reach[1] - reach[0]) / step <= _LARGEST_GRID
 
@@ -259,4 +270,5 @@ def _product(atoms: Sequence[tuple[Vector, Vector]]) -> tuple[Vector, Vector]:
         law += np.bincount(places + 1, weights=masses * upper, minlength=size)
         total = np.convolve(total, law) * (1.0 + 2.0**-38)
         start += low
-    return start + np.arange(len(total)) * step - 2.0**-45 * (1.0 + abs(start)), total
+    logs = start + np.arange(len(total), dtype=np.float64) * step
+    return np.asarray(logs - 2.0**-45 * (1.0 + abs(start))), np.asarray(total)

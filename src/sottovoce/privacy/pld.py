@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 
@@ -52,22 +53,26 @@ class PldAccountant:
 
     def epsilon(self, event: PrivacyEvent, delta: float) -> float:
         parameter_rules.delta(delta)
-        return max(direction_epsilons(event, delta))
+        return max((_epsilon(parts, delta) for parts in _directions(event)), default=math.inf)
 
     def delta(self, event: PrivacyEvent, epsilon: float) -> float:
-        return max(direction_deltas(event, epsilon))
+        return max((_delta(parts, epsilon) for parts in _directions(event)), default=1.0)
 
 
-def direction_epsilons(event: PrivacyEvent, delta: float) -> tuple[float, float]:
-    """The epsilons with the contribution in the first neighbor, and with it in the second."""
-    found = [_epsilon(parts, delta) for parts in _directions(event)] or [math.inf]
-    return found[0], found[-1]
+def direction_epsilon(
+    event: PrivacyEvent, delta: float, direction: Literal["towards", "away"]
+) -> float:
+    """The epsilon with the contribution in the first neighbor ("towards"), or in the second."""
+    found = _directions(event)
+    return _epsilon(found[0 if direction == "towards" else -1], delta) if found else math.inf
 
 
-def direction_deltas(event: PrivacyEvent, epsilon: float) -> tuple[float, float]:
-    """The deltas with the contribution in the first neighbor, and with it in the second."""
-    found = [_delta(parts, epsilon) for parts in _directions(event)] or [1.0]
-    return found[0], found[-1]
+def direction_delta(
+    event: PrivacyEvent, epsilon: float, direction: Literal["towards", "away"]
+) -> float:
+    """The delta with the contribution in the first neighbor ("towards"), or in the second."""
+    found = _directions(event)
+    return _delta(found[0 if direction == "towards" else -1], epsilon) if found else 1.0
 
 
 def _directions(event: PrivacyEvent) -> list[Parts]:
