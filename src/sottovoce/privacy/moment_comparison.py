@@ -40,6 +40,7 @@ from sottovoce.privacy.loss_distributions import grid_step
 from sottovoce.privacy.loss_pairs import MAX_SAMPLING_RATE
 from sottovoce.privacy.moment_laws import (
     LARGEST_PLACE,
+    LEAST_REACH,
     ForwardLaw,
     ReverseLaw,
     Rounds,
@@ -56,6 +57,7 @@ from sottovoce.privacy.renyi import RenyiAccountant
 
 _MOST_KINDS = 3  # of sampled releases in one composition
 _UP = 1.0 + 2.0**-45
+_LARGEST_EPSILON = 300.0  # nothing overflows
 _MOST_ROUNDS = 2**50
 _LEAST = 1e-100  # sizes and rates below it count as this: no quotient overflows
 _COARSER = 3.0  # than the loss distributions' grid: 1e-4 of epsilon at most
@@ -252,7 +254,14 @@ def _forward_law(
         return None
     variances = (one.count * math.log1p(one.rate**2 * math.expm1(one.size**2)) for one in rounds)
     below = min(1.2, max(plan.epsilon, math.sqrt(math.fsum(variances))))
-    law = ForwardLaw(rounds, power, step, plan.tilts.middle, plan.epsilon - below)
+    law = ForwardLaw(
+        rounds,
+        power,
+        step=step,
+        tilt=plan.tilts.middle,
+        reach_down_to=plan.epsilon - below,
+        reach=max(LEAST_REACH, math.sqrt(2.0 * math.log(1e6 / max(plan.delta, 1e-100)))),
+    )
     return law, plan.epsilon
 
 
@@ -266,7 +275,7 @@ def _log_constant(power: int) -> float:
 
 def _reverse_epsilon(event: PrivacyEvent, delta: float, near: float) -> float:
     rounds, mu = _reverse_rounds(event)
-    if not all(map(countable, rounds)) or not math.isfinite(near):
+    if not all(map(countable, rounds)) or near > _LARGEST_EPSILON:
         return math.inf
     return _two_point_epsilon(rounds, mu, delta, near)
 
@@ -286,7 +295,7 @@ def _two_point_epsilon(rounds: tuple[Rounds, ...], mu: float, delta: float, near
 
 def _reverse_delta(event: PrivacyEvent, epsilon: float) -> float:
     rounds, mu = _reverse_rounds(event)
-    if not all(map(countable, rounds)):
+    if not all(map(countable, rounds)) or epsilon > _LARGEST_EPSILON:
         return 1.0
     law = ReverseLaw(rounds, mu)
 

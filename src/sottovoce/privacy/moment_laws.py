@@ -28,7 +28,7 @@ from sottovoce.privacy.loss_distributions import (
 )
 from sottovoce.privacy.loss_pairs import PAIR_ACCURACY, GaussianPair, LossPair, SampledPair
 
-_REACH = 9.0  # standard deviations of the k-th moment's law, up to which there is a grid
+LEAST_REACH = 9.0  # standard deviations of the k-th moment's law, up to which there is a grid
 LARGEST_PLACE = 24.0  # of k mu: beyond, no mass is accurate there
 _LARGEST_GRID = 2**20
 _LOW_TILTS, _HIGH_TILTS = (0.3, 0.6, 0.8, 0.9, 0.95), (1.05, 1.1, 1.2, 1.5, 2.0, 3.0)
@@ -62,12 +62,19 @@ class ForwardLaw(TiltedComposition):
     """
 
     def __init__(
-        self, rounds: Sequence[Rounds], power: int, step: float, tilt: float, reach_down_to: float
+        self,
+        rounds: Sequence[Rounds],
+        power: int,
+        *,
+        step: float,
+        tilt: float,
+        reach_down_to: float,
+        reach: float = LEAST_REACH,
     ) -> None:
         self.power = power
         parts, beyond = [], []
         for one in rounds:
-            law = _grid(one, power, step)
+            law = _grid(one, power, step, reach)
             parts.append((law, one.count))
             log_ratio = _log_beyond(one, power, law) - law.law.log_moment(power - 1.0)
             beyond.append(one.count * math.log1p(math.exp(min(log_ratio, 700.0))))
@@ -126,10 +133,10 @@ class ForwardLaw(TiltedComposition):
         return np.exp(-extra * gaps), -np.expm1(-gaps), cut
 
 
-def _grid(rounds: Rounds, power: int, step: float) -> GridLaw:
+def _grid(rounds: Rounds, power: int, step: float, reach: float) -> GridLaw:
     from scipy.special import ndtr
 
-    tail = rounds.rate * float(ndtr(-(power - 1.0) * rounds.size - _REACH))
+    tail = rounds.rate * float(ndtr(-(power - 1.0) * rounds.size - reach))
     return grid_law(rounds.gaussian_pair(), step, 10.0 ** math.floor(math.log10(tail)))
 
 
@@ -193,7 +200,7 @@ class ReverseLaw:
         logs, masses = atoms[0][:2]
         if len(atoms) > 1:
             logs, masses = _product([one[:2] for one in atoms])
-        self._values, self._masses = np.exp(logs), masses
+        self._values, self._masses = np.exp(np.minimum(logs, 700.0)), masses
 
     def moment(self, s: float) -> float:
         """E (s - W)_+^2, rounded up."""
