@@ -26,6 +26,7 @@ from sottovoce.privacy.events import (
     OneBit,
     Repeated,
     Sampled,
+    ZeroConcentrated,
     basic_counts,
 )
 from sottovoce.privacy.renyi import RenyiAccountant
@@ -318,12 +319,14 @@ def test_it_is_refused_where_neither_neighbour_need_be_zero() -> None:
     with pytest.raises(UnsupportedEventError, match="renyi"):
         CUBIC.epsilon(plain, 1e-5)
     sampled = Sampled(event=bits(1.0, 3), rate=0.1, scheme="poisson", hidden_by="own-records")
-    with pytest.raises(UnsupportedEventError, match="renyi"):
+    with pytest.raises(UnsupportedEventError, match="moments"):
         CUBIC.epsilon(sampled, 1e-5)
+    sampled = replace(sampled, rate=0.9)
+    assert CUBIC.epsilon(sampled, 1e-5) == CUBIC.epsilon(bits(1.0, 3), 1e-5)  # sampled or not
     with pytest.raises(UnsupportedEventError, match="cubic"):
-        QUINTIC.epsilon(bits(1.0, 3), 1e-5)
-    with pytest.raises(UnsupportedEventError, match="renyi"):
         QUINTIC.epsilon(sampled, 1e-5)
+    with pytest.raises(UnsupportedEventError, match="renyi"):
+        QUINTIC.epsilon(ZeroConcentrated(rho=1.0, adjacency=ZERO_OUT), 1e-5)
     with pytest.raises(UnsupportedEventError, match="gaussian"):
         CUBIC.epsilon(GaussianNoise(mu=1.0, adjacency=ZERO_OUT), 1e-5)
 

@@ -33,6 +33,7 @@ from sottovoce.privacy.events import (
     GaussianNoise,
     OneBit,
     PrivacyEvent,
+    Sampled,
     SeededBits,
     basic_counts,
 )
@@ -40,6 +41,7 @@ from sottovoce.privacy.gaussian import least_epsilon
 
 _PLACES = np.log(np.geomspace(1e-3, 8.0, 40))  # of y; any is sound
 _FAR = 20.0  # from here on a series is close enough, and nothing cancels
+_LEAST_RATE = 0.5  # below it, to count a sample as none has no use
 _HOPELESS = 100.0  # an excess that leaves nothing to say
 _ROUNDING = 2.0**-40  # of all that follows, on the private side
 
@@ -131,7 +133,7 @@ def _log_moment(z: float, power: int) -> float:
 
 def _total_mu(event: PrivacyEvent, mu_of: Callable[[BasicEvent], float]) -> float:
     """The mu of the Gaussian that all parts together are compared with."""
-    parts = basic_counts(event)
+    parts = _unsampled_counts(event)
     if all(isinstance(part, GaussianNoise) for part in parts):
         raise UnsupportedEventError("the gaussian accountant is exact here; use gaussian")
     mus = [
@@ -143,11 +145,23 @@ def _total_mu(event: PrivacyEvent, mu_of: Callable[[BasicEvent], float]) -> floa
     return math.hypot(*mus) * (1.0 + 2.0**-48)
 
 
+def _unsampled_counts(event: PrivacyEvent) -> dict[BasicEvent, int]:
+    """The parts, as if nothing were sampled: a secret sample gives away no more (convexity)."""
+    counts: dict[BasicEvent, int] = {}
+    for part, count in basic_counts(event).items():
+        if isinstance(part, Sampled) and part.rate < _LEAST_RATE:
+            raise UnsupportedEventError("a small sample is worth more; use moments or renyi")
+        inner = basic_counts(part.event) if isinstance(part, Sampled) else {part: 1}
+        for one, times in inner.items():
+            counts[one] = counts.get(one, 0) + count * times
+    return counts
+
+
 def _total_excess(event: PrivacyEvent) -> float:
     """What choosing seeds adds to the losses of the bits, rounded up."""
     excesses = [
         float(min(count, 2**1000)) * part.excess
-        for part, count in basic_counts(event).items()
+        for part, count in _unsampled_counts(event).items()
         if isinstance(part, SeededBits)
     ]
     return math.fsum(excesses) * (1.0 + 2.0**-48)
