@@ -342,4 +342,52 @@ FAULTS = (
         "return _chance(x, m, np.maximum(sigma, 1e-200), low, high) >= 1.0 - confidence",
         "return _chance(x, m, np.maximum(sigma, 1e-200), low, high) >= 1.2 * (1.0 - confidence)",
     ),
+    Fault(
+        "Bits of any logits: fifth powers",
+        "privacy/cubic.py",
+        "case OneBit():\n            return event.shift / 2.0",
+        "case OneBit():\n            return event.shift / 2.1",
+    ),
+    Fault(
+        "Bits of any logits: fifth powers",
+        "privacy/cubic.py",
+        "p, r = square * (square + 9.0) + 8.0, square * (square + 10.0) + 15.0",
+        "p, r = square * (square + 9.0) + 7.9, square * (square + 10.0) + 15.0",
+    ),
+    Fault(
+        "Sampled bits with the contribution in the first neighbor: cubes and fifth powers",
+        "privacy/moment_comparison.py",
+        "return tuple(rounds), 3 if all(bit.against_zero for bit in bits) else 5",
+        "return tuple(rounds), 3",
+    ),
+    Fault(
+        "Sampled bits with the contribution in the first neighbor: cubes and fifth powers",
+        "privacy/moment_comparison.py",
+        "return d * math.log1p(math.tanh(mu / math.sqrt(d)) ** 2) * _UP",
+        "return math.log1p(math.tanh(mu) ** 2) * _UP",
+    ),
+    Fault(
+        "Sampled bits with the contribution in the first neighbor: cubes and fifth powers",
+        "privacy/moment_laws.py",
+        "log_beyond += _log_moment(parts, power - 1.0) + 1e-6",
+        "log_beyond = -math.inf",
+    ),
+    Fault(
+        "Sampled releases with the contribution in the second neighbor: two points",
+        "privacy/moment_comparison.py",
+        "return one_bit_renyi(part.shift, part.dimension, 2.0)",
+        "return one_bit_renyi(part.shift, part.dimension, 2.0) / 4.0",
+    ),
+    Fault(
+        "Sampled releases with the contribution in the second neighbor: two points",
+        "privacy/moment_comparison.py",
+        "-math.log((s + math.sqrt(rest)) / 2.0)",
+        "-math.log(s + math.sqrt(rest))",
+    ),
+    Fault(
+        "Sampled releases with the contribution in the second neighbor: two points",
+        "privacy/moment_laws.py",
+        "masses * (1.0 - upper)",
+        "masses * (1.0 - np.ceil(upper))",
+    ),
 )

@@ -144,6 +144,7 @@ def _check(parts: dict[BasicEvent, int]) -> None:
         or not sampled
         or not any(isinstance(part, OneBit) for part in inner)
         or any(part.adjacency != Adjacency.ZERO_OUT for part in parts)
+        or any(part.scheme != "poisson" for part in sampled)
     ):
         raise UnsupportedEventError(
             "the moments accountant is for OneBit, alone or with GaussianNoise, on a Poisson "
@@ -275,7 +276,7 @@ def _log_constant(power: int) -> float:
 
 def _reverse_epsilon(event: PrivacyEvent, delta: float, near: float) -> float:
     rounds, mu = _reverse_rounds(event)
-    if not all(map(countable, rounds)) or near > _LARGEST_EPSILON:
+    if not countable(rounds, mu) or near > _LARGEST_EPSILON:
         return math.inf
     return _two_point_epsilon(rounds, mu, delta, near)
 
@@ -295,7 +296,7 @@ def _two_point_epsilon(rounds: tuple[Rounds, ...], mu: float, delta: float, near
 
 def _reverse_delta(event: PrivacyEvent, epsilon: float) -> float:
     rounds, mu = _reverse_rounds(event)
-    if not all(map(countable, rounds)) or epsilon > _LARGEST_EPSILON:
+    if not countable(rounds, mu) or epsilon > _LARGEST_EPSILON:
         return 1.0
     law = ReverseLaw(rounds, mu)
 

@@ -29,7 +29,8 @@ from sottovoce.privacy.loss_distributions import (
 from sottovoce.privacy.loss_pairs import PAIR_ACCURACY, GaussianPair, LossPair, SampledPair
 
 LEAST_REACH = 9.0  # standard deviations of the k-th moment's law, up to which there is a grid
-LARGEST_PLACE = 24.0  # of k mu: beyond, no mass is accurate there
+LARGEST_PLACE = 24.0  # of k mu
+_LAST_PLACE = 36.0  # up to here no mass vanishes in float64
 _LARGEST_GRID = 2**20
 _LOW_TILTS, _HIGH_TILTS = (0.3, 0.6, 0.8, 0.9, 0.95), (1.05, 1.1, 1.2, 1.5, 2.0, 3.0)
 _NEGLIGIBLE = 45.0
@@ -136,6 +137,7 @@ class ForwardLaw(TiltedComposition):
 def _grid(rounds: Rounds, power: int, step: float, reach: float) -> GridLaw:
     from scipy.special import ndtr
 
+    reach = min(reach, _LAST_PLACE - power * rounds.size)
     tail = rounds.rate * float(ndtr(-(power - 1.0) * rounds.size - reach))
     return grid_law(rounds.gaussian_pair(), step, 10.0 ** math.floor(math.log10(tail)))
 
@@ -157,7 +159,7 @@ def _log_beyond(rounds: Rounds, power: int, grid: GridLaw) -> float:
     # Edges lie up to twice the pairs' accuracy below the last dot.
     last = float(grid.law.losses[-1])
     last -= 4.0 * PAIR_ACCURACY * (1.0 + abs(last))
-    if last <= math.log1p(-q) if q < 1.0 else False:
+    if last <= 0.0:
         place = -math.inf
     elif last > 1.0:
         place = (last + math.log1p(-(1.0 - q) * math.exp(-last)) - math.log(q)) / mu + mu / 2.0
@@ -179,8 +181,9 @@ def _log_beyond(rounds: Rounds, power: int, grid: GridLaw) -> float:
 def _log_moment(parts: Sequence[tuple[GridLaw, int]], tilt: float) -> float:
     """K(t) of the composition within the grids, rounded up."""
     moments = [count * part.law.log_moment(tilt) for part, count in parts]
+    reach = [count * tilt * float(np.max(np.abs(part.law.losses))) for part, count in parts]
     rounding = 2.0**-45 * (math.fsum(map(abs, moments)) + sum(count for _, count in parts))
-    return math.fsum(moments) + rounding
+    return math.fsum(moments) + rounding + 2.0**-51 * math.fsum(reach)
 
 
 # --- the other direction
@@ -188,6 +191,7 @@ def _log_moment(parts: Sequence[tuple[GridLaw, int]], tilt: float) -> float:
 _LARGEST_COUNT = 2**24
 _WINDOW = 12.5  # standard deviations of a binomial law, and then some
 _CELLS = 4096
+_LARGEST_SQUARE = 600.0
 
 
 class ReverseLaw:
@@ -219,9 +223,11 @@ class ReverseLaw:
         return (total + self.at_zero * s * s) * (1.0 + 2.0**-40)
 
 
-def countable(rounds: Rounds) -> bool:
-    """Whether the atoms of W* can be listed."""
-    return rounds.count <= _LARGEST_COUNT and rounds.size**2 <= 600.0
+def countable(rounds: Sequence[Rounds], mu: float) -> bool:
+    """Whether the atoms of W* can be listed, and nothing overflows."""
+    sizes = [one.size for one in rounds] + [mu]
+    few = all(one.count <= _LARGEST_COUNT for one in rounds)
+    return few and all(size * size <= _LARGEST_SQUARE for size in sizes)
 
 
 def _two_point_power(rounds: Rounds) -> tuple[Vector, Vector, float]:
@@ -278,4 +284,5 @@ def _product(atoms: Sequence[tuple[Vector, Vector]]) -> tuple[Vector, Vector]:
         total = np.convolve(total, law) * (1.0 + 2.0**-38)
         start += low
     logs = start + np.arange(len(total), dtype=np.float64) * step
-    return np.asarray(logs - 2.0**-45 * (1.0 + abs(start))), np.asarray(total)
+    slack = 2.0**-45 * (1.0 + abs(start) + len(total) * step)
+    return np.asarray(logs - slack), np.asarray(total)
