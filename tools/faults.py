@@ -75,8 +75,8 @@ FAULTS = (
     Fault(
         "Bits against fair bits: the cubic bound",
         "privacy/cubic.py",
-        "log_b = -y - math.log(27.0) - 2.0 * math.log(growth)",
-        "log_b = -y - math.log(54.0) - 2.0 * math.log(growth)",
+        "log_b = -y - power * math.log(power) - (power - 1.0) * math.log(growth)",
+        "log_b = -y - power * math.log(power) - (power - 1.0) * math.log(growth) - 0.7",
     ),
     Fault(
         "Interpolated MVU",
@@ -99,8 +99,8 @@ FAULTS = (
     Fault(
         "The cubic bound survives truncation",
         "privacy/cubic.py",
-        "return min(1.0, math.exp(excess) * cubic_delta(mu, epsilon - excess))",
-        "return min(1.0, cubic_delta(mu, epsilon))",
+        "return min(1.0, math.exp(excess) * power_delta(mu, epsilon - excess, 3))",
+        "return min(1.0, power_delta(mu, epsilon, 3))",
     ),
     Fault(
         "Laplace noise",
@@ -371,5 +371,53 @@ FAULTS = (
         "deployment/site.py",
         "begins = bool(dues) and not history and first is None",
         "begins = bool(dues)",
+    ),
+    Fault(
+        "Bits of any logits: fifth powers",
+        "privacy/cubic.py",
+        "case OneBit():\n            return event.shift / 2.0",
+        "case OneBit():\n            return event.shift / 2.1",
+    ),
+    Fault(
+        "Bits of any logits: fifth powers",
+        "privacy/cubic.py",
+        "p, r = square * (square + 9.0) + 8.0, square * (square + 10.0) + 15.0",
+        "p, r = square * (square + 9.0) + 7.9, square * (square + 10.0) + 15.0",
+    ),
+    Fault(
+        "Sampled bits with the contribution in the first neighbor: cubes and fifth powers",
+        "privacy/moment_comparison.py",
+        "return tuple(rounds), 3 if all(bit.against_zero for bit in bits) else 5",
+        "return tuple(rounds), 3",
+    ),
+    Fault(
+        "Sampled bits with the contribution in the first neighbor: cubes and fifth powers",
+        "privacy/moment_comparison.py",
+        "return d * math.log1p(math.tanh(mu / math.sqrt(d)) ** 2) * _UP",
+        "return math.log1p(math.tanh(mu) ** 2) * _UP",
+    ),
+    Fault(
+        "Sampled bits with the contribution in the first neighbor: cubes and fifth powers",
+        "privacy/moment_laws.py",
+        "log_beyond += _log_moment(parts, power - 1.0) + 1e-6",
+        "log_beyond = -math.inf",
+    ),
+    Fault(
+        "Sampled releases with the contribution in the second neighbor: two points",
+        "privacy/moment_comparison.py",
+        "return one_bit_renyi(part.shift, part.dimension, 2.0)",
+        "return one_bit_renyi(part.shift, part.dimension, 2.0) / 4.0",
+    ),
+    Fault(
+        "Sampled releases with the contribution in the second neighbor: two points",
+        "privacy/moment_comparison.py",
+        "-math.log((s + math.sqrt(rest)) / 2.0)",
+        "-math.log(s + math.sqrt(rest))",
+    ),
+    Fault(
+        "Sampled releases with the contribution in the second neighbor: two points",
+        "privacy/moment_laws.py",
+        "masses * (1.0 - upper)",
+        "masses * (1.0 - np.ceil(upper))",
     ),
 )

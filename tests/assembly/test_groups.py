@@ -120,7 +120,7 @@ def test_a_given_parameter_is_kept_and_the_budget_decides_when_it_ends(tmp_path:
     loud = {"kind": "gauss_hermite", "levels": 2, "noise_multiplier": 2.0}
     result = run(a_spec({"clients": 2, "mechanism": loud}), tmp_path / "run")
     rounds = [row["rounds"] for row in result["clients"]]
-    assert rounds == [2, 2, 6, 6, 6, 6]
+    assert rounds == [3, 3, 6, 6, 6, 6]
     assert [row["ran_out"] for row in result["clients"]] == [True] * 2 + [False] * 4
     assert result["clients_out_of_budget"] == 2
 

@@ -300,8 +300,8 @@ def test_a_halted_run_ends_well_and_says_so(cli: Any, spec: Path, tmp_path: Path
     loud = "mechanism={kind='gauss_hermite', levels=2, noise_multiplier=2.0}"
     result = cli("run", spec, "--out", tmp_path / "run", "--set", loud)
     assert result.code == 0
-    assert "warning: halted after 2 of 6 rounds" in result.err
-    assert "before round 3 only 0 of 4 clients" in result.out
+    assert "warning: halted after 3 of 6 rounds" in result.err
+    assert "before round 4 only 0 of 4 clients" in result.out
 
 
 def test_groups_are_shown_in_a_table_and_each_client_at_its_own_delta(

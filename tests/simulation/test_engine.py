@@ -22,7 +22,7 @@ from sottovoce.simulation import stored
 from sottovoce.training import charged
 
 # One round at this noise costs about 2.2; two stay below 4, three do not.
-LOUD = {"kind": "gauss_hermite", "levels": 2, "noise_multiplier": 2.0}
+LOUD = {"kind": "gauss_hermite", "levels": 2, "noise_multiplier": 1.8}
 # The first client pays for two rounds, the others for all six.
 UNEQUAL: dict[str, Any] = {
     "privacy": {

@@ -188,16 +188,15 @@ class Tilts:
         )
 
 
-class ComposedLaw:
+class TiltedComposition:
     """Laws on one grid, each composed with itself as often as its count says.
 
     Each law is tilted: its masses are multiplied by e^(t loss - K(t)), which are near 1 in sum and
     centred where delta is decided, so that the rounding of the FFT, which is relative to the
     largest mass, becomes relative to the Renyi bound e^(K - t eps), and small deltas come out.
 
-    Wrapping. Sums of losses are known modulo the window. What lies above it (at most
-    e^(K(s) - s top) of the P mass, for any s > 0) is added to delta. What lies below it counts
-    nothing at the epsilons of the window. That both appear within, elsewhere, only adds.
+    Wrapping. Sums of losses are known modulo the window, which begins at `start`. What lies below
+    or above it appears within, elsewhere.
 
     Rounding, in l2. A transform of length N is right to g = _FFT_ROUNDING log2(N), relatively; the
     transform X of masses x has |X| <= 1 and norm sqrt(N) |x|. So its T-th power is wrong by at most
@@ -207,28 +206,24 @@ class ComposedLaw:
     """
 
     def __init__(
-        self, parts: Sequence[tuple[GridLaw, int]], tilts: "Tilts", reach_down_to: float = math.inf
+        self, parts: Sequence[tuple[GridLaw, int]], tilt: float, low: float, high: float
     ) -> None:
+        """Lay a window around the losses between `low` and `high`; `_compose` fills it."""
         step = parts[0][0].step
         least = sum(count * part.start for part, count in parts)
         most = sum(count * (part.start + len(part.law.losses) - 1) for part, count in parts)
-        low, high = tilts.window(parts)
-        start = max(least, math.floor(min(low, reach_down_to) / step) - 2)
+        start = max(least, math.floor(low / step) - 2)
         stop = min(most, max(start, math.ceil(high / step)) + 2)
         size = _transform_size(stop - start + 1)
-        self.start, self.step, self.tilt = start, step, tilts.middle
+        self.start, self.step, self.tilt, self.size = start, step, tilt, size
         self.floor = -math.inf if start == least else start * step
         self.top, self.most = (start + size - 1) * step, most * step
-        self.wrapped = 0.0 if start + size > most else chernoff(parts, tilts.top, self.top)
-        survival = sum(
-            count * math.log1p(-min(part.law.infinite, 1 - 2**-53)) for part, count in parts
-        )
-        self.infinite = min(1.0, -math.expm1(survival) * (1.0 + 2.0**-48))
         self._rounding = math.inf
-        if size <= _LARGEST_TRANSFORM and self.infinite < 1.0:
-            self._compose(parts, size)
 
-    def _compose(self, parts: Sequence[tuple[GridLaw, int]], size: int) -> None:
+    def _compose(self, parts: Sequence[tuple[GridLaw, int]]) -> None:
+        size = self.size
+        if size > _LARGEST_TRANSFORM:
+            return
         level = _FFT_ROUNDING * math.log2(2 * size)
         self.log_scale, self._rounding, growth, slack = 0.0, level, 0.0, 0.0
         spectrum: NDArray[np.complex128] = np.ones(size // 2 + 1, dtype=np.complex128)
@@ -253,6 +248,28 @@ class ComposedLaw:
         masses = np.fft.irfft(spectrum, size)
         self.tilted = np.maximum(0.0, np.roll(masses, -(self.start % size)))
         self._mass = float(np.sum(self.tilted))
+
+
+class ComposedLaw(TiltedComposition):
+    """A composition of which delta is asked.
+
+    What lies above the window (at most e^(K(s) - s top) of the P mass, for any s > 0) is added to
+    delta. What lies below it counts nothing at the epsilons of the window. That both appear within,
+    elsewhere, only adds.
+    """
+
+    def __init__(
+        self, parts: Sequence[tuple[GridLaw, int]], tilts: "Tilts", reach_down_to: float = math.inf
+    ) -> None:
+        low, high = tilts.window(parts)
+        super().__init__(parts, tilts.middle, min(low, reach_down_to), high)
+        self.wrapped = 0.0 if self.top >= self.most else chernoff(parts, tilts.top, self.top)
+        survival = sum(
+            count * math.log1p(-min(part.law.infinite, 1 - 2**-53)) for part, count in parts
+        )
+        self.infinite = min(1.0, -math.expm1(survival) * (1.0 + 2.0**-48))
+        if self.infinite < 1.0:
+            self._compose(parts)
 
     @cached_property
     def _weights(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -84,9 +84,14 @@ def normal_masses(edges: Vector, shift: float) -> Vector:
     return np.concatenate((ends[:1], np.maximum(0.0, inner), ends[1:]))
 
 
+@lru_cache(maxsize=1)
+def _gauss_legendre() -> tuple[Vector, Vector]:
+    return np.polynomial.legendre.leggauss(8)
+
+
 def _integral(middle: Vector, width: Vector) -> Vector:
     """The standard normal density integrated over middle -+ width/2."""
-    nodes, weights = np.polynomial.legendre.leggauss(8)
+    nodes, weights = _gauss_legendre()
     # e^(-(m+t)^2/2) = e^(-m^2/2) e^(-t (m + t/2)): the second factor is near 1.
     total = np.zeros_like(middle)
     for node, weight in zip(nodes, weights, strict=True):

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 
@@ -58,6 +59,22 @@ class PldAccountant:
         return max((_delta(parts, epsilon) for parts in _directions(event)), default=1.0)
 
 
+def direction_epsilon(
+    event: PrivacyEvent, delta: float, direction: Literal["towards", "away"]
+) -> float:
+    """The epsilon with the contribution in the first neighbor ("towards"), or in the second."""
+    found = _directions(event)
+    return _epsilon(found[0 if direction == "towards" else -1], delta) if found else math.inf
+
+
+def direction_delta(
+    event: PrivacyEvent, epsilon: float, direction: Literal["towards", "away"]
+) -> float:
+    """The delta with the contribution in the first neighbor ("towards"), or in the second."""
+    found = _directions(event)
+    return _delta(found[0 if direction == "towards" else -1], epsilon) if found else 1.0
+
+
 def _directions(event: PrivacyEvent) -> list[Parts]:
     """What to compose if the contribution is in one neighbour, and if it is in the other.
 
@@ -82,7 +99,7 @@ def _epsilon(parts: Parts, delta: float) -> float:
     mu = _lone_gaussian(parts)
     if mu is not None:
         return gaussian_epsilon(mu, delta)
-    plan = _plan(parts, delta)
+    plan = plan_composition(parts, delta)
     if plan is None:
         return math.inf
     for reach_down_to in (math.inf, 0.0):
@@ -142,8 +159,8 @@ def _delta(parts: Parts, epsilon: float) -> float:
     mu = _lone_gaussian(parts)
     if mu is not None:
         return gaussian_delta(mu, epsilon)
-    plan = _plan(parts, 1e-30, epsilon)
-    plan = plan and _plan(parts, max(1e-290, min(0.5, plan.delta)), epsilon)
+    plan = plan_composition(parts, 1e-30, epsilon)
+    plan = plan and plan_composition(parts, max(1e-290, min(0.5, plan.delta)), epsilon)
     return 1.0 if plan is None else _composed(parts, plan, epsilon).delta(epsilon)
 
 
@@ -153,13 +170,13 @@ def _lone_gaussian(parts: Parts) -> float | None:
     return pair.mu if isinstance(pair, GaussianPair) and count == 1 and not others else None
 
 
-def _composed(parts: Parts, plan: "_Plan", reach_down_to: float) -> ComposedLaw:
+def _composed(parts: Parts, plan: "CompositionPlan", reach_down_to: float) -> ComposedLaw:
     laws = [(grid_law(pair, plan.step, plan.tail), count) for pair, count in parts]
     return ComposedLaw(laws, plan.tilts, reach_down_to)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
+class CompositionPlan:
     """Where to look and how finely. However bad a plan is, what comes of it is sound."""
 
     step: float
@@ -169,7 +186,9 @@ class _Plan:
     delta: float
 
 
-def _plan(parts: Parts, delta: float, epsilon: float | None = None) -> _Plan | None:
+def plan_composition(
+    parts: Parts, delta: float, epsilon: float | None = None
+) -> CompositionPlan | None:
     """A plan for the epsilon at `delta`, or for the delta at `epsilon` where that is given.
 
     The tilt is the best order (less 1) of the Renyi bound: there delta is decided. Rounding up to
@@ -206,7 +225,7 @@ def _plan(parts: Parts, delta: float, epsilon: float | None = None) -> _Plan | N
     if epsilon is not None:  # if all losses lie below it, they do so rounded up to this
         room = epsilon - sum(times * loss_range(pair, tail)[1] for pair, times in parts)
         step = max(step, room / (4.0 * count))
-    return _Plan(
+    return CompositionPlan(
         step=grid_step(max(min(step, widest / 64.0), widest / _LARGEST_GRID)),
         tail=tail,
         tilts=Tilts(

@@ -1,0 +1,288 @@
+"""What sampled bits are compared with: laws that bound moments, and nothing else.
+
+W is the ratio of what is released with a contribution to what is released without it (law Q). Two
+laws stand in its place, each inside one functional only:
+
+    E_Q (W - s)_+^k <= E (W_G - s)_+^k    W_G = prod (1 - q + q e^(mu g - mu^2/2)), g normal
+    E_Q (s - W)_+^2 <= E (s - W*)_+^2     W* = prod (1 - q + q X*), X* = e^m2 or 0, E X* = 1
+
+Neither dominates: read as a pair of laws, both have hockey-sticks below those of the bits. So they
+are no `LossPair`, and have no delta.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from sottovoce.domains import Vector
+from sottovoce.privacy.divergences import log_sum_exp
+from sottovoce.privacy.loss_distributions import (
+    LOG_OUTSIDE,
+    GridLaw,
+    TiltedComposition,
+    grid_law,
+    loss_range,
+)
+from sottovoce.privacy.loss_pairs import PAIR_ACCURACY, GaussianPair, LossPair, SampledPair
+
+LEAST_REACH = 9.0  # standard deviations of the k-th moment's law, up to which there is a grid
+LARGEST_PLACE = 24.0  # of k mu
+_LAST_PLACE = 36.0  # up to here no mass vanishes in float64
+_LARGEST_GRID = 2**20
+_LOW_TILTS, _HIGH_TILTS = (0.3, 0.6, 0.8, 0.9, 0.95), (1.05, 1.1, 1.2, 1.5, 2.0, 3.0)
+_NEGLIGIBLE = 45.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """`count` rounds of one kind: a contribution of size mu is in each with probability `rate`.
+
+    Of the forward law the size is mu; of the reverse one it is m with D_2 <= m^2.
+    """
+
+    rate: float
+    size: float
+    count: int
+
+    def gaussian_pair(self) -> LossPair:
+        """The pair of sampled Gaussian noise, which W_G belongs to."""
+        noise = GaussianPair(self.size)
+        return noise if self.rate == 1.0 else SampledPair(noise, self.rate)
+
+
+class ForwardLaw(TiltedComposition):
+    """W_G, composed on a grid that only raises E (W_G - s)_+^k, for s >= 0.
+
+    That is an f-divergence with f(0) = 0, so a law with a larger profile has a larger one. Nothing
+    may count as infinite: rounds beyond their grid add (S + r)^T - S^T, where S is the k-th moment
+    of a round within and r at least that beyond; what lies above the window adds
+    e^(K(t) - (t - k + 1) top), for a tilt t > k - 1.
+    """
+
+    def __init__(
+        self,
+        rounds: Sequence[Rounds],
+        power: int,
+        *,
+        step: float,
+        tilt: float,
+        reach_down_to: float,
+        reach: float = LEAST_REACH,
+    ) -> None:
+        self.power = power
+        parts, beyond = [], []
+        for one in rounds:
+            law = _grid(one, power, step, reach)
+            parts.append((law, one.count))
+            log_ratio = _log_beyond(one, power, law) - law.law.log_moment(power - 1.0)
+            beyond.append(one.count * math.log1p(math.exp(min(log_ratio, 700.0))))
+        middle = max(tilt, power - 1.0)
+        at_middle = _log_moment(parts, middle)
+        lows = [middle * share for share in _LOW_TILTS]
+        low = max((at_middle - _log_moment(parts, t) - LOG_OUTSIDE) / (middle - t) for t in lows)
+        highs = [(middle * share, _log_moment(parts, middle * share)) for share in _HIGH_TILTS]
+        high = min((value - at_middle + LOG_OUTSIDE) / (t - middle) for t, value in highs)
+        super().__init__(parts, middle, min(low, reach_down_to), high)
+        self._compose(parts)
+        above = min(value - (t - power + 1.0) * self.top for t, value in highs)
+        self._log_outside = -math.inf if self.top >= self.most else above + 1e-9 * (1 + abs(above))
+        if (grown := math.fsum(beyond)) > 0.0:
+            log_beyond = math.log(math.expm1(grown)) if grown < 700.0 else math.inf
+            log_beyond += _log_moment(parts, power - 1.0) + 1e-6
+            self._log_outside = float(np.logaddexp(self._log_outside, log_beyond))
+
+    def log_moment(self, log_s: float) -> float:
+        """log E (W_G - s)_+^k, rounded up; infinity below the window.
+
+        With t the tilt of the masses it is e^K sum mass e^(-(t-k+1) loss) (1 - e^(log s - loss))^k,
+        here from the nearest loss above log s on.
+        """
+        if log_s < self.floor or not math.isfinite(self._rounding):
+            return math.inf
+        extra = self.tilt - self.power + 1.0
+        above = min(self.size, max(0, math.floor(log_s / self.step) + 1 - self.start))
+        decay, lost, cut = self._weights
+        size = min(len(decay), self.size - above)
+        nearest = (self.start + above) * self.step
+        gap = max(0.0, nearest - log_s)
+        # 1 - e^-(gap + g) = e^-gap (1 - e^-g) + (1 - e^-gap)
+        base = lost[:size] * math.exp(-gap)
+        base += -math.expm1(-gap)
+        weights = base * base * base
+        if self.power == 5:
+            weights *= base * base
+        weights *= decay[:size]
+        total = float(weights @ self.tilted[above : above + size]) * (1.0 + 2.0**-40)
+        norm = float(np.linalg.norm(weights)) + cut * math.sqrt(self.size)
+        total += self._rounding * norm + 1e-300
+        reach = abs(log_s) + abs(nearest) + 1.0
+        total += (cut + 2.0**-50 * self.power * reach) * self._mass
+        scale = self.log_scale - extra * nearest
+        slack = self._log_slack + 2.0**-49 * (abs(self.log_scale) + extra * reach)
+        return float(np.logaddexp(math.log(total) + scale + slack, self._log_outside)) + 2.0**-45
+
+    @cached_property
+    def _weights(self) -> tuple[Vector, Vector, float]:
+        """e^(-(t-k+1) g) and 1 - e^-g at the gaps 0, h, 2h, ..., and what the rest may weigh."""
+        extra = self.tilt - self.power + 1.0
+        size = min(self.size, math.ceil(_NEGLIGIBLE / max(extra * self.step, 1e-300)) + 1)
+        gaps = np.arange(size) * self.step
+        cut = math.exp(-_NEGLIGIBLE) if size < self.size else 0.0
+        return np.exp(-extra * gaps), -np.expm1(-gaps), cut
+
+
+def _grid(rounds: Rounds, power: int, step: float, reach: float) -> GridLaw:
+    from scipy.special import ndtr
+
+    reach = min(reach, _LAST_PLACE - power * rounds.size)
+    tail = rounds.rate * float(ndtr(-(power - 1.0) * rounds.size - reach))
+    return grid_law(rounds.gaussian_pair(), step, 10.0 ** math.floor(math.log10(tail)))
+
+
+def fits_grid(rounds: Rounds, step: float) -> bool:
+    """Whether the law of a round can be laid on a grid of this step."""
+    reach = loss_range(rounds.gaussian_pair(), 1e-40)
+    return (reach[1] - reach[0]) / step <= _LARGEST_GRID
+
+
+def _log_beyond(rounds: Rounds, power: int, grid: GridLaw) -> float:
+    """log of at least E_Q[y^k; y beyond the grid], y = 1 - q + q e^(mu g - mu^2/2).
+
+    sum_j C(k, j) (1-q)^(k-j) q^j e^(j (j-1) mu^2/2) Phi(j mu - x), x the last place on the grid.
+    """
+    from scipy.special import log_ndtr
+
+    q, mu = rounds.rate, rounds.size
+    # Edges lie up to twice the pairs' accuracy below the last dot.
+    last = float(grid.law.losses[-1])
+    last -= 4.0 * PAIR_ACCURACY * (1.0 + abs(last))
+    if last <= 0.0:
+        place = -math.inf
+    elif last > 1.0:
+        place = (last + math.log1p(-(1.0 - q) * math.exp(-last)) - math.log(q)) / mu + mu / 2.0
+    else:
+        place = math.log1p(math.expm1(last) / q) / mu + mu / 2.0
+    place -= 1e-9 * (1.0 + abs(place))
+    logs = [
+        math.log(math.comb(power, j))
+        + (math.log1p(-q) * (power - j) if j < power else 0.0)
+        + j * math.log(q)
+        + j * (j - 1.0) * mu * mu / 2.0
+        + float(log_ndtr(j * mu - place))
+        for j in range(power + 1)
+        if q < 1.0 or j == power
+    ]
+    return log_sum_exp(np.array(logs)) + 1e-9
+
+
+def _log_moment(parts: Sequence[tuple[GridLaw, int]], tilt: float) -> float:
+    """K(t) of the composition within the grids, rounded up."""
+    moments = [count * part.law.log_moment(tilt) for part, count in parts]
+    reach = [count * tilt * float(np.max(np.abs(part.law.losses))) for part, count in parts]
+    rounding = 2.0**-45 * (math.fsum(map(abs, moments)) + sum(count for _, count in parts))
+    return math.fsum(moments) + rounding + 2.0**-51 * math.fsum(reach)
+
+
+# --- the other direction
+
+_LARGEST_COUNT = 2**24
+_WINDOW = 12.5  # standard deviations of a binomial law, and then some
+_CELLS = 4096
+_LARGEST_SQUARE = 600.0
+
+
+class ReverseLaw:
+    """W* times a lognormal of variance `mu`^2 (noise that is not sampled), by its atoms."""
+
+    def __init__(self, rounds: Sequence[Rounds], mu: float) -> None:
+        atoms = [_two_point_power(one) for one in rounds]
+        self.mu = mu
+        self.at_zero = math.fsum(zero for _, _, zero in atoms)
+        logs, masses = atoms[0][:2]
+        if len(atoms) > 1:
+            logs, masses = _product([one[:2] for one in atoms])
+        self._values, self._masses = np.exp(np.minimum(logs, 700.0)), masses
+
+    def moment(self, s: float) -> float:
+        """E (s - W)_+^2, rounded up."""
+        from scipy.special import ndtr
+
+        if self.mu == 0.0:
+            short = np.maximum(0.0, s - self._values + 2.0**-50 * s)
+            total = float(self._masses @ (short * short))
+        else:
+            w, mu = np.maximum(self._values, 1e-300), self.mu
+            place = (math.log(s) - np.log(w)) / mu + mu / 2.0
+            first, last = s * s * ndtr(place), w * w * np.exp(mu * mu) * ndtr(place - 2.0 * mu)
+            middle = 2.0 * s * w * ndtr(place - mu)
+            error = 2.0**-45 * (1.0 + np.abs(place)) * (first + middle + last)
+            total = float(self._masses @ (np.maximum(0.0, first - middle + last) + error))
+        return (total + self.at_zero * s * s) * (1.0 + 2.0**-40)
+
+
+def countable(rounds: Sequence[Rounds], mu: float) -> bool:
+    """Whether the atoms of W* can be listed, and nothing overflows."""
+    sizes = [one.size for one in rounds] + [mu]
+    few = all(one.count <= _LARGEST_COUNT for one in rounds)
+    return few and all(size * size <= _LARGEST_SQUARE for size in sizes)
+
+
+def _two_point_power(rounds: Rounds) -> tuple[Vector, Vector, float]:
+    """log w and mass of (1-q)^(T-n) (1-q+q e^m2)^n, n ~ Bin(T, e^-m2); the rest is put at 0.
+
+    w is rounded down, masses up: (s - w)_+^2 falls in w.
+    """
+    from scipy.special import gammaln
+
+    m2, count, q = rounds.size**2, rounds.count, rounds.rate
+    log_hit, log_miss = -m2, math.log(-math.expm1(-m2))
+    mean = count * math.exp(-m2)
+    width = _WINDOW * math.sqrt(mean * -math.expm1(-m2)) + 2.0 * _WINDOW**2
+    first, last = max(0, math.floor(mean - width)), min(count, math.ceil(mean + width))
+    hits = np.arange(first, last + 1, dtype=np.float64)
+    misses = count - hits
+    terms = (
+        np.full(len(hits), gammaln(count + 1.0)),
+        -gammaln(hits + 1.0),
+        -gammaln(misses + 1.0),
+        hits * log_hit,
+        misses * log_miss,
+    )
+    size = sum(np.abs(term) for term in terms)
+    masses = np.exp(sum(terms) + 2.0**-48 * (1.0 + size))
+    up, down = hits * math.log1p(q * math.expm1(m2)), misses * math.log1p(-q)
+    logs = up + down - 2.0**-49 * (1.0 + up - down)
+    outside = 0.0
+    if first > 0 or last < count:
+        # Bernstein: beyond a distance x of the mean lies at most 2 e^(-x^2/(2 (variance + x/3))).
+        variance = mean * -math.expm1(-m2)
+        outside = 2.0 * math.exp(-(width**2) / (2.0 * (variance + width / 3.0)))
+    return logs, masses, outside
+
+
+def _product(atoms: Sequence[tuple[Vector, Vector]]) -> tuple[Vector, Vector]:
+    """Independent factors on a common grid of log w.
+
+    Each mass is divided between the two grid values around it so that the mean of w stays: a convex
+    function only gains. Sums are of positive terms.
+    """
+    step = max(float(np.max(logs) - np.min(logs)) for logs, _ in atoms) / _CELLS
+    step = max(step, 1e-12)
+    start, total = 0.0, np.ones(1)
+    for logs, masses in atoms:
+        low = float(np.min(logs))
+        places = np.floor((logs - low) / step).astype(np.int64)
+        inside = (logs - low) - places * step
+        # Rounded toward the lower value.
+        upper = np.clip(np.expm1(inside) / math.expm1(step) * (1.0 - 2.0**-30) - 2.0**-40, 0.0, 1.0)
+        size = int(np.max(places)) + 2
+        law = np.bincount(places, weights=masses * (1.0 - upper), minlength=size)
+        law += np.bincount(places + 1, weights=masses * upper, minlength=size)
+        total = np.convolve(total, law) * (1.0 + 2.0**-38)
+        start += low
+    logs = start + np.arange(len(total), dtype=np.float64) * step
+    slack = 2.0**-45 * (1.0 + abs(start) + len(total) * step)
+    return np.asarray(logs - slack), np.asarray(total)
