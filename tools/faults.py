@@ -225,7 +225,7 @@ FAULTS = (
     Fault(
         "Questions add up",
         "analytics/charging.py",
-        "total = pure_epsilon(multiset([*ledger.history(account), (asked.event, 1)]))",
+        "total = pure_epsilon(multiset(charges))",
         "total = pure_epsilon(asked.event)",
     ),
     Fault(
@@ -377,6 +377,12 @@ FAULTS = (
         "privacy/cubic.py",
         "case OneBit():\n            return event.shift / 2.0",
         "case OneBit():\n            return event.shift / 2.1",
+    ),
+    Fault(
+        "Bits of any logits: fifth powers",
+        "privacy/cubic.py",
+        "return event.shift  # a coordinate that moves by s scales has losses from -s to s",
+        "return event.shift / 1.2",
     ),
     Fault(
         "Bits of any logits: fifth powers",

@@ -2,7 +2,8 @@
 
 The privacy loss L of bits, whatever their logits, lies below that of a Gaussian of the same rho for
 every sum h of functions (l - t)_+^k: E h(L) <= E h(N(mu^2/2, mu^2)). k = 3 if one neighbor's bits
-are fair, k = 5 for any bits, in both directions, under replace-one as well. The delta of an epsilon
+are fair, k = 5 for any bits, in both directions, under replace-one as well; and for Laplace noise
+on many coordinates, whose losses are bounded in the same way. The delta of an epsilon
 is E (1 - e^(eps - L))_+, no such sum, but below one: for y > 0 and with g = k (e^y - 1) - y,
 
     (1 - e^(eps - l))_+ <= b (l - eps + g)_+^k,    b = e^-y (e^y - 1)^(1-k)/k^k,
@@ -31,6 +32,7 @@ from sottovoce.privacy.conversion import golden_section
 from sottovoce.privacy.events import (
     BasicEvent,
     GaussianNoise,
+    LaplaceNoise,
     OneBit,
     PrivacyEvent,
     Sampled,
@@ -61,9 +63,9 @@ class CubicAccountant:
         return least_epsilon(lambda epsilon: _delta(mu, excess, epsilon), delta)
 
 
-@register(summary="bits of any logits, compared with Gaussian noise", turn=4)
+@register(summary="bits of any logits and Laplace noise, compared with Gaussian noise", turn=4)
 class QuinticAccountant:
-    """For bits of which no neighbor's need be fair, perhaps with Gaussian noise."""
+    """For bits of which no neighbor's need be fair, Laplace noise, perhaps with Gaussian noise."""
 
     name = "quintic"
 
@@ -140,7 +142,9 @@ def _total_mu(event: PrivacyEvent, mu_of: Callable[[BasicEvent], float]) -> floa
         math.sqrt(count) * mu_of(part) if count < 2**1000 else math.inf
         for part, count in parts.items()
     ]
-    if mu_of is _any_mu and all(getattr(part, "against_zero", True) for part in parts):
+    if mu_of is _any_mu and all(
+        getattr(part, "against_zero", isinstance(part, GaussianNoise)) for part in parts
+    ):
         raise UnsupportedEventError("the cubic accountant is sharper here; use cubic")
     return math.hypot(*mus) * (1.0 + 2.0**-48)
 
@@ -186,8 +190,10 @@ def _any_mu(event: BasicEvent) -> float:
             return event.mu
         case OneBit():
             return event.shift / 2.0
+        case LaplaceNoise():
+            return event.shift  # a coordinate that moves by s scales has losses from -s to s
         case _:
             raise UnsupportedEventError(
-                f"the quintic accountant is for OneBit and GaussianNoise, got "
+                f"the quintic accountant is for OneBit, LaplaceNoise and GaussianNoise, got "
                 f"{type(event).__name__}; use renyi"
             )
