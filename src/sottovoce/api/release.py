@@ -8,6 +8,7 @@ from typing import Any, get_args
 from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.channels.channel import SecureSum as SecureSumChannel
+from sottovoce.channels.shuffler import hidden_among
 from sottovoce.domains import MAX_DIMENSION, Domain, L2Ball, clip_norm_of, clipped, geometry_of
 from sottovoce.errors import ParameterError, PrivacyError, UnknownNameError
 from sottovoce.mechanisms import registry
@@ -15,7 +16,6 @@ from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import Registration
 from sottovoce.mechanisms.secret_sample import ASSUMPTIONS, SecretSample
 from sottovoce.privacy.events import LaplaceNoise, OneBit, PrivacyEvent, SamplingScheme, SecureSum
-from sottovoce.privacy.shuffling import shuffled
 
 # How an error calls an argument: a command says --sampling-rate where a program says sampling_rate.
 Named = Callable[[str], str]
@@ -47,10 +47,10 @@ class Release:
             channel = SecureSumChannel(minimum_clients=self.secure_sum_clients)
             event = self._any_dimension(channel.event(mechanism, self.adjacency))
         elif self.shuffled_clients is not None:
-            # Clones hide any change of an input, so that is what is asked of each message, and
+            # Others hide any change of an input, so that is what is asked of each message, and
             # zero-out is one such change.
-            local = self._any_dimension(mechanism.privacy(Adjacency.REPLACE_ONE))
-            event = shuffled(local, self.shuffled_clients)
+            hidden = hidden_among(self.shuffled_clients, mechanism, Adjacency.REPLACE_ONE)
+            event = dataclasses.replace(hidden, event=self._any_dimension(hidden.event))
         else:
             event = self._any_dimension(mechanism.privacy(self.adjacency))
         if self.sample is not None:

@@ -296,6 +296,11 @@ class SeededSign:
         points = np.stack([self.layout().folded(row) for row in self.magnitude * total])
         return JointLaw(points=points, pmf=pmf)
 
+    def density_ratios(self) -> tuple[float, float]:
+        """Against fair signs, in every block: the largest loss against them, in both directions."""
+        largest = self.blocks * self.choice().largest_loss(against_zero=True) * (1.0 + 2.0**-50)
+        return math.exp(-largest) * (1.0 - 2.0**-50), math.exp(largest) * (1.0 + 2.0**-50)
+
     @property
     def hides_only_against_zero(self) -> bool:
         """Whether the zero-out claim is against the update 0 alone: then each update has a step of

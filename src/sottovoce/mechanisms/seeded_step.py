@@ -175,6 +175,11 @@ class SeededStep:
             spread=self.magnitude**2 * (1.0 + agreeing * own**2),
         )
 
+    def density_ratios(self) -> tuple[float, float]:
+        """Against fair signs: for every direction, filling and number of tries."""
+        largest, least = self.choice().ratios()
+        return least, largest
+
     @property
     def hides_only_against_zero(self) -> bool:
         """Whether the zero-out claim is against the update 0 alone, and not between two updates."""

@@ -43,7 +43,7 @@ from sottovoce.privacy.loss_pairs import (
     either_order,
     randomised_response,
 )
-from sottovoce.privacy.shuffling import clones_pair
+from sottovoce.privacy.shuffling import shuffled_pair
 
 _LEAST = 1e-100  # mus and rates below it count as this: no quotient overflows
 _LARGEST_MU = 1000.0  # beyond it, losses of a million are common
@@ -104,7 +104,7 @@ def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
         case Sampled():
             return _sampled(event)
         case Shuffled():
-            return _alike(clones_pair(event))
+            return _alike(shuffled_pair(event))
         case SeededBits():
             return _alike(randomised_response(event.largest_loss))
         case (
