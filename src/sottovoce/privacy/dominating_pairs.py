@@ -8,6 +8,7 @@ import numpy as np
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import UnsupportedEventError
+from sottovoce.privacy.allocation import allocated_pairs
 from sottovoce.privacy.events import (
     Allocated,
     BasicEvent,
@@ -103,6 +104,8 @@ def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
             return _alike(either_order(event.first, event.second))
         case Sampled():
             return _sampled(event)
+        case Allocated():
+            return allocated_pairs(event)
         case Shuffled():
             return _alike(shuffled_pair(event))
         case SeededBits():
@@ -114,7 +117,6 @@ def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
             | ZeroConcentrated()
             | RenyiCurve()
             | FiniteTable()
-            | Allocated()
         ):
             raise UnsupportedEventError(
                 f"the pld accountant needs a dominating pair, which {type(event).__name__} does "
