@@ -29,11 +29,11 @@ from sottovoce.privacy.renyi import renyi_divergence
 from sottovoce.privacy.shuffling import (
     ClonesPair,
     ShufflingAccountant,
-    shuffled_pair,
     local_epsilon,
     shuffled,
     shuffled_delta,
     shuffled_epsilon,
+    shuffled_pair,
 )
 
 ZERO_OUT, REPLACE_ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE

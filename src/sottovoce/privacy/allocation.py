@@ -46,7 +46,7 @@ _REACH = 7.0  # standard deviations of a sum to plan for
 _FAR = 7.5  # standard deviations of g beyond which F hardly matters
 _NORMALS = np.linspace(-9.0, 9.0, 721)
 _NORMAL_ERROR = 2.0**-44  # of scipy's normal cdf and of its argument, relative
-_TILTS = np.geomspace(1e-3, 30.0, 24)  # in units of 1/stddev of F
+_TILTS = np.geomspace(1e-7, 30.0, 48)  # in units of 1/stddev of F
 _LOG_OUTSIDE = 30.0  # e^-30 of a tilted law may lie on each side of the window: it only adds
 _LEAST_DELTA = 1e-12  # where a curve ends
 _DOTS = 128  # of half a curve
@@ -135,7 +135,8 @@ def _mean_positive_part(term: _Term, steps: int) -> float:
         spread = max(1e-9, math.sqrt(np.average((cut - mean) ** 2, weights=weights)))
         deviation = _REACH * math.sqrt(steps) * spread
         highest, lowest = min(highest, drift + deviation), max(lowest, -deviation)
-    cell = max(_CELL * spread, 4.0 * (deviation + drift) / _LARGEST_TRANSFORM)
+    cell = _CELL * min(1.0, math.sqrt(steps) / 8.0) * spread  # few steps: fewer sums to smooth it
+    cell = max(cell, 4.0 * (deviation + drift) / _LARGEST_TRANSFORM)
     while True:
         low, high = math.floor(lowest / cell), max(1, math.ceil(highest / cell))
         if high - low <= _LARGEST_TRANSFORM:
@@ -180,9 +181,8 @@ def _positive_part(
     rest = 0.0
     if start + size <= largest:
         top = (start + size) * cell
-        peaks = np.log(np.where(above * top >= 1.0, top, 1.0 / above)) - np.maximum(
-            above * top, 1.0
-        )
+        highest = np.maximum(top, 1.0 / above)  # where w e^(-t w) is largest, of w >= top
+        peaks = np.log(highest) - above * highest
         rest = math.exp(min(700.0, float(np.min(log_above + peaks)) + 1e-6))
     tilted = np.exp(shifted - moment)
     places = (low + np.arange(len(tilted))) % size

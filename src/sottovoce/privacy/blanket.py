@@ -35,9 +35,10 @@ from sottovoce.privacy.loss_pairs import PAIR_ACCURACY, AtomPair
 _CELLS = 2**13  # of losses above 0, as many below
 _LOG_OUTSIDE = 55.0  # what is not listed of each law; it counts as an infinite loss
 _NEVER = math.exp(-_LOG_OUTSIDE)
-# Of the buckets of M, a twelfth of its standard deviation wide, so many become one, by the mean of N.
+# Buckets of M are a twelfth of its standard deviation wide; so many become one, by the mean of N.
 _MERGED = ((250.0, 1), (800.0, 2), (math.inf, 3))
 _WIDTH = 4e-4  # of a bucket of N, relative to N
+_LEAST_STEP = 2.0**-22  # above what binomial laws err by
 _LEAST_ROOM = 2.0**-20  # of hi + lo - 2, so that 1 - 2p has many digits
 
 
@@ -142,7 +143,7 @@ class _Blanket:
         for m, row in zip(others, self.masses, strict=True):
             first, second = self._likelihoods(m, _listed(row), slice(-1, None))
             largest = max(largest, float(np.max(first / second)))
-        self.step = max(math.log(largest) * (1.0 + 2.0**-20) / _CELLS, 1e-12)
+        self.step = max(math.log(largest) * (1.0 + 2.0**-20) / _CELLS, _LEAST_STEP)
         laws = np.zeros((2, _CELLS))
         for m, weight, row in zip(others, self.weights.tolist(), self.masses, strict=True):
             some = _listed(row)
