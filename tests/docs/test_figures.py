@@ -8,9 +8,7 @@ import pytest
 from command_line import printed_json
 from pages import ROOT
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.privacy.accounting import privacy_spent
-from sottovoce.privacy.events import PureDp, Repeated, Shuffled
+import sottovoce
 
 
 def test_the_plan_that_is_shown_is_the_plan() -> None:
@@ -37,12 +35,18 @@ def test_the_shuffled_epsilons_that_are_shown_are_those_of_the_accountant() -> N
     rows = re.findall(r"^\| ([\d,]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
     assert len(rows) == 3
     for clients, local, once, thrice in rows:
-        event = Shuffled(
-            event=PureDp(epsilon=float(local), adjacency=Adjacency.REPLACE_ONE),
-            clients=int(clients.replace(",", "")),
-        )
-        for count, shown in ((1, once), (3, thrice)):
-            spent = privacy_spent(Repeated(event=event, count=count), delta=1e-6)
+        for rounds, shown in ((1, once), (3, thrice)):
+            spent = sottovoce.spend(
+                "seeded_step",
+                epsilon=float(local),
+                length="kept",
+                generator="auto",
+                timing="auto",
+                dimension=1000,
+                shuffled_clients=int(clients.replace(",", "")),
+                rounds=rounds,
+                delta=1e-6,
+            )
             assert float(shown) == pytest.approx(spent.epsilon, abs=2e-3)
 
 

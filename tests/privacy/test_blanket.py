@@ -77,7 +77,7 @@ def test_no_enumerated_shuffle_exceeds_the_bound(lo: float, hi: float) -> None:
             for size in range(clients):
                 for past in itertools.product(range(3), repeat=size):
                     base = rng.dirichlet(np.ones(3))
-                    orders = [rng.permutation(3) for _ in range(4)]
+                    orders = [rng.permutation(3).tolist() for _ in range(4)]
                     laws[past] = np.array([extreme_law(base, lo, hi, order) for order in orders])
             others = rng.integers(4, size=clients - 1).tolist()
             one, other = (transcripts(laws, (mine, *others)) for mine in (0, 1))

@@ -155,7 +155,7 @@ def _positive_part(
     is said here of wrapping and rounding. Sums w above the window have at most
     max(w e^(-t w)) e^K(t) for every t > 0.
     """
-    values = (low + np.arange(len(masses))) * cell
+    values = (low + np.arange(len(masses), dtype=np.float64)) * cell
     with np.errstate(divide="ignore"):
         logs = np.log(masses)
     tilts, moments = _bounded_moments(values, masses, spread, steps)

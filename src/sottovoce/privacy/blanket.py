@@ -71,9 +71,9 @@ def _atoms(lo: float, hi: float, clients: int) -> AtomPair:
     blanket = _Blanket(lo, hi, clients)
     first, second = blanket.cells()
     step, size = blanket.step, len(first)
-    centers = (np.arange(-size, size) + 0.5) * step
+    centers = (np.arange(-size, size, dtype=np.float64) + 0.5) * step
     cells = _CellPair(centers, np.append(second[::-1], first), np.append(first[::-1], second))
-    law = connect_dots(cells, np.arange(-size, size + 1) * step)
+    law = connect_dots(cells, np.arange(-size, size + 1, dtype=np.float64) * step)
     q = law.masses * np.exp(-law.losses)
     rest = max(0.0, 1.0 - float(np.sum(q)))
     return AtomPair(
