@@ -75,7 +75,7 @@ class _Term:
         # a u^2 - scaled u - b = 0 for u = e^(c g); neither quotient cancels.
         with np.errstate(divide="ignore", invalid="ignore"):
             above = (scaled + root) / (2.0 * self.a) if self.a else np.full_like(scaled, np.inf)
-            below = 2.0 * self.b / (root - scaled)
+            below = 2.0 * self.b / np.maximum(root - scaled, 1e-300)
             return np.asarray(np.log(np.where(scaled > 0.0, above, below)) / self.c)
 
     def beyond(self, value: float) -> float:
@@ -183,7 +183,7 @@ def _positive_part(
         top = (start + size) * cell
         highest = np.maximum(top, 1.0 / above)  # where w e^(-t w) is largest, of w >= top
         peaks = np.log(highest) - above * highest
-        rest = math.exp(min(700.0, float(np.min(log_above + peaks)) + 1e-6))
+        rest = math.exp(min(700.0, float(np.min(log_above + peaks)) + 1e-6 + steps * 2.0**-40))
     tilted = np.exp(shifted - moment)
     places = (low + np.arange(len(tilted))) % size
     folded = np.bincount(places, weights=tilted, minlength=size)
