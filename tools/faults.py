@@ -163,6 +163,24 @@ FAULTS = (
         "return lower_buckets(clients, 2.0 / (1.0 + math.exp(eps0)))",
     ),
     Fault(
+        "A secret order, by bounded densities",
+        "privacy/blanket.py",
+        "self.lo, self.hi = lo, max(hi, 2.0 - lo + _LEAST_ROOM)",
+        "self.lo, self.hi = lo, hi + _LEAST_ROOM",
+    ),
+    Fault(
+        "A secret order, by bounded densities",
+        "privacy/blanket.py",
+        "lower_buckets(clients - 1, lo)",
+        "lower_buckets(clients + 1, lo)",
+    ),
+    Fault(
+        "Random allocation of Gaussian noise",
+        "privacy/allocation.py",
+        "return found / steps + term.beyond(high * cell)",
+        "return found / steps",
+    ),
+    Fault(
         "A second attempt behind a channel pays for both",
         "rounds/charging.py",
         "return Repeated(event=seen, count=2) if attempt == 1 else seen",

@@ -13,7 +13,7 @@ from sottovoce.errors import ParameterError, PrivacyError, UnsupportedEventError
 from sottovoce.mechanisms.cldp import Cldp
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
-from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.mechanism import BoundedDensity, Mechanism
 from sottovoce.mechanisms.mvu import Mvu
 from sottovoce.mechanisms.skellam import Skellam
 from sottovoce.privacy.compositions import unhidden
@@ -43,7 +43,9 @@ R = Adjacency.REPLACE_ONE
 )
 def test_the_event_is_the_local_one_among_the_fewest_clients(mechanism: Mechanism) -> None:
     event = Shuffler(minimum_clients=30).event(mechanism, R)
-    assert event == Shuffled(event=mechanism.privacy(R), clients=30)
+    ratios = mechanism.density_ratios() if isinstance(mechanism, BoundedDensity) else None
+    assert event == Shuffled(event=mechanism.privacy(R), clients=30, ratios=ratios)
+    assert (ratios is None) == (mechanism is ONE_BIT)
     assert basic_counts(unhidden(event)) == basic_counts(mechanism.privacy(R))
     assert 0.0 < local_epsilon(event) < np.inf
 

@@ -74,7 +74,7 @@ def _in_secret_order(local: float, dimension: int, clients: int, epochs: int) ->
         epsilon=local,
         length="kept",
         generator=GENERATORS[-1],
-        timing="variable",
+        timing="constant",
     )
     event = hidden_among(clients, mechanism, Adjacency.REPLACE_ONE)
     return privacy_spent(Repeated(event=event, count=epochs), delta=1e-6).epsilon

@@ -73,7 +73,9 @@ def test_every_accountant_that_supports_the_event_is_listed(
 
 
 def test_accountants_have_distinct_names() -> None:
-    assert len({accountant.name for accountant in accountants()}) == len(accountants()) == 8
+    names = [accountant.name for accountant in accountants()]
+    assert len(set(names)) == len(names)
+    assert {"gaussian", "renyi", "zcdp", "cubic", "clones", "allocation", "pld"} <= set(names)
 
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))

@@ -37,7 +37,7 @@ from sottovoce.privacy.events import (
     Shuffled,
     ZeroConcentrated,
 )
-from sottovoce.privacy.loss_distributions import _FFT_ROUNDING, _transform_size
+from sottovoce.privacy.loss_distributions import FFT_ROUNDING, transform_size
 from sottovoce.privacy.pld import PldAccountant
 from sottovoce.privacy.renyi import RenyiAccountant
 
@@ -516,12 +516,12 @@ def test_sampled_releases_are_won_by_pld() -> None:
 
 @pytest.mark.parametrize("least", [1, 2, 3, 5, 9, 11, 100, 1000, 1025, 1173073])
 def test_transforms_are_large_enough_and_hardly_larger(least: int) -> None:
-    size = _transform_size(least)
+    size = transform_size(least)
     assert size % 2 == 0
     assert max(2, least) <= size <= max(2.0, 4.0 / 3.0 * least + 1.0)
 
 
-@pytest.mark.parametrize("size", [_transform_size(least) for least in (1000, 1100, 1250, 1500)])
+@pytest.mark.parametrize("size", [transform_size(least) for least in (1000, 1100, 1250, 1500)])
 def test_transforms_round_no_more_than_is_charged_for(size: int) -> None:
     """Against the sums themselves, in long double, forward and back."""
     generator = np.random.default_rng(size)
@@ -533,7 +533,7 @@ def test_transforms_round_no_more_than_is_charged_for(size: int) -> None:
         angles = turns * (places * frequency % size).astype(np.longdouble)
         exact[frequency] = np.sum(values * np.cos(angles)) - 1j * np.sum(values * np.sin(angles))
     found = np.fft.rfft(values)
-    allowed = _FFT_ROUNDING * np.log2(2 * size)
+    allowed = FFT_ROUNDING * np.log2(2 * size)
     worst = float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
     assert worst <= allowed
     back = np.fft.irfft(found, size)

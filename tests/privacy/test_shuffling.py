@@ -29,11 +29,11 @@ from sottovoce.privacy.renyi import renyi_divergence
 from sottovoce.privacy.shuffling import (
     ClonesPair,
     ShufflingAccountant,
-    clones_pair,
     local_epsilon,
     shuffled,
     shuffled_delta,
     shuffled_epsilon,
+    shuffled_pair,
 )
 
 ZERO_OUT, REPLACE_ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
@@ -106,7 +106,7 @@ def pair_delta(eps0: float, clients: int, epsilon: float) -> float:
 @pytest.mark.parametrize("eps0", [0.1, 1.0, 3.0])
 @pytest.mark.parametrize("clients", [1, 2, 5, 40])
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
-def test_delta_is_the_clones_pairs_own_for_few_clients(
+def test_delta_is_the_shuffled_pairs_own_for_few_clients(
     eps0: float, clients: int, share: float
 ) -> None:
     exact = pair_delta(eps0, clients, share * eps0)
@@ -216,7 +216,7 @@ def test_what_has_no_pure_epsilon_is_refused(event: PrivacyEvent) -> None:
     with pytest.raises(UnsupportedEventError, match="pure local"):
         ACCOUNTANT.epsilon(Shuffled(event=event, clients=100), 1e-6)
     with pytest.raises(UnsupportedEventError, match="pure local"):
-        clones_pair(Shuffled(event=event, clients=100))
+        shuffled_pair(Shuffled(event=event, clients=100))
 
 
 def test_zero_out_counts_twice_and_the_local_guarantee_still_holds() -> None:

@@ -3,8 +3,9 @@
 A shuffler hides a message among those of its round. Whoever is asked in an order that nobody knows
 hides among *all* clients of an epoch, though the model moves on after every few of them: n clients
 in uniformly random order, each answered by a randomiser that may depend on all messages before, are
-as private as n messages shuffled (Feldman, McMillan and Talwar 2021, theorem 3.1). So a message is
-charged with `Shuffled(local event, minimum_clients)`, once for each epoch.
+as private as n messages shuffled (Feldman, McMillan and Talwar 2021, theorem 3.1; for bounded
+densities `privacy.blanket`). So a message is charged with `Shuffled(local event, minimum_clients)`,
+once for each epoch.
 
 What the accounting needs, of whoever asks the clients and strips their names:
 
@@ -16,7 +17,8 @@ What the accounting needs, of whoever asks the clients and strips their names:
 - Who takes part, and who fails to answer, depends neither on the data nor on the order.
 - What a client encodes depends on its own data and on messages before it, in this epoch and earlier
   ones, and not on *when* it was asked: it keeps nothing between epochs. It sends one message.
-- One mechanism and weight for all, a pure epsilon between any two inputs, as behind a shuffler.
+- One mechanism and weight for all, a pure epsilon between any two inputs, as behind a shuffler; and
+  density bounds, where the mechanism states any, that hold against the same law for every client.
 """
 
 from dataclasses import dataclass

@@ -12,7 +12,7 @@ from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency
 from sottovoce.channels.means import Cohort, Mean, mean_of
 from sottovoce.errors import ParameterError, PrivacyError
-from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.mechanism import BoundedDensity, Mechanism
 from sottovoce.privacy.events import Shuffled
 from sottovoce.privacy.shuffling import MAX_CLIENTS, shuffled
 
@@ -58,11 +58,12 @@ class Shuffler:
 
 
 def hidden_among(clients: int, mechanism: Mechanism, adjacency: Adjacency) -> Shuffled:
-    """One message among those of so many clients.
+    """Return the event of one message among those of so many clients.
 
-    The others are clones of the protected client in so far as their messages could have come from
-    *its* inputs. So the mechanism must be eps0-DP between any two inputs that clients may have:
-    replace-one, and a whole input, not one record of it.
+    The others hide the protected client in so far as their messages could have come from *its*
+    inputs (clones), or from a law that all inputs share (`BoundedDensity`). So what is asked of the
+    mechanism must hold between any two inputs that clients may have: replace-one, and a whole
+    input, not one record of it.
     """
     if adjacency is not Adjacency.REPLACE_ONE:
         raise PrivacyError(
@@ -75,7 +76,8 @@ def hidden_among(clients: int, mechanism: Mechanism, adjacency: Adjacency) -> Sh
             "everything, so one record's epsilon says nothing here: protect whole clients "
             "(records = 1; in a spec, privacy.level = 'client')"
         )
-    return shuffled(mechanism.privacy(adjacency), clients)
+    ratios = mechanism.density_ratios() if isinstance(mechanism, BoundedDensity) else None
+    return shuffled(mechanism.privacy(adjacency), clients, ratios)
 
 
 def check_alike(cohort: Cohort, what: str) -> None:

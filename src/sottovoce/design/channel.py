@@ -124,6 +124,23 @@ class IntegerTable:
         ratio = max(Fraction(max(column), min(column)) for column in zip(*self.rows, strict=True))
         return _log_above(ratio)
 
+    def density_ratios(self) -> tuple[float, float]:
+        """Return (lo, hi), rounded outward: every row lies within them times one common law.
+
+        The law is proportional to the column minima, which makes lo as large as it can be, or to
+        the sums of minima and maxima, whichever bounds shuffles better (`privacy.blanket`).
+        Mixtures of rows lie within them too.
+        """
+        columns = [(min(column), max(column)) for column in zip(*self.rows, strict=True)]
+        found = []
+        for law in ([low for low, _ in columns], [low + high for low, high in columns]):
+            cells = [Fraction(cell, sum(law)) * _ONE for cell in law]
+            lo = min(low / cell for (low, _), cell in zip(columns, cells, strict=True))
+            hi = max(high / cell for (_, high), cell in zip(columns, cells, strict=True))
+            found.append(((1 - lo) * (max(hi, 2 - lo) - lo) / lo, lo, hi))
+        _, lo, hi = min(found)
+        return math.nextafter(float(lo), 0.0), math.nextafter(float(hi), math.inf)
+
     def metric_epsilon(self) -> float:
         """The exact largest |d log P / dx|, rounded up."""
         largest = Fraction(0)

@@ -210,6 +210,14 @@ class Cldp:
             pmf=np.concatenate([plus, minus]) / len(rows),
         )
 
+    def density_ratios(self) -> tuple[float, float]:
+        """Against the same direction with a fair sign: a sign has probability f to 1 - f."""
+        low, high = self.flip_threshold, _WORD - self.flip_threshold
+        return (
+            math.nextafter(2 * low / _WORD, 0.0),
+            math.nextafter(2 * high / _WORD, math.inf),
+        )
+
     @property
     def hides_only_against_zero(self) -> bool:
         """Whether the zero-out event is for the input 0 alone, not for any other at a distance."""

@@ -3,6 +3,7 @@
 A table mechanism names its table; sampling, decoding and the law follow from it.
 """
 
+import math
 from typing import ClassVar
 
 import numpy as np
@@ -102,6 +103,16 @@ class TableMechanism:
         return InterpolatedTable(
             low=low, high=high, knots=channel.knots, rows=channel.rows, letters=self.points
         )
+
+    def density_ratios(self) -> tuple[float, float] | None:
+        """Against one law for every coordinate; the bounds of coordinates multiply."""
+        low, high = self.table.density_ratios()
+        dimension = self.input_domain.dimension
+        log_low, log_high = (dimension * math.log(ratio) for ratio in (low, high))
+        if max(-log_low, log_high) > 600.0:
+            return None
+        rounding = 2.0**-48 * (1.0 + log_high - log_low)
+        return math.exp(log_low) * (1.0 - rounding), math.exp(log_high) * (1.0 + rounding)
 
     def _positions(self, values: ArrayLike) -> Vector:
         low, high = interval(self.input_domain)

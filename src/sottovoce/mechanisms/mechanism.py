@@ -259,6 +259,22 @@ class Expanding(Protocol):
         ...
 
 
+@runtime_checkable
+class BoundedDensity(Protocol):
+    """A mechanism whose messages all have densities within bounds against one common law.
+
+    What a secret order needs to hide a message well: see `privacy.blanket`.
+    """
+
+    def density_ratios(self) -> tuple[float, float] | None:
+        """Return (lo, hi) with lo <= dR/dQ <= hi, rounded outward; None if none are certified.
+
+        R is the law of a message for any input in the domain, with all that runs (fillings, tries
+        that fail), and Q is one law that depends on public parameters alone.
+        """
+        ...
+
+
 def has_a_range(mechanism: Mechanism) -> bool:
     """Whether a coordinate is sent as one of finitely many codes: then a rotation may gain."""
     if isinstance(mechanism, Expanding):

@@ -297,6 +297,18 @@ class SeededSign:
         return JointLaw(points=points, pmf=pmf)
 
     @property
+    def _timing_loss(self) -> float:
+        """What the number of tries adds to the losses of a block, where it may be seen."""
+        return self.choice().timing_loss if self.timing == "variable" else 0.0
+
+    def density_ratios(self) -> tuple[float, float]:
+        """Against fair signs, in every block: the largest loss against them, in both directions."""
+        choice = self.choice()
+        largest = choice.largest_loss(against_zero=True) + self._timing_loss
+        largest *= self.blocks * (1.0 + 2.0**-50)
+        return math.exp(-largest) * (1.0 - 2.0**-50), math.exp(largest) * (1.0 + 2.0**-50)
+
+    @property
     def hides_only_against_zero(self) -> bool:
         """Whether the zero-out claim is against the update 0 alone: then each update has a step of
         its own, and what two of them are rounded to may be further apart than they are."""
@@ -309,7 +321,7 @@ class SeededSign:
             shift += self._step() * math.sqrt(self.layout().num_signs)  # two halves, rounded up
         against_zero = domain.against_zero(adjacency)
         # Tries are independent of the seed and purely private: both bounds grow by their loss.
-        timing = choice.timing_loss if self.timing == "variable" else 0.0
+        timing = self._timing_loss
         largest = choice.largest_loss(against_zero=against_zero) + timing
         return Assumed(
             event=SeededBits(

@@ -179,6 +179,18 @@ class SeededStep:
             spread=self.magnitude**2 * (1.0 + agreeing * own**2),
         )
 
+    def density_ratios(self) -> tuple[float, float]:
+        """Against fair signs: for every direction, filling and number of tries.
+
+        Tries that may be seen multiply any ratio of likelihoods by e^timing_loss at most, either
+        way, so by that much against one of their laws.
+        """
+        largest, least = self.choice().ratios()
+        if self.timing_loss == 0.0:
+            return least, largest
+        growth = math.exp(self.timing_loss) * (1.0 + 2.0**-50)
+        return least / growth * (1.0 - 2.0**-50), largest * growth * (1.0 + 2.0**-50)
+
     @property
     def timing_loss(self) -> float:
         """What the number of tries adds to epsilon, where it may be seen."""
@@ -196,10 +208,7 @@ class SeededStep:
         """
         event: PureDp | FinitePair
         if self.input_domain.against_zero(adjacency):
-            # Tries multiply any ratio of likelihoods by e^timing_loss at most, either way.
-            largest, least = self.choice().ratios()
-            largest *= math.exp(self.timing_loss)
-            least *= math.exp(-self.timing_loss)
+            least, largest = self.density_ratios()
             share = (1.0 - least) / (largest - least)
             first = share * largest
             event = FinitePair(

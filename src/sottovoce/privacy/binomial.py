@@ -66,6 +66,27 @@ def fair_pmf(coins: int) -> tuple[int, Vector]:
     return first, np.asarray(pmf / pmf.sum())
 
 
+def pmf_window(coins: int, chance: float, rest: float, log_outside: float) -> tuple[int, Vector]:
+    """The first count and the pmf of Bin(n, chance) on all counts but e^-log_outside, mass 1.
+
+    `rest` is 1 - chance, which the caller knows to full precision. Relative error below 1e-8.
+    """
+    if chance <= 0.0 or coins == 0:
+        return 0, np.ones(1)
+    mean, part = coins * chance, (log_outside + math.log(2.0)) / 3.0
+    # Bernstein's inequality: t^2/(2 (variance + t/3)) is at least this exponent.
+    reach = part + math.sqrt(part * part + 6.0 * part * mean * rest)
+    first, last = max(0, math.floor(mean - reach)), min(coins, math.ceil(mean + reach))
+    counts = np.arange(first, last, dtype=np.float64)
+    # log b(x+1)/b(x), which is near 0 where it matters; summed from the mode outwards.
+    steps = np.log1p((mean - counts - rest) / ((counts + 1.0) * rest))
+    mode = min(last, max(first, round(mean))) - first
+    right = np.concatenate([[0.0], np.cumsum(steps[mode:])])
+    left = -np.cumsum(steps[:mode][::-1])[::-1]
+    pmf = np.exp(np.concatenate([left, right]))
+    return first, np.asarray(pmf / pmf.sum())
+
+
 def lower_buckets(coins: int, chance: float) -> tuple[Vector, Vector]:
     """Buckets of X ~ Bin(n, chance) by their lower ends, and upper bounds on P(X < end).
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from sottovoce.adjacency import Adjacency
 from sottovoce.errors import UnsupportedEventError
+from sottovoce.privacy.allocation import allocated_pairs
 from sottovoce.privacy.events import (
     Allocated,
     BasicEvent,
@@ -44,7 +45,7 @@ from sottovoce.privacy.loss_pairs import (
     randomised_response,
 )
 from sottovoce.privacy.sampled_swaps import LARGEST_CENTER, AntipodalPair
-from sottovoce.privacy.shuffling import clones_pair
+from sottovoce.privacy.shuffling import shuffled_pair
 
 _LEAST = 1e-100  # mus and rates below it count as this: no quotient overflows
 _LARGEST_MU = 1000.0  # beyond it, losses of a million are common
@@ -104,8 +105,10 @@ def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
             return _alike(either_order(event.first, event.second))
         case Sampled():
             return _sampled(event)
+        case Allocated():
+            return allocated_pairs(event)
         case Shuffled():
-            return _alike(clones_pair(event))
+            return _alike(shuffled_pair(event))
         case SeededBits():
             return _alike(randomised_response(event.largest_loss))
         case (
@@ -115,7 +118,6 @@ def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
             | ZeroConcentrated()
             | RenyiCurve()
             | FiniteTable()
-            | Allocated()
         ):
             raise UnsupportedEventError(
                 f"the pld accountant needs a dominating pair, which {type(event).__name__} does "

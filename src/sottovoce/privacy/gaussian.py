@@ -53,7 +53,9 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     return least_epsilon(lambda epsilon: gaussian_delta(mu, epsilon), delta)
 
 
-def least_epsilon(delta_at: Callable[[float], float], delta: float) -> float:
+def least_epsilon(
+    delta_at: Callable[[float], float], delta: float, precision: float = 1e-12
+) -> float:
     """Where a delta that falls as epsilon grows comes down to `delta`, rounded up."""
     if delta_at(0.0) <= delta:
         return 0.0
@@ -62,7 +64,7 @@ def least_epsilon(delta_at: Callable[[float], float], delta: float) -> float:
         low, high = high, 2.0 * high
         if high > _LARGEST_EPSILON:
             return math.inf
-    while high - low > 1e-12 * high:
+    while high - low > precision * high:
         middle = (low + high) / 2.0
         if middle in (low, high):
             break

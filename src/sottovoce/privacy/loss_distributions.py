@@ -22,9 +22,7 @@ from sottovoce.privacy.loss_pairs import LossPair
 _LARGEST_LOSS = 2e6  # counts as infinite: no epsilon beyond is worth knowing
 _SEARCH = np.geomspace(1e-12, _LARGEST_LOSS, 400)
 _SEARCH_EDGES = np.concatenate((-_SEARCH[::-1], [0.0], _SEARCH))
-_FFT_ROUNDING = (
-    16.0 * 2.0**-53
-)  # per level of the transform, worst case (Higham 2002, section 24.1)
+FFT_ROUNDING = 16.0 * 2.0**-53  # per level of the transform, worst case (Higham 2002, section 24.1)
 _LARGEST_EXPONENT = 700.0
 _NEGLIGIBLE = 45.0  # e^-45 is below what rounds, even a million times
 LOG_OUTSIDE = 22.0  # a window leaves out e^-22 of a tilted law on each side
@@ -198,7 +196,7 @@ class TiltedComposition:
     Wrapping. Sums of losses are known modulo the window, which begins at `start`. What lies below
     or above it appears within, elsewhere.
 
-    Rounding, in l2. A transform of length N is right to g = _FFT_ROUNDING log2(N), relatively; the
+    Rounding, in l2. A transform of length N is right to g = FFT_ROUNDING log2(N), relatively; the
     transform X of masses x has |X| <= 1 and norm sqrt(N) |x|. So its T-th power is wrong by at most
     T g sqrt(N) |x|, what polar powers round (a few T 2^-53) included, products add these up, and
     the inverse brings sum T g |x| + g. Cauchy-Schwarz brings it into delta. Masses, tilts and
@@ -214,7 +212,7 @@ class TiltedComposition:
         most = sum(count * (part.start + len(part.law.losses) - 1) for part, count in parts)
         start = max(least, math.floor(low / step) - 2)
         stop = min(most, max(start, math.ceil(high / step)) + 2)
-        size = _transform_size(stop - start + 1)
+        size = transform_size(stop - start + 1)
         self.start, self.step, self.tilt, self.size = start, step, tilt, size
         self.floor = -math.inf if start == least else start * step
         self.top, self.most = (start + size - 1) * step, most * step
@@ -224,7 +222,7 @@ class TiltedComposition:
         size = self.size
         if size > _LARGEST_TRANSFORM:
             return
-        level = _FFT_ROUNDING * math.log2(2 * size)
+        level = FFT_ROUNDING * math.log2(2 * size)
         self.log_scale, self._rounding, growth, slack = 0.0, level, 0.0, 0.0
         spectrum: NDArray[np.complex128] = np.ones(size // 2 + 1, dtype=np.complex128)
         for part, count in parts:
@@ -234,7 +232,7 @@ class TiltedComposition:
             places = (part.start + np.arange(len(tilted))) % size
             folded = np.bincount(places, weights=tilted, minlength=size)
             transformed = np.fft.rfft(folded)
-            spectrum *= _power(transformed, float(count))
+            spectrum *= polar_power(transformed, float(count))
             norm = float(np.linalg.norm(folded))
             reach = self.tilt * float(np.max(np.abs(part.law.losses[tilted > 0.0]), initial=0.0))
             self.log_scale += count * moment
@@ -311,17 +309,17 @@ class ComposedLaw(TiltedComposition):
         return min(1.0, math.exp(log_delta) * (1.0 + 2.0**-40) + self.wrapped + self.infinite)
 
 
-def _transform_size(least: int) -> int:
+def transform_size(least: int) -> int:
     """The next size of at most one factor 3 or 5, all others 2.
 
     Those two make steps of 3 and 5 points, wrong by at most 13 and 23 times 2^-53 if summed as
-    they stand, (r + 2) sqrt(2 r): less than _FFT_ROUNDING allows for log2(3) and log2(5) levels.
+    they stand, (r + 2) sqrt(2 r): less than FFT_ROUNDING allows for log2(3) and log2(5) levels.
     """
     sizes: list[int] = [odd * 2 ** max(1, math.ceil(math.log2(least / odd))) for odd in (1, 3, 5)]
     return min(sizes)
 
 
-def _power(values: NDArray[np.complex128], exponent: float) -> NDArray[np.complex128]:
+def polar_power(values: NDArray[np.complex128], exponent: float) -> NDArray[np.complex128]:
     """Polar, so that large exponents need no care; powers below 2^-100 are left at 0.
 
     What is left out is below what rounds: the power of the largest is that of the sum, 1.

@@ -19,7 +19,13 @@ from sottovoce.privacy.accountant import register
 from sottovoce.privacy.conversion import epsilon_at_order, log_delta_at_order
 from sottovoce.privacy.divergences import gaussian_delta
 from sottovoce.privacy.dominating_pairs import dominating_pairs
-from sottovoce.privacy.events import GaussianNoise, NonPrivate, PrivacyEvent, basic_counts
+from sottovoce.privacy.events import (
+    Allocated,
+    GaussianNoise,
+    NonPrivate,
+    PrivacyEvent,
+    basic_counts,
+)
 from sottovoce.privacy.gaussian import gaussian_epsilon
 from sottovoce.privacy.loss_distributions import (
     LOG_OUTSIDE,
@@ -83,6 +89,8 @@ def _directions(event: PrivacyEvent) -> list[Parts]:
     counts = basic_counts(event)
     if all(isinstance(part, GaussianNoise) for part in counts):
         raise UnsupportedEventError("the gaussian accountant is exact here; use gaussian")
+    if sum(counts.values()) == 1 and isinstance(next(iter(counts)), Allocated):
+        raise UnsupportedEventError("the allocation accountant is exact here; use allocation")
     if any(isinstance(part, NonPrivate) for part in counts):
         return []
     found = dominating_pairs(event)

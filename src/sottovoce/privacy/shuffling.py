@@ -33,6 +33,7 @@ from sottovoce.domains import Vector
 from sottovoce.errors import ParameterError, UnsupportedEventError
 from sottovoce.privacy.accountant import register
 from sottovoce.privacy.binomial import OUTSIDE, TAIL_ERROR, binomial_cdf, fair_pmf, lower_buckets
+from sottovoce.privacy.blanket import BlanketPair
 from sottovoce.privacy.events import PrivacyEvent, Shuffled, basic_counts
 from sottovoce.privacy.loss_pairs import LossPair
 from sottovoce.privacy.pure import pure_epsilon
@@ -43,9 +44,11 @@ _ROUNDING = 2.0**-48
 _NO_CLONES = 60.0
 
 
-def shuffled(event: PrivacyEvent, clients: int) -> Shuffled:
+def shuffled(
+    event: PrivacyEvent, clients: int, ratios: tuple[float, float] | None = None
+) -> Shuffled:
     """The event of shuffling `clients` messages; refuses what shuffling does not amplify."""
-    result = Shuffled(event=event, clients=clients)
+    result = Shuffled(event=event, clients=clients, ratios=ratios)
     local_epsilon(result)
     return result
 
@@ -184,9 +187,20 @@ def _between(pmf: Vector, bounds: NDArray[np.int64]) -> Vector:
     )
 
 
-def clones_pair(event: Shuffled) -> LossPair:
-    """The dominating pair of one shuffled release, for composition over rounds."""
-    return ClonesPair(local_epsilon(event), event.clients)
+def shuffled_pair(event: Shuffled) -> LossPair:
+    """The dominating pair of one shuffled release, for composition over rounds.
+
+    Both pairs are sound. With many clients one message's loss has about the standard deviation
+    sqrt(blanket_spread/n) or sqrt(clones_spread/n): the smaller one is taken.
+    """
+    eps0 = local_epsilon(event)
+    if event.ratios is not None:
+        lo, hi = event.ratios
+        blanket_spread = (1.0 - lo) * (max(hi, 2.0 - lo) - lo) / (2.0 * lo)
+        clones_spread = math.exp(min(eps0, _NO_CLONES)) * math.tanh(eps0 / 2.0) ** 2
+        if blanket_spread <= clones_spread:
+            return BlanketPair(lo, hi, event.clients)
+    return ClonesPair(eps0, event.clients)
 
 
 @register(summary="amplification by shuffling", turn=5)

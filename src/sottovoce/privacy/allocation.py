@@ -1,0 +1,352 @@
+"""Random allocation: a contribution takes part in one of T steps of Gaussian noise, at random.
+
+With Q the law of the transcript without the contribution, delta at A = e^eps is E_Q (sum F_i)_+/T,
+over T independent copies of
+
+    F = a e^(c g - c^2/2) - b e^(-c g - c^2/2) - d,   g ~ N(0, 1),
+
+    zero-out, removing  (a, b, d) = (1, 0, A),    c = mu
+    zero-out, adding    (a, b, d) = (0, A, -1),   c = mu
+    replace-one         (a, b, d) = (1, A, 0),    c = mu/2   (contributions centered at zero)
+
+exactly, and adaptively; docs/privacy.md, section 32, has the proof. Each client must draw its step
+independently of the others: cohorts that are cut from one permutation are not covered.
+
+How it is bounded. F grows with g. Values above a limit v are cut off, for which E (F - v)_+ is
+added; values far below 0 are raised; the mass of a cell is split onto its ends and keeps its mean.
+Each of these only raises E (sum F)_+. Sums are convolved by FFT, with all that rounds added.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from sottovoce.adjacency import Adjacency
+from sottovoce.domains import Vector
+from sottovoce.errors import UnsupportedEventError
+from sottovoce.privacy.accountant import register
+from sottovoce.privacy.divergences import gaussian_delta, log_sum_exp
+from sottovoce.privacy.events import Allocated, PrivacyEvent, basic_counts
+from sottovoce.privacy.gaussian import gaussian_epsilon, least_epsilon
+from sottovoce.privacy.loss_distributions import FFT_ROUNDING, polar_power, transform_size
+from sottovoce.privacy.loss_pairs import PAIR_ACCURACY, AtomPair, LossPair
+
+Direction = Literal["remove", "add", "replace"]
+_REVERSES: dict[Direction, Direction] = {"remove": "add", "add": "remove", "replace": "replace"}
+
+LARGEST_MU = 8.0  # beyond, one step of any number gives nearly everything away
+_LARGEST_TRANSFORM = 2**17
+_CELL = 0.04  # of the grid, in standard deviations of F
+_REACH = 7.0  # standard deviations of a sum to plan for
+_FAR = 7.5  # standard deviations of g beyond which F hardly matters
+_NORMALS = np.linspace(-9.0, 9.0, 721)
+_NORMAL_ERROR = 2.0**-44  # of scipy's normal cdf and of its argument, relative
+_TILTS = np.geomspace(1e-7, 30.0, 48)  # in units of 1/stddev of F
+_LOG_OUTSIDE = 30.0  # e^-30 of a tilted law may lie on each side of the window: it only adds
+_LEAST_DELTA = 1e-12  # where a curve ends
+_DOTS = 128  # of half a curve
+_ROUNDING = 2.0**-40  # of the masses that make up a curve
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """F as a function of g, in its coefficients."""
+
+    a: float
+    b: float
+    d: float
+    c: float
+
+    def at(self, g: Vector) -> Vector:
+        half = self.c**2 / 2.0
+        return np.asarray(
+            self.a * np.exp(self.c * g - half) - self.b * np.exp(-self.c * g - half) - self.d
+        )
+
+    def normal_at(self, values: Vector) -> Vector:
+        """The g at which F has each value; infinite outside of its range."""
+        scaled = (values + self.d) * math.exp(self.c**2 / 2.0)
+        root = np.sqrt(scaled * scaled + 4.0 * self.a * self.b)
+        # a u^2 - scaled u - b = 0 for u = e^(c g); neither quotient cancels.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            above = (scaled + root) / (2.0 * self.a) if self.a else np.full_like(scaled, np.inf)
+            below = 2.0 * self.b / np.maximum(root - scaled, 1e-300)
+            return np.asarray(np.log(np.where(scaled > 0.0, above, below)) / self.c)
+
+    def beyond(self, value: float) -> float:
+        """E (F - value)_+, rounded up."""
+        from scipy.special import ndtr
+
+        g = float(self.normal_at(np.array([value]))[0])
+        parts = (
+            self.a * float(ndtr(self.c - g)),
+            -self.b * float(ndtr(-self.c - g)),
+            -(self.d + value) * float(ndtr(-g)),
+        )
+        return max(0.0, math.fsum(parts)) + _NORMAL_ERROR * math.fsum(map(abs, parts)) + 1e-300
+
+    def on_grid(self, cell: float, low: int, high: int) -> Vector:
+        """Masses at low*cell ... high*cell, above F in convex order (F cut off), rounded up.
+
+        A cell (f, f + s] of mass m in which F has the mean e has m (e - f)/s at its upper end.
+        """
+        from scipy.special import ndtr
+
+        values = np.arange(low, high + 1, dtype=np.float64) * cell
+        g, left = self.normal_at(values), values[:-1]
+        mass, error = _cell_masses(g, 0.0)
+        rising, rising_error = _cell_masses(g, self.c)
+        falling, falling_error = _cell_masses(g, -self.c)
+        size = np.abs(left) + abs(self.d) + cell
+        error = (size * error + self.a * rising_error + self.b * falling_error) / cell
+        upper = (self.a * rising - self.b * falling - (self.d + left) * mass) / cell
+        upper = np.clip(upper, 0.0, mass)
+        masses = np.append(mass - upper + error, 0.0)
+        masses[1:] += upper + error
+        masses[0] += ndtr(g[0]) * (1.0 + _NORMAL_ERROR)  # raised to the first value
+        masses[-1] += ndtr(-g[-1]) * (1.0 + _NORMAL_ERROR)  # cut off at the last
+        return masses
+
+
+def _cell_masses(edges: Vector, mean: float) -> tuple[Vector, Vector]:
+    """Masses of N(mean, 1) between edges, from the nearer tail, and bounds on their errors."""
+    from scipy.special import ndtr
+
+    low, high = edges[:-1] - mean, edges[1:] - mean
+    right = low > 0.0
+    larger, smaller = ndtr(np.where(right, -low, high)), ndtr(np.where(right, -high, low))
+    return np.maximum(0.0, larger - smaller), _NORMAL_ERROR * larger
+
+
+def _mean_positive_part(term: _Term, steps: int) -> float:
+    """At least E (sum of `steps` terms)_+/steps, for terms whose mean is at most 0."""
+    lowest, highest = term.at(np.array([-term.c - _FAR, term.c + _FAR])).tolist()
+    drift = (steps - 1) * (term.b + term.d - term.a)
+    weights = np.exp(-_NORMALS * _NORMALS / 2.0)
+    plain = term.at(_NORMALS)
+    for _ in range(3):  # what is cut off counts no longer
+        cut = np.clip(plain, lowest, highest)
+        mean = np.average(cut, weights=weights)
+        spread = max(1e-9, math.sqrt(np.average((cut - mean) ** 2, weights=weights)))
+        deviation = _REACH * math.sqrt(steps) * spread
+        highest, lowest = min(highest, drift + deviation), max(lowest, -deviation)
+    cell = _CELL * min(1.0, math.sqrt(steps) / 8.0) * spread  # few steps: fewer sums to smooth it
+    cell = max(cell, 4.0 * (deviation + drift) / _LARGEST_TRANSFORM)
+    while True:
+        low, high = math.floor(lowest / cell), max(1, math.ceil(highest / cell))
+        if high - low <= _LARGEST_TRANSFORM:
+            found = _positive_part(term.on_grid(cell, low, high), cell, low, spread, steps)
+            if found is not None:
+                return found / steps + term.beyond(high * cell)
+        cell *= 1.5
+
+
+def _positive_part(
+    masses: Vector, cell: float, low: int, spread: float, steps: int
+) -> float | None:
+    """At least E (sum)_+ of independent values with these masses; None if it takes too long.
+
+    The masses are tilted by e^(t value), as in `loss_distributions.ComposedLaw`, which has what
+    is said here of wrapping and rounding. Sums w above the window have at most
+    max(w e^(-t w)) e^K(t) for every t > 0.
+    """
+    values = (low + np.arange(len(masses), dtype=np.float64)) * cell
+    with np.errstate(divide="ignore"):
+        logs = np.log(masses)
+    tilts, moments = _bounded_moments(values, masses, spread, steps)
+    # Half the best tilt of the Renyi bound: at the best, rare large values would have most weight.
+    best = len(_TILTS) + int(np.argmin(moments[len(_TILTS) :]))
+    best = int(np.searchsorted(tilts, tilts[best] / 2.0))
+    tilt = float(tilts[best])
+    shifted = logs + tilt * values
+    moment = log_sum_exp(shifted)
+    moments[best] = steps * moment
+    lows = (moments[best] - moments[:best] - _LOG_OUTSIDE) / (tilt - tilts[:best])
+    highs = (moments[best + 1 :] - moments[best] + _LOG_OUTSIDE) / (tilts[best + 1 :] - tilt)
+    above, log_above = tilts[len(_TILTS) + 1 :], moments[len(_TILTS) + 1 :]
+    goal = max(moments[best] + math.log(1e-8 * cell), math.log(1e-16 * steps))
+    tops = (log_above - goal) / above
+    tops = (log_above - goal + np.log(np.maximum(tops, 1.0 / above))) / above
+    largest = steps * (low + len(masses) - 1)
+    start = max(steps * low, min(-1, math.floor(float(np.max(lows)) / cell)))
+    stop = min(largest, max(2, math.ceil(max(float(np.min(tops)), float(np.min(highs))) / cell)))
+    size = transform_size(max(2, stop - start + 1))
+    if size > _LARGEST_TRANSFORM:
+        return None
+    rest = 0.0
+    if start + size <= largest:
+        top = (start + size) * cell
+        highest = np.maximum(top, 1.0 / above)  # where w e^(-t w) is largest, of w >= top
+        peaks = np.log(highest) - above * highest
+        rest = math.exp(min(700.0, float(np.min(log_above + peaks)) + 1e-6 + steps * 2.0**-40))
+    tilted = np.exp(shifted - moment)
+    places = (low + np.arange(len(tilted))) % size
+    folded = np.bincount(places, weights=tilted, minlength=size)
+    sums = np.fft.irfft(polar_power(np.fft.rfft(folded), float(steps)), size)
+    level, norm = FFT_ROUNDING * math.log2(2 * size), float(np.linalg.norm(folded))
+    growth = steps * (max(0.0, float(np.sum(folded)) - 1.0) + level * math.sqrt(size) * norm)
+    rounding = level * (1.0 + steps * norm) * math.exp(min(growth, 700.0))
+    above_zero = np.arange(1, start + size) * cell
+    weights = above_zero * np.exp(-tilt * above_zero)
+    found = np.maximum(0.0, np.roll(sums, -(start % size))[1 - start :])
+    total = float(weights @ found) + rounding * float(np.linalg.norm(weights))
+    slack = steps * 2.0**-51 * (1000.0 + abs(moment) + tilt * float(np.max(np.abs(values))))
+    log_total = math.log(total + 1e-300) + steps * moment + slack + 1e-9
+    return math.exp(min(700.0, log_total)) + rest
+
+
+def _bounded_moments(
+    values: Vector, masses: Vector, spread: float, steps: int
+) -> tuple[Vector, Vector]:
+    """Tilts, and at least `steps` times the log moment at each."""
+    # Single cells near 0, where most of the mass is, and wider parts farther out.
+    zero = int(np.searchsorted(values, 0.0))
+    away = np.append(np.arange(300), np.geomspace(300.0, _LARGEST_TRANSFORM, 400)).astype(np.intp)
+    parts = np.unique(np.concatenate(([0], zero - away, zero + away)))
+    parts = parts[(parts >= 0) & (parts < len(values))]
+    weights = np.add.reduceat(masses, parts)
+    smallest, largest = values[parts], values[np.append(parts[1:], len(values)) - 1]
+    tilts = np.concatenate((-_TILTS[::-1], [0.0], _TILTS)) / spread
+    logs = np.log(np.maximum(weights, 1e-300))
+    exponents = logs + np.maximum(tilts[:, None] * smallest, tilts[:, None] * largest)
+    top = np.max(exponents, axis=1)
+    return tilts, steps * (top + np.log(np.sum(np.exp(exponents - top[:, None]), axis=1)))
+
+
+@lru_cache(maxsize=4096)
+def allocated_delta(mu: float, steps: int, direction: Direction, epsilon: float) -> float:
+    """At least delta at `epsilon` >= 0, in one direction."""
+    unallocated = gaussian_delta(mu, epsilon)  # a mixture of single releases
+    if steps == 1 or epsilon > 200.0:
+        return unallocated
+    a = math.exp(epsilon)
+    match direction:
+        case "remove":
+            term = _Term(1.0, 0.0, a, mu)
+        case "add":
+            term = _Term(0.0, a, -1.0, mu)
+        case "replace":
+            term = _Term(1.0, a, 0.0, mu / 2.0)
+    return min(unallocated, _mean_positive_part(term, steps))
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedPair:
+    """A pair whose curve is that of one direction, at dots; in between chords lie above it."""
+
+    mu: float
+    steps: int
+    direction: Direction
+    accuracy: ClassVar[float] = PAIR_ACCURACY
+
+    def masses(self, edges: Vector) -> tuple[Vector, Vector]:
+        return _atoms(self.mu, self.steps, self.direction).masses(edges)
+
+    def reverse(self) -> "AllocatedPair":
+        return AllocatedPair(self.mu, self.steps, _REVERSES[self.direction])
+
+
+@lru_cache(maxsize=64)
+def _atoms(mu: float, steps: int, direction: Direction) -> AtomPair:
+    """Dots at e^-eps and e^eps: below 1 a curve is 1 - x + x h(1/x), h that of the reverse."""
+    points = [(0.0, 1.0)]
+    for epsilon, delta in _curve(mu, steps, _REVERSES[direction])[:0:-1]:
+        x = math.exp(-epsilon)
+        points.append((x, min(1.0, (1.0 - x + x * delta) * (1.0 + 2.0**-50))))
+    points += [(math.exp(epsilon), delta) for epsilon, delta in _curve(mu, steps, direction)]
+    return curve_pair(points)
+
+
+@lru_cache(maxsize=64)
+def _curve(mu: float, steps: int, direction: Direction) -> list[tuple[float, float]]:
+    """(epsilon, delta) from 0 to where delta hardly matters, closer together near 0."""
+    most = gaussian_epsilon(mu, _LEAST_DELTA)
+    reach = most / 1024.0
+    while reach < most and allocated_delta(mu, steps, direction, reach) > _LEAST_DELTA:
+        reach *= math.sqrt(2.0)
+    dots = (reach * np.linspace(0.0, 1.0, _DOTS + 1) ** 1.7).tolist()
+    return [(epsilon, allocated_delta(mu, steps, direction, epsilon)) for epsilon in dots]
+
+
+def curve_pair(points: list[tuple[float, float]]) -> AtomPair:
+    """A pair whose curve is nowhere below a convex one that is at most y at x, for points (x, y).
+
+    The points begin at (0, 1). Their lower convex hull lies above the curve, and a pair has it: at
+    a kink x where the slope rises by q, Q has the mass q and P has x q.
+    """
+    hull: list[tuple[float, float]] = []
+    for point in points:
+        while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], point):
+            hull.pop()
+        hull.append(point)
+    slopes = [_slope(one, two) for one, two in pairwise(hull)] + [0.0]
+    x = np.array([point[0] for point in hull[1:]])
+    q = np.maximum(0.0, np.diff(slopes)) * (1.0 - _ROUNDING)
+    rest = max(0.0, 1.0 - float(np.sum(q)))
+    return AtomPair(
+        np.concatenate(([-math.inf], np.log(x) + 4.0 * _ROUNDING, [math.inf])),
+        np.concatenate(([0.0], x * q * (1.0 + 3.0 * _ROUNDING), [hull[-1][1]])),
+        np.concatenate(([rest], q, [0.0])),
+    )
+
+
+def _slope(one: tuple[float, float], two: tuple[float, float]) -> float:
+    return (two[1] - one[1]) / (two[0] - one[0])
+
+
+def allocated_pairs(event: Allocated) -> tuple[LossPair, LossPair]:
+    """Dominating pairs for a contribution in the first of two neighbors, and in the second."""
+    first, second = _directions(event)
+    mu = event.event.mu
+    return AllocatedPair(mu, event.steps, first), AllocatedPair(mu, event.steps, second)
+
+
+def _directions(event: Allocated) -> tuple[Direction, Direction]:
+    if event.event.mu > LARGEST_MU:
+        raise UnsupportedEventError(
+            f"random allocation is accounted up to mu = {LARGEST_MU:g} (noise of an eighth of the "
+            f"clipping norm), got {event.event.mu:g}; use renyi, or more noise"
+        )
+    if event.adjacency is Adjacency.ZERO_OUT:
+        return "remove", "add"
+    if not event.event.zero_centered:
+        raise UnsupportedEventError(
+            "random allocation under replace-one is accounted for contributions that are centered "
+            "at zero (zero_centered = true); ask for zero-out, or use renyi"
+        )
+    return "replace", "replace"
+
+
+@register(summary="random allocation of one contribution to steps of Gaussian noise", turn=5)
+class AllocationAccountant:
+    """The exact curve of one allocation, rounded up; the worse of the two directions."""
+
+    name = "allocation"
+
+    def epsilon(self, event: PrivacyEvent, delta: float) -> float:
+        curve = _single_curve(event)
+        return least_epsilon(curve, delta, precision=1e-8)
+
+    def delta(self, event: PrivacyEvent, epsilon: float) -> float:
+        return _single_curve(event)(epsilon)
+
+
+def _single_curve(event: PrivacyEvent) -> Callable[[float], float]:
+    """The delta at each epsilon of the one allocation that the event is."""
+    counts = basic_counts(event)
+    part = next(iter(counts))
+    if not isinstance(part, Allocated) or sum(counts.values()) != 1:
+        raise UnsupportedEventError(
+            "the allocation accountant bounds one random allocation; compositions need pld or renyi"
+        )
+    directions = sorted(set(_directions(part)))
+
+    def curve(epsilon: float) -> float:
+        return max(allocated_delta(part.event.mu, part.steps, way, epsilon) for way in directions)
+
+    return curve
