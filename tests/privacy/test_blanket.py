@@ -1,5 +1,6 @@
 """A secret order, by bounded densities: no enumerated shuffle exceeds the bound, which is tight."""
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -224,10 +225,13 @@ def test_a_vector_of_many_coordinates_has_no_bounds_worth_stating() -> None:
 def test_seeds_are_bounded_against_fair_signs() -> None:
     ball = L2Ball(dimension=100, radius=1.0)
     step = SeededStep(
-        input_domain=ball, epsilon=5.17, length="kept", generator="chacha20-1", timing="variable"
+        input_domain=ball, epsilon=5.17, length="kept", generator="chacha20-1", timing="constant"
     )
     assert step.density_ratios() == pytest.approx((0.1678, 29.52), rel=1e-3)
     assert math.log(step.density_ratios()[1] / step.density_ratios()[0]) <= 5.17
+    timed = dataclasses.replace(step, timing="variable")  # what the number of tries tells counts
+    for one, other in zip(step.density_ratios(), timed.density_ratios(), strict=True):
+        assert abs(math.log(other / one)) >= step.choice().timing_loss
     tilted = SeededSign(
         input_domain=ball,
         noise_multiplier=1.0,
@@ -254,6 +258,7 @@ def test_the_same_messages_cost_less_than_two_thirds_of_what_clones_say() -> Non
         rounds=4,
         delta=1e-6,
         shuffled_clients=50_000,
+        adjacency="replace-one",
     )
     assert 0.625 < spent.epsilon < 0.627
     assert spent.local_epsilon == pytest.approx(20.68, rel=1e-3)
@@ -262,5 +267,11 @@ def test_the_same_messages_cost_less_than_two_thirds_of_what_clones_say() -> Non
 def test_one_record_of_several_is_not_hidden_by_others() -> None:
     with pytest.raises(PrivacyError, match="whole clients"):
         sottovoce.spend(
-            "cldp", epsilon=1.0, clip_geometry="l2", records=5, shuffled_clients=100, delta=1e-6
+            "cldp",
+            epsilon=1.0,
+            clip_geometry="l2",
+            records=5,
+            shuffled_clients=100,
+            adjacency="replace-one",
+            delta=1e-6,
         )
