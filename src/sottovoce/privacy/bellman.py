@@ -40,18 +40,24 @@ from sottovoce.privacy.events import (
     SecureSum,
     basic_counts,
 )
-from sottovoce.privacy.finite_menus import Pair, bit_pairs, sampled_table_pairs, sum_pairs
+from sottovoce.privacy.finite_menus import (
+    Pair,
+    bit_pairs,
+    is_small,
+    sampled_table_pairs,
+    sum_pairs,
+)
 from sottovoce.privacy.loss_distributions import grid_step
 from sottovoce.privacy.one_bit import one_bit_renyi
 
 MAX_BITS = 12
 MAX_CLIENTS = 6
-_MAX_WORK = 1.5e9  # multiplications: a few seconds
+_MAX_WORK = 8e8  # multiplications: two seconds
 _MAX_POINTS = 2**15
-_TABLE_PRECISION = 1e-4  # what the grid of log A may cost, as a part of epsilon
-_BITS_PRECISION = 2e-3
-_CELLS = 26  # of the budget, for each coordinate after the first
-_LEAST_CELLS = 8
+_LARGEST_REACH = 600.0  # e^600 is a float64
+_TABLE_PRECISION = 2e-5  # what the grid of log A may cost, as a part of epsilon
+_CELLS = (240, 13)  # of the budget, and more for each coordinate
+_LEAST_CELLS = 16  # for each coordinate
 _ORDERS = 1.0 + np.geomspace(1e-2, 1e4, 120)
 _ROUNDING = 2.0**-46  # of laws, ratios and sums, on the private side
 
@@ -94,7 +100,7 @@ class Grid:
         return np.maximum(0.0, -np.expm1(logs))
 
     def padded(self, values: Vector) -> Vector:
-        """`values` continued by as many points on both sides: by the chord to V(0) = 1, and flat."""
+        """`values`, continued by the chord to V(0) = 1 on the left and by the last on the right."""
         decay = np.exp(-self.step * np.arange(self.size, 0, -1))
         left = 1.0 - (1.0 - values[..., :1]) * decay * (1.0 - _ROUNDING)
         right = np.broadcast_to(values[..., -1:], (*values.shape[:-1], self.size + 1))
@@ -221,24 +227,35 @@ class Coordinates:
                     move,
                     self.event.logit_bound,
                     self.event.clients,
+                    spacing=0.06 if self.event.dimension == 1 else 0.25,
                     against_zero=self.event.against_zero,
                 )
 
-    def cells(self) -> int:
-        """Into how many cells the budget is cut."""
-        return max(_LEAST_CELLS, _CELLS * (self.event.dimension - 1))
+    def cells(self, grid: Grid) -> int:
+        """Into how many cells the budget is cut: fewer where that would take too long."""
+        dimension = self.event.dimension
+        count = _CELLS[0] + _CELLS[1] * dimension
+        while self._work(count, grid) > _MAX_WORK and count > _LEAST_CELLS * dimension:
+            count -= count // 8
+        return count
 
     def work(self, grid: Grid) -> float:
-        letters = sum(len(first) for first, _ in self.pairs(self.event.shift))
-        cells, dimension = self.cells(), self.event.dimension
+        return self._work(self.cells(grid), grid)
+
+    def _work(self, cells: int, grid: Grid) -> float:
+        dimension = self.event.dimension
+        typical = self.event.shift / math.sqrt(dimension)
+        letters = 2.0 * grid.size * sum(len(first) for first, _ in self.pairs(typical))
+        if dimension == 1:
+            return letters
         layers = sum(
             sum(cells - bottom for _, bottom in _cells(cells, n)) for n in range(2, dimension)
         )
-        return 2.0 * grid.size * letters * (layers + 2 * cells)
+        return letters * (layers + 2 * cells)
 
     def before(self, values: Vector, grid: Grid) -> Vector:
         dimension, shift = self.event.dimension, self.event.shift * (1.0 + _ROUNDING)
-        cells = self.cells()
+        cells = self.cells(grid)
 
         def menu(spent: int) -> tuple[Letters, ...]:
             return _letters(self.pairs(shift * math.sqrt(spent / cells)), grid)
@@ -331,7 +348,7 @@ def _curves(event: PrivacyEvent, delta: float) -> list[Curve]:
         plans.append(_direction(event, reverse=True))
     decade = 10.0 ** math.floor(math.log10(delta))
     curves = [_solved(tuple(parts), decade) for parts in plans]
-    if any(isinstance(part, Coordinates) for part, _ in counted):
+    if any(isinstance(part, Coordinates) and part.event.against_zero for part, _ in counted):
         curves.append(Curve(curves[0].grid, curves[0].values, turned=True))
     return curves
 
@@ -349,9 +366,9 @@ def _direction(event: PrivacyEvent, *, reverse: bool) -> list[tuple[Part, int]]:
 
 def _part(event: BasicEvent, *, reverse: bool) -> Part:
     match event:
-        case FiniteTable():
+        case FiniteTable() if is_small(event):
             return Menu(_towards(sampled_table_pairs(event, 1.0), reverse=reverse))
-        case Sampled(event=FiniteTable() as table) if event.scheme == "poisson":
+        case Sampled(event=FiniteTable() as table) if event.scheme == "poisson" and is_small(table):
             return Menu(_towards(sampled_table_pairs(table, event.rate), reverse=reverse))
         case OneBit() if event.against_zero and event.dimension <= MAX_BITS:
             return Coordinates(event)
@@ -372,8 +389,8 @@ def _towards(pairs: tuple[Pair, ...], *, reverse: bool) -> tuple[Pair, ...]:
 @lru_cache(maxsize=32)
 def _solved(parts: tuple[tuple[Part, int], ...], delta: float) -> Curve:
     grid = _planned(parts, delta)
-    states = math.prod(count + 1 for _, count in parts)
-    work = states * sum(part.work(grid) for part, _ in parts)
+    states = math.prod(count + (len(parts) > 1) for _, count in parts)
+    work = float(states) * math.fsum(part.work(grid) for part, _ in parts)
     if work > _MAX_WORK:
         raise UnsupportedEventError(
             "the bellman accountant would take too long for so many releases, rows or clients; "
@@ -434,12 +451,17 @@ def _planned(parts: Sequence[tuple[Part, int]], delta: float) -> Grid:
     tilts = _ORDERS - 1.0
     both_ways = any(isinstance(part, Coordinates) for part, _ in parts)
     reach, tilt = _chernoff(forward, tilts, 1e-3 * delta)
-    below, _ = _chernoff(backward, tilts, 1e-3 * delta if both_ways else 1e-6)
+    below, _ = _chernoff(backward, tilts, 1e-3 * delta)
+    if not reach + below < _LARGEST_REACH:
+        raise UnsupportedEventError(
+            "the bellman accountant is for losses of at most a few hundred; use renyi"
+        )
     draws = sum(count * part.draws for part, count in parts)
-    precision = _BITS_PRECISION if both_ways else _TABLE_PRECISION
-    step = math.sqrt(12.0 * precision * reach / ((1.0 + tilt) * draws))
-    if not both_ways:
-        step = min(step, reach / 500.0)
+    if both_ways:  # few losses of few values need more points than many
+        step = reach / max(1500.0 / draws, 36.0 * math.sqrt(draws), 4000.0 if draws == 1 else 0.0)
+    else:
+        step = math.sqrt(12.0 * _TABLE_PRECISION * reach / ((1.0 + tilt) * draws))
+        step = min(step, reach / (4000.0 if draws == 1 else 500.0))
     step = grid_step(max(step, (reach + below) / _MAX_POINTS, 1e-9))
     return Grid(step, max(8, math.ceil(below / step)), max(8, math.ceil(reach / step)))
 

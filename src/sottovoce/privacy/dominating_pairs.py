@@ -28,6 +28,7 @@ from sottovoce.privacy.events import (
     ZeroConcentrated,
     basic_counts,
 )
+from sottovoce.privacy.finite_menus import is_small, sampled_table_pairs
 from sottovoce.privacy.loss_distributions import grid_law, grid_step, loss_range
 from sottovoce.privacy.loss_pairs import (
     MAX_SAMPLING_RATE,
@@ -42,7 +43,9 @@ from sottovoce.privacy.loss_pairs import (
     SwappedPair,
     either_order,
     randomised_response,
+    upper_pair,
 )
+from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.privacy.shuffling import clones_pair
 
 _LEAST = 1e-100  # mus and rates below it count as this: no quotient overflows
@@ -101,6 +104,10 @@ def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
             return _alike(LogisticBitPair(event.shift))
         case FinitePair():
             return _alike(either_order(event.first, event.second))
+        case FiniteTable():
+            return _table(event, 1.0)
+        case Sampled(event=FiniteTable() as table) if event.scheme == "poisson":
+            return _table(table, max(event.rate, _LEAST))
         case Sampled():
             return _sampled(event)
         case Shuffled():
@@ -113,7 +120,6 @@ def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
             | SecureSum()
             | ZeroConcentrated()
             | RenyiCurve()
-            | FiniteTable()
             | Allocated()
         ):
             raise UnsupportedEventError(
@@ -134,21 +140,42 @@ def _alike(pair: LossPair) -> tuple[LossPair, LossPair]:
     return pair, pair
 
 
+def _table(table: FiniteTable, rate: float) -> tuple[LossPair, LossPair]:
+    """The largest of the curves of a table's rows, sampled: under zero-out in each direction.
+
+    A table of very many rows counts as what its pure epsilon says.
+    """
+    if not is_small(table):
+        pure = pure_epsilon(table)
+        return _alike(randomised_response(pure) if math.isfinite(pure) else _disjoint())
+    pairs = sampled_table_pairs(table, rate)
+    if table.adjacency == Adjacency.REPLACE_ONE:
+        return _alike(upper_pair(pairs))
+    return upper_pair(pairs), upper_pair(tuple((second, first) for first, second in pairs))
+
+
 def _sampled(event: Sampled) -> tuple[LossPair, LossPair]:
-    base, rate = _one_pair(event.event), max(event.rate, _LEAST)
+    (base, away), rate = _whole_release(event.event), max(event.rate, _LEAST)
     if rate > MAX_SAMPLING_RATE:
-        return _alike(base)  # sampling never hurts: joint convexity
+        return base, away  # sampling never hurts: joint convexity
     if event.adjacency == Adjacency.REPLACE_ONE:
         return _alike(SwappedPair(base, rate))
-    return SampledPair(base, rate), SampledAwayPair(base, rate)
+    return SampledPair(base, rate), SampledAwayPair(away, rate)
 
 
-def _one_pair(event: PrivacyEvent) -> LossPair:
-    """One pair for a whole release without amplification, in both orders."""
-    parts = [_power(pair, count) for pair, _, count in dominating_pairs(event)]
-    total = parts[0]
-    for part in parts[1:]:
-        total = _product(total, part)
+def _whole_release(event: PrivacyEvent) -> tuple[LossPair, LossPair]:
+    """One pair for a whole release without amplification, in each direction."""
+    parts = dominating_pairs(event)
+    towards = _products([_power(pair, count) for pair, _, count in parts])
+    if all(pair is away for pair, away, _ in parts):
+        return towards, towards
+    return towards, _products([_power(pair, count) for _, pair, count in parts])
+
+
+def _products(pairs: list[LossPair]) -> LossPair:
+    total = pairs[0]
+    for pair in pairs[1:]:
+        total = _product(total, pair)
     return total
 
 

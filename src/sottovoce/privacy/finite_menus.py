@@ -18,7 +18,16 @@ Pmf = tuple[float, ...]
 Pair = tuple[Pmf, Pmf]
 Bit = tuple[float, float]  # probabilities of 0 and 1
 
-_TANGENTS = 17  # of the curve that bounds two probabilities a logit move apart
+_MAX_LETTERS = 20_000  # in all pairs of a table
+_MAX_TANGENTS = 65
+
+
+def is_small(table: FiniteTable) -> bool:
+    """Whether the pairs of its rows can be listed."""
+    rows = len(table.rows)
+    absent = rows if table.zero is None else 1
+    others = rows if table.adjacency == Adjacency.REPLACE_ONE else 1
+    return absent * others * rows * len(table.rows[0]) <= _MAX_LETTERS
 
 
 @lru_cache(maxsize=64)
@@ -56,21 +65,21 @@ def bit_pairs(move: float) -> tuple[Pair, ...]:
 
 @lru_cache(maxsize=1024)
 def sum_pairs(
-    move: float, logit_bound: float, clients: int, *, against_zero: bool
+    move: float, logit_bound: float, clients: int, *, spacing: float, against_zero: bool
 ) -> tuple[Pair, ...]:
     """The sum of a bit whose logit moves by at most `move`, and the bits of `clients` - 1 others.
 
     All logits lie within the bound, so that the others' bits are mixtures of those at its ends.
     The protected client has probabilities (p, p') of a 1, p > p'; the other order is the same with
-    0 and 1 exchanged. `against_zero`: p' = 1/2.
+    0 and 1 exchanged. `against_zero`: p' = 1/2. The `spacing` of tangents is in logits.
     """
+    corners = _corners(move, logit_bound, spacing, against_zero=against_zero)
     menu = []
     for ups in range(clients):
         others = np.ones(1)
         for other in range(clients - 1):
             others = np.convolve(others, _bit(logit_bound if other < ups else -logit_bound))
-        for first, second in _corners(move, logit_bound, against_zero=against_zero):
-            menu.append((_plus_bit(others, first), _plus_bit(others, second)))
+        menu += [(_plus_bit(others, first), _plus_bit(others, second)) for first, second in corners]
     return tuple(menu)
 
 
@@ -79,7 +88,9 @@ def _plus_bit(others: Vector, bit: Bit) -> Pmf:
     return tuple(np.convolve(others, bit).tolist())
 
 
-def _corners(move: float, bound: float, *, against_zero: bool) -> list[tuple[Bit, Bit]]:
+def _corners(
+    move: float, bound: float, spacing: float, *, against_zero: bool
+) -> list[tuple[Bit, Bit]]:
     """The corners (p, p') of a polygon around all p >= p' whose logits may be neighbors'.
 
     Logits `move` apart have the odds r = e^move apart, so p = r p'/(1 + (r-1) p'), which is concave
@@ -93,7 +104,8 @@ def _corners(move: float, bound: float, *, against_zero: bool) -> list[tuple[Bit
         return [(_bit(reach), (0.5, 0.5))]
     if move >= 2.0 * bound:
         return [(_bit(bound), _bit(-bound))]
-    growth, tangents = math.expm1(move), np.linspace(-bound, bound - move, _TANGENTS).tolist()
+    count = min(_MAX_TANGENTS, 2 + int((2.0 * bound - move) / spacing))
+    growth, tangents = math.expm1(move), np.linspace(-bound, bound - move, count).tolist()
     corners = [(_bit(z + move), _bit(z)) for z in (tangents[0], tangents[-1])]
     for (no_x, x), (no_y, y) in itertools.pairwise(_bit(z) for z in tangents):
         d = 2.0 + growth * (x + y)
