@@ -23,7 +23,7 @@ from sottovoce.mechanisms.seeds import (
     Scorer,
     Weights,
 )
-from sottovoce.privacy.events import Assumed, FinitePair, PureDp
+from sottovoce.privacy.events import Assumed, FiniteTable, PureDp
 from sottovoce.randomness import Keystream
 
 LEAST_SIGNS = 16_384
@@ -183,18 +183,26 @@ class SeededStep:
     def privacy(self, adjacency: Adjacency) -> Assumed:
         """Between any two updates epsilon; against nothing, whose signs are fair, less.
 
-        Filling of fair signs alone makes every sign vector equally likely, by symmetry.
+        Filling of fair signs alone makes every sign vector equally likely, by symmetry. Against
+        that an update has likelihood ratios between lo and hi, in the worst case hi on a share of
+        all sign vectors and lo on the rest, another update on a share disjoint from that.
         """
-        event: PureDp | FinitePair
-        if self.input_domain.against_zero(adjacency):
-            largest, least = self.choice().ratios()
-            share = (1.0 - least) / (largest - least)
-            first = share * largest
-            event = FinitePair(
-                first=(first, 1.0 - first), second=(share, 1.0 - share), adjacency=adjacency
-            )
-        else:
-            event = PureDp(epsilon=float(self.epsilon), adjacency=adjacency)
+        if not self.input_domain.against_zero(adjacency):
+            pure = PureDp(epsilon=float(self.epsilon), adjacency=adjacency)
+            return Assumed(event=pure, assumption="chacha20")
+        high, low = self.choice().ratios()
+        high = max(high, 2.0 - low)  # room for two disjoint shares
+        share = (1.0 - low) / (high - low)
+        rest = 1.0 - 2.0 * share
+        event = FiniteTable(
+            rows=(
+                (share * high, share * low, rest * low),
+                (share * low, share * high, rest * low),
+                (share, share, rest),
+            ),
+            zero=2,
+            adjacency=adjacency,
+        )
         return Assumed(event=event, assumption="chacha20")
 
 

@@ -361,6 +361,8 @@ def _direction(event: PrivacyEvent, *, reverse: bool) -> list[tuple[Part, int]]:
             "the bellman accountant composes tables with tables and bits with bits; use pld or "
             "renyi for both together"
         )
+    if all(isinstance(part, Menu) and len(part.pairs) == 1 for part, _ in parts):
+        raise UnsupportedEventError("there is nothing to choose here, and pld is exact; use pld")
     return parts
 
 

@@ -41,14 +41,15 @@ def sampled_table_pairs(table: FiniteTable, rate: float) -> tuple[Pair, ...]:
         absent = table.rows if rate < 1.0 else table.rows[:1]
     else:
         absent = (table.rows[table.zero],)
-    pairs: dict[Pair, None] = {}
+    pairs: dict[tuple[tuple[float, float], ...], Pair] = {}  # the order of letters is all one
     for zero in absent:
         present = [_mixed(rate, row, zero) for row in table.rows]
         if table.adjacency == Adjacency.ZERO_OUT:
-            pairs.update({(row, zero): None for row in present if row != zero})
+            found = [(row, zero) for row in present]
         else:
-            pairs.update(dict.fromkeys(p for p in itertools.permutations(present, 2)))
-    return tuple(pair for pair in pairs if pair[0] != pair[1]) or ((absent[0], absent[0]),)
+            found = list(itertools.permutations(present, 2))
+        pairs |= {tuple(sorted(zip(p, q, strict=True))): (p, q) for p, q in found if p != q}
+    return tuple(pairs.values()) or ((absent[0], absent[0]),)
 
 
 def _mixed(rate: float, present: Pmf, absent: Pmf) -> Pmf:
