@@ -73,7 +73,7 @@ def test_every_accountant_that_supports_the_event_is_listed(
 
 
 def test_accountants_have_distinct_names() -> None:
-    assert len({accountant.name for accountant in accountants()}) == len(accountants()) == 6
+    assert len({accountant.name for accountant in accountants()}) == len(accountants()) == 7
 
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))

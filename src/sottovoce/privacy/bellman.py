@@ -56,7 +56,7 @@ _MAX_WORK = 8e8  # multiplications: two seconds
 _MAX_POINTS = 2**15
 _LARGEST_REACH = 600.0  # e^600 is a float64
 _TABLE_PRECISION = 2e-5  # what the grid of log A may cost, as a part of epsilon
-_CELLS = (240, 13)  # of the budget, and more for each coordinate
+_CELLS = (180, 10)  # of the budget, and more for each coordinate
 _LEAST_CELLS = 16  # for each coordinate
 _ORDERS = 1.0 + np.geomspace(1e-2, 1e4, 120)
 _ROUNDING = 2.0**-46  # of laws, ratios and sums, on the private side
@@ -460,7 +460,7 @@ def _planned(parts: Sequence[tuple[Part, int]], delta: float) -> Grid:
         )
     draws = sum(count * part.draws for part, count in parts)
     if both_ways:  # few losses of few values need more points than many
-        step = reach / max(1500.0 / draws, 36.0 * math.sqrt(draws), 4000.0 if draws == 1 else 0.0)
+        step = reach / max(1200.0 / draws, 32.0 * math.sqrt(draws), 4000.0 if draws == 1 else 0.0)
     else:
         step = math.sqrt(12.0 * _TABLE_PRECISION * reach / ((1.0 + tilt) * draws))
         step = min(step, reach / (4000.0 if draws == 1 else 500.0))
