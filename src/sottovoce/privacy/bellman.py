@@ -97,7 +97,7 @@ class Grid:
     def start(self) -> Vector:
         """V_0 = (1 - A)_+ at the points; one of them is its kink."""
         logs = np.arange(-self.below, self.above + 1) * self.step
-        return np.maximum(0.0, -np.expm1(logs))
+        return np.asarray(np.maximum(0.0, -np.expm1(logs)))
 
     def padded(self, values: Vector) -> Vector:
         """`values`, continued by the chord to V(0) = 1 on the left and by the last on the right."""
@@ -197,7 +197,7 @@ class Menu:
     def before(self, values: Vector, grid: Grid) -> Vector:
         padded = grid.padded(values)
         menu = _letters(self.pairs, grid)
-        return np.maximum.reduce([letters.mean(padded, grid.size) for letters in menu])
+        return np.asarray(np.maximum.reduce([one.mean(padded, grid.size) for one in menu]))
 
 
 @dataclass(frozen=True, slots=True)
