@@ -344,13 +344,13 @@ FAULTS = (
     ),
     Fault(
         "Bellman composition",
-        "privacy/bellman.py",
-        "left = 1.0 - (1.0 - values[..., :1]) * decay * (1.0 - _ROUNDING)",
+        "privacy/bellman_steps.py",
+        "left = 1.0 - (1.0 - values[..., :1]) * decay * (1.0 - ROUNDING)",
         "left = np.broadcast_to(values[..., :1], (*values.shape[:-1], self.size))",
     ),
     Fault(
         "Bellman composition",
-        "privacy/bellman.py",
+        "privacy/bellman_steps.py",
         "weights.append((up * (1.0 - share), up * share))",
         "weights.append((0.0, up))",
     ),
@@ -368,7 +368,7 @@ FAULTS = (
     ),
     Fault(
         "A few bits against fair ones",
-        "privacy/bellman.py",
+        "privacy/bellman_steps.py",
         "return _letters(self.pairs(shift * math.sqrt(spent / cells)), grid)",
         "return _letters(self.pairs(shift * (spent / cells)), grid)",
     ),
