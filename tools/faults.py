@@ -444,4 +444,46 @@ FAULTS = (
         "masses * (1.0 - upper)",
         "masses * (1.0 - np.ceil(upper))",
     ),
+    Fault(
+        "Bellman composition",
+        "privacy/bellman_steps.py",
+        "left = 1.0 - (1.0 - values[..., :1]) * decay * (1.0 - ROUNDING)",
+        "left = np.broadcast_to(values[..., :1], (*values.shape[:-1], self.size))",
+    ),
+    Fault(
+        "Bellman composition",
+        "privacy/bellman_steps.py",
+        "weights.append((up * (1.0 - share), up * share))",
+        "weights.append((0.0, up))",
+    ),
+    Fault(
+        "Bellman composition",
+        "privacy/dominating_pairs.py",
+        "return SampledPair(base, rate), SampledAwayPair(away, rate)",
+        "return SampledPair(base, rate), SampledAwayPair(base, rate)",
+    ),
+    Fault(
+        "Bellman composition",
+        "privacy/loss_distributions.py",
+        "width = max(high - low, 2e-9 * (1.0 + reach))",
+        "width = max(high - low, 1e-9 * reach)",
+    ),
+    Fault(
+        "A few bits against fair ones",
+        "privacy/bellman_steps.py",
+        "return _letters(self.pairs(shift * math.sqrt(spent / cells)), grid)",
+        "return _letters(self.pairs(shift * (spent / cells)), grid)",
+    ),
+    Fault(
+        "Secure sums of few clients",
+        "privacy/finite_menus.py",
+        "    for ups in range(clients):",
+        "    for ups in range(1):",
+    ),
+    Fault(
+        "Secure sums of few clients",
+        "privacy/finite_menus.py",
+        "first = ((no_x + no_y) / d, (growth + 1.0) * (x + y) / d)",
+        "first = ((no_x + no_y) / d, 0.98 * (growth + 1.0) * (x + y) / d)",
+    ),
 )

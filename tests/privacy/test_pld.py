@@ -129,6 +129,19 @@ def test_outcomes_that_one_side_never_has_are_covered(
     assert covers(event, [(pair.second, pair.first)] * count, delta)
 
 
+@pytest.mark.parametrize("second", [(1.0, 0.0, 0.0), (0.4, 0.0, 0.6), (0.2, 0.2, 0.6)])
+def test_outcomes_that_one_side_never_has_are_all_that_an_infinite_epsilon_costs(
+    second: tuple[float, ...],
+) -> None:
+    """.6 of one law lies outside of the other: delta falls to that, and not only to 1."""
+    pair = FinitePair(first=(0.4, 0.6, 0.0), second=second, adjacency=ZERO_OUT)
+    for count, outside in ((1, 0.6), (2, 1.0 - 0.4**2)):
+        event = Repeated(event=pair, count=count)
+        assert outside <= ACCOUNTANT.delta(event, 30.0) <= outside + 1e-9
+        assert ACCOUNTANT.epsilon(event, outside + 0.02) < 2.0
+        assert ACCOUNTANT.epsilon(event, outside - 0.02) == math.inf
+
+
 @given(
     pair=finite_pairs(zeros=True),
     rate=st.floats(1e-4, 1.0),

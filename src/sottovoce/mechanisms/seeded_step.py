@@ -23,7 +23,7 @@ from sottovoce.mechanisms.seeds import (
     Scorer,
     Weights,
 )
-from sottovoce.privacy.events import Assumed, FinitePair, PureDp
+from sottovoce.privacy.events import Assumed, FiniteTable, PureDp
 from sottovoce.randomness import Keystream
 
 LEAST_SIGNS = 16_384
@@ -205,17 +205,27 @@ class SeededStep:
         """Between any two updates epsilon, and `timing_loss`; against nothing, less.
 
         There signs are fair: filling alone makes every sign vector equally likely, by symmetry.
+        Against that an update has likelihood ratios between lo and hi, in the worst case hi on a
+        share of all sign vectors and lo on the rest, another update on a share disjoint from that.
         """
-        event: PureDp | FinitePair
-        if self.input_domain.against_zero(adjacency):
-            least, largest = self.density_ratios()
-            share = (1.0 - least) / (largest - least)
-            first = share * largest
-            event = FinitePair(
-                first=(first, 1.0 - first), second=(share, 1.0 - share), adjacency=adjacency
+        if not self.input_domain.against_zero(adjacency):
+            epsilon = float(self.epsilon) + self.timing_loss
+            return Assumed(
+                event=PureDp(epsilon=epsilon, adjacency=adjacency), assumption="chacha20"
             )
-        else:
-            event = PureDp(epsilon=float(self.epsilon) + self.timing_loss, adjacency=adjacency)
+        low, high = self.density_ratios()
+        high = max(high, 2.0 - low)  # room for two disjoint shares
+        share = (1.0 - low) / (high - low)
+        rest = max(0.0, 1.0 - 2.0 * share)
+        event = FiniteTable(
+            rows=(
+                (share * high, share * low, rest * low),
+                (share * low, share * high, rest * low),
+                (share, share, rest),
+            ),
+            zero=2,
+            adjacency=adjacency,
+        )
         return Assumed(event=event, assumption="chacha20")
 
 

@@ -29,6 +29,7 @@ from sottovoce.privacy.events import (
     ZeroConcentrated,
     basic_counts,
 )
+from sottovoce.privacy.finite_menus import is_small, sampled_table_pairs
 from sottovoce.privacy.loss_distributions import grid_law, grid_step, loss_range
 from sottovoce.privacy.loss_pairs import (
     MAX_SAMPLING_RATE,
@@ -43,7 +44,9 @@ from sottovoce.privacy.loss_pairs import (
     SwappedPair,
     either_order,
     randomised_response,
+    upper_pair,
 )
+from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.privacy.sampled_swaps import LARGEST_CENTER, AntipodalPair
 from sottovoce.privacy.shuffling import shuffled_pair
 
@@ -103,6 +106,10 @@ def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
             return _alike(LogisticBitPair(event.shift))
         case FinitePair():
             return _alike(either_order(event.first, event.second))
+        case FiniteTable():
+            return _table(event, 1.0)
+        case Sampled(event=FiniteTable() as table) if event.scheme == "poisson":
+            return _table(table, max(event.rate, _LEAST))
         case Sampled():
             return _sampled(event)
         case Allocated():
@@ -111,14 +118,7 @@ def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
             return _alike(shuffled_pair(event))
         case SeededBits():
             return _alike(randomised_response(event.largest_loss))
-        case (
-            LaplaceNoise()
-            | GaussianNoise()
-            | SecureSum()
-            | ZeroConcentrated()
-            | RenyiCurve()
-            | FiniteTable()
-        ):
+        case LaplaceNoise() | GaussianNoise() | SecureSum() | ZeroConcentrated() | RenyiCurve():
             raise UnsupportedEventError(
                 f"the pld accountant needs a dominating pair, which {type(event).__name__} does "
                 "not have; use renyi"
@@ -137,14 +137,28 @@ def _alike(pair: LossPair) -> tuple[LossPair, LossPair]:
     return pair, pair
 
 
+def _table(table: FiniteTable, rate: float) -> tuple[LossPair, LossPair]:
+    """The largest of the curves of a table's rows, sampled: under zero-out in each direction.
+
+    A table of very many rows counts as what its pure epsilon says.
+    """
+    if not is_small(table):
+        pure = pure_epsilon(table)
+        return _alike(randomised_response(pure) if math.isfinite(pure) else _disjoint())
+    pairs = sampled_table_pairs(table, rate)
+    if table.adjacency == Adjacency.REPLACE_ONE:
+        return _alike(upper_pair(pairs))
+    return upper_pair(pairs), upper_pair(tuple((second, first) for first, second in pairs))
+
+
 def _sampled(event: Sampled) -> tuple[LossPair, LossPair]:
-    base, rate = _one_pair(event.event), max(event.rate, _LEAST)
+    (base, away), rate = _whole_release(event.event), max(event.rate, _LEAST)
     if rate > MAX_SAMPLING_RATE:
-        return _alike(base)  # sampling never hurts: joint convexity
+        return base, away  # sampling never hurts: joint convexity
     if event.adjacency == Adjacency.REPLACE_ONE:
         opposite = _antipodal(event, base, rate)
         return _alike(opposite or SwappedPair(base, rate))
-    return SampledPair(base, rate), SampledAwayPair(base, rate)
+    return SampledPair(base, rate), SampledAwayPair(away, rate)
 
 
 def _antipodal(event: Sampled, base: LossPair, rate: float) -> AntipodalPair | None:
@@ -163,12 +177,19 @@ def _antipodal(event: Sampled, base: LossPair, rate: float) -> AntipodalPair | N
     return AntipodalPair(center, rate) if center <= LARGEST_CENTER else None
 
 
-def _one_pair(event: PrivacyEvent) -> LossPair:
-    """One pair for a whole release without amplification, in both orders."""
-    parts = [_power(pair, count) for pair, _, count in dominating_pairs(event)]
-    total = parts[0]
-    for part in parts[1:]:
-        total = _product(total, part)
+def _whole_release(event: PrivacyEvent) -> tuple[LossPair, LossPair]:
+    """One pair for a whole release without amplification, in each direction."""
+    parts = dominating_pairs(event)
+    towards = _products([_power(pair, count) for pair, _, count in parts])
+    if all(pair is away for pair, away, _ in parts):
+        return towards, towards
+    return towards, _products([_power(pair, count) for _, pair, count in parts])
+
+
+def _products(pairs: list[LossPair]) -> LossPair:
+    total = pairs[0]
+    for pair in pairs[1:]:
+        total = _product(total, pair)
     return total
 
 

@@ -125,7 +125,8 @@ def coarse_law(pair: LossPair, tail: float) -> LossLaw:
     low, high = loss_range(pair, tail)
     reach = max(abs(low), abs(high), 1e-12)
     powers = np.geomspace(1e-7 * reach, reach, 600)
-    width = max(high - low, 1e-9 * reach)
+    # Wide enough that a single loss lies below the last dot, lowered by what edges may be off.
+    width = max(high - low, 2e-9 * (1.0 + reach))
     dots = np.concatenate(
         (-powers, [0.0], powers, np.linspace(low - 1e-3 * width, high + 1e-3 * width, 1000))
     )

@@ -6,7 +6,6 @@ a pair dominates a release if its curve is nowhere below that of any two neighbo
 Reference: Zhu, Dong and Wang 2022 (dominating pairs, their composition and sampling).
 """
 
-import bisect
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -184,28 +183,26 @@ def randomised_response(epsilon: float) -> AtomPair:
     return AtomPair(np.array([-epsilon, epsilon]), np.array([lie, truth]), np.array([truth, lie]))
 
 
-@lru_cache(maxsize=256)
 def either_order(first: tuple[float, ...], second: tuple[float, ...]) -> AtomPair:
     """The least pair that dominates both (P, Q) and (Q, P), for two pmfs.
 
-    Its curve is the larger of the two, which is convex, so a pair has it: at a kink x, where the
-    slope rises by q, Q has mass q and P has x q. It is needed because an adaptive composition may
-    use P for one neighbour now and for the other later, so that neither order covers it.
-    In rationals: no rounding before the last step.
+    It is needed because an adaptive composition may use P for one neighbour now and for the other
+    later, so that neither order covers it.
     """
-    curves = (_Curve(first, second), _Curve(second, first))
-    knots = sorted({Fraction(0)}.union(*(curve.kinks for curve in curves)))
-    points: list[tuple[Fraction, Fraction]] = []
-    for i, x in enumerate(knots):
-        one, two = (curve.value(x) for curve in curves)
-        points.append((x, max(one, two)))
-        if i + 1 < len(knots):
-            after_one, after_two = (curve.value(knots[i + 1]) for curve in curves)
-            if (one - two) * (after_one - after_two) < 0:  # the curves cross in between
-                part = (one - two) / ((one - two) - (after_one - after_two))
-                points.append((x + part * (knots[i + 1] - x), one + part * (after_one - one)))
-    slopes = [(high[1] - low[1]) / (high[0] - low[0]) for low, high in pairwise(points)]
-    slopes.append(Fraction(0))
+    return upper_pair(((first, second), (second, first)))
+
+
+@lru_cache(maxsize=256)
+def upper_pair(pairs: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]) -> AtomPair:
+    """The least pair that dominates each of several pairs of pmfs.
+
+    Its curve is the largest of theirs, which is convex, so a pair has it: at a kink x, where the
+    slope rises by q, Q has mass q and P has x q. In rationals: no rounding before the last step.
+    """
+    points = _corners(*pairs[0])
+    for pair in pairs[1:]:
+        points = _larger(points, _corners(*pair))
+    slopes = [*_slopes(points), Fraction(0)]
     rises = [after - before for before, after in pairwise(slopes)]
     atoms = [(x, q) for (x, _), q in zip(points[1:], rises, strict=True) if q > 0]
     rest = max(Fraction(0), 1 - sum((q for _, q in atoms), Fraction(0)))
@@ -216,22 +213,53 @@ def either_order(first: tuple[float, ...], second: tuple[float, ...]) -> AtomPai
     )
 
 
-class _Curve:
+# A convex curve by its corners, from x = 0 on; it is constant after the last.
+_Points = list[tuple[Fraction, Fraction]]
+
+
+def _corners(first: tuple[float, ...], second: tuple[float, ...]) -> _Points:
     """H(x) = sum max(0, p - x q) of two pmfs, exactly."""
+    exact = [(Fraction(p), Fraction(q)) for p, q in zip(first, second, strict=True)]
+    p_above, q_above = sum((p for p, q in exact if q == 0), Fraction(0)), Fraction(0)
+    points: _Points = []
+    for kink, p, q in sorted(((p / q, p, q) for p, q in exact if q > 0 and p > 0), reverse=True):
+        if not points or kink < points[-1][0]:
+            points.append((kink, p_above - kink * q_above))
+        p_above, q_above = p_above + p, q_above + q
+    points.append((Fraction(0), p_above))
+    return points[::-1]
 
-    def __init__(self, first: tuple[float, ...], second: tuple[float, ...]) -> None:
-        exact = [(Fraction(p), Fraction(q)) for p, q in zip(first, second, strict=True)]
-        atoms = sorted((p / q, p, q) for p, q in exact if q > 0 and p > 0)
-        self.kinks = [kink for kink, _, _ in atoms]
-        p_above, q_above = sum((p for p, q in exact if q == 0), Fraction(0)), Fraction(0)
-        self._tails = [(p_above, q_above)]  # of the atoms from i on, last first
-        for _, p, q in reversed(atoms):
-            p_above, q_above = p_above + p, q_above + q
-            self._tails.append((p_above, q_above))
 
-    def value(self, x: Fraction) -> Fraction:
-        p_above, q_above = self._tails[len(self.kinks) - bisect.bisect_right(self.kinks, x)]
-        return p_above - x * q_above
+def _larger(one: _Points, two: _Points) -> _Points:
+    """The larger of two curves."""
+    knots = sorted({x for x, _ in one} | {x for x, _ in two})
+    ones, twos = _values(one, knots), _values(two, knots)
+    points: _Points = []
+    for i, x in enumerate(knots):
+        points.append((x, max(ones[i], twos[i])))
+        if i + 1 < len(knots):
+            gap, after = ones[i] - twos[i], ones[i + 1] - twos[i + 1]
+            if gap * after < 0:  # the curves cross in between
+                part = gap / (gap - after)
+                at = x + part * (knots[i + 1] - x)
+                points.append((at, ones[i] + part * (ones[i + 1] - ones[i])))
+    slopes = [*_slopes(points), Fraction(0)]
+    bends = [after != before for before, after in pairwise(slopes)]
+    return [points[0], *(point for point, bend in zip(points[1:], bends, strict=True) if bend)]
+
+
+def _slopes(points: _Points) -> list[Fraction]:
+    return [(high[1] - low[1]) / (high[0] - low[0]) for low, high in pairwise(points)]
+
+
+def _values(points: _Points, knots: list[Fraction]) -> list[Fraction]:
+    """The curve at increasing knots that hold its own."""
+    slopes, values, at = [*_slopes(points), Fraction(0)], [], 0
+    for x in knots:
+        while at + 1 < len(points) and points[at + 1][0] <= x:
+            at += 1
+        values.append(points[at][1] + slopes[at] * (x - points[at][0]))
+    return values
 
 
 def _log(x: Fraction) -> float:

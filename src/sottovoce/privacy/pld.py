@@ -37,10 +37,11 @@ from sottovoce.privacy.loss_distributions import (
     grid_step,
     loss_range,
 )
-from sottovoce.privacy.loss_pairs import GaussianPair, LossPair
+from sottovoce.privacy.loss_pairs import PAIR_ACCURACY, GaussianPair, LossPair
 
 _PRECISION = 1e-5  # what the grid may cost, as a part of epsilon
 _LARGEST_GRID = 2.0**20
+_LEAST_STEP = 8.0 * PAIR_ACCURACY  # a finer grid than edges are accurate holds no single loss
 _LARGEST_COUNT = 2**50
 _TILTS = np.geomspace(1e-4, 1e10, 141)
 
@@ -234,7 +235,7 @@ def plan_composition(
         room = epsilon - sum(times * loss_range(pair, tail)[1] for pair, times in parts)
         step = max(step, room / (4.0 * count))
     return CompositionPlan(
-        step=grid_step(max(min(step, widest / 64.0), widest / _LARGEST_GRID)),
+        step=grid_step(max(min(step, widest / 64.0), widest / _LARGEST_GRID, _LEAST_STEP)),
         tail=tail,
         tilts=Tilts(
             low=float(tilts[np.argmax(lows)]),

@@ -1,0 +1,251 @@
+"""The Bellman accountant: small finite cases, composed by the worst choice after every past.
+
+In each step an adversary who knows the past picks one pair (P, Q) of laws from a menu. The largest
+delta at A = e^epsilon over all of its strategies is V_T(A), where
+
+    V_0(A) = (1 - A)_+,    V_t(A) = max over the menu of sum_x P(x) V_(t-1)(A Q(x)/P(x)),
+
+with P(x) itself where Q(x) = 0: the hockey-stick divergence of two stages is that mean, exactly.
+V is convex and falls, from V(0) = 1. So on a grid of log A it lies below the chords in A, below the
+chord to V(0) = 1 on the left of the grid, and below the last value on the right.
+
+Steps that share a budget, such as the coordinates of one vector of bits, have it as a second state.
+It counts in cells: who spends within a cell has the laws of its top and pays for its bottom.
+
+Where a composition holds several kinds of releases, whose order is not known, the adversary chooses
+which comes next. Proofs in docs/privacy.md, section 30.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from sottovoce import parameter_rules
+from sottovoce.adjacency import Adjacency
+from sottovoce.domains import Vector
+from sottovoce.errors import UnsupportedEventError
+from sottovoce.privacy.accountant import register
+from sottovoce.privacy.bellman_steps import MAX_WORK, ROUNDING, Coordinates, Grid, Menu, Part
+from sottovoce.privacy.events import (
+    BasicEvent,
+    FiniteTable,
+    OneBit,
+    PrivacyEvent,
+    Sampled,
+    SecureSum,
+    basic_counts,
+)
+from sottovoce.privacy.finite_menus import (
+    Pair,
+    is_small,
+    sampled_table_pairs,
+)
+from sottovoce.privacy.loss_distributions import grid_step
+
+MAX_BITS = 12
+MAX_CLIENTS = 6
+_MAX_POINTS = 2**15
+_LARGEST_REACH = 600.0  # e^600 is a float64
+_TABLE_PRECISION = 2e-5  # what the grid of log A may cost, as a part of epsilon
+_ORDERS = 1.0 + np.geomspace(1e-2, 1e4, 120)
+
+
+@register(
+    summary="small finite cases exactly: the worst choice after every past", turn=7, slow=True
+)
+class BellmanAccountant:
+    """For tables, a few bits against fair ones, and secure sums of few clients."""
+
+    name = "bellman"
+
+    def epsilon(self, event: PrivacyEvent, delta: float) -> float:
+        parameter_rules.delta(delta)
+        return max(curve.epsilon(delta) for curve in _curves(event, delta))
+
+    def delta(self, event: PrivacyEvent, epsilon: float) -> float:
+        # The grid is planned for a delta, which only decides how close the result is.
+        rough = max(curve.delta(epsilon) for curve in _curves(event, 1e-6))
+        if rough >= 1e-6:
+            return rough
+        return min(rough, max(curve.delta(epsilon) for curve in _curves(event, 1e-12)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """Upper bounds of V_T at the points of a grid, read as delta(epsilon).
+
+    `turned` is the other direction: sup of Q - A P is 1 - A + A V(1/A).
+    """
+
+    grid: Grid
+    values: Vector
+    turned: bool = False
+
+    def delta(self, epsilon: float) -> float:
+        grid = self.grid
+        at = -epsilon if self.turned else epsilon
+        at -= ROUNDING * (1.0 + abs(at))  # V falls
+        place = at / grid.step + grid.below
+        if place >= grid.size - 1:
+            value = float(self.values[-1])
+        elif place < 0.0:
+            value = 1.0 - (1.0 - float(self.values[0])) * math.exp(place * grid.step)
+        else:
+            low = min(math.floor(place), grid.size - 2)
+            share = math.expm1(min(1.0, place - low) * grid.step) / math.expm1(grid.step)
+            value = float((1.0 - share) * self.values[low] + share * self.values[low + 1])
+        value *= 1.0 + ROUNDING
+        if self.turned:
+            value = -math.expm1(epsilon) + math.exp(epsilon) * (value + ROUNDING)
+        return min(1.0, max(0.0, value))
+
+    def epsilon(self, delta: float) -> float:
+        """Where delta falls to that, rounded up; infinity if it does not within the grid."""
+        low, high = 0.0, self.grid.step * (self.grid.below if self.turned else self.grid.above)
+        if self.delta(low) <= delta:
+            return low
+        if self.delta(high) > delta:
+            return math.inf
+        while high - low > 1e-9 * high:
+            middle = (low + high) / 2.0
+            low, high = (low, middle) if self.delta(middle) <= delta else (middle, high)
+        return high
+
+
+def _curves(event: PrivacyEvent, delta: float) -> list[Curve]:
+    """V_T in every direction that counts, on a grid for deltas of about that."""
+    plans = [_direction(event, reverse=False)]
+    counted = plans[0]
+    if event.adjacency == Adjacency.ZERO_OUT and all(isinstance(p, Menu) for p, _ in counted):
+        plans.append(_direction(event, reverse=True))
+    decade = 10.0 ** math.floor(math.log10(delta))
+    curves = [_solved(tuple(parts), decade) for parts in plans]
+    if any(isinstance(part, Coordinates) and part.event.against_zero for part, _ in counted):
+        curves.append(Curve(curves[0].grid, curves[0].values, turned=True))
+    return curves
+
+
+def _direction(event: PrivacyEvent, *, reverse: bool) -> list[tuple[Part, int]]:
+    counts = basic_counts(event)
+    parts = [(_part(part, reverse=reverse), count) for part, count in counts.items()]
+    if len({type(part) for part, _ in parts}) > 1:
+        raise UnsupportedEventError(
+            "the bellman accountant composes tables with tables and bits with bits; use pld or "
+            "renyi for both together"
+        )
+    if all(isinstance(part, Menu) and len(part.pairs) == 1 for part, _ in parts):
+        raise UnsupportedEventError("there is nothing to choose here, and pld is exact; use pld")
+    return parts
+
+
+def _part(event: BasicEvent, *, reverse: bool) -> Part:
+    match event:
+        case FiniteTable() if is_small(event):
+            return Menu(_towards(sampled_table_pairs(event, 1.0), reverse=reverse))
+        case Sampled(event=FiniteTable() as table) if event.scheme == "poisson" and is_small(table):
+            return Menu(_towards(sampled_table_pairs(table, event.rate), reverse=reverse))
+        case OneBit() if event.against_zero and event.dimension <= MAX_BITS:
+            return Coordinates(event)
+        case SecureSum() if 1 < event.clients <= MAX_CLIENTS and event.dimension <= MAX_BITS:
+            return Coordinates(event)
+        case _:
+            raise UnsupportedEventError(
+                "the bellman accountant is for tables (Poisson-sampled or not), at most "
+                f"{MAX_BITS} bits against fair ones and secure sums of at most {MAX_CLIENTS} "
+                f"clients, got {type(event).__name__}; use pld or renyi"
+            )
+
+
+def _towards(pairs: tuple[Pair, ...], *, reverse: bool) -> tuple[Pair, ...]:
+    return tuple((second, first) for first, second in pairs) if reverse else pairs
+
+
+@lru_cache(maxsize=32)
+def _solved(parts: tuple[tuple[Part, int], ...], delta: float) -> Curve:
+    grid = _planned(parts, delta)
+    states = math.prod(count + (len(parts) > 1) for _, count in parts)
+    work = float(states) * math.fsum(part.work(grid) for part, _ in parts)
+    if work > MAX_WORK:
+        raise UnsupportedEventError(
+            "the bellman accountant would take too long for so many releases, rows or clients; "
+            "use pld or renyi"
+        )
+    return Curve(grid, _composed(parts, grid))
+
+
+def _composed(parts: Sequence[tuple[Part, int]], grid: Grid) -> Vector:
+    """V with all releases to come, the adversary choosing the next one among those left."""
+    counts = [count for _, count in parts]
+    level = {(0,) * len(parts): grid.start()}
+    for total in range(1, sum(counts) + 1):
+        level = {
+            state: np.maximum.reduce(list(_options(parts, state, level, grid)))
+            for state in _states(counts, total)
+        }
+    return level[tuple(counts)]
+
+
+def _states(counts: Sequence[int], total: int) -> Iterator[tuple[int, ...]]:
+    """How many of each kind may be left, `total` in all."""
+    if len(counts) == 1:
+        yield (total,)
+        return
+    for state in itertools.product(*(range(count + 1) for count in counts[:-1])):
+        rest = total - sum(state)
+        if 0 <= rest <= counts[-1]:
+            yield (*state, rest)
+
+
+def _options(
+    parts: Sequence[tuple[Part, int]],
+    state: tuple[int, ...],
+    after: dict[tuple[int, ...], Vector],
+    grid: Grid,
+) -> Iterator[Vector]:
+    for i, (part, _) in enumerate(parts):
+        if state[i]:
+            left = (*state[:i], state[i] - 1, *state[i + 1 :])
+            yield part.before(after[left], grid)
+
+
+def _planned(parts: Sequence[tuple[Part, int]], delta: float) -> Grid:
+    """A grid for epsilons at about `delta`: it reaches as far as Chernoff's bound says.
+
+    Rounding up to a step h adds variance of at most h^2/4 to a loss, in the mean h^2/6.
+    """
+    forward, backward = (
+        np.array(
+            [
+                math.fsum(count * part.log_moment(order, reverse=reverse) for part, count in parts)
+                for order in _ORDERS.tolist()
+            ]
+        )
+        for reverse in (False, True)
+    )
+    tilts = _ORDERS - 1.0
+    both_ways = any(isinstance(part, Coordinates) for part, _ in parts)
+    reach, tilt = _chernoff(forward, tilts, 1e-3 * delta)
+    below, _ = _chernoff(backward, tilts, 1e-3 * delta)
+    if not reach + below < _LARGEST_REACH:
+        raise UnsupportedEventError(
+            "the bellman accountant is for losses of at most a few hundred; use renyi"
+        )
+    draws = sum(count * part.draws for part, count in parts)
+    if both_ways:  # few losses of few values need more points than many
+        step = reach / max(1200.0 / draws, 32.0 * math.sqrt(draws), 4000.0 if draws == 1 else 0.0)
+    else:
+        step = math.sqrt(12.0 * _TABLE_PRECISION * reach / ((1.0 + tilt) * draws))
+        step = min(step, reach / (4000.0 if draws == 1 else 500.0))
+    step = grid_step(max(step, (reach + below) / _MAX_POINTS, 1e-9))
+    return Grid(step, max(8, math.ceil(below / step)), max(8, math.ceil(reach / step)))
+
+
+def _chernoff(moments: Vector, tilts: Vector, mass: float) -> tuple[float, float]:
+    """A loss above which there is at most that mass, and the tilt that shows it."""
+    bounds = (moments - math.log(mass)) / tilts
+    best = int(np.argmin(bounds))
+    return max(1e-6, float(bounds[best])), float(tilts[best])

@@ -1,0 +1,238 @@
+"""Steps of Bellman's recursion: V before a release from V after it, on a grid of log A.
+
+See `privacy.bellman`. Values on the grid lie above V, and every step keeps them there.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Protocol
+
+import numpy as np
+
+from sottovoce.domains import Vector
+from sottovoce.privacy.divergences import log_sum_exp
+from sottovoce.privacy.events import OneBit, SecureSum
+from sottovoce.privacy.finite_menus import Pair, bit_pairs, sum_pairs
+from sottovoce.privacy.one_bit import one_bit_renyi
+
+MAX_WORK = 8e8  # multiplications: two seconds
+ROUNDING = 2.0**-46  # of laws, ratios and sums, on the private side
+_CELLS = (180, 10)  # of the budget, and more for each coordinate
+_LEAST_CELLS = 16  # for each coordinate
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The points A = e^(i step), i = -below, ..., above."""
+
+    step: float
+    below: int
+    above: int
+
+    @property
+    def size(self) -> int:
+        return self.below + 1 + self.above
+
+    def start(self) -> Vector:
+        """V_0 = (1 - A)_+ at the points; one of them is its kink."""
+        logs = np.arange(-self.below, self.above + 1) * self.step
+        return np.asarray(np.maximum(0.0, -np.expm1(logs)))
+
+    def padded(self, values: Vector) -> Vector:
+        """`values`, continued by the chord to V(0) = 1 on the left and by the last on the right."""
+        decay = np.exp(-self.step * np.arange(self.size, 0, -1))
+        left = 1.0 - (1.0 - values[..., :1]) * decay * (1.0 - ROUNDING)
+        right = np.broadcast_to(values[..., -1:], (*values.shape[:-1], self.size + 1))
+        return np.concatenate([left, values, right], axis=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """One pair of laws on a grid: where each letter moves A, and how it weighs the two points."""
+
+    places: tuple[int, ...]
+    weights: tuple[tuple[float, float], ...]
+    infinite: float  # the mass of letters that Q does not have
+
+    @classmethod
+    def of(cls, pair: Pair, grid: Grid) -> "Letters":
+        places, weights, infinite = [], [], 0.0
+        for p, q in zip(*pair, strict=True):
+            if not p > 0.0:
+                continue
+            move = math.log(q) - math.log(p) if q > 0.0 else -math.inf
+            move -= ROUNDING * (1.0 + abs(move))  # V falls: a smaller A only adds
+            if move < -grid.size * grid.step:
+                infinite += p  # V <= 1
+                continue
+            place = min(math.floor(move / grid.step), grid.size - 1)
+            share = min(1.0, math.expm1(move - place * grid.step) / math.expm1(grid.step))
+            share = max(0.0, share)
+            places.append(grid.size + place)
+            up = p * (1.0 + ROUNDING)
+            weights.append((up * (1.0 - share), up * share))
+        return cls(tuple(places), tuple(weights), infinite * (1.0 + ROUNDING))
+
+    def mean(self, padded: Vector, size: int) -> Vector:
+        """sum_x P(x) V(A Q(x)/P(x)) at all points; V is `padded`."""
+        total = np.full((*padded.shape[:-1], size), self.infinite)
+        buffer = np.empty_like(total)
+        for place, (low, high) in zip(self.places, self.weights, strict=True):
+            for at, weight in ((place, low), (place + 1, high)):
+                np.multiply(padded[..., at : at + size], weight, out=buffer)
+                total += buffer
+        return total
+
+
+class Part(Protocol):
+    """One release of a composition: what the adversary may choose, in one direction."""
+
+    def log_moment(self, order: float, *, reverse: bool) -> float:
+        """An upper bound on (a-1) D_a of the finite losses, to plan with."""
+        ...
+
+    @property
+    def draws(self) -> int:
+        """How often the grid is rounded up to in a release."""
+        ...
+
+    def work(self, grid: Grid) -> float:
+        """Multiplications for one release, about."""
+        ...
+
+    def before(self, values: Vector, grid: Grid) -> Vector:
+        """V before the release, given V after it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Menu:
+    """A release whose pair of laws is one of finitely many."""
+
+    pairs: tuple[Pair, ...]
+    draws = 1
+
+    def log_moment(self, order: float, *, reverse: bool) -> float:
+        ways = self._reversed if reverse else self._logs
+        moments = [log_sum_exp(order * p + (1.0 - order) * q) for p, q in ways if len(p)]
+        return max(moments, default=0.0)
+
+    @cached_property
+    def _logs(self) -> list[tuple[Vector, Vector]]:
+        found = []
+        for pair in self.pairs:
+            first, second = np.array(pair[0]), np.array(pair[1])
+            both = (first > 0.0) & (second > 0.0)
+            found.append((np.log(first[both]), np.log(second[both])))
+        return found
+
+    @cached_property
+    def _reversed(self) -> list[tuple[Vector, Vector]]:
+        return [(q, p) for p, q in self._logs]
+
+    def work(self, grid: Grid) -> float:
+        return 2.0 * grid.size * sum(len(first) for first, _ in self.pairs)
+
+    def before(self, values: Vector, grid: Grid) -> Vector:
+        padded = grid.padded(values)
+        menu = _letters(self.pairs, grid)
+        return np.asarray(np.maximum.reduce([one.mean(padded, grid.size) for one in menu]))
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinates:
+    """Coordinates drawn one after another, of which a coordinate that moves by s spends s^2.
+
+    All of them together spend at most shift^2. A coordinate without a budget left is not seen:
+    its two laws are the same.
+    """
+
+    event: OneBit | SecureSum
+
+    @property
+    def draws(self) -> int:
+        return self.event.dimension
+
+    def log_moment(self, order: float, *, reverse: bool) -> float:  # noqa: ARG002 - a bound on both
+        return (order - 1.0) * one_bit_renyi(self.event.shift, self.event.dimension, order)
+
+    def pairs(self, move: float) -> tuple[Pair, ...]:
+        """What a coordinate that moves by at most that may have."""
+        match self.event:
+            case OneBit():
+                return bit_pairs(move)
+            case SecureSum():
+                return sum_pairs(
+                    move,
+                    self.event.logit_bound,
+                    self.event.clients,
+                    spacing=0.06 if self.event.dimension == 1 else 0.25,
+                    against_zero=self.event.against_zero,
+                )
+
+    def cells(self, grid: Grid) -> int:
+        """Into how many cells the budget is cut: fewer where that would take too long."""
+        dimension = self.event.dimension
+        count = _CELLS[0] + _CELLS[1] * dimension
+        while self._work(count, grid) > MAX_WORK and count > _LEAST_CELLS * dimension:
+            count -= count // 8
+        return count
+
+    def work(self, grid: Grid) -> float:
+        return self._work(self.cells(grid), grid)
+
+    def _work(self, cells: int, grid: Grid) -> float:
+        dimension = self.event.dimension
+        typical = self.event.shift / math.sqrt(dimension)
+        letters = 2.0 * grid.size * sum(len(first) for first, _ in self.pairs(typical))
+        if dimension == 1:
+            return letters
+        layers = sum(
+            sum(cells - bottom for _, bottom in _cells(cells, n)) for n in range(2, dimension)
+        )
+        return letters * (layers + 2 * cells)
+
+    def before(self, values: Vector, grid: Grid) -> Vector:
+        dimension, shift = self.event.dimension, self.event.shift * (1.0 + ROUNDING)
+        cells = self.cells(grid)
+
+        def menu(spent: int) -> tuple[Letters, ...]:
+            return _letters(self.pairs(shift * math.sqrt(spent / cells)), grid)
+
+        def best(spent: int, padded: Vector) -> Vector:
+            means = [letters.mean(padded, grid.size) for letters in menu(spent)]
+            return means[0] if len(means) == 1 else np.maximum.reduce(means)
+
+        padded = grid.padded(values)
+        if dimension == 1:
+            return best(cells, padded)
+        # The last coordinate spends all that is left.
+        layer = np.stack([values, *(best(spent, padded) for spent in range(1, cells + 1))])
+        for left in range(2, dimension + 1):
+            whole = left < dimension
+            padded, layer = grid.padded(layer), layer.copy()
+            if not whole:
+                layer = layer[-1:]
+            for top, bottom in _cells(cells, left):
+                rows = padded[1 : cells - bottom + 1] if whole else padded[cells - bottom, None]
+                reached = layer[bottom + 1 :] if whole else layer
+                np.maximum(reached, best(top, rows), out=reached)
+        return np.asarray(layer[-1])
+
+
+@lru_cache(maxsize=64)
+def _cells(count: int, left: int) -> tuple[tuple[int, int], ...]:
+    """(top, bottom) of the cells, with `left` coordinates to come: wider where few would spend."""
+    found, bottom = [], 0
+    while bottom < count:
+        beyond = max(0.0, bottom - 1.6 * count / left)
+        top = min(count, bottom + 1 + int(beyond * 0.15))
+        found.append((top, bottom))
+        bottom = top
+    return tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def _letters(pairs: tuple[Pair, ...], grid: Grid) -> tuple[Letters, ...]:
+    return tuple(Letters.of(pair, grid) for pair in pairs)

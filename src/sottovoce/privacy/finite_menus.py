@@ -1,0 +1,125 @@
+"""Menus of pairs of pmfs: what the laws of neighbors may be in one small release.
+
+Every function is the vertices of a convex set of pairs: sum_x P(x) V(A Q(x)/P(x)) is convex in the
+pair for every convex V, so that nothing inside is worse. First comes the law with the contribution.
+"""
+
+import itertools
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from sottovoce.adjacency import Adjacency
+from sottovoce.domains import Vector
+from sottovoce.privacy.events import FiniteTable
+
+Pmf = tuple[float, ...]
+Pair = tuple[Pmf, Pmf]
+Bit = tuple[float, float]  # probabilities of 0 and 1
+
+_MAX_LETTERS = 20_000  # in all pairs of a table
+_MAX_TANGENTS = 65
+
+
+def is_small(table: FiniteTable) -> bool:
+    """Whether the pairs of its rows can be listed."""
+    rows = len(table.rows)
+    absent = rows if table.zero is None else 1
+    others = rows if table.adjacency == Adjacency.REPLACE_ONE else 1
+    return absent * others * rows * len(table.rows[0]) <= _MAX_LETTERS
+
+
+@lru_cache(maxsize=64)
+def sampled_table_pairs(table: FiniteTable, rate: float) -> tuple[Pair, ...]:
+    """The pairs of a table's rows, each in the Poisson sample with probability `rate`.
+
+    Zero-out: a row against that of zero, in this order. Replace-one: any two rows in both orders;
+    if the row of zero is not known, each row in turn takes its place, as it is a mixture of them.
+    """
+    if table.zero is None:
+        absent = table.rows if rate < 1.0 else table.rows[:1]
+    else:
+        absent = (table.rows[table.zero],)
+    pairs: dict[tuple[tuple[float, float], ...], Pair] = {}  # the order of letters is all one
+    for zero in absent:
+        present = [_mixed(rate, row, zero) for row in table.rows]
+        if table.adjacency == Adjacency.ZERO_OUT:
+            found = [(row, zero) for row in present]
+        else:
+            found = list(itertools.permutations(present, 2))
+        pairs |= {tuple(sorted(zip(p, q, strict=True))): (p, q) for p, q in found if p != q}
+    return tuple(pairs.values()) or ((absent[0], absent[0]),)
+
+
+def _mixed(rate: float, present: Pmf, absent: Pmf) -> Pmf:
+    if rate == 1.0:
+        return present
+    return tuple((1.0 - rate) * a + rate * p for p, a in zip(present, absent, strict=True))
+
+
+@lru_cache(maxsize=4096)
+def bit_pairs(move: float) -> tuple[Pair, ...]:
+    """A bit whose logit is at most `move` from 0, against a fair one; its sign is a name."""
+    return ((_bit(move), (0.5, 0.5)),)
+
+
+@lru_cache(maxsize=1024)
+def sum_pairs(
+    move: float, logit_bound: float, clients: int, *, spacing: float, against_zero: bool
+) -> tuple[Pair, ...]:
+    """The sum of a bit whose logit moves by at most `move`, and the bits of `clients` - 1 others.
+
+    All logits lie within the bound, so that the others' bits are mixtures of those at its ends.
+    The protected client has probabilities (p, p') of a 1, p > p'; the other order is the same with
+    0 and 1 exchanged. `against_zero`: p' = 1/2. The `spacing` of tangents is in logits.
+    """
+    corners = _corners(move, logit_bound, spacing, against_zero=against_zero)
+    menu = []
+    for ups in range(clients):
+        others = np.ones(1)
+        for other in range(clients - 1):
+            others = np.convolve(others, _bit(logit_bound if other < ups else -logit_bound))
+        menu += [(_plus_bit(others, first), _plus_bit(others, second)) for first, second in corners]
+    return tuple(menu)
+
+
+def _plus_bit(others: Vector, bit: Bit) -> Pmf:
+    """The law of others + bit, by the probabilities of 0 and 1."""
+    return tuple(np.convolve(others, bit).tolist())
+
+
+def _corners(
+    move: float, bound: float, spacing: float, *, against_zero: bool
+) -> list[tuple[Bit, Bit]]:
+    """The corners (p, p') of a polygon around all p >= p' whose logits may be neighbors'.
+
+    Logits `move` apart have the odds r = e^move apart, so p = r p'/(1 + (r-1) p'), which is concave
+    in p': the polygon has tangents to it, and the edges of the box on which a logit is at its end.
+    Tangents at p' = x and y meet where, with d = 2 + (r-1)(x+y),
+
+        p = r (x + y)/d,    p' = (x + y + 2 (r-1) x y)/d.
+    """
+    if against_zero:
+        reach = min(move, bound)
+        return [(_bit(reach), (0.5, 0.5))]
+    if move >= 2.0 * bound:
+        return [(_bit(bound), _bit(-bound))]
+    count = min(_MAX_TANGENTS, 2 + int((2.0 * bound - move) / spacing))
+    growth, tangents = math.expm1(move), np.linspace(-bound, bound - move, count).tolist()
+    corners = [(_bit(z + move), _bit(z)) for z in (tangents[0], tangents[-1])]
+    for (no_x, x), (no_y, y) in itertools.pairwise(_bit(z) for z in tangents):
+        d = 2.0 + growth * (x + y)
+        first = ((no_x + no_y) / d, (growth + 1.0) * (x + y) / d)
+        crossed = growth * (x * no_y + no_x * y)
+        second = ((no_x + no_y + crossed) / d, (x + y + 2.0 * growth * x * y) / d)
+        corners.append((first, second))
+    return corners
+
+
+def _bit(logit: float) -> Bit:
+    return _sigmoid(-logit), _sigmoid(logit)
+
+
+def _sigmoid(logit: float) -> float:
+    return 1.0 / (1.0 + math.exp(-logit)) if logit > -700.0 else math.exp(logit)
