@@ -486,4 +486,10 @@ FAULTS = (
         "first = ((no_x + no_y) / d, (growth + 1.0) * (x + y) / d)",
         "first = ((no_x + no_y) / d, 0.98 * (growth + 1.0) * (x + y) / d)",
     ),
+    Fault(
+        "Secure sums of few clients",
+        "privacy/small_sums.py",
+        "costs.extend(menu.ends[:-1])",
+        "costs.extend(menu.ends[1:])",
+    ),
 )

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from tight_epsilons import CASES
+
 from figures.figure import (
     Figure,
     Output,
@@ -17,6 +19,7 @@ from figures.figure import (
 )
 
 ACCOUNTS = Source(name="accounts", command="python benchmarks/accounts.py", minutes=0.5)
+TIGHT = Source(name="tight-epsilons", command="python benchmarks/tight_epsilons.py", minutes=0.5)
 ROTATED = Source(name="rotated-mse", command="python benchmarks/rotated_mse.py", minutes=1.0)
 ONE_BIT = Source(
     name="spend-one-bit",
@@ -63,6 +66,10 @@ def above_reference(**given: object) -> Reader:
 
 def seconds(**given: object) -> Reader:
     return lambda output: float(_row(output, **given)["seconds"])
+
+
+def found(name: str) -> Reader:
+    return lambda output: float(_row(output, name=name)["found"])
 
 
 def looseness(low: int, high: int) -> Reader:
@@ -167,7 +174,7 @@ FIGURES = (
     Figure(
         name="one-bit-sampled",
         asked="1000 rounds of sampled bits (rate 0.01, rho 0.5, d = 1000)",
-        bound=at_most(2.11),
+        bound=at_most(1.966),
         source=ACCOUNTS,
         read=epsilon(mechanism="one_bit", dimension=1000, rounds=1000),
     ),
@@ -219,5 +226,15 @@ FIGURES = (
         source=SOUNDNESS,
         read=failed_tests,
         unit="tests",
+    ),
+    *(
+        Figure(
+            name=f"tight-{case.name}",
+            asked=case.about,
+            bound=at_most(case.goal),
+            source=TIGHT,
+            read=found(case.name),
+        )
+        for case in CASES
     ),
 )

@@ -127,7 +127,8 @@ def test_an_error_of_sqlite_that_is_no_text_is_a_ledger_error(tmp_path: Path) ->
 @pytest.mark.parametrize("change", [{"adjacency": []}, {"adjacency": 1.5}, {"clip_norm": 10**400}])
 def test_a_foreign_plan_of_odd_types_is_refused(change: dict[str, Any]) -> None:
     plain = {
-        "version": 1, "client": "a", "round": 1, "cohort": 3, "mechanism": "gauss_hermite",
+        "version": 2, "client": "a", "round": 1, "rounds": 9, "cohort": 3,
+        "mechanism": "gauss_hermite",
         "parameters": {"levels": 2, "noise_multiplier": 8.0}, "dimension": 32, "clip_norm": 1.0,
         "adjacency": "zero-out", "layout": "x", "num_examples": False,
     }  # fmt: skip

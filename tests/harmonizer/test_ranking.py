@@ -19,7 +19,7 @@ from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.registry import Knob, Registration
 from sottovoce.mechanisms.secret_sample import SecretSample
 from sottovoce.privacy import accounting
-from sottovoce.privacy.events import Repeated, Sampled
+from sottovoce.privacy.events import Repeated
 from sottovoce.wire.message import HEADER_BYTES
 
 
@@ -69,7 +69,7 @@ def test_everyone_keeps_the_budget_and_nearly_spends_it(asked: Setting) -> None:
         built = registry.find(one.kind).build(domain, one.parameters)
         event = built.privacy(asked.adjacency)
         if asked.sample:
-            event = Sampled(event=event, rate=0.02, scheme="poisson", hidden_by="own-records")
+            event = asked.sample.event(built, event)
         spent = accounting.epsilon(Repeated(event=event, count=asked.rounds), asked.delta)
         assert 0.98 * asked.epsilon <= spent <= asked.epsilon, one.kind
         assert one.spent.epsilon == spent

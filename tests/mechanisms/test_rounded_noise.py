@@ -225,7 +225,9 @@ def test_events_are_those_of_the_real_valued_noise() -> None:
         expected: PrivacyEvent
         for records in (1, 20):
             ball = L2Ball(dimension=8, radius=3.0, records=records)
-            expected = GaussianNoise(mu=factor / 2.0 * up, adjacency=adjacency)
+            expected = GaussianNoise(
+                mu=factor / 2.0 * up, adjacency=adjacency, zero_centered=factor == 2.0
+            )
             assert build("discrete_gaussian", ball).privacy(adjacency) == expected  # type: ignore[attr-defined]
             expected = LaplaceNoise(shift=factor / 2.0 * up, dimension=8, adjacency=adjacency)
             assert build("discrete_laplace", ball).privacy(adjacency) == expected  # type: ignore[attr-defined]

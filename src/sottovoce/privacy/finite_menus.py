@@ -74,14 +74,22 @@ def sum_pairs(
     The protected client has probabilities (p, p') of a 1, p > p'; the other order is the same with
     0 and 1 exchanged. `against_zero`: p' = 1/2. The `spacing` of tangents is in logits.
     """
-    corners = _corners(move, logit_bound, spacing, against_zero=against_zero)
+    corners = bit_corners(move, logit_bound, spacing, against_zero=against_zero)
     menu = []
-    for ups in range(clients):
-        others = np.ones(1)
-        for other in range(clients - 1):
-            others = np.convolve(others, _bit(logit_bound if other < ups else -logit_bound))
+    for others in sums_of_others(logit_bound, clients):
         menu += [(_plus_bit(others, first), _plus_bit(others, second)) for first, second in corners]
     return tuple(menu)
+
+
+def sums_of_others(logit_bound: float, clients: int) -> list[Vector]:
+    """The laws of the sum of `clients` - 1 bits whose logits are at the ends of the bound."""
+    laws = []
+    for ups in range(clients):
+        law = np.ones(1)
+        for other in range(clients - 1):
+            law = np.convolve(law, _bit(logit_bound if other < ups else -logit_bound))
+        laws.append(law)
+    return laws
 
 
 def _plus_bit(others: Vector, bit: Bit) -> Pmf:
@@ -89,7 +97,7 @@ def _plus_bit(others: Vector, bit: Bit) -> Pmf:
     return tuple(np.convolve(others, bit).tolist())
 
 
-def _corners(
+def bit_corners(
     move: float, bound: float, spacing: float, *, against_zero: bool
 ) -> list[tuple[Bit, Bit]]:
     """The corners (p, p') of a polygon around all p >= p' whose logits may be neighbors'.

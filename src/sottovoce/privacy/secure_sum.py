@@ -36,6 +36,7 @@ from sottovoce.privacy.binomial import fair_pmf, lower_buckets
 from sottovoce.privacy.envelope import envelope_bound
 from sottovoce.privacy.events import SecureSum
 from sottovoce.privacy.one_bit import one_bit_renyi
+from sottovoce.privacy.small_sums import MAX_CLIENTS, small_sum_renyi
 
 # Beyond, 2^31 clients have 4e-4 fair coins among them.
 MAX_LOGIT_BOUND = 30.0
@@ -78,6 +79,13 @@ def secure_sum_renyi(event: SecureSum, order: float) -> float:
 @lru_cache(maxsize=1 << 14)
 def _at_node(event: SecureSum, node: int) -> float:
     """D_a at one of `NODES`, over all coordinates, without regard to the local bound."""
+    if event.clients <= MAX_CLIENTS:
+        return min(small_sum_renyi(event, NODES[node]), _by_fair_coins(event, node))
+    return _by_fair_coins(event, node)
+
+
+def _by_fair_coins(event: SecureSum, node: int) -> float:
+    """The same, with all that is not a fair coin given to the adversary."""
     cells, order = _cells(event), NODES[node]
     log_excess = cells.log_excess(order)
     if not np.isfinite(log_excess.max()):
