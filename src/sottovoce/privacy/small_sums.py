@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from sottovoce.domains import Vector
 from sottovoce.privacy.envelope import BUDGET_ROUNDING, envelope_bound, rowwise_renyi
 from sottovoce.privacy.events import SecureSum
-from sottovoce.privacy.finite_menus import bit_corners, sums_of_others
+from sottovoce.privacy.finite_menus import Bit, bit_corners, sums_of_others
 
 MAX_CLIENTS = 6
 _SPACING = 0.2  # of tangents, in logits
@@ -50,7 +50,8 @@ def _menu(event: SecureSum) -> _Menu:
     while ends[-1] < widest:
         near = 0.2 * share < ends[-1] < 8.0 * share or ends[-1] > widest / 64.0
         ends.append(min(widest, ends[-1] * (_FINE if near else _COARSE)))
-    corners, starts = [], []
+    corners: list[tuple[Bit, Bit]] = []
+    starts = []
     for end in ends[1:]:
         starts.append(len(corners))
         move = math.sqrt(end) * (1.0 + BUDGET_ROUNDING)
