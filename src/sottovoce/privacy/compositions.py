@@ -31,7 +31,7 @@ SAMPLE_ASSUMPTIONS: dict[HiddenBy, str] = {
     "as zero",
     "central-noise": "someone trusted adds the noise once, to the sum; single contributions are "
     "sampled, and nobody sees which",
-    "secure-sum": "nobody sees who was sampled, and whoever was not sends the encoding of zero",
+    "secure-sum": "nobody sees who was sampled; clients that were not send the encoding of zero",
 }
 
 

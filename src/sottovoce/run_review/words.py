@@ -181,9 +181,11 @@ def _if_seen_with_senders(record: RunRecord) -> str:
     if isinstance(record.spec.channel, CentralSpec) or local is None:
         return ""
     if not isinstance(record.spec.channel, DirectSpec):
-        return f" Whoever saw replies with their senders would hold epsilon {show_epsilon(local)}."
+        return f" An observer of replies and their senders has epsilon {show_epsilon(local)}."
     if record.spec.privacy.record_sampling_rate < 1.0:
-        return f" Whoever saw which records are sampled would hold epsilon {show_epsilon(local)}."
+        return (
+            f" An observer who knows which records are sampled has epsilon {show_epsilon(local)}."
+        )
     return ""
 
 
