@@ -177,7 +177,7 @@ def test_of_a_secure_sum_sums_are_released_and_the_local_epsilon_is_told(tmp_pat
     facts, result = dict(run_data(folder)["facts"]), RunFolder(folder).result()
     assert result is not None
     assert "sums over 8 replies" in facts["What was released"]
-    assert f"would hold epsilon {show_epsilon(result['local_epsilon'])}" in facts["How well"]
+    assert f"has epsilon {show_epsilon(result['local_epsilon'])}" in facts["How well"]
 
 
 def test_of_sampled_records_the_epsilon_without_their_secrecy_is_told(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_of_sampled_records_the_epsilon_without_their_secrecy_is_told(tmp_path: 
     facts, result = dict(run_data(folder)["facts"]), RunFolder(folder).result()
     assert result is not None
     shown = show_epsilon(result["local_epsilon"])
-    assert f"saw which records are sampled would hold epsilon {shown}" in facts["How well"]
+    assert f"knows which records are sampled has epsilon {shown}" in facts["How well"]
 
 
 def test_a_regression_is_known_as_one(stored: Path, tmp_path: Path) -> None:

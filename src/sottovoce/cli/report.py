@@ -90,9 +90,7 @@ def _print_sites(runs: list[dict[str, Any]]) -> None:
     rows = [[run["run"], *cells(run["sites"])] for run in runs if run["sites"]]
     if rows:
         print_table(["run", *HEADINGS.values()], rows)
-        say(
-            f"Epsilon and budgets of these runs are {BY_SERVER}: it charges every client that it asks."
-        )
+        say(f"Epsilon and budgets of these runs are {BY_SERVER}: it charges clients it asks.")
 
 
 def _print(result: dict[str, Any]) -> None:
