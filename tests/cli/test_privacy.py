@@ -92,7 +92,7 @@ def test_what_an_epsilon_rests_on_is_said(cli: Any) -> None:
     for hiding, words in (
         ("own-records", "samples its own records"),
         ("central-noise", "adds the noise once"),
-        ("secure-sum", "sends the encoding of zero"),
+        ("secure-sum", "send the encoding of zero"),
     ):
         result = cli(*f"{SAMPLED} --sampling-hidden-by {hiding} --json".split()).json
         assert words in result["assumes"]
@@ -221,3 +221,10 @@ def test_what_is_unsound_or_senseless_is_refused(cli: Any, words: str, reason: s
     assert result.code == 2
     assert reason in result.err
     assert result.err.count("\n") == 1
+
+
+def test_central_noise_is_named_though_everybody_takes_part(cli: Any) -> None:
+    words = "privacy spend --mechanism gaussian --param noise_multiplier=1 --delta 1e-5 --json"
+    result = cli(*words.split(), "--sampling-rate", 1, "--sampling-hidden-by", "central-noise").json
+    assert "someone trusted adds the noise" in result["assumes"]
+    assert result["local_epsilon"] is None

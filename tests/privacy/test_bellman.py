@@ -330,7 +330,7 @@ def test_neighbors_lie_within_the_polygon(
         OneBit(shift=1.0, dimension=3, adjacency=ZERO_OUT),
         bits(13, 0.1),
         Repeated(event=bits(12, 0.1), count=100),
-        secure_sum(1.0, 1, 1.0, 7),
+        secure_sum(1.0, 1, 1.0, 17),
         bits(1, 1e9),
         Composed(
             events=(bits(1, 0.1), FiniteTable(rows=ROWS + MIDDLE, zero=2, adjacency=ZERO_OUT))

@@ -239,7 +239,9 @@ def test_seeds_are_bounded_against_fair_signs() -> None:
         generator="chacha20-1",
         timing="variable",
     )
-    lo, hi = tilted.density_ratios()
+    bounds = tilted.density_ratios()
+    assert bounds is not None
+    lo, hi = bounds
     choice = tilted.choice()
     limit = math.exp(choice.log_limit)
     assert lo <= 1.0 / (limit * (1.0 + choice.tail / limit))

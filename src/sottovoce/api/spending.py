@@ -11,6 +11,7 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.api import html
 from sottovoce.api.release import Release, release_of
 from sottovoce.api.shown import text_fields
+from sottovoce.channels.channel import Central
 from sottovoce.domains import MAX_DIMENSION, geometry_of
 from sottovoce.errors import ParameterError, UnknownNameError
 from sottovoce.files import finite
@@ -19,7 +20,8 @@ from sottovoce.mechanisms.registry import Registration, kind_of, parameters_of
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent, show_epsilon
 from sottovoce.privacy.calibration import MAX_ROUNDS
 from sottovoce.privacy.compositions import local_event
-from sottovoce.privacy.events import PrivacyEvent, Repeated, basic_counts
+from sottovoce.privacy.events import NonPrivate, PrivacyEvent, Repeated, basic_counts
+from sottovoce.rounds.plan import released_spent
 
 FLOAT_GRADE = "float (simulation only: float noise leaks in its last bits)"
 
@@ -133,7 +135,10 @@ def spend(
     }
     if isinstance(mechanism, PrivacyEvent):
         _refuse_given(
-            "an event says it all", {**clip, **hiding, "adjacency": adjacency}, mechanism_parameters
+            "an event says it all",
+            {**clip, **hiding, **_given_sampling(sampling, sampling_hidden_by)}
+            | {"adjacency": adjacency},
+            mechanism_parameters,
         )
         checked_rounds(rounds)
         spent = privacy_spent(Repeated(event=mechanism, count=rounds), delta, accountant)
@@ -175,8 +180,9 @@ def spent_by(
 ) -> Spent:
     """What `rounds` releases of a mechanism spend."""
     event = Repeated(event=release.event(mechanism), count=rounds)
-    spent = privacy_spent(event, delta, accountant)
-    local = local_event(event)
+    spent = released_spent(release.channel, event, delta, accountant)
+    central = isinstance(release.channel, Central)  # whose messages have no noise of their own
+    local = NonPrivate(adjacency=event.adjacency) if central else local_event(event)
     any_dimension = release.dimension is None and any(
         getattr(part, "dimension", 1) == MAX_DIMENSION for part in basic_counts(local)
     )
@@ -219,6 +225,14 @@ def _spent(
 
 def checked_rounds(rounds: int) -> int:
     return parameter_rules.integer("rounds", rounds, low=1, high=MAX_ROUNDS)
+
+
+def _given_sampling(sampling: str, hidden_by: str) -> dict[str, str | None]:
+    """How a sample is drawn and hidden, where that is not the default."""
+    return {
+        "sampling": None if sampling == "poisson" else sampling,
+        "sampling_hidden_by": None if hidden_by == "own-records" else hidden_by,
+    }
 
 
 def _refuse_given(

@@ -159,7 +159,8 @@ def _row(
 
     at = asked or default
     pure = pure_spent(history) if asked is None else math.inf
-    is_pure = is_pure and math.isfinite(pure)
+    # Where nothing names a delta, the sum of pure charges needs none.
+    is_pure = (is_pure or at is None) and math.isfinite(pure)
     if at is None and not is_pure:
         raise ParameterError(f"client '{client}' has no budget to take delta from; give --delta")
     spent = _spent(history, None if is_pure else at, pure) if history else None
@@ -188,8 +189,7 @@ def _spent(
 ) -> "PrivacySpent":
     """What was spent at `delta`, or the `pure` sum where a delta makes epsilon no smaller."""
     from sottovoce.privacy.accounting import PrivacySpent, privacy_spent, show_epsilon
-    from sottovoce.privacy.compositions import assumptions, multiset
-    from sottovoce.privacy.events import assumption_in_words
+    from sottovoce.privacy.compositions import assumptions_in_words, multiset
 
     event = multiset(history)
     if delta is not None:
@@ -202,7 +202,7 @@ def _spent(
         adjacency=event.adjacency,
         accountant="pure",
         bounds=(("pure", pure),),
-        assumptions=tuple(map(assumption_in_words, assumptions(event))),
+        assumptions=assumptions_in_words(event),
     )
 
 

@@ -110,8 +110,8 @@ def curve(
     """How epsilon grows with the rounds, by every sound bound."""
     from sottovoce import parameter_rules
     from sottovoce.api.spending import FLOAT_GRADE, checked_rounds
-    from sottovoce.privacy.accounting import privacy_spent
     from sottovoce.privacy.events import Repeated
+    from sottovoce.rounds.plan import released_spent
 
     parameter_rules.delta(delta)
     checked_rounds(rounds)
@@ -124,7 +124,8 @@ def curve(
     with progress_bars() as bars:
         for count in counts:
             bars.update("accounting", len(spents), len(counts), f"{count} rounds")
-            spents.append(privacy_spent(Repeated(event=event, count=count), delta))
+            repeated = Repeated(event=event, count=count)
+            spents.append(released_spent(setting.channel, repeated, delta))
         bars.update("accounting", len(counts), len(counts), "done")
     result: dict[str, Any] = {
         "mechanism": setting.registration.kind,

@@ -9,6 +9,7 @@ from sottovoce.cli.output import print_fields, print_json, print_table, print_wa
 # Of a federation, where sites have ledgers of their own.
 _BY_SERVER = {
     "epsilon": "server-counted epsilon",
+    "local_epsilon": "server-counted local_epsilon",
     "clients_out_of_budget": "clients out of budget by the server's count",
 }
 _SITES_SHOWN = 20

@@ -11,8 +11,9 @@ from sottovoce.harmonizer.setting import Setting
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
 from sottovoce.mechanisms.registry import EventOf, Parameters, Registration
-from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
+from sottovoce.privacy.accounting import PrivacySpent
 from sottovoce.privacy.events import Repeated
+from sottovoce.rounds.plan import channel_of_sample, released_spent
 from sottovoce.wire.message import HEADER_BYTES
 
 # Of the knob: errors of a few in a thousand do not change a ranking, and calibration is most of
@@ -109,7 +110,7 @@ def _candidate(
     parameters = _calibrated(registration, free, domain, setting, event_of, guesses)
     mechanism = registration.build(domain, parameters)
     event = Repeated(event=event_of(mechanism), count=setting.rounds)
-    spent = privacy_spent(event, setting.delta)
+    spent = released_spent(channel_of_sample(setting.sample), event, setting.delta)
     if spent.epsilon > setting.epsilon:  # 'auto' may not see what calibration saw
         raise ParameterError(f"calibrated, it spends {spent}, above epsilon {setting.epsilon:g}")
     return Candidate(

@@ -301,11 +301,13 @@ class SeededSign:
         """What the number of tries adds to the losses of a block, where it may be seen."""
         return self.choice().timing_loss if self.timing == "variable" else 0.0
 
-    def density_ratios(self) -> tuple[float, float]:
+    def density_ratios(self) -> tuple[float, float] | None:
         """Against fair signs, in every block: the largest loss against them, in both directions."""
         choice = self.choice()
         largest = choice.largest_loss(against_zero=True) + self._timing_loss
         largest *= self.blocks * (1.0 + 2.0**-50)
+        if largest > 600.0:
+            return None
         return math.exp(-largest) * (1.0 - 2.0**-50), math.exp(largest) * (1.0 + 2.0**-50)
 
     @property

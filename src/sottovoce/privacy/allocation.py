@@ -39,6 +39,7 @@ from sottovoce.privacy.loss_pairs import PAIR_ACCURACY, AtomPair, LossPair
 Direction = Literal["remove", "add", "replace"]
 _REVERSES: dict[Direction, Direction] = {"remove": "add", "add": "remove", "replace": "replace"}
 
+_LEAST_MU = 1e-9  # below it, dots of a curve coincide; a larger mu tells more
 LARGEST_MU = 8.0  # beyond, one step of any number gives nearly everything away
 _LARGEST_TRANSFORM = 2**17
 _CELL = 0.04  # of the grid, in standard deviations of F
@@ -70,10 +71,10 @@ class _Term:
 
     def normal_at(self, values: Vector) -> Vector:
         """The g at which F has each value; infinite outside of its range."""
-        scaled = (values + self.d) * math.exp(self.c**2 / 2.0)
-        root = np.sqrt(scaled * scaled + 4.0 * self.a * self.b)
         # a u^2 - scaled u - b = 0 for u = e^(c g); neither quotient cancels.
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            scaled = (values + self.d) * math.exp(self.c**2 / 2.0)
+            root = np.sqrt(scaled * scaled + 4.0 * self.a * self.b)
             above = (scaled + root) / (2.0 * self.a) if self.a else np.full_like(scaled, np.inf)
             below = 2.0 * self.b / np.maximum(root - scaled, 1e-300)
             return np.asarray(np.log(np.where(scaled > 0.0, above, below)) / self.c)
@@ -302,7 +303,7 @@ def _slope(one: tuple[float, float], two: tuple[float, float]) -> float:
 def allocated_pairs(event: Allocated) -> tuple[LossPair, LossPair]:
     """Dominating pairs for a contribution in the first of two neighbors, and in the second."""
     first, second = _directions(event)
-    mu = event.event.mu
+    mu = max(event.event.mu, _LEAST_MU)
     return AllocatedPair(mu, event.steps, first), AllocatedPair(mu, event.steps, second)
 
 

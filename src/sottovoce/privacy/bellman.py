@@ -19,7 +19,7 @@ which comes next. Proofs in docs/privacy.md, section 30.
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -45,10 +45,11 @@ from sottovoce.privacy.finite_menus import (
     sampled_table_pairs,
 )
 from sottovoce.privacy.loss_distributions import grid_step
+from sottovoce.privacy.small_sums import MAX_CLIENTS, MOST_CLIENTS
 
 MAX_BITS = 12
-MAX_CLIENTS = 6
 _MAX_POINTS = 2**15
+_MOST_RELEASES = 2**40
 _LARGEST_REACH = 600.0  # e^600 is a float64
 _TABLE_PRECISION = 2e-5  # what the grid of log A may cost, as a part of epsilon
 _ORDERS = 1.0 + np.geomspace(1e-2, 1e4, 120)
@@ -86,7 +87,7 @@ class Curve:
     turned: bool = False
 
     def delta(self, epsilon: float) -> float:
-        grid = self.grid
+        grid, epsilon = self.grid, min(epsilon, _LARGEST_REACH)  # delta does not grow with it
         at = -epsilon if self.turned else epsilon
         at -= ROUNDING * (1.0 + abs(at))  # V falls
         place = at / grid.step + grid.below
@@ -131,6 +132,8 @@ def _curves(event: PrivacyEvent, delta: float) -> list[Curve]:
 
 def _direction(event: PrivacyEvent, *, reverse: bool) -> list[tuple[Part, int]]:
     counts = basic_counts(event)
+    if sum(counts.values()) > _MOST_RELEASES:
+        raise UnsupportedEventError("the bellman accountant is for few releases; use pld or renyi")
     parts = [(_part(part, reverse=reverse), count) for part, count in counts.items()]
     if len({type(part) for part, _ in parts}) > 1:
         raise UnsupportedEventError(
@@ -150,12 +153,13 @@ def _part(event: BasicEvent, *, reverse: bool) -> Part:
             return Menu(_towards(sampled_table_pairs(table, event.rate), reverse=reverse))
         case OneBit() if event.against_zero and event.dimension <= MAX_BITS:
             return Coordinates(event)
-        case SecureSum() if 1 < event.clients <= MAX_CLIENTS and event.dimension <= MAX_BITS:
-            return Coordinates(event)
+        case SecureSum() if 1 < event.clients <= MOST_CLIENTS and event.dimension <= MAX_BITS:
+            # Of more clients some may tell their bits: that leaves a sum over the others.
+            return Coordinates(replace(event, clients=min(event.clients, MAX_CLIENTS)))
         case _:
             raise UnsupportedEventError(
                 "the bellman accountant is for tables (Poisson-sampled or not), at most "
-                f"{MAX_BITS} bits against fair ones and secure sums of at most {MAX_CLIENTS} "
+                f"{MAX_BITS} bits against fair ones and secure sums of at most {MOST_CLIENTS} "
                 f"clients, got {type(event).__name__}; use pld or renyi"
             )
 

@@ -122,7 +122,8 @@ def local_event(event: PrivacyEvent) -> PrivacyEvent:
     Noise that somebody trusted adds once, to a sum, is in no message.
     """
     if any(
-        isinstance(part, Sampled) and part.hidden_by == "central-noise"
+        isinstance(part, Allocated)
+        or (isinstance(part, Sampled) and part.hidden_by == "central-noise")
         for part in basic_counts(event)
     ):
         return NonPrivate(adjacency=event.adjacency)

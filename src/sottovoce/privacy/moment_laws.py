@@ -139,7 +139,7 @@ def _grid(rounds: Rounds, power: int, step: float, reach: float) -> GridLaw:
 
     reach = min(reach, _LAST_PLACE - power * rounds.size)
     tail = rounds.rate * float(ndtr(-(power - 1.0) * rounds.size - reach))
-    return grid_law(rounds.gaussian_pair(), step, 10.0 ** math.floor(math.log10(tail)))
+    return grid_law(rounds.gaussian_pair(), step, 10.0 ** math.floor(math.log10(max(tail, 1e-300))))
 
 
 def fits_grid(rounds: Rounds, step: float) -> bool:

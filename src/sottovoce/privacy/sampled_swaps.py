@@ -45,6 +45,7 @@ LARGEST_CENTER = 30.0
 _DIGITS = 60
 _LARGEST_GROWTH = 300.0  # of a v: e^(jv) and its square stay within float64
 _ROUNDING = 2.0**-46
+_LEAST_RATE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +97,16 @@ class AntipodalPair:
 def centered_square(event: Sampled) -> float | None:
     """v of a sampled release, the sum over its parts; None if a part is of another kind.
 
+    Of several parts under one coin the later may follow the outcomes of the earlier, for which the
+    theorem is proved for Gaussian noise only (there the worst step is always the same).
+
     Half the distance of neighbors on a Poisson sample. On one of fixed size a contribution takes
     the place of another, so the whole distance counts.
     """
-    total = 0.0
-    for part, count in basic_counts(event.event).items():
+    total, parts = 0.0, basic_counts(event.event)
+    if sum(parts.values()) > 1 and not all(isinstance(part, GaussianNoise) for part in parts):
+        return None
+    for part, count in parts.items():
         square = _square_distance(part)
         if square is None:
             return None
@@ -123,8 +129,9 @@ def _square_distance(event: PrivacyEvent) -> float | None:
 
 def swapped_log_excess(square: float, rate: float, order: int) -> float:
     """The least log(e^((a-1) D_a) - 1) over some majorants; infinity where none is of use."""
-    if not order * square <= _LARGEST_GROWTH or not 1e-9 <= rate < 1.0:
+    if not order * square <= _LARGEST_GROWTH or not rate < 1.0:
         return math.inf
+    rate = max(rate, _LEAST_RATE)  # more is told at a larger rate
     return min(_log_excess(square, rate, order, one) for one in _majorants(square, rate, order - 1))
 
 
@@ -218,15 +225,16 @@ def _log_excess(square: float, rate: float, order: int, p: _Majorant) -> float:
         start = _rounded_up(at_one - 1)  # G(1) - 1
     above = np.zeros(order + 1)
     for sign in (-1.0, 1.0):
-        parts = (
-            p.h * growth * np.expm1(-sign * j * square),
-            p.p1 * np.expm1(sign * j * square),
-            p.p2 * growth * np.expm1(2.0 * sign * j * square),
-        )
-        change = sum(parts) + 2.0**-48 * sum(map(np.abs, parts))
-        above = np.maximum(above, start + change)
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows ends as infinity
+            parts = (
+                p.h * growth * np.expm1(-sign * j * square),
+                p.p1 * np.expm1(sign * j * square),
+                p.p2 * growth * np.expm1(2.0 * sign * j * square),
+            )
+            change = sum(parts) + 2.0**-48 * sum(map(np.abs, parts))
+            above = np.maximum(above, start + change)
     exponents = j * (j - 1.0) * square / 2.0
-    with np.errstate(over="ignore", divide="ignore"):
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         direct = np.log(np.expm1(np.minimum(exponents, 40.0)) * (1.0 + above) + above)
         logs = np.where(exponents > 40.0, exponents + np.log1p(above), direct)
     sizes = float(gammaln(order + 1.0))

@@ -24,7 +24,7 @@ duality as in `envelope`. Proofs in docs/privacy.md.
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -36,7 +36,7 @@ from sottovoce.privacy.binomial import fair_pmf, lower_buckets
 from sottovoce.privacy.envelope import envelope_bound
 from sottovoce.privacy.events import SecureSum
 from sottovoce.privacy.one_bit import one_bit_renyi
-from sottovoce.privacy.small_sums import MAX_CLIENTS, small_sum_renyi
+from sottovoce.privacy.small_sums import MAX_CLIENTS, MOST_CLIENTS, small_sum_renyi
 
 # Beyond, 2^31 clients have 4e-4 fair coins among them.
 MAX_LOGIT_BOUND = 30.0
@@ -79,9 +79,12 @@ def secure_sum_renyi(event: SecureSum, order: float) -> float:
 @lru_cache(maxsize=1 << 14)
 def _at_node(event: SecureSum, node: int) -> float:
     """D_a at one of `NODES`, over all coordinates, without regard to the local bound."""
-    if event.clients <= MAX_CLIENTS:
-        return min(small_sum_renyi(event, NODES[node]), _by_fair_coins(event, node))
-    return _by_fair_coins(event, node)
+    found = _by_fair_coins(event, node)
+    if event.clients <= MOST_CLIENTS:
+        # Of more than a few clients some may tell their bits: that leaves a sum over the others.
+        few = replace(event, clients=min(event.clients, MAX_CLIENTS))
+        found = min(found, small_sum_renyi(few, NODES[node]))
+    return found
 
 
 def _by_fair_coins(event: SecureSum, node: int) -> float:

@@ -40,6 +40,7 @@ from sottovoce.privacy.pure import pure_epsilon
 
 MAX_CLIENTS = 2**31
 _ROUNDING = 2.0**-48
+_LEAST = 1e-12  # an eps0 below it counts as this
 # Above this no clone exists at any number of clients: e^-60 2^31 < 2e-17.
 _NO_CLONES = 60.0
 
@@ -68,6 +69,7 @@ def local_epsilon(event: Shuffled) -> float:
             f"shuffling amplifies pure local guarantees only; {' and '.join(names)} has none: "
             "use a mechanism with a pure epsilon such as 'mvu' or 'cldp'"
         )
+    epsilon = max(epsilon, _LEAST)  # of messages that tell nothing
     return 2.0 * epsilon if event.adjacency == Adjacency.ZERO_OUT else epsilon
 
 

@@ -24,6 +24,7 @@ from sottovoce.privacy.events import SecureSum
 from sottovoce.privacy.finite_menus import Bit, bit_corners, sums_of_others
 
 MAX_CLIENTS = 6
+MOST_CLIENTS = 16  # up to which a sum over `MAX_CLIENTS` of them may say more than fair coins do
 _SPACING = 0.2  # of tangents, in logits
 _FIRST = 2.0**-11  # of an equal share: where cells begin
 # Ratios of cells: around an equal share and where a few coordinates take all, and elsewhere.

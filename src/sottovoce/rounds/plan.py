@@ -1,5 +1,6 @@
 """The plan of a round: public, frozen, and enough for either side to know every message."""
 
+import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from sottovoce.ledger.records import Release
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import parameter_hash, vouched
 from sottovoce.mechanisms.secret_sample import SecretSample
+from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
+from sottovoce.privacy.compositions import SAMPLE_ASSUMPTIONS
 from sottovoce.privacy.events import HiddenBy, PrivacyEvent
 from sottovoce.transforms.rotation import Rotation
 from sottovoce.wire.message import Envelope
@@ -125,6 +128,20 @@ def released_event(
     if sample is not None and sample.rate < 1.0:
         event = sample.event(mechanism, event)
     return vouched(mechanism, event)
+
+
+def released_spent(
+    channel: Channel, event: PrivacyEvent, delta: float, accountant: str | None = None
+) -> PrivacySpent:
+    """Return what the released events spend, with every promise that it rests on.
+
+    Central noise is one of the channel's, not of the event's, where nothing is sampled.
+    """
+    spent = privacy_spent(event, delta, accountant)
+    promise = SAMPLE_ASSUMPTIONS["central-noise"]
+    if not isinstance(channel, Central) or promise in spent.assumptions:
+        return spent
+    return dataclasses.replace(spent, assumptions=(*spent.assumptions, promise))
 
 
 def channel_of_sample(sample: SecretSample | None) -> Channel:

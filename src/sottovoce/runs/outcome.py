@@ -34,7 +34,7 @@ from sottovoce.runs.client_table import client_table, group_table
 from sottovoce.training.cohorts import most_participations
 from sottovoce.training.engine import RoundRecord, Training
 from sottovoce.training.progress import Progress
-from sottovoce.training.site_counts import site_counts
+from sottovoce.training.site_counts import are_noted, site_counts
 from sottovoce.version import __version__
 
 Metrics = dict[str, Any]
@@ -337,9 +337,11 @@ def result_of(
     most = most_participations(assembly.sampling, len(assembly.clients), last)
     clients = client_table(assembly, books, training.able(last), most_rounds=most)
     if assembly.spec.runtime.backend != "fast":
-        counts = site_counts(rows, [part.client for part in assembly.parts])
+        told = site_counts(
+            rows if are_noted(rows) else [], [part.client for part in assembly.parts]
+        )
         # `rounds` stays what the server's ledger says.
-        clients = [{**row, **counts[row["client"]], "rounds": row["rounds"]} for row in clients]
+        clients = [{**row, **told[row["client"]], "rounds": row["rounds"]} for row in clients]
 
     def per_client(direction: str, kind: str, count: int) -> float | None:
         total = sum(row[f"{kind}_bytes_{direction}"] for row in rows)

@@ -176,8 +176,10 @@ def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
         )
     if found != spec.hash:
         raise ConfigError(
-            f"{run_folder.path} was made from another spec (hash {found}, this one {spec.hash}); "
-            "resume with the same spec, or choose another --out"
+            f"{run_folder.path} was made from another spec (hash {found}, this one {spec.hash}), "
+            "or by a version that calibrates other noise for it; resume with the same spec and "
+            "version, set the mechanism's parameters to those in its run.json (--set "
+            "mechanism.noise_multiplier=...), or choose another --out"
         )
 
 

@@ -20,8 +20,8 @@ _NOTHING = {"rounds": 0, "answered": 0, "refused": 0, "site_charged": None}
 
 
 def are_noted(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether rows tell what came of each site; those of earlier versions do not."""
-    return any("sites" in row for row in rows) or not any(row["clients_asked"] for row in rows)
+    """Whether every row tells what came of each site; those of earlier versions do not."""
+    return all("sites" in row for row in rows if row["clients_asked"])
 
 
 def has_sites(spec: Mapping[str, Any]) -> bool:
