@@ -190,7 +190,8 @@ FIGURES = (
     *(
         Figure(
             name=f"{name}-seeds",
-            asked=f"{name}: every mechanism at the same sound epsilon, at least 3 seeds",
+            asked=f"{name}: every mechanism at the same sound epsilon (but NbAFL, whose published "
+            "epsilon is none), at least 3 seeds",
             bound=at_least(3),
             source=kept(name),
             read=fewest_seeds,

@@ -97,7 +97,7 @@ def charge(path: Path, account: str, asked: Question, *, budget: float | None = 
     The account is a name for the people, given by who asks: a file's name would give a renamed
     copy of it a budget of its own.
     """
-    if not account:
+    if not account.strip():
         raise ParameterError("account is empty; name the people whose data is asked about")
     with Ledger(path) as ledger:
         if budget is not None:

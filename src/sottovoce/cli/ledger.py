@@ -89,7 +89,7 @@ def _site_rows(path: Path, delta: float | None) -> list[dict[str, Any]] | None:
     row = _row(site.name, history, asked=delta, default=policy.delta, limit=limit)
     # What the charges come to may be less than what the total counts, for the server chose them.
     left = None if delta not in (None, policy.delta) else max(0.0, policy.epsilon_total - counted)
-    return [{**row, "left": left}]
+    return [{**row, "left": left, "counted": counted}]
 
 
 @app.command("show")
@@ -138,6 +138,8 @@ def show_(
     print_table(columns, [[show(row[column], column) for column in columns] for row in rows])
     for assumption in sorted({row["assumes"] for row in rows if row["assumes"]}):
         say(f"assuming that {assumption}")
+    if any("counted" in row for row in rows):
+        say("left is by the site's privacy filter, which may count more than epsilon says")
 
 
 def _row(

@@ -73,6 +73,7 @@ def _summary(found: dict[str, Any]) -> dict[str, Any]:
                 "rounds_done": run["rounds_done"],
                 "rounds": run["rounds"],
                 **run["figures"],
+                "has_sites": run["has_sites"],
                 "simulation_only": bool(run["simulated_because"]),
                 "warnings": run["warnings"],
             }
@@ -90,6 +91,7 @@ def _print_sites(runs: list[dict[str, Any]]) -> None:
     rows = [[run["run"], *cells(run["sites"])] for run in runs if run["sites"]]
     if rows:
         print_table(["run", *HEADINGS.values()], rows)
+    if any(run["has_sites"] for run in runs):
         say(f"Epsilon and budgets of these runs are {BY_SERVER}: it charges clients it asks.")
 
 

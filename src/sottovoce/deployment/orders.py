@@ -141,7 +141,7 @@ def reply_blobs(messages: list[bytes], rounds_charged: int | None = None) -> dic
 
 def refusal_blobs(reason: str, rounds_charged: int | None = None) -> dict[str, bytes]:
     """Why a site sends no message, which is public, and what its ledger says, if it does."""
-    return {REFUSED: reason[:_LONGEST_REASON].encode(), **_report(rounds_charged)}
+    return {REFUSED: reason[:_LONGEST_REASON].encode(errors="replace"), **_report(rounds_charged)}
 
 
 def _report(rounds_charged: int | None) -> dict[str, bytes]:
