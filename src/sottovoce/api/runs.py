@@ -18,6 +18,7 @@ from sottovoce.privacy.accounting import show_epsilon
 from sottovoce.reporting.figures import Line, LineChart
 from sottovoce.reporting.style import standalone
 from sottovoce.runs.folder import RunFolder
+from sottovoce.training.site_counts import has_sites
 
 if TYPE_CHECKING:
     import torch
@@ -220,10 +221,11 @@ class Run:
         """The key figures, by name."""
         result = self._result or {}
         up = result.get("total_bytes_up_per_message")
-        mechanism = self._header["spec"]["mechanism"]
+        spec = self._header["spec"]
+        mechanism = spec["mechanism"]
         return {
             self.score: self.accuracy,
-            "epsilon": self.epsilon,
+            "server-counted epsilon" if has_sites(spec) else "epsilon": self.epsilon,
             "delta": self.delta,
             "adjacency": self.adjacency,
             "guarantee": self.guarantee,

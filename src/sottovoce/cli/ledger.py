@@ -63,12 +63,12 @@ def _clients(ledger: "Ledger", client: str | None) -> list[str]:
     return known if client is None else [client]
 
 
-def _run_delta(path: Path) -> float | None:
-    """The delta that the run's spec states, for clients without a budget of their own."""
+def _run_spec(path: Path) -> dict[str, Any] | None:
+    """The spec of the run whose folder this is, as plain data; None for other ledgers."""
     from sottovoce.runs.folder import RunFolder
 
     folder = RunFolder(path)
-    return float(folder.header()["spec"]["privacy"]["delta"]) if folder.exists else None
+    return dict(folder.header()["spec"]) if folder.exists else None
 
 
 def _site_rows(path: Path, delta: float | None) -> list[dict[str, Any]] | None:
@@ -108,11 +108,15 @@ def show_(
     from sottovoce import parameter_rules
     from sottovoce.analytics.charging import is_pure_account
     from sottovoce.privacy.accounting import show_left
+    from sottovoce.training.site_counts import BY_SERVER, has_sites
 
     asked = None if delta is None else parameter_rules.delta(delta)
-    rows = None if client else _site_rows(path, asked)
+    rows, is_servers = None if client else _site_rows(path, asked), False
     if rows is None:
-        rows, run_delta = [], _run_delta(path)
+        rows, spec = [], _run_spec(path)
+        is_servers = spec is not None and has_sites(spec)
+        # For clients without a budget of their own.
+        run_delta = None if spec is None else float(spec["privacy"]["delta"])
         with _open_whole(path) as ledger:
             for name in _clients(ledger, client):
                 budget = ledger.budget(name)
@@ -138,6 +142,8 @@ def show_(
     print_table(columns, [[show(row[column], column) for column in columns] for row in rows])
     for assumption in sorted({row["assumes"] for row in rows if row["assumes"]}):
         say(f"assuming that {assumption}")
+    if is_servers:
+        say(f"all of it {BY_SERVER}; what a site has spent is in its own ledger")
     if any("counted" in row for row in rows):
         say("left is by the site's privacy filter, which may count more than epsilon says")
 
