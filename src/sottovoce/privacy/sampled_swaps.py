@@ -4,14 +4,14 @@ Both neighbors are mixtures: with probability 1 - q the contribution is left out
 law N of the rest, and with probability q it is there and moves N by at most half of what two
 contributions lie apart. `SwappedPair` does not know that half, so it is far from tight.
 
-Gaussian noise (theorem 1 of docs/privacy.md, section 28). The worst neighbors are opposite: with
+Gaussian noise (docs/privacy.md, section 28). The worst neighbors are opposite: with
 c = mu/2 the pair
 
     (1-q) N(0, 1) + q N(c, 1)    and    (1-q) N(0, 1) + q N(-c, 1)
 
 dominates each round, in every dimension and in both orders, for it is its own mirror image.
 
-Exponential families (theorem 4 there). Let v = M t^2, where the Fisher information is at most M for
+Exponential families (the same section). Let v = M t^2, where the Fisher information is at most M for
 every tilt and a contribution tilts by at most t. For whole a >= 2, f(x) = (1-q+qx)^-(a-1) and any
 p(x) = h/x + p0 + p1 x + p2 x^2 >= f(x) with h, p2 >= 0,
 
