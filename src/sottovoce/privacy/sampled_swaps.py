@@ -11,7 +11,7 @@ c = mu/2 the pair
 
 dominates each round, in every dimension and in both orders, for it is its own mirror image.
 
-Exponential families (the same section). Let v = M t^2, where the Fisher information is at most M for
+Exponential families (same section). Let v = M t^2, where the Fisher information is at most M for
 every tilt and a contribution tilts by at most t. For whole a >= 2, f(x) = (1-q+qx)^-(a-1) and any
 p(x) = h/x + p0 + p1 x + p2 x^2 >= f(x) with h, p2 >= 0,
 
