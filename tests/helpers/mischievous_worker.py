@@ -22,8 +22,10 @@ from flwr.supernode.runtime import run_clientapp
 
 import sottovoce
 from sottovoce.deployment import worker
+from sottovoce.ledger import chain
 
 MISCHIEF = "mischief.json"
+SENT = "sent.log"  # digests of all messages that were about to leave
 
 
 class _Garbled(ConfigRecord):
@@ -72,6 +74,7 @@ class Mischief:
         sealed: Any = None
         if reply.has_content():
             sealed = reply.content["sottovoce"].get("uplink0")  # none in a refusal
+            self._write_down(reply.content["sottovoce"])
         self._first = self._first or sealed
         match kind:
             case "exit":
@@ -89,6 +92,12 @@ class Mischief:
             case str() if kind in HOSTILE:
                 reply.content = HOSTILE[kind](sealed, self._first or b"")
         self._push(client, reply, context)
+
+    def _write_down(self, record: Any) -> None:
+        """Before anything leaves, so that a kill cannot come between."""
+        messages = [value for key, value in record.items() if key.startswith("uplink")]
+        with (self._folder / SENT).open("a") as file:
+            file.writelines(f"{chain.digest(message).hex()}\n" for message in messages)
 
     def _kind(self, group: str) -> str | None:
         file = self._folder / MISCHIEF
