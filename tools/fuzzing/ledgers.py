@@ -30,7 +30,16 @@ from sottovoce.privacy.events import (
 _Z = Adjacency.ZERO_OUT
 _PURE = PureDp(epsilon=0.5, adjacency=_Z)
 _COLUMNS = {
-    "meta": ("schema_version", "charges", "charges_end", "budgets", "budgets_end", "messages"),
+    "meta": (
+        "schema_version",
+        "charges",
+        "charges_end",
+        "budgets",
+        "budgets_end",
+        "messages",
+        "identity",
+        "bound",
+    ),
     "budgets": ("id", "client", "epsilon", "delta", "adjacency", "unit", "chain"),
     "events": ("id", "json"),
     "charges": ("id", "run", "client", "round", "uplink", "attempt", "unit", "event", "chain"),
@@ -95,6 +104,8 @@ def _read(ledger: Ledger) -> None:
         lambda: ledger.rounds_charged("run"),
         lambda: ledger.charges_by_round("ada", "run"),
         lambda: ledger.discarded_messages("run"),
+        lambda: ledger.standing(),
+        lambda: ledger.head_after(2),
     )
     for ask in questions:
         try:

@@ -146,12 +146,13 @@ class Database:
             self._create()
         if "meta" not in self._tables():
             raise LedgerError(f"{self.path} is not a Sottovoce ledger")
-        if archived and self._version() == 1:
-            self._copy_to_memory()
-        if self._version() == 1:
+        if self._version() in schema.EARLIER_VERSIONS:
+            if archived:
+                self._copy_to_memory()
             with self.transaction():
-                if self._version() == 1:  # another process may have been first
-                    schema.migrate_from_1(self._connection)
+                version = self._version()  # another process may have been first
+                if version in schema.EARLIER_VERSIONS:
+                    schema.migrate(self._connection, version)
         if archived:
             self.execute("PRAGMA query_only = ON")
         version = self._version()
@@ -164,7 +165,7 @@ class Database:
         self.execute("PRAGMA synchronous = FULL")
         self.execute("PRAGMA foreign_keys = ON")
 
-    def _version(self) -> object:
+    def _version(self) -> Any:
         row = self.execute("SELECT schema_version FROM meta").fetchone()
         return "no" if row is None else row[0]
 
