@@ -84,6 +84,14 @@ class OwnColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """How a site and its federation know each other: the site's own key, the operator's ca.crt."""
+
+    private_key: Path
+    authority: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """Who answers: under this name, within this policy, on the account of this ledger.
 
@@ -91,6 +99,7 @@ class Site:
     `columns` are what questions about its people may be about, by the names that they use.
     `factories` are the functions that a spec may name to make a model ("package.module:function").
     An order that takes more than `longest_seconds` is given up.
+    `keys` are those of its federation, if it has one that works with keys.
     `app` is a Flower ClientApp ("package.module:app") that the site has installed, for runs whose
     server is not ours: it trains, and what it trains leaves through `private_mod`.
     """
@@ -103,6 +112,7 @@ class Site:
     factories: tuple[str, ...] = ()
     app: str | None = None
     longest_seconds: float = 3600.0
+    keys: Keys | None = None
 
     def check_terms(self, client: str, terms: Terms) -> None:
         """Refuse what the policy does not allow; whoever reads the site's data asks this first."""
@@ -244,7 +254,16 @@ def _site(table: dict[str, Any], path: Path) -> Site:
         factories=tuple(factories),
         app=app,
         longest_seconds=longest,
+        keys=_keys(table.get("link"), path.parent),
     )
+
+
+def _keys(link: object, folder: Path) -> Keys | None:
+    """Whatever else [link] says is for the node."""
+    names = ("private_key", "root_certificate")
+    if not isinstance(link, dict) or not all(isinstance(link.get(name), str) for name in names):
+        return None
+    return Keys(private_key=folder / link[names[0]], authority=folder / link[names[1]])
 
 
 def _records(table: object, folder: Path) -> OwnRecords:

@@ -249,6 +249,16 @@ class LedgerReader:
         link = verification.link_after(self._db, "charges", charges) if charges else b""
         return None if link is None else link.hex()
 
+    def messages_end(self) -> tuple[int, str]:
+        """Return how many messages were ever stored, and the chain link of the last one."""
+        messages, end = verification.chain_end(self._db, "messages")
+        return messages, end.hex()
+
+    def messages_head_after(self, messages: int) -> str | None:
+        """Return the chain link after that many messages, as `head_after` does for charges."""
+        link = verification.link_after(self._db, "messages", messages) if messages else b""
+        return None if link is None else link.hex()
+
     def links(self, table: verification.Chain) -> Iterator[bytes]:
         """The link of each row of a chain, in order: a digest of all rows up to it."""
         yield from verification.links(self._db, table)

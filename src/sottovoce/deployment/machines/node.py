@@ -13,6 +13,7 @@ from sottovoce.deployment.machines.fleet import deactivate
 from sottovoce.deployment.machines.keeper import keeping
 from sottovoce.deployment.machines.processes import Child, stopped_at_the_end, wait_until, watch
 from sottovoce.deployment.machines.site_folder import SiteFolder
+from sottovoce.deployment.machines.witness_endpoint import check_at_start
 from sottovoce.deployment.site import read_site
 from sottovoce.errors import DeploymentError
 from sottovoce.printable_text import printable_lines
@@ -42,7 +43,8 @@ def keep_node(site: SiteFolder, *, on_ready: Callable[[bool], None]) -> None:
     problem = site.policy_problem() or site.ledger_problem() or site.link_problem()
     if problem:
         raise DeploymentError(problem)
-    read_site(site.file)  # a policy that cannot be read is said now, not by the worker
+    # A policy that cannot be read is said now, not by the worker; and so is an older ledger.
+    check_at_start(read_site(site.file), site.address)
     try:
         with (
             keeping(site.node_folder, what=f"the node of '{site.name}'") as announce,
