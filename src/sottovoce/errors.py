@@ -14,6 +14,7 @@
     |   +-- PolicyError              a request that a site's own policy does not allow
     +-- WireError                a message that is not exactly what was announced
     +-- LedgerError              the ledger cannot be read, written or trusted
+    |   +-- RolledBackError          a site's ledger that is older than it once was
     +-- ConfigError              a spec that cannot be run
     +-- OutputError              a run folder that cannot be read or written
     +-- DeploymentError          a federation that cannot be set up, reached or relied on
@@ -92,6 +93,10 @@ class WireError(SottovoceError, ValueError):
 
 class LedgerError(SottovoceError):
     """The ledger cannot be read, written or trusted."""
+
+
+class RolledBackError(LedgerError):
+    """A site's ledger is not what its federation has witnessed; the message names no path."""
 
 
 class ConfigError(SottovoceError, ValueError):

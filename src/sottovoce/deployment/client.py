@@ -18,13 +18,14 @@ from sottovoce.errors import (
     BudgetExhaustedError,
     ConfigError,
     PolicyError,
+    RolledBackError,
     SottovoceError,
     WireError,
 )
 
 _LOG = printable_text.logger()
 # Reasons that follow from the order, the policy and the ledger alone.
-_PUBLIC = (PolicyError, BudgetExhaustedError, WireError, ConfigError)
+_PUBLIC = (PolicyError, BudgetExhaustedError, WireError, ConfigError, RolledBackError)
 
 Compute = Callable[[Order, Site], list[bytes]]
 SiteOf = Callable[[Context], Site]

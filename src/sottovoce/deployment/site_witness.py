@@ -5,7 +5,6 @@ witness.json   beside the ledger: the newest receipt that the site has been give
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from cryptography import x509
@@ -17,27 +16,29 @@ from sottovoce import files, printable_text
 from sottovoce.deployment.orders import STATEMENT
 from sottovoce.deployment.site import Keys, Site
 from sottovoce.deployment.witness import (
+    WITNESS_NAME,
     LedgerState,
     Receipt,
     Statement,
     authority_digest,
     key_digest,
+    read_kept,
+    rolled_back,
     to_text,
 )
-from sottovoce.errors import DeploymentError, LedgerError, WireError
+from sottovoce.errors import DeploymentError, WireError
 from sottovoce.ledger.ledger import Ledger
 
 _LOG = printable_text.logger()
-WITNESS_NAME = "witness.json"
 
 
 def check_witnessed(site: Site, given: Mapping[str, Any] | None) -> None:
-    """Refuse to go on from a ledger that a receipt shows to be older, or another: LedgerError.
+    """Refuse to go on from a ledger that a receipt shows to be older, or another: RolledBackError.
 
     `given` comes from the server or the link, and counts only with this site's own signature and
-    the link's. The receipt that is kept beside the ledger counts as the ledger itself does.
+    the link's. One that the ledger does not match is kept: the site stays stopped, link or no link.
     """
-    kept, told = _kept(site), None if given is None else _own(site, given)
+    kept, told = read_kept(site.ledger.parent), None if given is None else _own(site, given)
     receipts = [receipt for receipt in (kept, told) if receipt is not None]
     if not receipts:
         return
@@ -45,14 +46,10 @@ def check_witnessed(site: Site, given: Mapping[str, Any] | None) -> None:
         for receipt in receipts:
             problem = receipt.statement.state.problem_in(ledger)
             if problem:
-                raise LedgerError(
-                    f"the ledger of '{site.name}' is not the one that its federation has "
-                    f"witnessed: {problem}. It was restored or replaced, and what it has "
-                    "forgotten was spent all the same: put the newest ledger back. Nothing is "
-                    "answered until then"
-                )
+                _keep(site, receipt)
+                raise rolled_back(problem)
     if told is not None and (kept is None or told.statement.state.exceeds(kept.statement.state)):
-        files.write_json(_path(site), told.to_plain(), mode=files.PRIVATE)
+        _keep(site, told)
 
 
 def statement_part(site: Site) -> dict[str, bytes]:
@@ -100,20 +97,9 @@ def _own(site: Site, given: Mapping[str, Any]) -> Receipt | None:
     return receipt
 
 
-def _kept(site: Site) -> Receipt | None:
-    path = _path(site)
-    try:
-        with files.explained("read", path):
-            return Receipt.from_plain(json.loads(path.read_bytes())) if path.exists() else None
-    except (ValueError, RecursionError):  # WireError is a ValueError
-        raise LedgerError(
-            f"{path} is damaged; restore it, or remove it and start the node while its link is up, "
-            "which hands it out again"
-        ) from None
-
-
-def _path(site: Site) -> Path:
-    return site.ledger.parent / WITNESS_NAME
+def _keep(site: Site, receipt: Receipt) -> None:
+    path = site.ledger.parent / WITNESS_NAME
+    files.write_json(path, receipt.to_plain(), mode=files.PRIVATE)
 
 
 def _loaded(keys: Keys) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:

@@ -10,9 +10,11 @@ What is signed is a list of fields, each with its length (32 bits, big endian) b
 
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from cryptography import x509
@@ -21,10 +23,12 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from sottovoce import files
 from sottovoce.deployment.orders import check_name
-from sottovoce.errors import WireError
+from sottovoce.errors import LedgerError, RolledBackError, WireError
 from sottovoce.ledger.reader import LedgerReader
 
+WITNESS_NAME = "witness.json"  # beside a site's ledger
 MOST_BYTES = 16 * 1024  # of a statement or a receipt as text: each is far shorter
 _STATEMENT_LABEL = b"sottovoce: statement of a site about its ledger, version 1"
 _RECEIPT_LABEL = b"sottovoce: receipt of a link for a statement, version 1"
@@ -229,6 +233,37 @@ class Receipt:
             state=LedgerState.from_plain(plain),
         )
         return cls(statement=statement, **{key: from_text(plain[key]) for key in signed})
+
+
+def check_kept(ledger: LedgerReader, folder: Path) -> None:
+    """Refuse a ledger that is older than the receipt in its folder, or another: RolledBackError.
+
+    The receipt's signatures were checked when it came; it counts as the ledger beside it does.
+    """
+    kept = read_kept(folder)
+    problem = kept and kept.statement.state.problem_in(ledger)
+    if problem:
+        raise rolled_back(problem)
+
+
+def read_kept(folder: Path) -> Receipt | None:
+    """Return the receipt that is kept in a site's folder, if there is one."""
+    path = folder / WITNESS_NAME
+    try:
+        with files.explained("read", path):
+            return Receipt.from_plain(json.loads(path.read_bytes())) if path.exists() else None
+    except (ValueError, RecursionError):  # WireError is a ValueError
+        raise LedgerError(
+            f"{path} is damaged; restore it, or remove it and start the node while its link is up, "
+            "which hands it out again"
+        ) from None
+
+
+def rolled_back(problem: str) -> RolledBackError:
+    return RolledBackError(
+        f"the site's ledger is not the one that its federation has witnessed: {problem}. What it "
+        "has forgotten was spent all the same; nothing is answered before the newest ledger is back"
+    )
 
 
 def key_digest(key: ec.EllipticCurvePublicKey) -> str:
