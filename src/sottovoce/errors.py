@@ -14,6 +14,7 @@
     |   +-- PolicyError              a request that a site's own policy does not allow
     +-- WireError                a message that is not exactly what was announced
     +-- LedgerError              the ledger cannot be read, written or trusted
+    |   +-- LedgerLostError          a site's ledger is gone, or not the one that was charged
     +-- ConfigError              a spec that cannot be run
     +-- OutputError              a run folder that cannot be read or written
     +-- DeploymentError          a federation that cannot be set up, reached or relied on
@@ -92,6 +93,10 @@ class WireError(SottovoceError, ValueError):
 
 class LedgerError(SottovoceError):
     """The ledger cannot be read, written or trusted."""
+
+
+class LedgerLostError(LedgerError):
+    """A site's ledger is gone, replaced or older than what was charged; the site must stop."""
 
 
 class ConfigError(SottovoceError, ValueError):
