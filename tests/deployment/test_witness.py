@@ -1,12 +1,15 @@
 """What a site signs of its ledger, what the server makes of it, and which ledgers are refused."""
 
+import asyncio
 import dataclasses
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 pytest.importorskip("flwr")
@@ -15,7 +18,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from starlette.applications import Starlette
-from starlette.testclient import TestClient
 
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.deployment.client import answering
@@ -35,6 +37,7 @@ from sottovoce.deployment.witness import WITNESS_NAME, Receipt
 from sottovoce.deployment.witnessed_post import WitnessedPost
 from sottovoce.domains import L2Ball
 from sottovoce.errors import DeploymentError, LedgerError, RolledBackError, WireError
+from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
@@ -81,13 +84,24 @@ def site_in(federation: Federation, name: str) -> Site:
     return read_site(federation.folder / "sites" / name / "site.toml")
 
 
-def charge(site: Site, *rounds: int, run: str = "run", sealed: bool = True) -> None:
-    with Ledger(site.ledger) as ledger:
+def charge(site: Site, *rounds: int, run: str = "run", stored: bool = True) -> None:
+    assert site.seal is not None
+    with site.open_ledger() as ledger:
         for number in rounds:
             release = Release(unit=Unit.SAMPLE, run=run, client=site.name, round=number, uplink=0)
             made = ledger.charge(release, 0, EVENT)
-            if sealed:
+            if stored:
                 ledger.store_message(made, b"bits")
+        seals.settle(ledger, site.seal)
+
+
+def make_new(site: Site, *rounds: int) -> None:
+    """Another ledger, with its own seal and charges."""
+    assert site.seal is not None
+    site.ledger.unlink()
+    site.seal.unlink()
+    seals.create(site.ledger, site.seal)
+    charge(site, *rounds)
 
 
 def state(site: Site, store: WitnessStore, answered: Receipt | None = None) -> Receipt:
@@ -98,16 +112,24 @@ def state(site: Site, store: WitnessStore, answered: Receipt | None = None) -> R
     return receipt
 
 
-def replace_ledger(site: Site, other: Path) -> None:
-    for path in site.ledger.parent.glob("ledger.sqlite*"):
-        path.unlink()
-    shutil.copyfile(other, site.ledger)
-
-
 def copy_of(site: Site, folder: Path) -> Path:
-    with Ledger(site.ledger) as ledger:
-        ledger._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    return Path(shutil.copyfile(site.ledger, folder / "older.sqlite"))
+    """A backup of what a site's folder says about its account: ledger, seal and receipt."""
+    copy = Path(tempfile.mkdtemp(dir=folder))
+    for path in _account(site):
+        shutil.copy(path, copy)
+    return copy
+
+
+def restore(site: Site, copy: Path) -> None:
+    for path in _account(site):
+        path.unlink()
+    for path in copy.iterdir():
+        shutil.copy(path, site.ledger.parent)
+
+
+def _account(site: Site) -> list[Path]:
+    folder = site.ledger.parent
+    return [*folder.glob("ledger.*"), *folder.glob(WITNESS_NAME)]
 
 
 # -- a site and its receipts -------------------------------------------------------------------
@@ -133,8 +155,8 @@ def test_a_ledger_that_goes_on_from_a_receipt_is_fine(site: Site, store: Witness
     [
         (lambda site: None, "fewer charges than the 3 that were witnessed"),
         (lambda site: charge(site, 3, 4, run="another"), "first 3 charges are not those"),
-        (lambda site: charge(site, 2, 3, sealed=False), "fewer messages than the 3"),
-        (lambda site: [site.ledger.unlink(), charge(site, 1, 2, 3)], "it is another ledger"),
+        (lambda site: charge(site, 2, 3, stored=False), "fewer messages than the 3"),
+        (lambda site: make_new(site, 1, 2, 3), "it is another ledger"),
     ],
 )
 def test_a_ledger_that_went_back_is_refused_and_stays_refused(
@@ -144,16 +166,15 @@ def test_a_ledger_that_went_back_is_refused_and_stays_refused(
     older = copy_of(site, tmp_path)
     charge(site, 2, 3)
     receipt = state(site, store)
-    newest = site.ledger.read_bytes()
-    replace_ledger(site, older)
+    newest = copy_of(site, tmp_path)
+    restore(site, older)
     then(site)
     check_witnessed(site, None)  # nothing in the folder tells
     with pytest.raises(RolledBackError, match=reason):
         check_witnessed(site, receipt.to_plain())
     with pytest.raises(RolledBackError, match=reason):
         check_witnessed(site, None)  # now the folder knows, whether a link is there or not
-    (tmp_path / "newest").write_bytes(newest)
-    replace_ledger(site, tmp_path / "newest")
+    restore(site, newest)
     check_witnessed(site, receipt.to_plain())
 
 
@@ -236,7 +257,7 @@ def test_nobody_stops_a_site_with_a_receipt_that_is_not_its_own(
     older = copy_of(site, tmp_path)
     charge(site, 2)
     forged = forge(state(site, store), federation, tmp_path)
-    replace_ledger(site, older)  # against which the true receipt would count
+    restore(site, older)  # against which the true receipt would count
     check_witnessed(site, forged.to_plain())
     assert reason in caplog.text
     assert not (site.ledger.parent / WITNESS_NAME).exists()
@@ -282,7 +303,7 @@ def test_receipts_outlive_the_certificate_under_which_they_were_signed(
     charge(site, 2)
     after = state(site, store, before)
     assert after.link_certificate != before.link_certificate
-    replace_ledger(site, older)
+    restore(site, older)
     for receipt in (before, after):
         with pytest.raises(RolledBackError):
             check_witnessed(site, receipt.to_plain())
@@ -309,15 +330,15 @@ def test_a_statement_that_goes_back_is_told_and_not_kept_until_the_ledger_is_bac
     older = copy_of(site, tmp_path)
     charge(site, 2, 3)
     newest = state(site, store)
-    whole = copy_of(site, tmp_path / "federation")
-    replace_ledger(site, older)
+    whole = copy_of(site, tmp_path)
+    restore(site, older)
     assert state(site, store, newest) == newest
     (warning,) = status_of(federation)["ledger_warnings"].values()
     assert warning.startswith("it states 1 charges and 1 messages, where it had stated 3 and 3")
     charge(site, 2, 3, run="another")
     assert state(site, store, newest) == newest
     assert "other charges than before" in status_of(federation)["ledger_warnings"]["a"]
-    replace_ledger(site, whole)
+    restore(site, whole)
     assert state(site, store, newest) == newest
     assert status_of(federation)["ledger_warnings"] == {}
 
@@ -341,8 +362,7 @@ def test_another_ledger_under_the_same_key_is_told(
 ) -> None:
     charge(site, 1)
     newest = state(site, store)
-    site.ledger.unlink()
-    charge(site, 1, 2, 3)
+    make_new(site, 1, 2, 3)
     assert state(site, store, newest) == newest
     assert "it is another ledger" in status_of(federation)["ledger_warnings"]["a"]
 
@@ -355,7 +375,7 @@ def test_an_older_copy_of_a_ledger_under_a_new_key_is_told_for_good(
     charge(site, 2, 3)
     state(site, store)
     newcomer = rejoined(federation, tmp_path)
-    replace_ledger(newcomer, older)
+    restore(newcomer, older)
     receipt = state(newcomer, WitnessStore(federation))
     charge(newcomer, 2)
     state(newcomer, WitnessStore(federation), receipt)
@@ -488,8 +508,7 @@ def test_an_order_with_a_newer_receipt_is_refused_before_anything_is_computed(
     older = copy_of(site, tmp_path)
     for number in (1, 2):
         assert read_refusal(ask(number)) is None
-    replace_ledger(site, older)
-    (site.ledger.parent / WITNESS_NAME).unlink()  # the whole folder was restored
+    restore(site, older)
     said = read_refusal(ask(3)) or ""
     assert "fewer charges than the 2 that were witnessed" in said
     assert str(tmp_path) not in said
@@ -502,15 +521,24 @@ def test_an_order_with_a_newer_receipt_is_refused_before_anything_is_computed(
 def test_the_gate_serves_a_receipt_by_the_digest_of_its_key(
     federation: Federation, site: Site, store: WitnessStore
 ) -> None:
-    client = TestClient(Starlette(routes=[witness_route(federation.authority)]))
+    app = Starlette(routes=[witness_route(federation.authority)])
+
+    def get(key: str) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://gate") as client:
+                return await client.get(f"/v1/witness/{key}")
+
+        return asyncio.run(ask())
+
     assert site.keys is not None
-    path = f"/v1/witness/{key_name(site.keys)}"
-    assert client.get(path).status_code == 404
+    key = key_name(site.keys)
+    assert get(key).status_code == 404
     charge(site, 1)
     receipt = state(site, store)
-    assert Receipt.from_plain(client.get(path).json()) == receipt
-    for other in ("a", "..%2f..%2fnodes", "0" * 64):
-        assert client.get(f"/v1/witness/{other}").status_code == 404
+    assert Receipt.from_plain(get(key).json()) == receipt
+    for other in ("a", "..%2fnodes", f"{key}.json", "0" * 64):
+        assert get(other).status_code == 404
     (kept,) = store.folder.glob("*.json")
     kept.write_text("{")
-    assert client.get(path).status_code == 500
+    assert get(key).status_code == 500

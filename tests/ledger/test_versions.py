@@ -104,7 +104,7 @@ def version(path: Path) -> int:
 
 
 def test_version_1_is_brought_up_to_date_and_still_verifies(old: Path) -> None:
-    with Ledger(old, must_exist=True) as ledger:
+    with Ledger(old) as ledger:
         assert ledger.verify() == []
         assert ledger.num_charges == 4
         assert ledger.clients() == ["ada", "bob"]
@@ -183,7 +183,7 @@ def test_version_1_is_read_where_nothing_can_be_written(
     before = old.read_bytes()
     # As root every folder is writable, so the answer of the operating system is planted.
     monkeypatch.setattr(os, "access", lambda *_: False)
-    with Ledger(old, must_exist=True) as archive:
+    with Ledger(old) as archive:
         assert archive.verify() == []
         assert archive.history("ada") == [(EVENT, 2)]
         with pytest.raises(LedgerError, match="readonly"):
@@ -192,24 +192,27 @@ def test_version_1_is_read_where_nothing_can_be_written(
 
 
 @pytest.mark.parametrize("number", [0, schema.SCHEMA_VERSION + 1, 99])
-@pytest.mark.parametrize("must_exist", [False, True])
+@pytest.mark.parametrize("create", [False, True])
 def test_a_ledger_of_an_unknown_version_is_left_alone(
-    tmp_path: Path, number: int, must_exist: bool
+    tmp_path: Path, number: int, create: bool
 ) -> None:
     path = tmp_path / "ledger.db"
-    Ledger(path).close()
+    Ledger(path, create=True).close()
     db = sqlite3.connect(path)
     db.execute(f"UPDATE meta SET schema_version = {number}")
     db.commit()
     db.close()
     before = path.read_bytes()
     with pytest.raises(LedgerError, match=rf"version {number}.*reads 3.*nothing was changed"):
-        Ledger(path, must_exist=must_exist)
+        Ledger(path, create=create)
     assert path.read_bytes() == before
 
 
 def test_a_ledger_says_which_one_it_is_and_how_far_it_has_come(tmp_path: Path) -> None:
-    with Ledger(tmp_path / "one.db") as ledger, Ledger(tmp_path / "two.db") as other:
+    with (
+        Ledger(tmp_path / "one.db", create=True) as ledger,
+        Ledger(tmp_path / "two.db", create=True) as other,
+    ):
         empty = ledger.standing()
         assert (empty.charges, empty.head) == (0, "")
         assert len(empty.identity) == 32
@@ -227,7 +230,7 @@ def test_a_ledger_says_which_one_it_is_and_how_far_it_has_come(tmp_path: Path) -
 
 def test_version_2_gets_an_identity_that_all_its_copies_share(tmp_path: Path) -> None:
     path, copy = tmp_path / "ledger.db", tmp_path / "copy.db"
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         ledger.charge(release("ada", 1), 0, EVENT)
     make_version_2(path)
     copy.write_bytes(path.read_bytes())
@@ -246,14 +249,14 @@ def test_version_2_is_read_where_nothing_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "ledger.db"
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         ledger.charge(release("ada", 1), 0, EVENT)
     make_version_2(path)
     before = path.read_bytes()
     monkeypatch.setattr(os, "access", lambda *_: False)
     identities = set()
     for _ in range(2):
-        with Ledger(path, must_exist=True) as archive:
+        with Ledger(path) as archive:
             assert archive.verify() == []
             identities.add(archive.standing().identity)
     assert len(identities) == 1
@@ -261,7 +264,7 @@ def test_version_2_is_read_where_nothing_can_be_written(
 
 
 def test_a_lost_identity_is_an_alteration(tmp_path: Path) -> None:
-    with Ledger(tmp_path / "ledger.db") as ledger:
+    with Ledger(tmp_path / "ledger.db", create=True) as ledger:
         ledger._db.execute("UPDATE meta SET identity = 'none'")
         assert "lost its identity" in ledger.verify()[0]
         with pytest.raises(LedgerError, match="lost its identity"):

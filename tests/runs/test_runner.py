@@ -62,7 +62,7 @@ def test_a_run_leaves_spec_hash_metrics_checkpoint_ledger_and_result(tmp_path: P
     assert result["adjacency"] == "zero-out"
     assert result["level"] == "sample"
     assert result["randomness"] == "seeded"
-    with folder.ledger(must_exist=True) as ledger:
+    with folder.ledger() as ledger:
         assert ledger.verify() == []
         assert len(list(ledger.rows())) == 6 * 4
 

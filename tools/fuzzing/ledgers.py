@@ -54,7 +54,7 @@ def _release(number: int, client: str = "ada") -> Release:
 
 
 def _filled(path: Path) -> bytes:
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         for client in ("ada", "bob"):
             ledger.set_budget(
                 client, Budget(unit=Unit.CLIENT, epsilon=9.0, delta=1e-6, adjacency=_Z)
@@ -72,7 +72,7 @@ def _filled(path: Path) -> bytes:
 def _try_it(path: Path) -> None:
     """Everything that reads or charges; an altered ledger must not be charged."""
     try:
-        with Ledger(path, must_exist=True) as ledger:
+        with Ledger(path) as ledger:
             problems = ledger.verify()
             altered = False
             try:

@@ -25,7 +25,7 @@ def _open(path: Path) -> "Ledger":
     from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 
     _check_one_ledger(path / LEDGER_NAME, path)
-    return Ledger(path / LEDGER_NAME if path.is_dir() else path, must_exist=True)
+    return Ledger(path / LEDGER_NAME if path.is_dir() else path)
 
 
 def _check_one_ledger(expected: Path, path: Path) -> None:

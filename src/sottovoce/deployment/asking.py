@@ -139,7 +139,7 @@ def _inquiry(asking: Asking, site: str, number: int, cohort: int) -> Inquiry:
 
 def _charge(asking: Asking, sites: Sequence[str], path: Path) -> None:
     """The server's own account of what it asked for, before it asks."""
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         ledger.charge_all(
             [
                 Due(

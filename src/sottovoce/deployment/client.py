@@ -8,7 +8,7 @@ from flwr.common.constant import ErrorCode
 
 from sottovoce import printable_text
 from sottovoce.deployment.inquiries import TALLY, read_inquiry
-from sottovoce.deployment.node_site import NO_SITE, NoSiteError, site_of
+from sottovoce.deployment.node_site import NO_LEDGER, NO_SITE, NoSiteError, site_of
 from sottovoce.deployment.orders import Order, read_order, refusal_blobs, reply_blobs
 from sottovoce.deployment.records import from_records, to_records
 from sottovoce.deployment.site import Site
@@ -17,6 +17,7 @@ from sottovoce.deployment.site_witness import check_witnessed, statement_part
 from sottovoce.errors import (
     BudgetExhaustedError,
     ConfigError,
+    LedgerLostError,
     PolicyError,
     RolledBackError,
     SottovoceError,
@@ -66,6 +67,9 @@ def _guarded(reply: Callable[[Message, Site], dict[str, bytes]], site_of: SiteOf
             return refusal(message, PolicyError(NO_SITE))
         except _PUBLIC as error:
             return refusal(message, error)
+        except LedgerLostError as error:
+            _LOG.error("%s", error)
+            return refusal(message, PolicyError(NO_LEDGER))
         except Exception:
             # What went wrong may tell about the data: it stays here.
             _LOG.exception("an answer failed; nothing was sent")

@@ -39,17 +39,15 @@ def check_witnessed(site: Site, given: Mapping[str, Any] | None) -> None:
     the link's. One that the ledger does not match is kept: the site stays stopped, link or no link.
     """
     kept, told = read_kept(site.ledger.parent), None if given is None else _own(site, given)
-    receipts = [receipt for receipt in (kept, told) if receipt is not None]
-    if not receipts:
-        return
-    with Ledger(site.ledger, must_exist=True) as ledger:
-        for receipt in receipts:
-            problem = receipt.statement.state.problem_in(ledger)
-            if problem:
-                _keep(site, receipt)
-                raise rolled_back(problem)
-    if told is not None and (kept is None or told.statement.state.exceeds(kept.statement.state)):
-        _keep(site, told)
+    with site.open_ledger() as ledger:  # which is held against what is kept
+        problem = told and told.statement.state.problem_in(ledger)
+    if told is not None and (
+        problem or kept is None or told.statement.state.exceeds(kept.statement.state)
+    ):
+        path = site.ledger.parent / WITNESS_NAME
+        files.write_json(path, told.to_plain(), mode=files.PRIVATE)
+    if problem:
+        raise rolled_back(problem)
 
 
 def statement_part(site: Site) -> dict[str, bytes]:
@@ -61,7 +59,7 @@ def statement_part(site: Site) -> dict[str, bytes]:
         return {}
     try:
         key, authority = _loaded(site.keys)
-        with Ledger(site.ledger, must_exist=True) as ledger:
+        with Ledger(site.ledger) as ledger:  # whatever is wrong with it
             state = LedgerState.of(ledger)
         statement = Statement(
             federation=authority_digest(authority),
@@ -95,11 +93,6 @@ def _own(site: Site, given: Mapping[str, Any]) -> Receipt | None:
         _LOG.warning("a receipt for this site's ledger is ignored: %s", problem)
         return None
     return receipt
-
-
-def _keep(site: Site, receipt: Receipt) -> None:
-    path = site.ledger.parent / WITNESS_NAME
-    files.write_json(path, receipt.to_plain(), mode=files.PRIVATE)
 
 
 def _loaded(keys: Keys) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:

@@ -20,8 +20,8 @@ from sottovoce.privacy.events import PrivacyEvent
 class LedgerReader:
     """The questions; `Ledger` adds what changes anything."""
 
-    def __init__(self, path: Path | str, *, must_exist: bool = False) -> None:
-        self._db = Database(Path(path), must_exist=must_exist)
+    def __init__(self, path: Path | str, *, create: bool = False) -> None:
+        self._db = Database(Path(path), create=create)
         self._found_whole_at: int | None = None
 
     def snapshot(self) -> contextlib.AbstractContextManager[None]:
@@ -258,6 +258,11 @@ class LedgerReader:
         """Return the chain link after that many messages, as `head_after` does for charges."""
         link = verification.link_after(self._db, "messages", messages) if messages else b""
         return None if link is None else link.hex()
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether a missing seal is a loss: not so for what an earlier version has left."""
+        return self._db.one("SELECT bound FROM meta") != (0,)
 
     def links(self, table: verification.Chain) -> Iterator[bytes]:
         """The link of each row of a chain, in order: a digest of all rows up to it."""
