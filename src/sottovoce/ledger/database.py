@@ -4,6 +4,7 @@ import contextlib
 import os
 import secrets
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -97,10 +98,16 @@ class Database:
 
         Waits for readers of earlier commits. Not possible within a transaction.
         """
+        deadline = time.monotonic() + _BUSY_SECONDS
+        while self._is_checkpoint_busy():
+            if time.monotonic() > deadline:
+                raise LedgerError(f"cannot write to the ledger {self.path}: {self._when_busy()}")
+            time.sleep(0.02)  # SQLite does not wait for the checkpoint of another connection
+
+    def _is_checkpoint_busy(self) -> bool:
         with self.explained("write to"):
             is_busy, *_ = self.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        if is_busy:
-            raise LedgerError(f"cannot write to the ledger {self.path}: {self._when_busy()}")
+        return bool(is_busy)
 
     def copy_to(self, path: Path) -> None:
         """Write a copy, of one moment and without a log, to a file that is empty or absent."""

@@ -12,6 +12,7 @@ no protection against someone who recomputes the chain.
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from sottovoce.errors import BudgetExhaustedError, LedgerError
@@ -45,6 +46,10 @@ class Ledger(LedgerReader):
     def checkpoint(self) -> None:
         """Make the file whole without the log beside it, so that a copy of it has every charge."""
         self._db.checkpoint()
+
+    def copy_to(self, path: Path) -> None:
+        """Write a copy, of one moment, to an empty file; `copies.back_up` verifies it, too."""
+        self._db.copy_to(path)
 
     def bind(self) -> None:
         """Note that the ledger has a seal: from now on a missing one is a loss."""

@@ -262,7 +262,7 @@ class LedgerReader:
     @property
     def is_bound(self) -> bool:
         """Whether a missing seal is a loss: not so for what an earlier version has left."""
-        return self._db.one("SELECT bound FROM meta") != (0,)
+        return bool(self._db.one("SELECT bound FROM meta") != (0,))
 
     def links(self, table: verification.Chain) -> Iterator[bytes]:
         """The link of each row of a chain, in order: a digest of all rows up to it."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from sottovoce import files, printable_text
 from sottovoce.errors import LedgerError, LedgerLostError
-from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.reader import LedgerReader
 from sottovoce.ledger.records import Standing
 
@@ -77,8 +77,9 @@ def _seal_in(plain: Any) -> Seal:
     return seal
 
 
-def create(ledger: Path, seal: Path) -> None:
+def create(folder: Path) -> None:
     """Make a site's ledger and its seal, both new."""
+    ledger, seal = folder / LEDGER_NAME, folder / SEAL_NAME
     for path in (ledger, seal):
         if os.path.lexists(path):
             raise LedgerError(f"{path} is there already: a site has one ledger, made once")
@@ -92,8 +93,8 @@ def open_sealed(ledger: Path, seal: Path) -> Ledger:
     A ledger that an earlier version has made gets its seal now.
     """
     found = read(seal)  # before the ledger, which others may be charging: it is never behind
-    _check_settled(found, ledger)
-    opened = _opened(ledger, found)
+    check_there(ledger, found)
+    opened = _opened(ledger)
     try:
         if found is None and not opened.is_bound:
             settle(opened, seal)
@@ -114,7 +115,7 @@ def open_sealed(ledger: Path, seal: Path) -> Ledger:
 
 def check(opened: LedgerReader, seal: Seal | None, path: Path) -> None:
     """Refuse a ledger that does not match its seal: LedgerLostError."""
-    _check_settled(seal, path)
+    check_there(path, seal)
     if seal is None:
         if not opened.is_bound:
             return  # made by an earlier version, and no site has answered with it since
@@ -150,7 +151,8 @@ def settle(ledger: Ledger, seal: Path) -> None:
             now.write(seal)
 
 
-def _check_settled(seal: Seal | None, path: Path) -> None:
+def check_there(path: Path, seal: Seal | None) -> None:
+    """Refuse a place from which, by its seal, a ledger is gone: LedgerLostError."""
     if seal is not None and seal.moved_to is not None:
         raise LedgerLostError(
             f"the ledger of {path.parent} was moved to {seal.moved_to}, where the account goes on; "
@@ -161,18 +163,17 @@ def _check_settled(seal: Seal | None, path: Path) -> None:
             f"a move of the ledger of {seal.arriving_from} to {path.parent} was interrupted; finish"
             f" it: sottovoce ledger move {seal.arriving_from} {path.parent}"
         )
+    if seal is not None and not os.path.lexists(path):
+        charges = _charges(seal.standing.charges)
+        raise LedgerLostError(f"{path}, with {charges}, is gone: {_RESTORE}")
 
 
-def _opened(path: Path, seal: Seal | None) -> Ledger:
+def _opened(path: Path) -> Ledger:
     if not os.path.lexists(path):
-        if seal is None:
-            raise LedgerLostError(
-                f"{path} is gone, or was never made, and so is its seal; restore both from a "
-                "backup. Only a site that has never answered makes a ledger: with its folder, by "
-                f"'sottovoce deploy join', or by 'sottovoce ledger create {path.parent}'"
-            )
         raise LedgerLostError(
-            f"{path}, with {_charges(seal.standing.charges)}, is gone: {_RESTORE}"
+            f"{path} is gone, or was never made, and so is its seal; restore both from a backup. "
+            "Only a site that has never answered makes a ledger: with its folder, by 'sottovoce "
+            f"deploy join', or by 'sottovoce ledger create {path.parent}'"
         )
     try:
         return Ledger(path)

@@ -157,7 +157,7 @@ def _create(
     certificates.create_node_key(folder / "node.key", folder / "node.pub", comment=name)
     shutil.copyfile(authority, folder / "ca.crt")
     text = _TEMPLATE.format(name=name, address=address, policy=policy)
-    seals.create(folder / LEDGER_NAME, folder / seals.SEAL_NAME)
+    seals.create(folder)
     certificates.write_secret(folder / FILE_NAME, text.encode())
     return SiteFolder.read(folder)
 
