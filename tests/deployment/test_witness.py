@@ -100,7 +100,7 @@ def make_new(site: Site, *rounds: int) -> None:
     assert site.seal is not None
     site.ledger.unlink()
     site.seal.unlink()
-    seals.create(site.ledger, site.seal)
+    seals.create(site.ledger.parent)
     charge(site, *rounds)
 
 
