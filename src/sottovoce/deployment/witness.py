@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -194,7 +194,7 @@ class Receipt:
         try:
             certificate = x509.load_der_x509_certificate(self.link_certificate)
             certificate.verify_directly_issued_by(authority)
-        except (ValueError, TypeError, InvalidSignature):
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
             return "its certificate is not of this federation's authority"
         link = certificate.public_key()
         seen = _fields(_RECEIPT_LABEL, self.statement.signed(), self.signature)
