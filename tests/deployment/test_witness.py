@@ -20,7 +20,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from starlette.applications import Starlette
 
 from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.deployment.client import answering
+from sottovoce.deployment.client import answering, answering_questions
+from sottovoce.deployment.inquiries import Inquiry
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.federation import Federation, create_federation
@@ -516,6 +517,28 @@ def test_an_order_with_a_newer_receipt_is_refused_before_anything_is_computed(
     with Ledger(site.ledger) as ledger:
         assert ledger.num_charges == 0
     assert "it states 0 charges" in status_of(federation)["ledger_warnings"]["a"]
+
+
+@pytest.mark.usefixtures("flower_task")
+def test_a_question_with_a_newer_receipt_is_refused_before_anything_is_read(
+    site: Site, store: WitnessStore, tmp_path: Path
+) -> None:
+    def columns_of(_: Site) -> Any:
+        raise AssertionError("read")
+
+    older = copy_of(site, tmp_path)
+    charge(site, 1)
+    sent = state(site, store)
+    restore(site, older)
+    inquiry = Inquiry(run="r", client="a", cohort=1, first=0, about="age", question={})
+    blobs = inquiry.with_receipt(sent.to_plain()).blobs()
+    message = Message(content=to_records(blobs), dst_node_id=1, message_type="query")
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
+    reply = answering_questions(columns_of, lambda _: site)(message, context)
+    said = from_records(reply.content)
+    assert "fewer charges than the 1 that were witnessed" in (read_refusal(said) or "")
+    store.take("a", said[STATEMENT], answered=sent)
+    assert store.receipt("a") == sent
 
 
 def test_the_gate_serves_a_receipt_by_the_digest_of_its_key(
