@@ -389,7 +389,7 @@ def test_resume_never_starts_a_new_ledger_for_a_run_that_has_begun(tmp_path: Pat
     with pytest.raises(LedgerError, match="no ledger at"):
         run(small_spec(), tmp_path / "run", resume=True)
     (tmp_path / "run" / "ledger.sqlite").touch()
-    with pytest.raises(LedgerError, match="not a Sottovoce ledger"):
+    with pytest.raises(LedgerError, match="is empty"):
         run(small_spec(), tmp_path / "run", resume=True)
 
 

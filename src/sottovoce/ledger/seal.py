@@ -165,7 +165,7 @@ def check_there(path: Path, seal: Seal | None) -> None:
         )
     if seal is not None and not os.path.lexists(path):
         charges = _charges(seal.standing.charges)
-        raise LedgerLostError(f"{path}, with {charges}, is gone: {_RESTORE}")
+        raise LedgerLostError(f"{path} is gone, with {charges}: {_RESTORE}")
 
 
 def _opened(path: Path) -> Ledger:

@@ -54,7 +54,7 @@ def keep_node(site: SiteFolder, *, on_ready: Callable[[bool], None]) -> None:
             connected = _start(site, runtime, children)
             announce({"runtime": str(runtime), "connected": connected})
             on_ready(connected)
-            for pause_seconds in _pauses(site, children):
+            for pause_seconds in _pauses(children, lambda: _lost_ledger(site, children)):
                 time.sleep(pause_seconds)
                 _start(site, runtime, children)
     except SystemExit:  # a calm end: Flower's node has said goodbye
@@ -82,7 +82,15 @@ def _say_goodbye(site: SiteFolder) -> None:
         deactivate(int(said[1]), site.address, site.root_certificate, site.private_key)
 
 
-def _pauses(site: SiteFolder, children: list[Child]) -> Iterator[float]:
+def _lost_ledger(site: SiteFolder, children: list[Child]) -> str | None:
+    """Why the site must stop, if its worker has ended for that reason."""
+    lost = any(child.process.returncode == LEDGER_LOST for child in children)
+    return site.ledger_problem() if lost else None
+
+
+def _pauses(
+    children: list[Child], lost_ledger: Callable[[], str | None] = lambda: None
+) -> Iterator[float]:
     """Watch; whenever a child ends, stop the others and say after how many seconds to start again.
 
     Ends with the error of a child that ends soon after every start, and at once where the site's
@@ -94,9 +102,7 @@ def _pauses(site: SiteFolder, children: list[Child]) -> Iterator[float]:
         try:
             watch(children)
         except DeploymentError as error:
-            if any(child.process.returncode == LEDGER_LOST for child in children) and (
-                problem := site.ledger_problem()
-            ):
+            if problem := lost_ledger():
                 raise DeploymentError(problem) from error
             tries = 0 if time.monotonic() - started > _STEADY_SECONDS else tries + 1
             if tries > len(_PAUSES_SECONDS):
