@@ -72,7 +72,7 @@ def timed_epsilon(ledger: Ledger, accountant: str) -> tuple[float, float]:
 def main() -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.sqlite"
-        with Ledger(path) as ledger:
+        with Ledger(path, create=True) as ledger:
             charge_several(ledger)
             epsilons = {
                 name: timed_epsilon(ledger, name)

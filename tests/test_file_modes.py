@@ -72,7 +72,7 @@ def test_a_file_has_its_mode_at_once_and_never_more_than_the_umask_allows(
 
 
 def test_a_ledger_and_what_sqlite_writes_beside_it(tmp_path: Path) -> None:
-    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+    with Ledger(tmp_path / "ledger.sqlite", create=True) as ledger:
         release = Release(unit=Unit.CLIENT, run="run", client="ada", round=1, uplink=0)
         charge = ledger.charge(release, 0, PureDp(epsilon=1.0, adjacency=Adjacency.ZERO_OUT))
         ledger.store_message(charge, b"sealed")
@@ -138,7 +138,7 @@ def test_exported_charges_are_as_private_as_the_ledger(tmp_path: Path) -> None:
 
     from sottovoce.cli.main import app
 
-    with Ledger(tmp_path / "l.db") as ledger:
+    with Ledger(tmp_path / "l.db", create=True) as ledger:
         release = Release(unit=Unit.CLIENT, run="run", client="ada", round=1, uplink=0)
         ledger.charge(release, 0, PureDp(epsilon=1.0, adjacency=Adjacency.ZERO_OUT))
     out = tmp_path / "charges.jsonl"

@@ -109,7 +109,7 @@ def sottovoce(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 def test_a_clients_name_is_plain_wherever_the_ledger_prints_it(tmp_path: Path) -> None:
     name = EVIL.replace("\ud800", "")  # which no ledger takes
-    with Ledger(tmp_path / "l.db") as ledger:
+    with Ledger(tmp_path / "l.db", create=True) as ledger:
         release = Release(unit=Unit.CLIENT, run="run", client=name, round=1, uplink=0)
         ledger.charge(release, 0, PureDp(epsilon=1.0, adjacency=Adjacency.ZERO_OUT))
     for arguments in (["show", "--delta", "1e-6"], ["show"], ["export"], ["show", "--client", "b"]):

@@ -25,6 +25,7 @@ from sottovoce.deployment.asking_grid import ask_on_grid
 from sottovoce.deployment.client import answering_questions
 from sottovoce.deployment.site import Site
 from sottovoce.deployment.site_answers import Values
+from sottovoce.ledger import seal
 
 NUM_CLINICS, PATIENTS = 20, 100
 SITE = """
@@ -70,6 +71,7 @@ if __name__ == "__main__":
             clinic = Path(name) / str(number)
             clinic.mkdir()
             (clinic / "site.toml").write_text(SITE.format(number=number))
+            seal.create(clinic)  # its ledger: 'sottovoce ledger create'
         os.environ["SOTTOVOCE_EXAMPLE"] = name
         os.environ["SOTTOVOCE_SITE"] = str(Path(name) / "{partition-id}" / "site.toml")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

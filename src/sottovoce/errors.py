@@ -14,6 +14,8 @@
     |   +-- PolicyError              a request that a site's own policy does not allow
     +-- WireError                a message that is not exactly what was announced
     +-- LedgerError              the ledger cannot be read, written or trusted
+    |   +-- LedgerLostError          a site's ledger is gone, or not the one that was charged
+    |       +-- RolledBackError      ... or not the one that its federation has witnessed
     +-- ConfigError              a spec that cannot be run
     +-- OutputError              a run folder that cannot be read or written
     +-- DeploymentError          a federation that cannot be set up, reached or relied on
@@ -92,6 +94,14 @@ class WireError(SottovoceError, ValueError):
 
 class LedgerError(SottovoceError):
     """The ledger cannot be read, written or trusted."""
+
+
+class LedgerLostError(LedgerError):
+    """A site's ledger is gone, replaced or older than what was charged; the site must stop."""
+
+
+class RolledBackError(LedgerLostError):
+    """A site's ledger is not what its federation has witnessed; the message names no path."""
 
 
 class ConfigError(SottovoceError, ValueError):

@@ -74,6 +74,35 @@ def write_atomic(path: Path, content: bytes, *, mode: int = PUBLIC) -> None:
             raise
 
 
+def place_new(temporary: Path, path: Path) -> bool:
+    """Give a finished file its name, durably; False, and nothing is changed, if the name is taken.
+
+    Two processes may do this at once: exactly one of them gets the name, for a whole file.
+    """
+    try:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without hard links
+            _copy_new(temporary, path)
+        _sync_folder(path.parent)
+        return True
+    except FileExistsError:
+        return False
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+
+
+def _copy_new(source: Path, path: Path) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _AS_BYTES, PRIVATE)
+    with os.fdopen(handle, "wb") as file:
+        file.write(source.read_bytes())
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def check_writable(path: Path) -> None:
     """Refuse what `write_atomic` could not write, and leave everything as it is."""
     if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):

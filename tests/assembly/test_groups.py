@@ -57,7 +57,7 @@ def test_each_group_is_calibrated_for_its_own_budget(tmp_path: Path) -> None:
         assert row["ran_out"] is False
     assert groups[2]["mechanism"]["kind"] == "laplace"
     assert groups[0]["mechanism"]["noise_multiplier"] < groups[1]["mechanism"]["noise_multiplier"]
-    with RunFolder(tmp_path / "run").ledger(must_exist=True) as ledger:
+    with RunFolder(tmp_path / "run").ledger() as ledger:
         assert ledger.verify() == []
         for name, row in rows.items():
             spent = ledger.spent(name, row["delta"])

@@ -172,7 +172,7 @@ def test_a_ledger_is_charged_and_refuses_beyond_the_budget(
     assert json.loads(refused.out) == {"error": refused.err.strip().removeprefix("error: ")}
     other = cli(*call, "--ledger", book, "--account", "others", "--epsilon", "1", "--json")
     assert other.code == 0
-    with Ledger(book, must_exist=True) as ledger:
+    with Ledger(book) as ledger:
         assert sorted(ledger.clients()) == ["others", "ours"]
         assert sum(count for _, count in ledger.history("ours")) == 2
 
@@ -184,7 +184,7 @@ def test_many_small_questions_add_up_without_any_delta(tmp_path: Path) -> None:
         charge(book, "people", asked, budget=0.1)
     with pytest.raises(BudgetExhaustedError, match=r"would add up to 0\.11"):
         charge(book, "people", asked)  # the budget was set once
-    with Ledger(book, must_exist=True) as ledger:
+    with Ledger(book) as ledger:
         assert sum(count for _, count in ledger.history("people")) == 10
 
 

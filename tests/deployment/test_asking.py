@@ -13,6 +13,7 @@ from sottovoce.analytics.question import Question, from_dict
 from sottovoce.analytics.tallies import Tally, added
 from sottovoce.deployment.asking import ESTIMATE_NAME, QUESTION_NAME, Asking, ask
 from sottovoce.deployment.inquiries import MOST_PEOPLE, TALLY, Inquiry, tally_bytes
+from sottovoce.deployment.orders import refusal_blobs
 from sottovoce.deployment.post import Parcel, Reply
 from sottovoce.errors import DeploymentError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
@@ -139,7 +140,7 @@ def test_too_few_sites_are_not_asked_and_not_charged(tmp_path: Path) -> None:
 
 
 def test_too_few_answers_are_no_estimate(tmp_path: Path) -> None:
-    refused = [Reply(client="a", blobs=None, failure="out of budget")]
+    refused = [Reply(client="a", blobs=refusal_blobs("out of budget"))]
     post = FakePost(online=["a"], instead={"a": refused})
     with pytest.raises(DeploymentError, match=r"0 of 1 sites have answered.*'a': out of budget"):
         ask(_asking(), post, tmp_path)

@@ -1,6 +1,6 @@
 """A node whose programs end: when they are started again, and when it is given up."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,7 +23,10 @@ class Program:
 
 
 def pauses(
-    monkeypatch: pytest.MonkeyPatch, children: list[Any], lives: Iterator[float]
+    monkeypatch: pytest.MonkeyPatch,
+    children: list[Any],
+    lives: Iterator[float],
+    lost_ledger: Callable[[], str | None] = lambda: None,
 ) -> Iterator[float]:
     """The pauses between starts of a node that runs for `lives` seconds each time."""
     clock = SimpleNamespace(now=0.0)
@@ -34,7 +37,7 @@ def pauses(
 
     monkeypatch.setattr(node, "watch", watch)
     monkeypatch.setattr(node, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    return node._pauses(cast(list[Child], children))
+    return node._pauses(cast(list[Child], children), lost_ledger)
 
 
 def test_one_that_ends_soon_after_every_start_is_given_up(
@@ -55,3 +58,11 @@ def test_one_that_ran_for_a_while_begins_anew(monkeypatch: pytest.MonkeyPatch) -
     lives = iter([1.0, 1.0, 1.0, 3600.0, 1.0, 1.0])
     found = pauses(monkeypatch, [Program()], lives)
     assert [next(found) for _ in range(6)] == [1.0, 2.0, 4.0, 1.0, 1.0, 2.0]
+
+
+def test_one_whose_ledger_is_lost_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    reasons = iter([None, "the ledger is gone"])
+    found = pauses(monkeypatch, [Program()], count(1.0), lambda: next(reasons))
+    assert next(found) == 1.0  # it ended for another reason
+    with pytest.raises(DeploymentError, match=r"^the ledger is gone$"):
+        next(found)

@@ -26,6 +26,7 @@ from sottovoce.adjacency import Adjacency
 from sottovoce.deployment.drop_in.announcement import RECORD, Announcement
 from sottovoce.deployment.drop_in.model_arrays import Layout
 from sottovoce.deployment.drop_in.private_mod import private_mod
+from sottovoce.deployment.node_site import NO_LEDGER
 from sottovoce.domains import L2Ball, Vector
 from sottovoce.errors import PolicyError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
@@ -344,3 +345,12 @@ def test_asked_twice_it_sends_the_same_bytes_for_one_charge(site: Path) -> None:
     with server_identity(run_id=RUN_ID + 1):  # the same app, run again
         sealed(0.1)
     assert len(charges(site)) == 3
+
+
+def test_where_the_ledger_is_lost_the_server_hears_no_more_than_that(site: Path) -> None:
+    answer(a_message(an_announcement()), moves_by(0.1), site=str(site))
+    (site.parent / LEDGER_NAME).unlink()
+    reason = refusal(answer(a_message(an_announcement(round=2)), never_trains, site=str(site)))
+    assert NO_LEDGER in reason
+    assert str(site.parent) not in reason
+    assert not (site.parent / LEDGER_NAME).exists()

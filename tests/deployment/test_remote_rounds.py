@@ -197,7 +197,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Setting]]:
     opened: list[Ledger] = []
 
     def made(**changes: Any) -> Setting:
-        ledger = Ledger(tmp_path / f"ledger{len(opened)}.sqlite")
+        ledger = Ledger(tmp_path / f"ledger{len(opened)}.sqlite", create=True)
         opened.append(ledger)
         return a_setting(ledger, **changes)
 
@@ -765,7 +765,10 @@ def test_replies_in_any_order_give_the_same_bits(case: str, data: st.DataObject)
     answering = order[: data.draw(st.integers(3, 6))]
     uplinks = CASES[case].get("algorithm", Sending()).uplinks
     seconds = {name: float(place) for place, name in enumerate(answering)}
-    with TemporaryDirectory() as folder, Ledger(Path(folder) / "ledger.sqlite") as ledger:
+    with (
+        TemporaryDirectory() as folder,
+        Ledger(Path(folder) / "ledger.sqlite", create=True) as ledger,
+    ):
         setting = a_setting(ledger, answers=with_uplinks(uplinks, seconds), **CASES[case])
         found = setting.collect()
         assert found.clients_received == len(answering)

@@ -4,7 +4,9 @@ Each test is an attack on that order, or on the account that the site keeps.
 """
 
 import dataclasses
+import json
 import math
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -20,7 +22,14 @@ from sottovoce.channels.channel import Shuffler
 from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site import Asked, Site
 from sottovoce.domains import Box, L2Ball, Vector
-from sottovoce.errors import DomainError, LedgerError, PolicyError, SottovoceError
+from sottovoce.errors import (
+    DomainError,
+    LedgerError,
+    LedgerLostError,
+    PolicyError,
+    SottovoceError,
+)
+from sottovoce.ledger import database, seal
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import FIRST_EVENT
 from sottovoce.mechanisms import registry
@@ -59,7 +68,11 @@ class Reached(Exception):
 
 def a_site(folder: Path, **changes: Any) -> Site:
     policy = dataclasses.replace(POLICY, **changes)
-    return Site(name="ada", policy=policy, ledger=folder / "ledger.sqlite")
+    sealed = folder / seal.SEAL_NAME
+    if not sealed.exists():
+        folder.mkdir(exist_ok=True)
+        seal.create(folder)
+    return Site(name="ada", policy=policy, ledger=folder / "ledger.sqlite", seal=sealed)
 
 
 def asked(
@@ -450,8 +463,6 @@ def test_many_at_once_cannot_spend_more_than_the_total(tmp_path: Path) -> None:
     event = FOUR.privacy(Adjacency.ZERO_OUT)
     total = privacy_spent(multiset([(event, 3)]), DELTA).epsilon
     site = a_site(tmp_path, epsilon_total=total)
-    with Ledger(site.ledger):
-        pass
     together = threading.Barrier(8, timeout=60.0)
 
     def one(number: int) -> str:
@@ -477,8 +488,6 @@ def test_many_at_once_cannot_spend_more_than_the_total(tmp_path: Path) -> None:
 
 def test_many_at_once_on_one_round_send_one_message(tmp_path: Path) -> None:
     site = a_site(tmp_path)
-    with Ledger(site.ledger):
-        pass
     together = threading.Barrier(6, timeout=60.0)
     sent: list[bytes] = []
     refused: list[str] = []
@@ -500,3 +509,63 @@ def test_many_at_once_on_one_round_send_one_message(tmp_path: Path) -> None:
     assert all("has another message already" in reason for reason in refused)
     assert len(rows(site)) == 1
     assert answered(site, asked()) == sent[:1]
+
+
+# -- a ledger that is lost ---------------------------------------------------------------------
+
+
+def remove(ledger: Path, _: bytes) -> None:
+    ledger.unlink()
+
+
+def truncate(ledger: Path, _: bytes) -> None:
+    os.truncate(ledger, 0)
+
+
+def go_back(ledger: Path, earlier: bytes) -> None:
+    ledger.unlink()
+    ledger.write_bytes(earlier)
+
+
+@pytest.mark.parametrize("lose", [remove, truncate, go_back])
+def test_a_ledger_that_is_lost_while_it_trains_lets_nothing_leave(
+    tmp_path: Path, lose: Callable[[Path, bytes], None]
+) -> None:
+    site = a_site(tmp_path)
+    answered(site, asked(1))
+    sealed, earlier = (tmp_path / seal.SEAL_NAME).read_bytes(), site.ledger.read_bytes()
+
+    def train() -> Sequence[Vector]:
+        lose(site.ledger, earlier)
+        return [VALUES]
+
+    with pytest.raises(LedgerError):
+        site.answer(asked(2), KEYS, train, keep_from=0)
+    # What was charged to a file that is gone is not in the account, so its message stays here.
+    assert (tmp_path / seal.SEAL_NAME).read_bytes() == sealed
+    if lose is go_back:  # the charges before are all there: the site goes on
+        assert len(rows(site)) == 1
+        return
+    for _ in range(2):
+        with pytest.raises(LedgerLostError):
+            site.answer(asked(2), KEYS, never, keep_from=0)
+    assert not site.ledger.exists() or not site.ledger.stat().st_size
+
+
+def test_a_message_leaves_after_its_charge_is_in_the_file_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that keeps the charge in the log keeps the message; later the same bytes leave."""
+    monkeypatch.setattr(database, "_BUSY_SECONDS", 0.05)
+    site = a_site(tmp_path)
+    answered(site, asked(1))
+    with Ledger(site.ledger) as reader, reader.snapshot():
+        assert reader.num_charges == 1
+        with pytest.raises(LedgerError, match="nothing is lost"):
+            answered(site, asked(2))
+    with Ledger(site.ledger) as ledger:
+        stored = ledger.latest(asked(2).plan.release("ada", 0))
+    assert stored is not None
+    assert site.answer(asked(2), KEYS, trained(VALUES), keep_from=0) == [stored.message]
+    assert len(rows(site)) == 2
+    assert json.loads((tmp_path / seal.SEAL_NAME).read_text())["charges"] == 2

@@ -14,6 +14,7 @@ from sottovoce.config.spec import FixedSizeSpec
 from sottovoce.deployment.site import read_site
 from sottovoce.domains import L2Ball
 from sottovoce.errors import PolicyError
+from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
@@ -40,6 +41,7 @@ def test_ledger_show_adds_up_what_a_site_spent_under_all_its_names(tmp_path: Pat
     mechanism = GaussHermite(input_domain=ball, levels=2, noise_multiplier=5.0)
     event = mechanism.privacy(Adjacency.ZERO_OUT)
     (tmp_path / "site.toml").write_text(SITE)
+    seal.create(tmp_path)
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         for number, name in enumerate(["before", "before", "after"]):
             release = Release(unit=Unit.CLIENT, run="run", client=name, round=number, uplink=0)

@@ -14,6 +14,7 @@ from sottovoce.deployment.inquiries import TALLY, Inquiry, read_tally
 from sottovoce.deployment.site import Site, read_site
 from sottovoce.deployment.site_answers import Values, answer, own_columns
 from sottovoce.errors import DataError, PolicyError
+from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger
 
 POLICY = """
@@ -39,6 +40,8 @@ def site(tmp_path: Path) -> Site:
 
 def _site(folder: Path, text: str) -> Site:
     (folder / "site.toml").write_text(text)
+    if not (folder / seal.SEAL_NAME).exists():
+        seal.create(folder)
     return read_site(folder / "site.toml")
 
 

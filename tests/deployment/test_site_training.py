@@ -648,7 +648,7 @@ def _by_hand(order: Order, given: RunSpec, folder: Path, kind: str) -> bytes:
         rotation=Rotation.of_round(order.run, order.round, task.dimension),
     )
     request = Request(part=part, uplink=0, values=uplink[2])
-    with Ledger(folder / "by-hand.sqlite") as ledger:
+    with Ledger(folder / "by-hand.sqlite", create=True) as ledger:
         return privatise_one(plan, request, ledger, SeededRandomness(spec.seed))
 
 

@@ -13,6 +13,7 @@ from flwr.proto.task_pb2 import Task
 from flwr.supercore.runtime import RuntimeHttpClient
 
 from sottovoce.deployment import worker
+from sottovoce.errors import LedgerLostError
 
 ADDRESS = "127.0.0.1:1"  # nobody listens; every call is replaced
 HALF = PullObjectResponse(object_found=True, object_available=False)
@@ -79,12 +80,13 @@ def test_after_a_forsaken_task_comes_the_next_one(monkeypatch: pytest.MonkeyPatc
     done: list[str] = []
     given_up: list[object] = []
 
-    def run(client: worker._TaskClient, _: object) -> None:
+    def run(client: worker._TaskClient, _: object) -> bool:
         if not done:
             done.append("forsaken")
             raise worker._ForsakenError("next")
         done.append("answered")
         stopped.set()
+        return False
 
     monkeypatch.setattr(worker, "_run", run)
     monkeypatch.setattr(worker, "push_task_output", lambda *said: given_up.append(said[-1]))
@@ -93,6 +95,25 @@ def test_after_a_forsaken_task_comes_the_next_one(monkeypatch: pytest.MonkeyPatc
     worker.serve(ADDRESS, lambda message, _: message, stopped, longest_seconds=60.0)
     assert done == ["forsaken", "answered"]
     assert given_up == ["the order never came whole"]
+
+
+def test_an_answer_that_is_an_error_may_end_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = iter([False, True])
+    monkeypatch.setattr(worker, "_run", lambda *_: next(failures))
+    answers(monkeypatch, "AcquireTask", iter([task("first"), task("second")]))
+
+    def stop() -> None:
+        raise LedgerLostError("the ledger is gone")
+
+    with pytest.raises(LedgerLostError, match="is gone"):
+        worker.serve(
+            ADDRESS,
+            lambda message, _: message,
+            threading.Event(),
+            longest_seconds=60.0,
+            after_failure=stop,
+        )
+    assert not list(failures)  # the first task, which succeeded, ended nothing
 
 
 def test_a_task_that_cannot_be_handed_back_ends_the_worker(

@@ -95,7 +95,7 @@ def test_a_budget_whose_client_is_gone_is_a_problem_and_no_crash(tmp_path: Path)
     from sottovoce.ledger.records import Budget
 
     path = tmp_path / "l.db"
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         budget = Budget(epsilon=1.0, delta=1e-6, adjacency=Adjacency.ZERO_OUT, unit=Unit.CLIENT)
         ledger.set_budget("ada", budget)
     db = sqlite3.connect(path)
@@ -113,14 +113,14 @@ def test_a_budget_whose_client_is_gone_is_a_problem_and_no_crash(tmp_path: Path)
 
 def test_an_error_of_sqlite_that_is_no_text_is_a_ledger_error(tmp_path: Path) -> None:
     path = tmp_path / "l.db"
-    Ledger(path).close()
+    Ledger(path, create=True).close()
     db = sqlite3.connect(path)
     db.execute("PRAGMA journal_mode = DELETE")
     db.close()
     content = path.read_bytes()
     at = content.rindex(b"CREATE TABLE meta") + len(b"CREATE TABLE m")
     path.write_bytes(content[:at] + b"\xff\x80(" + content[at + 3 :])
-    with pytest.raises(LedgerError), Ledger(path, must_exist=True) as ledger:
+    with pytest.raises(LedgerError), Ledger(path) as ledger:
         ledger.check_unaltered()
 
 
@@ -221,7 +221,7 @@ def test_a_model_is_exported_only_as_its_run_describes_it(
     folder = tmp_path / "run"
     run = RunFolder(folder)
     run.create(HEADER)
-    Ledger(folder / "ledger.sqlite").close()
+    Ledger(folder / "ledger.sqlite", create=True).close()
     run.save_checkpoint(Progress(rounds_done=3, model=np.ones(8), algorithm_state={}), 0)
     assert export_model(folder, tmp_path / "m.safetensors")["parameters"] == 8
     (folder / "run.json").write_text(json.dumps({**HEADER, **change}))
@@ -233,7 +233,7 @@ def test_a_model_is_exported_only_as_its_run_describes_it(
 def test_a_model_that_no_float32_holds_is_not_exported(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "run")
     run.create(HEADER)
-    Ledger(tmp_path / "run" / "ledger.sqlite").close()
+    Ledger(tmp_path / "run" / "ledger.sqlite", create=True).close()
     model = np.ones(8)
     model[7] = -1e39
     run.save_checkpoint(Progress(rounds_done=3, model=model, algorithm_state={}), 0)

@@ -14,6 +14,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from sottovoce.deployment.drop_in.private_mod import private_mod
+from sottovoce.ledger import seal
 
 RUN_ID, SERVER_NODE_ID = 77, 1
 Train = Callable[[Message, Context], Message]
@@ -42,6 +43,8 @@ def write_site(
     path = folder / "site.toml"
     counts = str(public_counts).lower()
     path.write_text(POLICY.format(name=name, epsilon_total=epsilon_total, public_counts=counts))
+    if not (folder / seal.SEAL_NAME).exists():
+        seal.create(folder)
     return path
 
 

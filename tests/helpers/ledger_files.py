@@ -11,3 +11,13 @@ def contents(path: Path) -> list[str]:
         return list(database.iterdump())
     finally:
         database.close()
+
+
+def make_version_2(path: Path) -> None:
+    """Turn a ledger into what version 2 wrote: it had no identity."""
+    database = sqlite3.connect(path)
+    database.execute("UPDATE meta SET schema_version = 2")
+    for column in ("identity", "bound"):
+        database.execute(f"ALTER TABLE meta DROP COLUMN {column}")
+    database.commit()
+    database.close()

@@ -26,7 +26,7 @@ def rel(number: int, client: str = "ada") -> Release:
 
 def filled(path: Path) -> Path:
     """Ada has budget for one more cheap charge; bob has none set."""
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         ledger.set_budget("ada", Budget(unit=Unit.CLIENT, epsilon=3.6, delta=1e-6, adjacency=Z))
         for number, event in enumerate((CHEAP, CHEAP, DEAR, DEAR)):
             charge = ledger.charge(rel(number), 0, event)
@@ -86,7 +86,7 @@ def test_nothing_is_charged_to_an_altered_ledger(tmp_path: Path, how: str) -> No
     path = filled(tmp_path / "l.db")
     alter(path, *ALTERED[how])
     before = sqlite3.connect(path).execute("SELECT * FROM charges").fetchall()
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         with pytest.raises(LedgerError, match="restore it"):
             ledger.charge(rel(9), 0, CHEAP)
         with pytest.raises(LedgerError, match="restore it"):
@@ -97,7 +97,7 @@ def test_nothing_is_charged_to_an_altered_ledger(tmp_path: Path, how: str) -> No
 
 def test_an_alteration_while_the_ledger_is_open_is_noticed_too(tmp_path: Path) -> None:
     path = filled(tmp_path / "l.db")
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         ledger.charge(rel(8), 0, CHEAP)  # everything was read now, and found whole
         with pytest.raises(BudgetExhaustedError):
             ledger.charge(rel(9), 0, CHEAP)
@@ -108,7 +108,7 @@ def test_an_alteration_while_the_ledger_is_open_is_noticed_too(tmp_path: Path) -
 
 def test_another_process_that_charges_is_no_alteration(tmp_path: Path) -> None:
     path = filled(tmp_path / "l.db")
-    with Ledger(path) as one, Ledger(path) as other:
+    with Ledger(path, create=True) as one, Ledger(path) as other:
         for number in range(10, 16):
             (one if number % 2 else other).charge(rel(number, "bob"), 0, DEAR)
         assert one.verify() == []
@@ -136,7 +136,7 @@ def test_what_this_object_wrote_is_not_read_again(
 def test_an_altered_message_is_not_sent_again(tmp_path: Path) -> None:
     path = filled(tmp_path / "l.db")
     alter(path, "UPDATE messages SET message = 'another' WHERE charge = 1")
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         with pytest.raises(LedgerError, match="not the one that was sent"):
             ledger.latest(rel(0))
         assert ledger.latest(rel(1)) is not None
@@ -166,7 +166,7 @@ def test_copies_are_compared(tmp_path: Path) -> None:
     second.write_bytes(first.read_bytes())
     assert sottovoce("ledger", "compare", first, second).returncode == 0
 
-    with Ledger(first) as ledger:
+    with Ledger(first, create=True) as ledger:
         ledger.charge(rel(20), 0, CHEAP)
     longer = sottovoce("ledger", "compare", first, second, "--json")
     assert longer.returncode == 1
@@ -180,7 +180,7 @@ def test_copies_are_compared(tmp_path: Path) -> None:
         "agree": False,
         "parts_at": None,
     }
-    with Ledger(second) as ledger:
+    with Ledger(second, create=True) as ledger:
         ledger.charge(rel(20, "bob"), 0, GaussianNoise(mu=1.0, adjacency=Z))
     parted = sottovoce("ledger", "compare", first, second)
     assert parted.returncode == 1

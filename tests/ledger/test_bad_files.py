@@ -32,13 +32,13 @@ def a_due(number: int) -> Due:
 def path(tmp_path: Path) -> Path:
     """A ledger of some pages."""
     path = tmp_path / "ledger.db"
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         ledger.charge_all([a_due(number) for number in range(500)])
     return path
 
 
 def use(path: Path) -> list[str]:
-    with Ledger(path, must_exist=True) as ledger:
+    with Ledger(path) as ledger:
         problems = ledger.verify()
         ledger.charge_all([a_due(number) for number in range(1000, 1010)])
     return problems
@@ -77,7 +77,7 @@ def test_garbage_in_place_of_a_ledger_is_refused_and_left_alone(
     path = tmp_path / "ledger.db"
     path.write_bytes(garbage)
     with pytest.raises(LedgerError):
-        Ledger(path, must_exist=True)
+        Ledger(path)
     assert path.read_bytes() == garbage
 
 
@@ -95,7 +95,7 @@ def test_a_ledger_that_another_process_keeps_locked_is_waited_for_a_while_and_th
     )
     assert holder.stdout is not None
     assert holder.stdout.readline() == "locked\n"
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         with pytest.raises(LedgerError, match=r"locked.*another process.*fuser.*nothing is lost"):
             ledger.charge_all([a_due(1000)])
         assert ledger.num_charges == 500  # reading goes on

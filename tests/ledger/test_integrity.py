@@ -32,7 +32,7 @@ def rel(n: int, client: str = "ada") -> Release:
 def test_equal_events_written_differently_all_count_against_the_budget(
     tmp_path: Path,
 ) -> None:
-    with Ledger(tmp_path / "l.db") as ledger:
+    with Ledger(tmp_path / "l.db", create=True) as ledger:
         exact = privacy_spent(Repeated(event=PureDp(epsilon=1.0, adjacency=Z), count=5), 1e-6)
         ledger.set_budget(
             "ada", Budget(unit=Unit.CLIENT, epsilon=exact.epsilon, delta=1e-6, adjacency=Z)
@@ -46,7 +46,7 @@ def test_equal_events_written_differently_all_count_against_the_budget(
 
 def test_deleting_the_last_charge_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "l.db"
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         for n in range(3):
             ledger.charge(rel(n), 0, PureDp(epsilon=1.0, adjacency=Z))
     db = sqlite3.connect(path)
@@ -60,7 +60,7 @@ def test_deleting_the_last_charge_is_noticed(tmp_path: Path) -> None:
 def test_processes_may_create_the_ledger_at_once(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom sottovoce.ledger.ledger import Ledger\nprint(flush=True)\n"
-        "for path in sys.stdin: Ledger(path.strip()).close(); print(flush=True)"
+        "for path in sys.stdin: Ledger(path.strip(), create=True).close(); print(flush=True)"
     )
     with contextlib.ExitStack() as stack:
         children = [
@@ -90,7 +90,7 @@ def test_processes_may_create_the_ledger_at_once(tmp_path: Path) -> None:
 def test_verify_notices_a_budget_of_another_adjacency_than_the_charges(
     tmp_path: Path,
 ) -> None:
-    with Ledger(tmp_path / "l.db") as ledger:
+    with Ledger(tmp_path / "l.db", create=True) as ledger:
         ledger.charge(rel(0), 0, GaussianNoise(mu=1.0, adjacency=Z))
         budget = Budget(unit=Unit.CLIENT, epsilon=5.0, delta=1e-6, adjacency=Adjacency.REPLACE_ONE)
         try:
@@ -111,7 +111,7 @@ def test_verify_notices_a_budget_of_another_adjacency_than_the_charges(
 )
 def test_verify_lists_damage_instead_of_raising(tmp_path: Path, statement: str) -> None:
     path = tmp_path / "l.db"
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         ledger.set_budget("ada", Budget(unit=Unit.CLIENT, epsilon=9.0, delta=1e-6, adjacency=Z))
         ledger.charge(rel(0), 0, GaussianNoise(mu=0.1, adjacency=Z))
         ledger.charge(rel(1), 0, GaussianNoise(mu=0.2, adjacency=Z))
@@ -131,13 +131,13 @@ def test_a_foreign_database_is_left_as_it_was(tmp_path: Path) -> None:
     db.close()
     before = path.read_bytes()
     with pytest.raises(LedgerError):
-        Ledger(path, must_exist=True)
+        Ledger(path)
     assert path.read_bytes() == before
 
 
 def test_a_ledger_without_a_version_is_a_ledger_error(tmp_path: Path) -> None:
     path = tmp_path / "l.db"
-    Ledger(path).close()
+    Ledger(path, create=True).close()
     db = sqlite3.connect(path)
     db.execute("DELETE FROM meta")
     db.commit()
@@ -149,7 +149,7 @@ def test_a_ledger_without_a_version_is_a_ledger_error(tmp_path: Path) -> None:
 def test_a_ledger_in_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     try:
-        with Ledger(":memory:"):
+        with Ledger(":memory:", create=True):
             assert (tmp_path / ":memory:").exists()
     except LedgerError:
         pass
@@ -159,11 +159,11 @@ def test_an_archived_ledger_can_be_read_where_nothing_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "l.db"
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         ledger.charge(rel(0), 0, PureDp(epsilon=1.0, adjacency=Z))
     # As root every folder is writable, so the answer of the operating system is planted.
     monkeypatch.setattr(os, "access", lambda *_: False)
-    with Ledger(path, must_exist=True) as archive:
+    with Ledger(path) as archive:
         assert archive.verify() == []
         assert len(list(archive.rows())) == 1
         with pytest.raises(LedgerError, match="readonly"):
@@ -171,7 +171,7 @@ def test_an_archived_ledger_can_be_read_where_nothing_can_be_written(
 
 
 def test_charges_per_sample_and_per_client_are_never_added_up(tmp_path: Path) -> None:
-    with Ledger(tmp_path / "l.db") as ledger:
+    with Ledger(tmp_path / "l.db", create=True) as ledger:
         event = GaussianNoise(mu=1.0, adjacency=Z)
         ledger.charge(rel(0), 0, event)
         per_sample = replace(rel(1), unit=Unit.SAMPLE)
@@ -185,7 +185,7 @@ def test_charges_per_sample_and_per_client_are_never_added_up(tmp_path: Path) ->
 
 def test_a_history_whose_events_are_gone_is_an_error_not_nothing(tmp_path: Path) -> None:
     path = tmp_path / "l.db"
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         ledger.charge(rel(0), 0, GaussianNoise(mu=1.0, adjacency=Z))
     db = sqlite3.connect(path)
     db.execute("DELETE FROM events")

@@ -86,7 +86,7 @@ def send_rounds(folder: Path, randomness: Randomness, last: int) -> None:
     # The last round may be incomplete, so it is done again: its messages must be the stored ones.
     first = max((record["round"] for record in sent), default=1)
     outbox = os.open(folder / "outbox", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    with Ledger(folder / "ledger.db") as ledger:
+    with Ledger(folder / "ledger.db", create=True) as ledger:
         print("ready", flush=True)
         for round_number in range(first, min(first + last, ROUNDS + 1)):
             plan = RoundPlan(
@@ -187,7 +187,7 @@ class Clients:
 
 def prepare(folder: Path) -> Path:
     folder.mkdir()
-    with Ledger(folder / "ledger.db") as ledger:
+    with Ledger(folder / "ledger.db", create=True) as ledger:
         for client in CLIENTS:
             ledger.set_budget(client, BUDGET)
     return folder
@@ -210,7 +210,7 @@ def run_under_fire(folder: Path, grade: str) -> None:
                 clients.start("short")
                 time.sleep(moments.uniform(0.0, 0.1))
             clients.kill()
-            with Ledger(folder / "ledger.db", must_exist=True) as ledger:
+            with Ledger(folder / "ledger.db") as ledger:
                 assert ledger.verify() == []
         run_to_the_end(clients)
 
@@ -237,7 +237,7 @@ def messages_stored(folder: Path) -> dict[Key, set[bytes]]:
 
 def attempts_charged(folder: Path) -> dict[Key, int]:
     found: dict[Key, int] = defaultdict(int)
-    with Ledger(folder / "ledger.db", must_exist=True) as ledger:
+    with Ledger(folder / "ledger.db") as ledger:
         for row in ledger.rows():
             found[str(row["client"]), int(str(row["round"]))] += 1
     return dict(found)
@@ -265,7 +265,7 @@ def killed_run(request: pytest.FixtureRequest) -> Path:
 
 def test_the_ledger_verifies_after_every_kill_and_at_the_end(killed_run: Path) -> None:
     # The kills in between are checked while they happen, in run_under_fire.
-    with Ledger(killed_run / "ledger.db", must_exist=True) as ledger:
+    with Ledger(killed_run / "ledger.db") as ledger:
         assert ledger.verify() == []
         assert ledger.clients() == sorted(CLIENTS)
 
@@ -287,7 +287,7 @@ def test_a_release_never_has_two_different_messages_out(killed_run: Path) -> Non
 
 
 def test_no_client_is_beyond_its_budget(killed_run: Path) -> None:
-    with Ledger(killed_run / "ledger.db", must_exist=True) as ledger:
+    with Ledger(killed_run / "ledger.db") as ledger:
         for client in CLIENTS:
             assert sum(count for _, count in ledger.history(client)) <= ROUNDS
             spent = ledger.spent(client, DELTA)

@@ -3,6 +3,7 @@
 Run as a script, this file is the other process of the tests that need one.
 """
 
+import errno
 import json
 import os
 import resource
@@ -19,6 +20,7 @@ from ledger_files import contents
 
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.errors import AdjacencyMismatchError, BudgetExhaustedError, LedgerError
+from sottovoce.ledger import database
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget, Charge, Release
 from sottovoce.ledger.schema import SCHEMA_VERSION
@@ -72,7 +74,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ledger(path: Path) -> Iterator[Ledger]:
-    with Ledger(path) as opened:
+    with Ledger(path, create=True) as opened:
         yield opened
 
 
@@ -81,7 +83,7 @@ def ledger(path: Path) -> Iterator[Ledger]:
 
 def test_a_charge_is_on_disk_when_the_call_returns(ledger: Ledger, path: Path) -> None:
     charge = ledger.charge(a_release(3, uplink=2), 1, EVENT)
-    with Ledger(path, must_exist=True) as other:
+    with Ledger(path) as other:
         assert other.latest(a_release(3, uplink=2)) == charge
         assert list(other.rows()) == [
             {
@@ -410,7 +412,7 @@ def test_a_transaction_inside_a_transaction_is_refused(ledger: Ledger, path: Pat
 def test_a_stored_message_comes_back_with_its_charge(ledger: Ledger, path: Path) -> None:
     message = bytes(range(256))
     ledger.store_message(pay(ledger, a_release()), message)
-    with Ledger(path, must_exist=True) as other:
+    with Ledger(path) as other:
         latest = other.latest(a_release())
         assert latest is not None
         assert latest.message == message
@@ -506,14 +508,14 @@ def test_histories_of_several_runs_add_up(ledger: Ledger) -> None:
 
 
 def test_reopening_keeps_everything(path: Path) -> None:
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         ledger.set_budget("ada", BUDGET)
         ledger.store_message(pay(ledger, a_release(1)), b"message")
         pay(ledger, a_release(2), OTHER_EVENT)
         before = list(ledger.rows()), ledger.history("ada"), ledger.latest(a_release(1))
     stored = contents(path)
-    for must_exist in (False, True):
-        with Ledger(path, must_exist=must_exist) as ledger:
+    for create in (False, True):
+        with Ledger(path, create=create) as ledger:
             assert ledger.budget("ada") == BUDGET
             after = list(ledger.rows()), ledger.history("ada"), ledger.latest(a_release(1))
             assert after == before
@@ -530,7 +532,7 @@ def test_reopening_keeps_everything(path: Path) -> None:
 @pytest.fixture
 def tampered(path: Path) -> Callable[..., list[str]]:
     """Five charges, then whatever is done by hand, then what `verify` says."""
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         ledger.set_budget("ada", BUDGET)
         for round_number in range(1, 5):
             charge = ledger.charge(a_release(round_number), 0, EVENT)
@@ -540,7 +542,7 @@ def tampered(path: Path) -> Callable[..., list[str]]:
 
     def verify_after(*statements: str) -> list[str]:
         by_hand(path, *statements)
-        with Ledger(path, must_exist=True) as reopened:
+        with Ledger(path) as reopened:
             return reopened.verify()
 
     return verify_after
@@ -661,7 +663,7 @@ def test_a_charge_entered_by_hand_counts_and_is_noticed(
         "INSERT INTO charges SELECT 6, run, client, 77, uplink, attempt, unit, event, commitment, "
         "chain FROM charges WHERE id = 5"
     )
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         assert ledger.history("ada") == [(EVENT, 4), (OTHER_EVENT, 2)]
 
 
@@ -672,54 +674,113 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path) -> Non
     text = b"not a database, but long enough to be looked at as one\n" * 100
     path.write_bytes(text)
     with pytest.raises(LedgerError, match="cannot open the ledger"):
-        Ledger(path)
+        Ledger(path, create=True)
     assert path.read_bytes() == text
 
 
 def test_a_database_of_something_else_is_refused(path: Path) -> None:
     by_hand(path, "CREATE TABLE recipes (name TEXT)")
     before = contents(path)
-    for must_exist in (False, True):
+    for create in (False, True):
         with pytest.raises(LedgerError, match="is not a Sottovoce ledger"):
-            Ledger(path, must_exist=must_exist)
+            Ledger(path, create=create)
     assert contents(path) == before
 
 
 @pytest.mark.parametrize("version", [0, SCHEMA_VERSION + 1])
 def test_another_schema_version_is_refused_by_number(path: Path, version: int) -> None:
-    Ledger(path).close()
+    Ledger(path, create=True).close()
     by_hand(path, f"UPDATE meta SET schema_version = {version}")
     with pytest.raises(LedgerError, match=f"ledger version {version}.*reads {SCHEMA_VERSION}"):
         Ledger(path)
 
 
-def test_a_missing_ledger_is_not_created_when_it_must_exist(path: Path) -> None:
+def test_a_missing_ledger_is_not_created_unless_it_is_asked_for(path: Path) -> None:
     with pytest.raises(LedgerError, match="no ledger at"):
-        Ledger(path, must_exist=True)
+        Ledger(path)
     assert not path.exists()
 
 
-def test_an_empty_file_is_no_ledger_when_it_must_exist(path: Path) -> None:
+@pytest.mark.parametrize("create", [False, True])
+def test_an_empty_file_or_a_link_to_nothing_is_no_ledger(path: Path, create: bool) -> None:
     path.touch()
-    with pytest.raises(LedgerError, match="not a Sottovoce ledger"):
-        Ledger(path, must_exist=True)
+    with pytest.raises(LedgerError, match="is empty: restore it from a backup"):
+        Ledger(path, create=create)
+    assert path.read_bytes() == b""
+    path.unlink()
+    path.symlink_to(path.with_name("elsewhere"))
+    with pytest.raises(LedgerError, match="is a link to a file that is gone: restore it"):
+        Ledger(path, create=create)
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize("must_exist", [False, True])
-def test_a_folder_in_place_of_the_file_is_a_ledger_error(path: Path, must_exist: bool) -> None:
+def test_no_ledger_is_created_over_the_log_of_one_that_is_gone(path: Path) -> None:
+    """SQLite would replay a log that is left over into the new file."""
+    log = path.with_name(f"{path.name}-wal")
+    log.write_bytes(b"charges")
+    with pytest.raises(LedgerError, match=r"is gone, but its log .* is there"):
+        Ledger(path, create=True)
+    assert not path.exists()
+    assert log.read_bytes() == b"charges"
+
+
+def test_a_ledger_is_created_where_there_are_no_hard_links(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with Ledger(path, create=True) as ledger:
+        pay(ledger, a_release(1))
+    with Ledger(path, create=True) as ledger:
+        assert ledger.num_charges == 1
+        assert ledger.verify() == []
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("create", [False, True])
+def test_a_folder_in_place_of_the_file_is_a_ledger_error(path: Path, create: bool) -> None:
     path.mkdir()
     with pytest.raises(LedgerError):
-        Ledger(path, must_exist=must_exist)
+        Ledger(path, create=create)
+
+
+def test_after_a_checkpoint_the_file_alone_has_every_charge(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    with Ledger(path, create=True) as ledger:
+        for number in range(3):
+            pay(ledger, a_release(number))
+        ledger.checkpoint()
+        copy.write_bytes(path.read_bytes())  # while the log is in use
+        with Ledger(copy) as other:
+            assert other.standing() == ledger.standing()
+            assert other.verify() == []
+
+
+def test_a_checkpoint_that_a_reader_holds_up_is_an_error(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_BUSY_SECONDS", 0.05)
+    with Ledger(path, create=True) as ledger, Ledger(path) as reader:
+        pay(ledger, a_release(1))
+        with reader.snapshot():
+            assert reader.num_charges == 1
+            pay(ledger, a_release(2))
+            with pytest.raises(LedgerError, match="another process has kept it locked"):
+                ledger.checkpoint()
+        ledger.checkpoint()
 
 
 def test_a_folder_that_does_not_exist_is_a_ledger_error(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="cannot open the ledger"):
-        Ledger(tmp_path / "nowhere" / "ledger.db")
+        Ledger(tmp_path / "nowhere" / "ledger.db", create=True)
 
 
 def test_a_ledger_whose_log_cannot_be_written_is_a_ledger_error(path: Path) -> None:
     # A folder in the write-ahead log's place keeps even root from writing.
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         pay(ledger, a_release(1))
     log = Path(f"{path}-wal")
     log.mkdir()
@@ -769,7 +830,7 @@ def test_a_full_disk_is_a_ledger_error_and_leaves_nothing_half_written(
 ) -> None:
     (report,) = finish(start("fill-the-disk", path, cohort))
     assert report["cohorts_refused"] == 1
-    with Ledger(path, must_exist=True) as ledger:
+    with Ledger(path) as ledger:
         assert ledger.verify() == []
         rounds = [row["round"] for row in ledger.rows()]
         assert len(rounds) == report["charges_made"]
@@ -779,10 +840,10 @@ def test_a_full_disk_is_a_ledger_error_and_leaves_nothing_half_written(
 
 
 def test_two_processes_can_charge_at_once(path: Path) -> None:
-    Ledger(path).close()
+    Ledger(path, create=True).close()
     writers = [start("charge", path, client, 40) for client in ("ada", "bob")]
     assert [report["charges_made"] for report in finish(*writers)] == [40, 40]
-    with Ledger(path, must_exist=True) as ledger:
+    with Ledger(path) as ledger:
         assert ledger.verify() == []
         assert ledger.history("ada") == ledger.history("bob") == [(EVENT, 40)]
 
@@ -790,13 +851,13 @@ def test_two_processes_can_charge_at_once(path: Path) -> None:
 def test_two_processes_cannot_spend_one_budget_twice(path: Path) -> None:
     fitting = 30
     exact = privacy_spent(Repeated(event=EVENT, count=fitting), DELTA).epsilon
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         ledger.set_budget(
             "ada", Budget(unit=Unit.CLIENT, epsilon=exact, delta=DELTA, adjacency=ZERO_OUT)
         )
     writers = [start("charge", path, "ada", 25, run) for run in ("one", "two")]
     assert sum(report["charges_made"] for report in finish(*writers)) == fitting
-    with Ledger(path, must_exist=True) as ledger:
+    with Ledger(path) as ledger:
         assert ledger.verify() == []
         assert ledger.history("ada") == [(EVENT, fitting)]
 
@@ -808,7 +869,7 @@ def _wait_for_go() -> None:
 
 def _charge(path: str, client: str, count: str, run: str = "run") -> dict[str, int]:
     made = 0
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         _wait_for_go()
         for round_number in range(int(count)):
             try:
@@ -828,7 +889,7 @@ def _fill_the_disk(path: str, cohort: str) -> dict[str, int]:
                 pay(ledger, a_release(round_number))
 
     made, refused = 0, 0
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         _wait_for_go()
         charge_cohort(ledger, made)
         made += size
@@ -856,7 +917,7 @@ if __name__ == "__main__":
 
 def test_an_earlier_version_s_way_to_discard_is_stopped(path: Path) -> None:
     """A process that had the file open before it was migrated would make sent charges look new."""
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         ledger.store_message(ledger.charge(a_release(1), 0, EVENT), b"message", bytes(16))
     database = sqlite3.connect(path)
     with pytest.raises(sqlite3.IntegrityError, match="discarded, not deleted"):
@@ -869,6 +930,6 @@ def test_an_earlier_version_s_way_to_discard_is_stopped(path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such permissions")
 def test_a_new_ledger_is_its_owners_alone(tmp_path: Path) -> None:
-    with Ledger(tmp_path / "ledger.sqlite"):
+    with Ledger(tmp_path / "ledger.sqlite", create=True):
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert set(modes.values()) == {0o600}

@@ -1,4 +1,4 @@
-"""Ledgers of other versions: 1 is brought up to date whole or not at all, others are left alone."""
+"""Ledgers of other versions: 1 and 2 are brought up to date, others are left alone."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ledger_files import contents
+from ledger_files import contents, make_version_2
 
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.errors import BudgetExhaustedError, LedgerError
@@ -104,7 +104,7 @@ def version(path: Path) -> int:
 
 
 def test_version_1_is_brought_up_to_date_and_still_verifies(old: Path) -> None:
-    with Ledger(old, must_exist=True) as ledger:
+    with Ledger(old) as ledger:
         assert ledger.verify() == []
         assert ledger.num_charges == 4
         assert ledger.clients() == ["ada", "bob"]
@@ -183,7 +183,7 @@ def test_version_1_is_read_where_nothing_can_be_written(
     before = old.read_bytes()
     # As root every folder is writable, so the answer of the operating system is planted.
     monkeypatch.setattr(os, "access", lambda *_: False)
-    with Ledger(old, must_exist=True) as archive:
+    with Ledger(old) as archive:
         assert archive.verify() == []
         assert archive.history("ada") == [(EVENT, 2)]
         with pytest.raises(LedgerError, match="readonly"):
@@ -192,17 +192,80 @@ def test_version_1_is_read_where_nothing_can_be_written(
 
 
 @pytest.mark.parametrize("number", [0, schema.SCHEMA_VERSION + 1, 99])
-@pytest.mark.parametrize("must_exist", [False, True])
+@pytest.mark.parametrize("create", [False, True])
 def test_a_ledger_of_an_unknown_version_is_left_alone(
-    tmp_path: Path, number: int, must_exist: bool
+    tmp_path: Path, number: int, create: bool
 ) -> None:
     path = tmp_path / "ledger.db"
-    Ledger(path).close()
+    Ledger(path, create=True).close()
     db = sqlite3.connect(path)
     db.execute(f"UPDATE meta SET schema_version = {number}")
     db.commit()
     db.close()
     before = path.read_bytes()
-    with pytest.raises(LedgerError, match=rf"version {number}.*reads 2.*nothing was changed"):
-        Ledger(path, must_exist=must_exist)
+    with pytest.raises(LedgerError, match=rf"version {number}.*reads 3.*nothing was changed"):
+        Ledger(path, create=create)
     assert path.read_bytes() == before
+
+
+def test_a_ledger_says_which_one_it_is_and_how_far_it_has_come(tmp_path: Path) -> None:
+    with (
+        Ledger(tmp_path / "one.db", create=True) as ledger,
+        Ledger(tmp_path / "two.db", create=True) as other,
+    ):
+        empty = ledger.standing()
+        assert (empty.charges, empty.head) == (0, "")
+        assert len(empty.identity) == 32
+        assert empty.identity != other.standing().identity
+        heads = [empty.head]
+        for number in (1, 2, 3):
+            ledger.charge(release("ada", number), 0, EVENT)
+            now = ledger.standing()
+            assert (now.identity, now.charges) == (empty.identity, number)
+            heads.append(now.head)
+        assert len(set(heads)) == 4
+        assert [ledger.head_after(number) for number in range(4)] == heads
+        assert ledger.head_after(4) is ledger.head_after(-1) is None
+
+
+def test_version_2_gets_an_identity_that_all_its_copies_share(tmp_path: Path) -> None:
+    path, copy = tmp_path / "ledger.db", tmp_path / "copy.db"
+    with Ledger(path, create=True) as ledger:
+        ledger.charge(release("ada", 1), 0, EVENT)
+    make_version_2(path)
+    copy.write_bytes(path.read_bytes())
+    with Ledger(path) as ledger, Ledger(copy) as other:
+        assert ledger.verify() == other.verify() == []
+        assert ledger.standing() == other.standing()
+        before = ledger.standing()
+        ledger.charge(release("ada", 2), 0, EVENT)
+        assert ledger.head_after(1) == before.head
+    with Ledger(path) as ledger:
+        assert ledger.standing().identity == before.identity
+    assert version(path) == schema.SCHEMA_VERSION
+
+
+def test_version_2_is_read_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ledger.db"
+    with Ledger(path, create=True) as ledger:
+        ledger.charge(release("ada", 1), 0, EVENT)
+    make_version_2(path)
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    identities = set()
+    for _ in range(2):
+        with Ledger(path) as archive:
+            assert archive.verify() == []
+            identities.add(archive.standing().identity)
+    assert len(identities) == 1
+    assert path.read_bytes() == before
+
+
+def test_a_lost_identity_is_an_alteration(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.db", create=True) as ledger:
+        ledger._db.execute("UPDATE meta SET identity = 'none'")
+        assert "lost its identity" in ledger.verify()[0]
+        with pytest.raises(LedgerError, match="lost its identity"):
+            ledger.charge(release("ada", 1), 0, EVENT)

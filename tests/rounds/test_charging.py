@@ -64,7 +64,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ledger(path: Path) -> Iterator[Ledger]:
-    with Ledger(path) as opened:
+    with Ledger(path, create=True) as opened:
         yield opened
 
 
@@ -85,7 +85,7 @@ def test_a_round_that_is_paid_for_is_encoded_at_no_further_charge(
     encode = GaussHermite.encode
 
     def watched(self: GaussHermite, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
-        with Ledger(path, must_exist=True) as other:  # sees what is committed and no more
+        with Ledger(path) as other:  # sees what is committed and no more
             seen.append(other.num_charges)
         return encode(self, values, keystream)
 
@@ -154,7 +154,7 @@ def test_charged_but_not_encoded(ledger: Ledger, path: Path, randomness: Randomn
     for name in NAMES:
         ledger.set_budget(name, room_for(1))
     charge_round(a_plan(), ledger, randomness, uplinks=1)
-    with Ledger(path) as after_a_crash:
+    with Ledger(path, create=True) as after_a_crash:
         charge_round(a_plan(), after_a_crash, randomness, uplinks=1)
         outcomes = privatise(a_plan(), requests(a_plan()), after_a_crash, randomness)
     assert all(isinstance(outcome, Sent) for outcome in outcomes)
@@ -224,7 +224,7 @@ def test_of_two_processes_at_one_release_the_second_sends_nothing_of_its_own(
         codes = encode(self, values, keystream)
         if not others:
             others.append([])
-            with Ledger(path) as other:
+            with Ledger(path, create=True) as other:
                 others[0] = privatise(plan, requests(plan, -VALUES), other, randomness)
         return codes
 

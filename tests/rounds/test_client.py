@@ -84,7 +84,7 @@ class Spy:
         self.inputs.append(np.asarray(values).tobytes())
         # Keyed by the stream, so equal fingerprints are equal keystreams.
         self.fingerprints.append(keystream.commitment(b"which stream is this?"))
-        with Ledger(self.path, must_exist=True) as other:  # sees what is committed and no more
+        with Ledger(self.path) as other:  # sees what is committed and no more
             self.charges_on_disk.append(len(list(other.rows())))
         if self.crashes_to_come:
             self.crashes_to_come -= 1
@@ -108,7 +108,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ledger(path: Path) -> Iterator[Ledger]:
-    with Ledger(path) as opened:
+    with Ledger(path, create=True) as opened:
         yield opened
 
 
@@ -297,7 +297,7 @@ def test_a_message_is_on_disk_before_it_is_handed_on(
     ledger: Ledger, path: Path, randomness: Randomness
 ) -> None:
     message = privatise_one(a_plan(), a_request(), ledger, randomness)
-    with Ledger(path, must_exist=True) as other:
+    with Ledger(path) as other:
         latest = other.latest(a_plan().release("ada", 0))
     assert latest is not None
     assert latest.message == message
@@ -357,7 +357,7 @@ def test_a_retry_sends_the_stored_bytes_and_charges_nothing(
     assert privatise_one(a_plan(), a_request(), ledger, randomness) == message
     # Another input for the same release gets the old answer too: it was asked for once.
     assert privatise_one(a_plan(), a_request(OTHER_VALUES), ledger, randomness) == message
-    with Ledger(path) as reopened:
+    with Ledger(path, create=True) as reopened:
         assert privatise_one(a_plan(), a_request(), reopened, SystemRandomness()) == message
     assert ledger.history("ada") == [(EVENT, 1)]
     assert len(spy.inputs) == 1
@@ -429,7 +429,7 @@ def test_after_a_crash_seeded_randomness_and_the_same_input_encode_again_for_fre
     message = privatise_one(a_plan(), a_request(), ledger, SeededRandomness(7))
     assert attempts(ledger) == [0]
     assert len(set(spy.fingerprints)) == 1
-    with Ledger(tmp_path / "calm.db") as calm:
+    with Ledger(tmp_path / "calm.db", create=True) as calm:
         assert privatise_one(a_plan(), a_request(), calm, SeededRandomness(7)) == message
 
 
@@ -440,7 +440,7 @@ def test_after_a_crash_another_input_may_take_the_place_of_what_never_left(
     message = privatise_one(a_plan(), a_request(OTHER_VALUES), ledger, randomness)
     assert attempts(ledger) == [0]
     if randomness.grade == "seeded":
-        with Ledger(tmp_path / "calm.db") as calm:
+        with Ledger(tmp_path / "calm.db", create=True) as calm:
             other = privatise_one(a_plan(), a_request(OTHER_VALUES), calm, randomness)
         assert other == message
 
@@ -582,7 +582,7 @@ def test_no_history_sends_two_inputs_under_a_keystream_or_more_than_was_charged(
         path = Path(folder) / "ledger.db"
         spy = Spy(path)
         watch_encode(patch, spy)
-        with Ledger(path) as ledger:
+        with Ledger(path, create=True) as ledger:
             for source, client, which, fate in steps:
                 spy.crashes_to_come = int(fate == "crash")
                 request = a_request(inputs[which], client=client)

@@ -53,7 +53,7 @@ VALUES = np.full(64, 0.1)
 
 
 def test_a_keystream_serves_one_mechanism_only(tmp_path: Path) -> None:
-    with Ledger(tmp_path / "l.db") as ledger:
+    with Ledger(tmp_path / "l.db", create=True) as ledger:
         out = set()
         for radius in (1.0, 4.0):  # the same event, the same input, another tilt
             plan = plan_of(gh(radius))
@@ -66,7 +66,7 @@ def test_a_keystream_serves_one_mechanism_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("uplink", [256, -1])
 def test_a_request_that_can_never_be_sealed_is_not_charged(tmp_path: Path, uplink: int) -> None:
     plan = plan_of(gh())
-    with Ledger(tmp_path / "l.db") as ledger:
+    with Ledger(tmp_path / "l.db", create=True) as ledger:
         with pytest.raises(ParameterError):
             privatise_one(plan, ask(plan, VALUES, uplink), ledger, SystemRandomness())
         assert list(ledger.rows()) == []
@@ -85,7 +85,7 @@ def test_others_can_charge_while_a_cohort_is_being_encoded(
 
     monkeypatch.setattr(GaussHermite, "encode", watched)
     plan = plan_of(gh())
-    with Ledger(tmp_path / "l.db") as ledger:
+    with Ledger(tmp_path / "l.db", create=True) as ledger:
         privatise_one(plan, ask(plan, VALUES), ledger, SystemRandomness())
 
 
@@ -93,7 +93,7 @@ def test_the_same_request_twice_in_a_cohort_is_refused_by_name(
     tmp_path: Path,
 ) -> None:
     plan = plan_of(gh())
-    with Ledger(tmp_path / "l.db") as ledger:
+    with Ledger(tmp_path / "l.db", create=True) as ledger:
         with pytest.raises(ParameterError):
             privatise(plan, [ask(plan, VALUES)] * 2, ledger, SeededRandomness(1))
         assert list(ledger.rows()) == []
@@ -139,7 +139,7 @@ def test_the_input_that_is_encoded_is_the_one_that_was_committed_to(
     monkeypatch.setattr(Ledger, "charge_all", meanwhile)
     monkeypatch.setattr(GaussHermite, "encode", watched)
     plan = plan_of(gh())
-    with Ledger(tmp_path / "l.db") as ledger:
+    with Ledger(tmp_path / "l.db", create=True) as ledger:
         privatise_one(plan, ask(plan, values), ledger, SeededRandomness(1))
     assert seen == [VALUES.tobytes()]
 
@@ -149,7 +149,7 @@ def test_a_message_passes_neither_for_another_clients_nor_for_another_runs(
     tmp_path: Path, other: tuple[str, str]
 ) -> None:
     plan = plan_of(gh())
-    with Ledger(tmp_path / "l.db") as ledger:
+    with Ledger(tmp_path / "l.db", create=True) as ledger:
         message = privatise_one(plan, ask(plan, VALUES), ledger, SystemRandomness())
     run, client = other
     part = replace(plan.clients[0], client=client)

@@ -52,7 +52,7 @@ def ask(plan: RoundPlan, values: ArrayLike, client: int = 0) -> Request:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with Ledger(tmp_path / "ledger.db") as opened:
+    with Ledger(tmp_path / "ledger.db", create=True) as opened:
         yield opened
 
 

@@ -56,7 +56,7 @@ Send = Callable[..., bytes]
 @pytest.fixture
 def send(tmp_path: Path) -> Iterator[Send]:
     """A client that really charges, encodes and seals."""
-    with Ledger(tmp_path / "ledger.db") as ledger:
+    with Ledger(tmp_path / "ledger.db", create=True) as ledger:
 
         def message(plan: RoundPlan, client: str, uplink: int = 0) -> bytes:
             request = Request(part=part_of(plan, client), uplink=uplink, values=update_of(client))

@@ -54,7 +54,7 @@ def a_plan(
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with Ledger(tmp_path / "ledger.db") as opened:
+    with Ledger(tmp_path / "ledger.db", create=True) as opened:
         yield opened
 
 

@@ -298,7 +298,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def site_of(name: str) -> Site:
         site = sites_in(folder, "sample", **limits.get(name, {}))(name)
-        Ledger(site.ledger).close()  # made with a site's folder
+        Ledger(site.ledger, create=True).close()  # made with a site's folder
         return site
 
     spec = small_spec(rounds=10, runtime={"deterministic": True})

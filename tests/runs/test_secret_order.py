@@ -53,7 +53,7 @@ def test_everyone_pays_once_an_epoch_for_a_message_among_the_epochs(tmp_path: Pa
     result = run(a_spec(), tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
     assert [row["clients_received"] for row in folder.metrics()] == [25, 25, 10] * 2
-    with folder.ledger(must_exist=True) as ledger:
+    with folder.ledger() as ledger:
         histories = {tuple(ledger.history(name)) for name in ledger.clients()}
         assert len(list(ledger.clients())) == 60
     (((event, count),),) = histories

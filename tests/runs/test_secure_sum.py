@@ -44,7 +44,7 @@ def test_a_run_says_what_is_trusted_and_prints_both_epsilons(tmp_path: Path) -> 
     assert "trusted" in result["guarantee"]
     assert "local privacy" not in result["guarantee"]
     assert any("simulated" in warning for warning in result["warnings"])
-    with RunFolder(tmp_path / "run").ledger(must_exist=True) as ledger:
+    with RunFolder(tmp_path / "run").ledger() as ledger:
         ((event, count),) = ledger.history("client-0000")
         assert ledger.verify() == []
     assert isinstance(event, events.SecureSum)
@@ -63,7 +63,7 @@ def test_a_cohort_too_small_for_a_sum_is_neither_asked_nor_charged(tmp_path: Pat
     assert 0 in asked
     assert max(asked) >= 8
     assert all(count == 0 or count >= 8 for count in asked)
-    with folder.ledger(must_exist=True) as ledger:
+    with folder.ledger() as ledger:
         assert ledger.num_charges == sum(asked)
     idle = asked.count(0)
     assert any(f"in {idle} of 8 rounds" in warning for warning in result["warnings"])

@@ -48,7 +48,7 @@ def test_a_round_is_one_commit_before_the_first_code_however_little_fits_into_me
     encode = GaussHermite.encode
 
     def watched(self: GaussHermite, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
-        with Ledger(tmp_path / "run" / "ledger.sqlite", must_exist=True) as other:
+        with Ledger(tmp_path / "run" / "ledger.sqlite") as other:
             seen.append(other.num_charges)
         return encode(self, values, keystream)
 
@@ -88,7 +88,7 @@ def test_who_cannot_pay_is_neither_asked_nor_trained_nor_charged(
     assert [row["rounds"] for row in result["clients"]] == [2, 6, 6, 6]
     assert [row["ran_out"] for row in result["clients"]] == [True, False, False, False]
     assert any("1 of 4 clients were out of budget in round 3" in w for w in result["warnings"])
-    with RunFolder(tmp_path / "run").ledger(must_exist=True) as ledger:
+    with RunFolder(tmp_path / "run").ledger() as ledger:
         assert ledger.num_charges == 4 + 4 + 3 * 4
         assert ledger.verify() == []
 
@@ -152,7 +152,7 @@ def test_resuming_a_halted_run_does_nothing_new(tmp_path: Path, checkpoint_every
     before = [(tmp_path / "run" / name).read_bytes() for name in names]
     assert run(spec, tmp_path / "run", resume=True) == result
     assert [(tmp_path / "run" / name).read_bytes() for name in names] == before
-    with RunFolder(tmp_path / "run").ledger(must_exist=True) as ledger:
+    with RunFolder(tmp_path / "run").ledger() as ledger:
         assert ledger.num_charges == 2 * 4
 
 

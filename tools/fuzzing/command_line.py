@@ -45,7 +45,7 @@ _MOST_DIGITS = 4
 
 def _arguments(folder: Path) -> Case:
     ledger, csv = folder / "ledger.sqlite", folder / "people.csv"
-    with Ledger(ledger) as book:
+    with Ledger(ledger, create=True) as book:
         release = Release(unit=Unit.CLIENT, run="run", client="ada", round=1, uplink=0)
         book.charge(release, 0, PureDp(epsilon=1.0, adjacency=Adjacency.ZERO_OUT))
     csv.write_text("age,name\n" + "".join(f"{20 + n % 50},p{n}\n" for n in range(200)))

@@ -168,7 +168,7 @@ def _checkpoints(folder: Path) -> Case:
         "sampling_grade": "exact",
     }
     run.create(header)
-    Ledger(folder / "ledger.sqlite").close()
+    Ledger(folder / "ledger.sqlite", create=True).close()
     state = {"momentum": np.zeros(8)}
     run.save_checkpoint(Progress(rounds_done=3, model=np.ones(8), algorithm_state=state), 0)
     path = folder / "checkpoint.npz"

@@ -30,7 +30,16 @@ from sottovoce.privacy.events import (
 _Z = Adjacency.ZERO_OUT
 _PURE = PureDp(epsilon=0.5, adjacency=_Z)
 _COLUMNS = {
-    "meta": ("schema_version", "charges", "charges_end", "budgets", "budgets_end", "messages"),
+    "meta": (
+        "schema_version",
+        "charges",
+        "charges_end",
+        "budgets",
+        "budgets_end",
+        "messages",
+        "identity",
+        "bound",
+    ),
     "budgets": ("id", "client", "epsilon", "delta", "adjacency", "unit", "chain"),
     "events": ("id", "json"),
     "charges": ("id", "run", "client", "round", "uplink", "attempt", "unit", "event", "chain"),
@@ -45,7 +54,7 @@ def _release(number: int, client: str = "ada") -> Release:
 
 
 def _filled(path: Path) -> bytes:
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         for client in ("ada", "bob"):
             ledger.set_budget(
                 client, Budget(unit=Unit.CLIENT, epsilon=9.0, delta=1e-6, adjacency=_Z)
@@ -63,7 +72,7 @@ def _filled(path: Path) -> bytes:
 def _try_it(path: Path) -> None:
     """Everything that reads or charges; an altered ledger must not be charged."""
     try:
-        with Ledger(path, must_exist=True) as ledger:
+        with Ledger(path) as ledger:
             problems = ledger.verify()
             altered = False
             try:
@@ -95,6 +104,8 @@ def _read(ledger: Ledger) -> None:
         lambda: ledger.rounds_charged("run"),
         lambda: ledger.charges_by_round("ada", "run"),
         lambda: ledger.discarded_messages("run"),
+        lambda: ledger.standing(),
+        lambda: ledger.head_after(2),
     )
     for ask in questions:
         try:

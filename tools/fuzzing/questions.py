@@ -23,6 +23,7 @@ from sottovoce.deployment.inquiries import (
 from sottovoce.deployment.site import Site, read_site
 from sottovoce.deployment.site_answers import answer
 from sottovoce.errors import SottovoceError
+from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger
 
 _BOUNDS: dict[str, Any] = {"lower": 0.0, "upper": 100.0, "epsilon": 1.0}
@@ -72,6 +73,7 @@ def _inquiries(folder: Path) -> Case:
     ]
     tables = [json.loads(one.blobs()[INQUIRY]) for one in asked]
     (folder / "site.toml").write_text(_SITE)
+    seal.create(folder)
     site: Site = read_site(folder / "site.toml")
     people = {"age": lambda _: [np.array([1.0, 50.0, 99.0])]}
 

@@ -23,6 +23,7 @@ from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.records import RECORD, from_records, to_records
 from sottovoce.deployment.site import Site, read_site
 from sottovoce.errors import SottovoceError
+from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs.site_training import compute
 
@@ -76,6 +77,7 @@ def _orders(folder: Path) -> Case:
     public = json.loads(order.blobs()["order"])
     # Allows nothing: whatever an order says, it is refused before anything is built or charged.
     (folder / "site.toml").write_text(_SITE.replace('"gauss_hermite", "mvu"', ""))
+    seal.create(folder)
     site: Site = read_site(folder / "site.toml")
 
     def case(random: Random) -> None:

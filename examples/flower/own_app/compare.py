@@ -17,6 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from sottovoce.ledger import seal
+
 APP = Path(__file__).parent
 MARK = "# sottovoce"
 SITE = """
@@ -105,6 +107,7 @@ def main() -> None:
             site = folder / "sites" / str(number)
             site.mkdir(parents=True)
             (site / "site.toml").write_text(SITE.format(number=number))
+            seal.create(site)  # its ledger: 'sottovoce ledger create'
         apps = {"plain": plain_copy(folder), "private": APP}
         link = start_link(port, folder / "link.log", environment)
         try:

@@ -99,7 +99,7 @@ def charge(path: Path, account: str, asked: Question, *, budget: float | None = 
     """
     if not account.strip():
         raise ParameterError("account is empty; name the people whose data is asked about")
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         if budget is not None:
             _check_same_budget(ledger, path, account, budget)
             ledger.set_budget(

@@ -117,10 +117,10 @@ def _ledger() -> str:
     budget = Budget(epsilon=1.5 * cost, delta=1e-5, adjacency=Adjacency.ZERO_OUT, unit=Unit.CLIENT)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.sqlite"
-        with Ledger(path) as ledger:
+        with Ledger(path, create=True) as ledger:
             ledger.set_budget("somebody", budget)
             ledger.charge(_release(1), 1, event)
-        with Ledger(path, must_exist=True) as ledger:
+        with Ledger(path) as ledger:
             refused = False
             try:
                 for number in range(2, 10):

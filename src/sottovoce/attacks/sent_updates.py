@@ -79,7 +79,10 @@ def decoded_updates(
         for part, values in zip(parts, true_updates(sender, task, clients, step), strict=True)
     ]
     server = RoundServer(plan, dimension=task.dimension, keeps_each=True)
-    with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "ledger.sqlite") as ledger:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Ledger(Path(folder) / "ledger.sqlite", create=True) as ledger,
+    ):
         for outcome in privatise(plan, requests, ledger, step.randomness):
             assert not isinstance(outcome, Refused), "nobody has a budget in a new ledger"
             server.receive(outcome.part.client, outcome.message)

@@ -205,6 +205,8 @@ def status(folder: FederationFolder, as_json: Json = False) -> None:
         print_table(["run", "state", "rounds", "folder"], [_run_cells(r) for r in found["runs"]])
     if found["problem"]:
         say(f"warning: {found['problem']}", err=True)
+    for site, warning in found["ledger_warnings"].items():
+        say(f"warning: the ledger of '{site}': {warning}", err=True)
 
 
 def _run_cells(row: dict[str, Any]) -> list[str]:

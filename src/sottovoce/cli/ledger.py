@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sottovoce.cli import ledger_copies
 from sottovoce.cli.output import Json, print_json, print_table, say, show
 
 if TYPE_CHECKING:
@@ -15,17 +16,23 @@ if TYPE_CHECKING:
     from sottovoce.privacy.accounting import PrivacySpent
     from sottovoce.privacy.events import PrivacyEvent
 
-app = typer.Typer(help="Read and check a privacy ledger.", no_args_is_help=True)
+app = typer.Typer(help="Read, check and copy a privacy ledger.", no_args_is_help=True)
+app.command()(ledger_copies.create)
+app.command()(ledger_copies.backup)
+app.command()(ledger_copies.move)
 
 Where = Annotated[Path, typer.Argument(help="A run's folder, a site's folder, or a ledger file.")]
 Client = Annotated[str | None, typer.Option(help="Only this client.")]
 
 
 def _open(path: Path) -> "Ledger":
+    from sottovoce.ledger import seal
     from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 
     _check_one_ledger(path / LEDGER_NAME, path)
-    return Ledger(path / LEDGER_NAME if path.is_dir() else path, must_exist=True)
+    if path.is_dir():
+        seal.check_there(path / LEDGER_NAME, seal.read(path / seal.SEAL_NAME))
+    return Ledger(path / LEDGER_NAME if path.is_dir() else path)
 
 
 def _check_one_ledger(expected: Path, path: Path) -> None:
@@ -43,11 +50,22 @@ def _check_one_ledger(expected: Path, path: Path) -> None:
         )
 
 
-def _open_whole(path: Path) -> "Ledger":
-    """A ledger whose figures hold: one that was altered is refused."""
+def _check_seal(path: Path, ledger: "Ledger") -> None:
+    """Refuse a site's ledger that is not the one that was charged."""
+    from sottovoce.deployment.site import SITE_FILE
+    from sottovoce.ledger import seal
+    from sottovoce.ledger.ledger import LEDGER_NAME
+
+    if any((path / name).is_file() for name in (SITE_FILE, seal.SEAL_NAME)):
+        seal.check(ledger, seal.read(path / seal.SEAL_NAME), path / LEDGER_NAME)
+
+
+def open_whole(path: Path) -> "Ledger":
+    """Open a ledger whose figures hold: one that was altered, or is not the site's, is refused."""
     ledger = _open(path)
     try:
         ledger.check_unaltered()
+        _check_seal(path, ledger)
     except BaseException:
         ledger.close()
         raise
@@ -82,7 +100,7 @@ def _site_rows(path: Path, delta: float | None) -> list[dict[str, Any]] | None:
     site = read_site(path / SITE_FILE)
     policy = site.policy
     assert isinstance(policy, Policy)  # a file holds no other
-    with _open_whole(path) as ledger:
+    with open_whole(path) as ledger:
         history = ledger.everything(policy.level)
         counted = policy.filter(ledger.budget(FIRST_EVENT)).spent(history)
     limit = (policy.epsilon_total, policy.delta)
@@ -117,7 +135,7 @@ def show_(
         is_servers = spec is not None and has_sites(spec)
         # For clients without a budget of their own.
         run_delta = None if spec is None else float(spec["privacy"]["delta"])
-        with _open_whole(path) as ledger:
+        with open_whole(path) as ledger:
             for name in _clients(ledger, client):
                 budget = ledger.budget(name)
                 rows.append(
@@ -235,7 +253,7 @@ def export(
     """
     from sottovoce.files import PRIVATE, write_atomic
 
-    with _open_whole(path) as ledger:
+    with open_whole(path) as ledger:
         _clients(ledger, client)
         rows = list(ledger.rows(client))
     text = json.dumps(rows, indent=2) if as_json else "\n".join(json.dumps(row) for row in rows)
@@ -247,11 +265,18 @@ def export(
 
 @app.command()
 def verify(path: Where, client: Client = None, as_json: Json = False) -> None:
-    """Check the ledger's integrity, its chain of rows and everyone's budget; exit 1 if it fails."""
+    """Check the ledger's integrity, its chain of rows and everyone's budget; exit 1 if it fails.
+
+    Of a site's folder also whether it is the ledger that was charged.
+    """
     from sottovoce.errors import LedgerError
 
     with _open(path) as ledger:
         problems = ledger.verify()
+        try:
+            _check_seal(path, ledger)
+        except LedgerError as error:
+            problems.append(str(error))
         try:
             clients = _clients(ledger, client)
             charges = sum(1 for _ in ledger.rows(client))
@@ -284,7 +309,7 @@ def compare(
     """
     from sottovoce.ledger.comparison import comparison
 
-    with _open_whole(first) as one, _open_whole(second) as other:
+    with open_whole(first) as one, open_whole(second) as other:
         found = comparison(one, other)
     agree = all(part.agree for part in found)
     if as_json:

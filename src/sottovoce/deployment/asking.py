@@ -21,6 +21,7 @@ from sottovoce.analytics.question import Question, to_dict
 from sottovoce.analytics.result import Estimate
 from sottovoce.analytics.tallies import Tally, added
 from sottovoce.deployment.inquiries import MOST_PEOPLE, Inquiry, read_tally
+from sottovoce.deployment.orders import read_refusal
 from sottovoce.deployment.post import Post, Reply, reasons_told
 from sottovoce.errors import DeploymentError, WireError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
@@ -73,6 +74,10 @@ class _Inbox:
             self.failed[site] = reply.failure or "no reason given"
             return
         try:
+            refusal = read_refusal(reply.blobs)
+            if refusal is not None:
+                self.failed[site] = refusal
+                return
             self.tallies[site] = read_tally(reply.blobs, self.question)
         except WireError as error:
             self.dropped += 1
@@ -134,7 +139,7 @@ def _inquiry(asking: Asking, site: str, number: int, cohort: int) -> Inquiry:
 
 def _charge(asking: Asking, sites: Sequence[str], path: Path) -> None:
     """The server's own account of what it asked for, before it asks."""
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         ledger.charge_all(
             [
                 Due(

@@ -19,6 +19,7 @@ from sottovoce.analytics.result import Estimate
 from sottovoce.deployment.asking import Asking, ask, run_name
 from sottovoce.deployment.directory import AskedDirectory, Directory, KeyedDirectory
 from sottovoce.deployment.grid_post import GridPost, nobody_counts
+from sottovoce.deployment.witnessed_post import Witness, witnessed
 from sottovoce.errors import OutputError
 
 _POLL_SECONDS = 0.2
@@ -36,12 +37,14 @@ def ask_on_grid(
     deadline_seconds: float = 600.0,
     minimum_sites: int = 1,
     confidence: float = 0.95,
+    witness: Witness | None = None,
 ) -> Estimate:
     """Ask the sites of a grid, and estimate from what they answer.
 
     Sites go by their keys, or else by what they say. All `sites` are waited for, `wait_seconds` at
     most; where none are named, whoever is there is asked. The question, the charges and the
-    estimate go into `folder`, which must be new.
+    estimate go into `folder`, which must be new. A `witness` keeps what sites state about their
+    ledgers.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OutputError(f"{folder} is not empty; every question has a folder of its own")
@@ -58,7 +61,7 @@ def ask_on_grid(
         minimum_sites=minimum_sites,
         confidence=confidence,
     )
-    return ask(asking, GridPost(grid, directory, nobody_counts), folder)
+    return ask(asking, witnessed(GridPost(grid, directory, nobody_counts), witness), folder)
 
 
 def _present(

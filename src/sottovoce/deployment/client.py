@@ -8,22 +8,25 @@ from flwr.common.constant import ErrorCode
 
 from sottovoce import printable_text
 from sottovoce.deployment.inquiries import TALLY, read_inquiry
-from sottovoce.deployment.node_site import NO_SITE, NoSiteError, site_of
+from sottovoce.deployment.node_site import NO_LEDGER, NO_SITE, NoSiteError, site_of
 from sottovoce.deployment.orders import Order, read_order, refusal_blobs, reply_blobs
 from sottovoce.deployment.records import from_records, to_records
 from sottovoce.deployment.site import Site
 from sottovoce.deployment.site_answers import Values, answer, own_columns
+from sottovoce.deployment.site_witness import check_witnessed, statement_part
 from sottovoce.errors import (
     BudgetExhaustedError,
     ConfigError,
+    LedgerLostError,
     PolicyError,
+    RolledBackError,
     SottovoceError,
     WireError,
 )
 
 _LOG = printable_text.logger()
 # Reasons that follow from the order, the policy and the ledger alone.
-_PUBLIC = (PolicyError, BudgetExhaustedError, WireError, ConfigError)
+_PUBLIC = (PolicyError, BudgetExhaustedError, WireError, ConfigError, RolledBackError)
 
 Compute = Callable[[Order, Site], list[bytes]]
 SiteOf = Callable[[Context], Site]
@@ -34,17 +37,21 @@ Answer = Callable[[Message, Context], Message]
 def answering(compute: Compute, site_of: SiteOf = site_of) -> Answer:
     """A site's answers to orders, which `compute` turns into sealed messages.
 
-    An answer and a refusal both say in how many rounds of the run the site was charged.
+    An answer and a refusal both say in how many rounds of the run the site was charged, and how
+    far its ledger has come. A ledger older than the order's receipt answers nothing.
     """
 
     def reply(message: Message, site: Site) -> dict[str, bytes]:
         order = read_order(from_records(message.content))
         try:
+            check_witnessed(site, order.receipt)
             messages = compute(order, site)
         except _PUBLIC as error:
             _LOG.warning("refused, and nothing was sent: %s", error)
-            return refusal_blobs(str(error), site.rounds_charged(order.run))
-        return reply_blobs(messages, site.rounds_charged(order.run))
+            blobs = refusal_blobs(str(error), site.rounds_charged(order.run))
+        else:
+            blobs = reply_blobs(messages, site.rounds_charged(order.run))
+        return {**blobs, **statement_part(site)}
 
     return _guarded(reply, site_of)
 
@@ -60,6 +67,9 @@ def _guarded(reply: Callable[[Message, Site], dict[str, bytes]], site_of: SiteOf
             return refusal(message, PolicyError(NO_SITE))
         except _PUBLIC as error:
             return refusal(message, error)
+        except LedgerLostError as error:
+            _LOG.error("%s", error)
+            return refusal(message, PolicyError(NO_LEDGER))
         except Exception:
             # What went wrong may tell about the data: it stays here.
             _LOG.exception("an answer failed; nothing was sent")
@@ -75,7 +85,14 @@ def answering_questions(columns_of: ColumnsOf, site_of: SiteOf = site_of) -> Ans
         blobs = from_records(message.content)
         if not blobs:
             return {"name": site.name.encode()}
-        return {TALLY: answer(read_inquiry(blobs), site, columns_of(site))}
+        inquiry = read_inquiry(blobs)
+        try:
+            check_witnessed(site, inquiry.receipt)
+            blobs = {TALLY: answer(inquiry, site, columns_of(site))}
+        except _PUBLIC as error:
+            _LOG.warning("refused, and nothing was sent: %s", error)
+            blobs = refusal_blobs(str(error))
+        return {**blobs, **statement_part(site)}
 
     return _guarded(reply, site_of)
 

@@ -7,31 +7,39 @@ more than the codes, and sends the tally. How many people there are is public.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from sottovoce.analytics.histogram import HistogramQuestion
 from sottovoce.analytics.question import Question
 from sottovoce.analytics.tallies import CodeCounts, Moments, Tally
-from sottovoce.deployment.orders import Blobs, check_count, check_name, strict_json
+from sottovoce.deployment.orders import (
+    STATEMENT,
+    Blobs,
+    check_count,
+    check_name,
+    check_receipt,
+    strict_json,
+)
 from sottovoce.errors import DomainError, WireError
 
-VERSION = 1
+VERSION = 2
 INQUIRY, TALLY = "inquiry", "tally"  # the one part of a message, there and back
 MOST_SITES = 2**16
 MOST_PEOPLE = 2**32  # of one site: people are numbered over all sites
 # Of a float32 code less the middle of the bounds: what is larger nobody can have sent.
 _MOST_SQUARE = (2.0 * float(np.finfo(np.float32).max)) ** 2
-_KEYS = {"version", "run", "client", "cohort", "first", "about", "question"}
+_KEYS = {"version", "run", "client", "cohort", "first", "about", "question", "receipt"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inquiry:
     """One site's part of a question.
 
-    `cohort` is how many sites are asked; the site's people are numbered from `first`.
+    `cohort` is how many sites are asked; the site's people are numbered from `first`. `receipt` is
+    what the server has witnessed of the site's ledger, if it has anything.
     """
 
     message_type: ClassVar[str] = "query"
@@ -43,6 +51,10 @@ class Inquiry:
     first: int
     about: str
     question: Mapping[str, Any]
+    receipt: Mapping[str, Any] | None = None
+
+    def with_receipt(self, receipt: Mapping[str, Any] | None) -> Self:
+        return replace(self, receipt=receipt)
 
     def blobs(self) -> dict[str, bytes]:
         """As it travels."""
@@ -54,6 +66,7 @@ class Inquiry:
             "first": self.first,
             "about": self.about,
             "question": self.question,
+            "receipt": self.receipt,
         }
         return {INQUIRY: json.dumps(public, separators=(",", ":"), allow_nan=False).encode()}
 
@@ -71,6 +84,7 @@ def read_inquiry(blobs: Blobs) -> Inquiry:
         check_name(key, public[key])
     check_count("cohort", public["cohort"], 1, MOST_SITES)
     check_count("first", public["first"], 0, MOST_SITES * MOST_PEOPLE)
+    check_receipt(public["receipt"])
     if not isinstance(public["question"], dict):
         raise WireError("'question' of an inquiry is a table")
     del public["version"]
@@ -92,7 +106,7 @@ def read_tally(blobs: Blobs, question: Question) -> Tally:
 
     That the counts are those of honest codes nobody can check: whoever is asked may lie.
     """
-    if set(blobs) != {TALLY}:
+    if set(blobs) - {STATEMENT} != {TALLY}:
         raise WireError(f"a reply has the part '{TALLY}' and nothing else")
     plain = strict_json("the tally", blobs[TALLY])
     if not isinstance(plain, dict) or len(plain) != 1:

@@ -15,8 +15,10 @@ from sottovoce.errors import DeploymentError, SottovoceError
 SITE_KEY = "site"
 SITE_VARIABLE = "SOTTOVOCE_SITE"
 _PARTITION = "partition-id"
-# What a server hears: what is wrong with the site's file is for its owner.
+# What a server hears: what is wrong with the site's files is for its owner.
 NO_SITE = "this node has no site whose policy can be read; its log says more"
+
+NO_LEDGER = "this site's ledger is not in order; its log says more"
 
 
 class NoSiteError(DeploymentError):

@@ -8,21 +8,26 @@ one of them moves the update, it knows itself.
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 from sottovoce.errors import WireError
 
-VERSION = 2
+VERSION = 3
 ORDER = "order"  # the part of a message that holds it
 REFUSED = "refused"  # the part of a reply that says why there is no message
 ROUNDS_CHARGED = "rounds_charged"  # in how many rounds of the run the site was charged, it says
+STATEMENT = "ledger"  # what the site states about its ledger, signed
+_BESIDE = {ROUNDS_CHARGED, STATEMENT}  # parts of a reply that may come with any other
 MOST_VECTORS = 16
 _MOST_NESTED = 32  # a spec has tables in tables in tables, and then it ends
 _LARGEST = 2**32 - 1  # of a count: rounds on the wire are no larger
 _LONGEST_NAME = 256
 _LONGEST_REASON = 300
-_KEYS = {"version", "spec", "run", "round", "client", "cohort", "mechanism", "classes", "keep_from"}
+_KEYS = {
+    *("version", "spec", "run", "round", "client", "cohort", "mechanism", "classes", "keep_from"),
+    "receipt",
+}
 
 Blobs = Mapping[str, bytes]
 
@@ -35,6 +40,7 @@ class Order:
     both as plain data. `cohort` is how many clients are asked. A site that has records of only some
     of the `classes` needs to know how many there are. Rounds before `keep_from` will never
     be asked for again. `vectors` are the model and what else goes down, packed as the spec says.
+    `receipt` is what the server has witnessed of the site's ledger, if it has anything.
     """
 
     message_type: ClassVar[str] = "train"
@@ -48,6 +54,10 @@ class Order:
     classes: int | None
     keep_from: int
     vectors: tuple[bytes, ...]
+    receipt: Mapping[str, Any] | None = None
+
+    def with_receipt(self, receipt: Mapping[str, Any] | None) -> Self:
+        return replace(self, receipt=receipt)
 
     def blobs(self) -> dict[str, bytes]:
         """As it travels."""
@@ -61,6 +71,7 @@ class Order:
             "mechanism": self.mechanism,
             "classes": self.classes,
             "keep_from": self.keep_from,
+            "receipt": self.receipt,
         }
         text = json.dumps(public, separators=(",", ":"), allow_nan=False)
         blobs = {f"vector{number}": vector for number, vector in enumerate(self.vectors)}
@@ -86,6 +97,7 @@ def read_order(blobs: Blobs) -> Order:
         check_name(key, public[key])
     for key, low in (("round", 0), ("cohort", 1), ("keep_from", 0)):
         check_count(key, public[key], low)
+    check_receipt(public["receipt"])
     if public["classes"] is not None:
         check_count("classes", public["classes"], 1)
     del public["version"]
@@ -124,6 +136,12 @@ def check_count(key: str, value: object, low: int, high: int = _LARGEST) -> None
         raise WireError(f"'{key}' of an order is a whole number from {low} to {high}")
 
 
+def check_receipt(value: object) -> None:
+    """A receipt is read where the keys are that it is checked against."""
+    if not isinstance(value, dict | None):
+        raise WireError("'receipt' is a table, or null where there is none")
+
+
 def check_name(key: str, value: object) -> None:
     """Names go into ledgers and logs: text that can be written, on one line."""
     if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_NAME or not value.isprintable():
@@ -151,7 +169,7 @@ def _report(rounds_charged: int | None) -> dict[str, bytes]:
 def read_reply(blobs: Blobs, *, uplinks: int) -> list[bytes]:
     """The sealed messages of a reply, unopened; WireError if there is anything else in it."""
     wanted = [f"uplink{number}" for number in range(uplinks)]
-    if set(blobs) - {ROUNDS_CHARGED} != set(wanted):
+    if set(blobs) - _BESIDE != set(wanted):
         raise WireError(f"a reply has {', '.join(wanted)} and nothing else")
     return [blobs[name] for name in wanted]
 
@@ -160,7 +178,7 @@ def read_refusal(blobs: Blobs) -> str | None:
     """Why a site refuses, in its own words; None where it does not."""
     if REFUSED not in blobs:
         return None
-    if set(blobs) - {ROUNDS_CHARGED} != {REFUSED}:
+    if set(blobs) - _BESIDE != {REFUSED}:
         raise WireError("a refusal has its reason and no messages")
     reason = blobs[REFUSED][: 4 * _LONGEST_REASON].decode(errors="replace")
     return reason[:_LONGEST_REASON] or "no reason given"

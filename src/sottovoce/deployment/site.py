@@ -3,6 +3,8 @@
 site.toml       name, [policy], [link], [data] if its records are its own, and [columns] if it
                 answers questions about its people
 ledger.sqlite   beside it: everything that was ever charged, over all runs
+ledger.seal     which ledger that is, and how many charges it must hold
+witness.json    the newest receipt of the site's federation for it, if there is one
 """
 
 import tomllib
@@ -16,10 +18,12 @@ import numpy as np
 from sottovoce import parameter_rules, printable_text
 from sottovoce.deployment import policy
 from sottovoce.deployment.policy import Terms
+from sottovoce.deployment.witness import check_kept
 from sottovoce.domains import Vector
 from sottovoce.errors import PolicyError, SottovoceError, UnknownNameError
+from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
-from sottovoce.ledger.records import FIRST_EVENT, Budget, Due
+from sottovoce.ledger.records import FIRST_EVENT, Budget, Due, Standing
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.privacy.filters import History
 from sottovoce.randomness import Randomness
@@ -28,6 +32,7 @@ from sottovoce.rounds.client import Refused, Request, privatise
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 
 _LOG = printable_text.logger()
+LEDGER_LOST = 4  # the exit status of a worker whose site must stop
 SITE_FILE = "site.toml"
 _DATA_KEYS = ("dataset", "csv", "classes")
 _COLUMN_KEYS, _PLACE_KEYS = ("csv", "column"), ("csv", "latitude", "longitude")
@@ -84,6 +89,14 @@ class OwnColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """How a site and its federation know each other: the site's own key, the operator's ca.crt."""
+
+    private_key: Path
+    authority: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """Who answers: under this name, within this policy, on the account of this ledger.
 
@@ -91,8 +104,11 @@ class Site:
     `columns` are what questions about its people may be about, by the names that they use.
     `factories` are the functions that a spec may name to make a model ("package.module:function").
     An order that takes more than `longest_seconds` is given up.
+    `keys` are those of its federation, if it has one that works with keys.
     `app` is a Flower ClientApp ("package.module:app") that the site has installed, for runs whose
     server is not ours: it trains, and what it trains leaves through `private_mod`.
+    `seal` says which ledger it is, and how far it has come; None for simulated sites, whose ledger
+    is made when it is first charged.
     """
 
     name: str
@@ -103,6 +119,32 @@ class Site:
     factories: tuple[str, ...] = ()
     app: str | None = None
     longest_seconds: float = 3600.0
+    keys: Keys | None = None
+    seal: Path | None = None
+
+    def open_ledger(self) -> Ledger:
+        """Open the site's account; LedgerLostError where it is not the one that was charged."""
+        if self.seal is None:
+            return Ledger(self.ledger, create=True)
+        ledger = seals.open_sealed(self.ledger, self.seal)
+        try:
+            check_kept(ledger, self.ledger.parent)
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
+
+    def settle(self, charged: Standing) -> None:
+        """Make what was `charged` last, before a message leaves; an error, and nothing leaves.
+
+        The file is opened anew: it may have been removed or replaced while somebody trained.
+        Afterwards it is whole without its log, and its seal is up to date.
+        """
+        if self.seal is None:
+            return
+        with self.open_ledger() as ledger:
+            seals.check(ledger, seals.Seal(standing=charged), self.ledger)
+            seals.settle(ledger, self.seal)
 
     def check_terms(self, client: str, terms: Terms) -> None:
         """Refuse what the policy does not allow; whoever reads the site's data asks this first."""
@@ -128,7 +170,7 @@ class Site:
         terms = Terms.of(asked.plan, asked.part, cohort=asked.cohort, grade=randomness.grade)
         self.check_terms(asked.part.client, terms)
         planned = asked.rounds * asked.uplinks
-        with Ledger(self.ledger) as ledger:
+        with self.open_ledger() as ledger:
             self.permit(ledger, _dues(asked, ledger, randomness), planned=planned)
             requests = [
                 Request(part=asked.part, uplink=uplink, values=_finite(values))
@@ -144,6 +186,8 @@ class Site:
                 permit=lambda dues: self.permit(ledger, dues, planned=planned, charging=True),
             )
             ledger.discard_messages(asked.plan.run, before_round=keep_from)
+            charged = ledger.standing()
+        self.settle(charged)
         messages = []
         for outcome in outcomes:
             if isinstance(outcome, Refused):
@@ -159,7 +203,7 @@ class Site:
         if not self.ledger.is_file():
             return None
         try:
-            with Ledger(self.ledger, must_exist=True) as ledger:
+            with self.open_ledger() as ledger:
                 return ledger.rounds_charged(run).get(self.name, 0)
         except Exception as error:
             _LOG.warning("the server is not told what was charged: %s", error)
@@ -239,12 +283,22 @@ def _site(table: dict[str, Any], path: Path) -> Site:
         name=name,
         policy=policy.from_table(limits),
         ledger=path.parent / LEDGER_NAME,
+        seal=path.parent / seals.SEAL_NAME,
         records=None if data is None else _records(data, path.parent),
         columns=_columns(table.get("columns", {}), path.parent),
         factories=tuple(factories),
         app=app,
         longest_seconds=longest,
+        keys=_keys(table.get("link"), path.parent),
     )
+
+
+def _keys(link: object, folder: Path) -> Keys | None:
+    """Whatever else [link] says is for the node."""
+    names = ("private_key", "root_certificate")
+    if not isinstance(link, dict) or not all(isinstance(link.get(name), str) for name in names):
+        return None
+    return Keys(private_key=folder / link[names[0]], authority=folder / link[names[1]])
 
 
 def _records(table: object, folder: Path) -> OwnRecords:

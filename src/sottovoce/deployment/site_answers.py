@@ -44,7 +44,6 @@ def answer(inquiry: Inquiry, site: Site, columns: Mapping[str, Values]) -> bytes
     Nothing is read, and no table solved, before the policy has allowed it; a value that cannot be
     read costs nothing.
     """
-    randomness = SystemRandomness()
     with _explained():
         question = questions.described(inquiry.question)
     terms = Terms(
@@ -53,33 +52,44 @@ def answer(inquiry: Inquiry, site: Site, columns: Mapping[str, Values]) -> bytes
         adjacency=Adjacency.REPLACE_ONE,
         channel=Direct(),
         cohort=inquiry.cohort,
-        grade=randomness.grade,
+        grade=SystemRandomness().grade,
     )
     site.check_terms(inquiry.client, terms)
     if inquiry.about not in columns:
         raise PolicyError(f"this site answers no questions about '{inquiry.about}'")
+    with site.open_ledger() as ledger:
+        message = _charged(inquiry, question, site, columns[inquiry.about], ledger)
+        charged = ledger.standing()
+    site.settle(charged)
+    return message
+
+
+def _charged(
+    inquiry: Inquiry, question: Question, site: Site, values: Values, ledger: Ledger
+) -> bytes:
+    """The tally that was stored before, or a new one, charged and stored."""
+    randomness = SystemRandomness()
     release = _release(inquiry, question)
-    with Ledger(site.ledger) as ledger:
-        earlier = ledger.latest_of([release]).get(release)
-        if earlier is not None and earlier.message is not None:
-            return earlier.message
-        # A charge beside which nothing was stored has released nothing: it pays for this answer.
-        due = amount_due(question.event, release, earlier, randomness)
-        dues = [due] if due else []
-        site.permit(ledger, dues, planned=1)
-        with _explained():
-            questions.check_tables(question, inquiry.question)
-        batches = [np.asarray(batch) for batch in columns[inquiry.about](question)]
-        if not any(len(batch) for batch in batches):
-            raise DataError(f"there are no people in '{inquiry.about}'")
-        with ledger.transaction():
-            site.permit(ledger, dues, planned=1, charging=True)
-            charges = [ledger.charge(one.release, one.attempt, one.event) for one in dues]
-        tally = tally_of(question, batches, randomness, first=inquiry.first)
-        charge = charges[0] if charges else earlier
-        assert charge is not None  # nothing was due, for an earlier charge serves
-        message = tally_bytes(tally)
-        ledger.store_message(charge, message)
+    earlier = ledger.latest_of([release]).get(release)
+    if earlier is not None and earlier.message is not None:
+        return earlier.message
+    # A charge beside which nothing was stored has released nothing: it pays for this answer.
+    due = amount_due(question.event, release, earlier, randomness)
+    dues = [due] if due else []
+    site.permit(ledger, dues, planned=1)
+    with _explained():
+        questions.check_tables(question, inquiry.question)
+    batches = [np.asarray(batch) for batch in values(question)]
+    if not any(len(batch) for batch in batches):
+        raise DataError(f"there are no people in '{inquiry.about}'")
+    with ledger.transaction():
+        site.permit(ledger, dues, planned=1, charging=True)
+        charges = [ledger.charge(one.release, one.attempt, one.event) for one in dues]
+    tally = tally_of(question, batches, randomness, first=inquiry.first)
+    charge = charges[0] if charges else earlier
+    assert charge is not None  # nothing was due, for an earlier charge serves
+    message = tally_bytes(tally)
+    ledger.store_message(charge, message)
     return message
 
 

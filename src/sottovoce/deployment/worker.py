@@ -26,6 +26,8 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from sottovoce import printable_text
+from sottovoce.deployment.orders import REFUSED
+from sottovoce.deployment.records import RECORD
 
 _LOG = printable_text.logger()
 # Often while a run is on; a node without work should not keep a machine busy.
@@ -40,13 +42,19 @@ Client = TypeVar("Client", bound=RuntimeHttpClient)
 
 
 def serve(
-    runtime_address: str, answer: Answer, stopped: threading.Event, *, longest_seconds: float
+    runtime_address: str,
+    answer: Answer,
+    stopped: threading.Event,
+    *,
+    longest_seconds: float,
+    after_failure: Callable[[], None] = lambda: None,
 ) -> None:
     """Answer the tasks of the SuperNode at `runtime_address`, one at a time, until `stopped`.
 
     A task that cannot be handed back is an error that ends the worker, and so is one that takes
     longer than the site allows: the SuperNode would wait for it for ever, so the node's keeper
-    starts both again.
+    starts both again. `after_failure` is called after an answer that is an error or a refusal,
+    and ends the worker by raising.
     """
     waiting = _client(RuntimeHttpClient, runtime_address)
     token = ""
@@ -66,8 +74,10 @@ def serve(
             client.patience = _Patience(waiting, stopped)
             try:
                 with _limited(longest_seconds):
-                    _run(client, answer)
+                    failed = _run(client, answer)
                 token = ""
+                if failed:
+                    after_failure()
             except _ForsakenError as error:
                 _LOG.warning("an order never came whole: its run was stopped, or its link")
                 push_task_output(client, None, SubStatus.FAILED, "the order never came whole")
@@ -105,7 +115,8 @@ def _next_task(client: RuntimeHttpClient) -> str:
     return str(found.token) if found.HasField("task") else ""
 
 
-def _run(client: RuntimeHttpClient, answer: Answer) -> None:
+def _run(client: RuntimeHttpClient, answer: Answer) -> bool:
+    """Answer a task; True if the answer is an error or a refusal."""
     heartbeat = HeartbeatSender(lambda: _is_alive(client))
     heartbeat.start()
     try:
@@ -122,6 +133,7 @@ def _run(client: RuntimeHttpClient, answer: Answer) -> None:
             )
         push_message(client, reply, context)
         push_task_output(client, context, status, details)
+        return bool(reply.has_error()) or REFUSED in reply.content.config_records.get(RECORD, {})
     finally:
         if heartbeat.is_running:
             heartbeat.stop()

@@ -16,6 +16,7 @@ from sottovoce.deployment.asking_grid import ask_on_grid
 from sottovoce.deployment.grid_post import Grid, nobody_counts
 from sottovoce.deployment.machines.federation import Federation
 from sottovoce.deployment.machines.link import traffic_of
+from sottovoce.deployment.machines.witness_store import WitnessStore
 from sottovoce.deployment.server import RunConfig, server_app
 from sottovoce.errors import ConfigError
 from sottovoce.runs.remote import on_flower, run_on_grid
@@ -43,6 +44,7 @@ def _train(grid: Grid, config: RunConfig, federation: Federation | None) -> None
         resume=bool(config.get("resume", False)),
         name_of_key=federation.sites_by_key() if federation else {},
         traffic=partial(traffic_of, federation) if federation else nobody_counts,
+        witness=WitnessStore(federation) if federation else None,
     )
 
 
@@ -57,6 +59,7 @@ def _ask(grid: Grid, config: RunConfig, federation: Federation | None) -> None:
         deadline_seconds=float(str(config.get("deadline_seconds", 600.0))),
         minimum_sites=int(str(config.get("minimum_sites", 1))),
         confidence=float(str(config.get("confidence", 0.95))),
+        witness=WitnessStore(federation) if federation else None,
     )
 
 

@@ -10,11 +10,13 @@ from pathlib import Path
 from sottovoce.deployment.client import client_app
 from sottovoce.deployment.drop_in.installed_app import with_installed_app
 from sottovoce.deployment.node_site import SITE_VARIABLE, site_of
-from sottovoce.deployment.site import read_site
+from sottovoce.deployment.site import LEDGER_LOST, read_site
 from sottovoce.deployment.worker import serve
-from sottovoce.errors import SottovoceError
+from sottovoce.errors import LedgerError, LedgerLostError, SottovoceError
 from sottovoce.printable_text import printable
 from sottovoce.runs.site_training import compute
+
+_FAREWELL_SECONDS = 2.0
 
 
 def main(runtime_address: str, site_file: Path) -> None:
@@ -22,15 +24,28 @@ def main(runtime_address: str, site_file: Path) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every poll
     site = read_site(site_file)
+    site.open_ledger().close()
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
+
+    def check_ledger() -> None:
+        """End the worker where its site must stop; the node has time to pass the refusal on."""
+        try:
+            site.open_ledger().close()
+        except LedgerLostError:
+            stopped.wait(_FAREWELL_SECONDS)
+            raise
+        except LedgerError as error:  # busy, or out of reach: the next order may find it again
+            logging.warning("%s", error)
+
     os.environ[SITE_VARIABLE] = str(site_file)
     serve(
         runtime_address,
         with_installed_app(client_app(compute), site_of),
         stopped,
         longest_seconds=site.longest_seconds,
+        after_failure=check_ledger,
     )
 
 
@@ -39,4 +54,4 @@ if __name__ == "__main__":
         main(sys.argv[1], Path(sys.argv[2]))
     except SottovoceError as error:
         print(f"error: {printable(error)}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(LEDGER_LOST if isinstance(error, LedgerLostError) else 2)

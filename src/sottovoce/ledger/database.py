@@ -2,12 +2,14 @@
 
 import contextlib
 import os
+import secrets
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from sottovoce import files
 from sottovoce.errors import LedgerError
 from sottovoce.ledger import schema
 
@@ -18,21 +20,19 @@ _NAMES_TOGETHER = 1000  # well below the number of variables that SQLite allows 
 class Database:
     """One connection; sqlite3 errors come out as LedgerError."""
 
-    def __init__(self, path: Path, *, must_exist: bool) -> None:
+    def __init__(self, path: Path, *, create: bool) -> None:
         # Absolute, so that ':memory:' is a file like any other: a ledger must outlive its process.
         self.path = path.absolute()
-        if must_exist and not self.path.is_file():
-            raise LedgerError(f"no ledger at {path}; name a run folder or a ledger file")
-        if not must_exist and not self.path.exists():
-            # Its owner's alone: it holds messages with their senders until they are discarded.
-            with contextlib.suppress(OSError):  # SQLite says what is wrong
-                self.path.touch(mode=0o600)
-        archived = must_exist and self._is_archived()
+        has_log = self._log.exists()  # before the file: whoever makes the file makes the log later
+        if create and not os.path.lexists(self.path):
+            self._create(has_log=has_log)
+        self._check_file()
+        archived = not create and self._is_archived()
         with self.explained("open"):
             self._connection = self._connect(archived=archived)
         try:
             with self.explained("open"):
-                self._open(may_create=not must_exist, archived=archived)
+                self._open(archived=archived)
         except BaseException:
             self._connection.close()
             raise
@@ -93,6 +93,27 @@ class Database:
                     self._roll_back()
                 raise
 
+    def checkpoint(self) -> None:
+        """Bring all commits from the log into the file, which is then whole without its log.
+
+        Waits for readers of earlier commits. Not possible within a transaction.
+        """
+        deadline = time.monotonic() + _BUSY_SECONDS
+        while self._is_checkpoint_busy():
+            if time.monotonic() > deadline:
+                raise LedgerError(f"cannot write to the ledger {self.path}: {self._when_busy()}")
+            time.sleep(0.02)  # SQLite does not wait for the checkpoint of another connection
+
+    def _is_checkpoint_busy(self) -> bool:
+        with self.explained("write to"):
+            is_busy, *_ = self.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return bool(is_busy)
+
+    def copy_to(self, path: Path) -> None:
+        """Write a copy, of one moment and without a log, to a file that is empty or absent."""
+        with self.explained("copy"), contextlib.closing(sqlite3.connect(path)) as copy:
+            self._connection.backup(copy)
+
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
         """Everything read within is of one moment, whatever others write meanwhile."""
@@ -116,18 +137,35 @@ class Database:
 
     def _remedy(self, error: Exception) -> str:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
-            return (
-                f"another process has kept it locked for {_BUSY_SECONDS:g} s (on Linux, "
-                f"'fuser {self.path}' names it); try again when it is done: nothing is lost"
-            )
+            return self._when_busy()
         if isinstance(error, sqlite3.OperationalError) and "no such" not in str(error):
             return "check the disk's free space and the file's permissions"
         return "restore it from a backup: a new ledger would forget what was spent"
 
+    def _when_busy(self) -> str:
+        return (
+            f"another process has kept it locked for {_BUSY_SECONDS:g} s (on Linux, "
+            f"'fuser {self.path}' names it); try again when it is done: nothing is lost"
+        )
+
+    @property
+    def _log(self) -> Path:
+        """SQLite's log of commits that are not in the file itself yet."""
+        return self.path.with_name(f"{self.path.name}-wal")
+
+    def _check_file(self) -> None:
+        """Refuse what is no file with anything in it: SQLite would make an empty ledger of it."""
+        restore = "restore it from a backup; a new ledger would forget what was spent"
+        if self.path.is_symlink() and not self.path.exists():
+            raise LedgerError(f"{self.path} is a link to a file that is gone: {restore}")
+        if not self.path.is_file():
+            raise LedgerError(f"no ledger at {self.path}; name a run folder or a ledger file")
+        if not self.path.stat().st_size:
+            raise LedgerError(f"{self.path} is empty: {restore} (remove it if it never held one)")
+
     def _is_archived(self) -> bool:
         """Whether the ledger lies, whole, where nothing can be written."""
-        log = self.path.with_name(f"{self.path.name}-wal")
-        return not os.access(self.path.parent, os.W_OK) and not log.exists()
+        return not os.access(self.path.parent, os.W_OK) and not self._log.exists()
 
     def _connect(self, *, archived: bool) -> sqlite3.Connection:
         # SQLite wants to write beside a database even to read it, unless it is told not to.
@@ -141,17 +179,16 @@ class Database:
             # Never go on inside a transaction of unknown state; reopening recovers the file.
             self._connection.close()
 
-    def _open(self, *, may_create: bool, archived: bool) -> None:
-        if not self._tables() and may_create:
-            self._create()
+    def _open(self, *, archived: bool) -> None:
         if "meta" not in self._tables():
             raise LedgerError(f"{self.path} is not a Sottovoce ledger")
-        if archived and self._version() == 1:
-            self._copy_to_memory()
-        if self._version() == 1:
+        if self._version() in schema.EARLIER_VERSIONS:
+            if archived:
+                self._copy_to_memory()
             with self.transaction():
-                if self._version() == 1:  # another process may have been first
-                    schema.migrate_from_1(self._connection)
+                version = self._version()  # another process may have been first
+                if version in schema.EARLIER_VERSIONS:
+                    schema.migrate(self._connection, version)
         if archived:
             self.execute("PRAGMA query_only = ON")
         version = self._version()
@@ -164,7 +201,7 @@ class Database:
         self.execute("PRAGMA synchronous = FULL")
         self.execute("PRAGMA foreign_keys = ON")
 
-    def _version(self) -> object:
+    def _version(self) -> Any:
         row = self.execute("SELECT schema_version FROM meta").fetchone()
         return "no" if row is None else row[0]
 
@@ -178,20 +215,34 @@ class Database:
     def _tables(self) -> set[str]:
         return {row[0] for row in self.execute("SELECT name FROM sqlite_master")}
 
-    def _create(self) -> None:
-        self._use_write_ahead_log()
-        with self.transaction():
-            if not self._tables():  # another process may have been first
-                schema.create(self._connection)
+    def _create(self, *, has_log: bool) -> None:
+        """Make an empty ledger under another name first: it is whole, or it is not there.
 
-    def _use_write_ahead_log(self) -> None:
-        """Switch modes; SQLite does not wait for the lock that this needs, so we do."""
-        deadline = time.monotonic() + _BUSY_SECONDS
-        while True:
-            try:
-                self.execute("PRAGMA journal_mode = WAL")
-                return
-            except sqlite3.OperationalError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
+        Where another process is first, its ledger is the one that is opened.
+        """
+        if has_log:
+            raise LedgerError(
+                f"{self.path} is gone, but its log {self._log} is there: restore both from a "
+                "backup; a new ledger would forget what was spent"
+            )
+        temporary = self.path.with_name(f".{self.path.name[:100]}.{secrets.token_hex(8)}")
+        try:
+            # Its owner's alone: it holds messages with their senders until they are discarded.
+            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, files.PRIVATE))
+            with (
+                self.explained("open"),
+                contextlib.closing(sqlite3.connect(temporary, isolation_level=None)) as connection,
+            ):
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.execute("BEGIN")
+                schema.create(connection)
+                connection.execute("COMMIT")
+            files.place_new(temporary, self.path)
+        except OSError as error:
+            raise LedgerError(
+                f"cannot open the ledger {self.path}: {error.strerror or error}; check the disk's "
+                "free space and the folder's permissions"
+            ) from error
+        finally:
+            temporary.unlink(missing_ok=True)

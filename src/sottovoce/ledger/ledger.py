@@ -12,6 +12,7 @@ no protection against someone who recomputes the chain.
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from sottovoce.errors import BudgetExhaustedError, LedgerError
@@ -27,7 +28,11 @@ LEDGER_NAME = "ledger.sqlite"  # in the folder of a run, a site or a question
 
 
 class Ledger(LedgerReader):
-    """A file of charges. Use as a context manager; several processes may share it."""
+    """A file of charges. Use as a context manager; several processes may share it.
+
+    The file must be there: a new one in its place would forget what was spent. With `create` an
+    empty ledger is made where nothing has the name yet.
+    """
 
     def __enter__(self) -> "Ledger":
         return self
@@ -37,6 +42,19 @@ class Ledger(LedgerReader):
 
     def close(self) -> None:
         self._db.close()
+
+    def checkpoint(self) -> None:
+        """Make the file whole without the log beside it, so that a copy of it has every charge."""
+        self._db.checkpoint()
+
+    def copy_to(self, path: Path) -> None:
+        """Write a copy, of one moment, to an empty file; `copies.back_up` verifies it, too."""
+        self._db.copy_to(path)
+
+    def bind(self) -> None:
+        """Note that the ledger has a seal: from now on a missing one is a loss."""
+        with self._db.transaction():
+            self._db.execute("UPDATE meta SET bound = 1")
 
     def transaction(self) -> contextlib.AbstractContextManager[None]:
         """Group charges or messages into one durable commit (a whole cohort costs one sync)."""

@@ -10,7 +10,7 @@ from sottovoce.errors import BudgetExhaustedError, LedgerError
 from sottovoce.ledger import accounts, verification
 from sottovoce.ledger.accounts import Accounts, Before
 from sottovoce.ledger.database import Database
-from sottovoce.ledger.records import FIRST_EVENT, Budget, Charge, Due, Release
+from sottovoce.ledger.records import FIRST_EVENT, Budget, Charge, Due, Release, Standing
 from sottovoce.privacy import compositions
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
 from sottovoce.privacy.event_json import from_json
@@ -20,8 +20,8 @@ from sottovoce.privacy.events import PrivacyEvent
 class LedgerReader:
     """The questions; `Ledger` adds what changes anything."""
 
-    def __init__(self, path: Path | str, *, must_exist: bool = False) -> None:
-        self._db = Database(Path(path), must_exist=must_exist)
+    def __init__(self, path: Path | str, *, create: bool = False) -> None:
+        self._db = Database(Path(path), create=create)
         self._found_whole_at: int | None = None
 
     def snapshot(self) -> contextlib.AbstractContextManager[None]:
@@ -232,6 +232,37 @@ class LedgerReader:
     def num_charges(self) -> int:
         """How many charges were ever made: a ledger only grows."""
         return verification.chain_end(self._db, "charges")[0]
+
+    def standing(self) -> Standing:
+        """Return which ledger this is, how many charges it holds, and the last one's link."""
+        charges, end = verification.chain_end(self._db, "charges")
+        identity = verification.identity(self._db)
+        return Standing(identity=identity, charges=charges, head=end.hex())
+
+    def head_after(self, charges: int) -> str | None:
+        """Return the chain link after that many charges, in hexadecimal; None if there are fewer.
+
+        Two ledgers with the same link after a number of charges hold the same charges up to there.
+        """
+        if charges < 0:
+            return None
+        link = verification.link_after(self._db, "charges", charges) if charges else b""
+        return None if link is None else link.hex()
+
+    def messages_end(self) -> tuple[int, str]:
+        """Return how many messages were ever stored, and the chain link of the last one."""
+        messages, end = verification.chain_end(self._db, "messages")
+        return messages, end.hex()
+
+    def messages_head_after(self, messages: int) -> str | None:
+        """Return the chain link after that many messages, as `head_after` does for charges."""
+        link = verification.link_after(self._db, "messages", messages) if messages else b""
+        return None if link is None else link.hex()
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether a missing seal is a loss: not so for what an earlier version has left."""
+        return bool(self._db.one("SELECT bound FROM meta") != (0,))
 
     def links(self, table: verification.Chain) -> Iterator[bytes]:
         """The link of each row of a chain, in order: a digest of all rows up to it."""

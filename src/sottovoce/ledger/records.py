@@ -67,6 +67,19 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Which ledger it is, and how far it has come: what a copy or a new one cannot match.
+
+    `identity` is drawn when a ledger is made (32 hexadecimal digits). `head` is the chain link of
+    the last of its `charges`, in hexadecimal, and empty while there are none.
+    """
+
+    identity: str
+    charges: int
+    head: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
     """A charge in the ledger, and what became of it.
 

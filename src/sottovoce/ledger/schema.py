@@ -1,4 +1,4 @@
-"""The tables of a ledger, and how a ledger of version 1 becomes one of this version.
+"""The tables of a ledger, and how a ledger of an earlier version becomes one of this version.
 
 charges    one row for each attempt at a release. `commitment` is there for rows of version 1,
            whose digests cover it; it is NULL in newer ones.
@@ -6,14 +6,19 @@ messages   what was encoded under a charge, from the moment it may leave. A row 
            discarded message leaves its digests behind, so that whatever has no row never left.
 spending   how often each event was charged to each client: the charges counted, by a trigger, so
            that no charge can be entered without it.
-meta       length and end of each chain, so that rows missing at the end are noticed.
+meta       length and end of each chain, so that rows missing at the end are noticed; the identity
+           of the ledger; and whether it is `bound`: 0 only for a ledger that an earlier version
+           made and that no site has taken over since.
 """
 
+import hashlib
+import secrets
 import sqlite3
 
 from sottovoce.ledger import chain
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+EARLIER_VERSIONS = (1, 2)
 COUNTING = "every_charge_counts"  # the trigger without which a charge would cost nothing
 
 SCHEMA = (
@@ -21,7 +26,8 @@ SCHEMA = (
         schema_version INTEGER NOT NULL,
         charges INTEGER NOT NULL, charges_end BLOB NOT NULL,
         budgets INTEGER NOT NULL, budgets_end BLOB NOT NULL,
-        messages INTEGER NOT NULL, messages_end BLOB NOT NULL)""",
+        messages INTEGER NOT NULL, messages_end BLOB NOT NULL,
+        identity TEXT NOT NULL, bound INTEGER NOT NULL)""",
     """CREATE TABLE budgets (
         id INTEGER PRIMARY KEY AUTOINCREMENT, client TEXT NOT NULL UNIQUE,
         epsilon REAL NOT NULL, delta REAL NOT NULL, adjacency TEXT NOT NULL, unit TEXT NOT NULL,
@@ -47,7 +53,6 @@ SCHEMA = (
     """CREATE TRIGGER no_message_is_forgotten BEFORE DELETE ON messages BEGIN
         SELECT RAISE(ABORT, 'messages are discarded, not deleted'); END""",
     "CREATE INDEX messages_kept ON messages (charge) WHERE message IS NOT NULL",
-    "INSERT INTO meta VALUES (2, 0, x'', 0, x'', 0, x'')",  # SCHEMA_VERSION
 )
 
 
@@ -61,10 +66,44 @@ def create(connection: sqlite3.Connection) -> None:
     """The tables of an empty ledger, within the transaction around it."""
     for statement in SCHEMA:
         connection.execute(statement)
+    _begin(connection, identity=secrets.token_hex(16), bound=True)
 
 
-def migrate_from_1(connection: sqlite3.Connection) -> None:
-    """Bring a ledger of version 1 up to date, within the transaction around it.
+def migrate(connection: sqlite3.Connection, version: int) -> None:
+    """Bring a ledger of version 1 or 2 up to date, within the transaction around it."""
+    if version == 1:
+        _migrate_from_1(connection)
+        return
+    for statement in (
+        "ALTER TABLE meta ADD COLUMN identity TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE meta ADD COLUMN bound INTEGER NOT NULL DEFAULT 0",
+    ):
+        connection.execute(statement)
+    connection.execute(
+        "UPDATE meta SET schema_version = ?, identity = ?", (SCHEMA_VERSION, _derived(connection))
+    )
+
+
+def _begin(connection: sqlite3.Connection, *, identity: str, bound: bool) -> None:
+    connection.execute(
+        "INSERT INTO meta VALUES (?, 0, x'', 0, x'', 0, x'', ?, ?)",
+        (SCHEMA_VERSION, identity, int(bound)),
+    )
+
+
+def _derived(connection: sqlite3.Connection) -> str:
+    """An identity for a ledger that has none: the same for every copy of it, however old.
+
+    It follows from the first charge, which all copies share. Without a charge one is drawn.
+    """
+    first = connection.execute("SELECT chain FROM charges ORDER BY id LIMIT 1").fetchone()
+    if first is None or not isinstance(first[0], bytes):
+        return secrets.token_hex(16)
+    return hashlib.blake2b(first[0], digest_size=16, person=b"ledger identity").hexdigest()
+
+
+def _migrate_from_1(connection: sqlite3.Connection) -> None:
+    """Copy a ledger of version 1 into tables of this version.
 
     Charges, budgets and events are copied as they are, with their digests: what was damaged before
     is found damaged after. Version 1 deleted discarded messages, so a charge without one may have
@@ -84,6 +123,7 @@ def migrate_from_1(connection: sqlite3.Connection) -> None:
     for statement in SCHEMA:
         if not statement.startswith(kept):
             connection.execute(statement)
+    _begin(connection, identity="", bound=False)
     connection.execute("INSERT INTO charges SELECT * FROM old_charges ORDER BY id")
     last = b""
     count = 0
@@ -101,8 +141,8 @@ def migrate_from_1(connection: sqlite3.Connection) -> None:
         )
     connection.execute(
         "UPDATE meta SET charges = ?, charges_end = ?, budgets = ?, budgets_end = ?, "
-        "messages = ?, messages_end = ?",
-        (*ends, count, last),
+        "messages = ?, messages_end = ?, identity = ?",
+        (*ends, count, last, _derived(connection)),
     )
     connection.execute("DROP TABLE old_messages")
     connection.execute("DROP TABLE old_charges")

@@ -1,5 +1,6 @@
 """What is wrong with a ledger, in sentences."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -22,6 +23,7 @@ _CONTENT: dict[Chain, str] = {
     "CASE WHEN digest IS NOT NULL THEN lower(hex(digest)) END, chain "
     "FROM messages ORDER BY id",
 }
+_IDENTITY = re.compile(r"[0-9a-f]{32}")
 _CLIENT, _UNIT, _EVENT = 1, 5, 6  # places in the content of a charge
 
 
@@ -59,6 +61,25 @@ def chain_end(db: Database, table: Chain) -> tuple[int, bytes]:
     return row[0], row[1]
 
 
+def identity(db: Database) -> str:
+    """Which ledger it is."""
+    row = db.one("SELECT identity FROM meta")
+    if row is None or not isinstance(row[0], str) or not _IDENTITY.fullmatch(row[0]):
+        raise LedgerError(f"the ledger {db.path} has lost its identity; restore it from a backup")
+    return row[0]
+
+
+def link_after(db: Database, table: Chain, count: int) -> bytes | None:
+    """The stored link of the row that is number `count` of its chain; None if there is none."""
+    row = db.one(
+        f"SELECT chain FROM {table} ORDER BY id LIMIT 1 OFFSET ?",  # noqa: S608  (our own names of tables)
+        (count - 1,),
+    )
+    if row is not None and not isinstance(row[0], bytes):
+        raise LedgerError(f"{table.removesuffix('s')} {count} of {db.path} was altered; restore it")
+    return None if row is None else row[0]
+
+
 def links(db: Database, table: Chain) -> Iterator[bytes]:
     """The stored link of each row of a chain, in order."""
     for (link,) in db.each(f"SELECT chain FROM {table} ORDER BY id"):  # noqa: S608  (our own names of tables)
@@ -67,6 +88,10 @@ def links(db: Database, table: Chain) -> Iterator[bytes]:
 
 def alterations(db: Database) -> Iterator[str]:
     """What was changed in a ledger but by charging, setting budgets and storing messages."""
+    try:
+        identity(db)
+    except LedgerError as error:
+        yield str(error)
     yield from _program_problems(db)
     counted: Counter[tuple[Any, Any, Any]] = Counter()
     for table in _CONTENT:

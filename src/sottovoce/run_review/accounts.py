@@ -27,7 +27,7 @@ def accounts_of(record: RunRecord) -> dict[str, Any]:
     # A round is charged before it is noted: a ledger without rows may well hold charges.
     begun = record.rows or record.result is not None or record.folder.has_ledger
     if record.stores_messages and begun:
-        with record.folder.ledger(must_exist=True) as ledger, ledger.snapshot():
+        with record.folder.ledger() as ledger, ledger.snapshot():
             return _from_ledger(record, ledger)
     return _from_metrics(record)
 

@@ -52,7 +52,7 @@ def passing_books(assembly: Assembly) -> Iterator[Books]:
         return
     with (
         tempfile.TemporaryDirectory(prefix="sottovoce-") as folder,
-        Ledger(Path(folder) / "ledger.sqlite") as ledger,
+        Ledger(Path(folder) / "ledger.sqlite", create=True) as ledger,
     ):
         yield ledger
 

@@ -25,7 +25,7 @@ def export_model(folder: Path, destination: Path) -> dict[str, object]:
         raise OutputError(f"{folder} has no checkpoint yet; let the run reach its first one")
     _check(folder, header, progress.model.size)
     delta = header["spec"]["privacy"]["delta"]
-    with run_folder.ledger(must_exist=True) as ledger:
+    with run_folder.ledger() as ledger:
         ledger.check_unaltered()
         spent = ledger.largest_spent(delta)
     tensors, start = {}, 0

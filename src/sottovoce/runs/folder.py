@@ -41,11 +41,6 @@ class RunFolder:
     def exists(self) -> bool:
         return (self.path / "run.json").is_file()
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether a round may have been run: the ledger is made before these are."""
-        return any((self.path / name).exists() for name in ("metrics.jsonl", "checkpoint.npz"))
-
     def create(self, header: dict[str, Any]) -> None:
         """A new run; a folder that holds anything is left alone."""
         if self.path.exists() and not self.path.is_dir():
@@ -79,8 +74,8 @@ class RunFolder:
     def has_ledger(self) -> bool:
         return (self.path / LEDGER_NAME).is_file()
 
-    def ledger(self, *, must_exist: bool = False) -> Ledger:
-        return Ledger(self.path / LEDGER_NAME, must_exist=must_exist)
+    def ledger(self, *, create: bool = False) -> Ledger:
+        return Ledger(self.path / LEDGER_NAME, create=create)
 
     # -- metrics ---------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from sottovoce.deployment.orders import Order
 from sottovoce.deployment.post import Post
 from sottovoce.deployment.remote_rounds import Patience, RemoteRounds
 from sottovoce.deployment.simulated import simulate
+from sottovoce.deployment.witnessed_post import Witness, witnessed
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs.books import Books
 from sottovoce.runs.folder import RunFolder
@@ -28,12 +29,14 @@ def run_on_grid(
     *,
     name_of_key: Mapping[bytes, str],
     traffic: CountTraffic = nobody_counts,
+    witness: Witness | None = None,
     resume: bool = False,
     on_round: OnRound | None = None,
 ) -> dict[str, Any]:
     """Run `spec` with the nodes of a grid, which go by their keys, or else by what they say.
 
-    A new run waits until all clients are online; a resumed one goes on with those that are.
+    A new run waits until all clients are online; a resumed one goes on with those that are. A
+    `witness` keeps what sites state about their ledgers.
     """
     directory = KeyedDirectory(grid, name_of_key) if name_of_key else AskedDirectory(grid)
 
@@ -41,7 +44,8 @@ def run_on_grid(
         if RunFolder(folder).load_checkpoint() is None:
             names = [part.client for part in assembly.parts]
             wait_for_all(directory, names, seconds=spec.deployment.wait_seconds)
-        return _rounds_over(GridPost(grid, directory, traffic), assembly, books)
+        post = witnessed(GridPost(grid, directory, traffic), witness)
+        return _rounds_over(post, assembly, books)
 
     return run(spec, folder, resume=resume, on_round=on_round, backend_of=backend)
 

@@ -71,7 +71,7 @@ def _run(
     checkpoint_every = assembly.spec.checkpoint_every
     if assembly.spec.runtime.backend != "fast":
         checkpoint_every = 1  # a round there takes seconds, and sites keep one round's messages
-    with run_folder.locked(), _opened(run_folder, assembly) as books:
+    with run_folder.locked(), _opened(run_folder, assembly, resume=resume) as books:
         if resume:
             _check_nothing_is_missing(run_folder, books, assembly.run)
         training = training_of(assembly, books, backend_of)
@@ -99,13 +99,13 @@ def _run(
 
 
 @contextlib.contextmanager
-def _opened(run_folder: RunFolder, assembly: Assembly) -> Iterator[Books]:
+def _opened(run_folder: RunFolder, assembly: Assembly, *, resume: bool) -> Iterator[Books]:
     """The ledger in the folder, or a tally where nothing is stored."""
     if assembly.spec.runtime.messages != "stored":
         yield tally_of(assembly)
         return
-    # A run that has begun has a ledger: a new, empty one would forget what was spent.
-    with run_folder.ledger(must_exist=run_folder.has_begun) as ledger:
+    # A run that is resumed has a ledger: a new, empty one would forget what was spent.
+    with run_folder.ledger(create=not resume) as ledger:
         yield ledger
 
 

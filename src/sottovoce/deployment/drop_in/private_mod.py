@@ -27,13 +27,14 @@ from sottovoce.deployment.drop_in.announcement import (
     run_name,
 )
 from sottovoce.deployment.drop_in.model_arrays import Layout
-from sottovoce.deployment.node_site import NO_SITE, NoSiteError, site_of
+from sottovoce.deployment.node_site import NO_LEDGER, NO_SITE, NoSiteError, site_of
 from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site import Site
 from sottovoce.domains import Vector
 from sottovoce.errors import (
     BudgetExhaustedError,
     DeploymentError,
+    LedgerLostError,
     ParameterError,
     PolicyError,
     SottovoceError,
@@ -54,6 +55,9 @@ def private_mod(message: Message, context: Context, call_next: ClientAppCallable
     except NoSiteError as error:
         log(WARNING, "sottovoce: nothing was sent: %s", error)
         return _error(message, ErrorCode.MOD_FAILED_PRECONDITION, f"refused: {NO_SITE}")
+    except LedgerLostError as error:
+        log(ERROR, "sottovoce: nothing was sent: %s", error)
+        return _error(message, ErrorCode.MOD_FAILED_PRECONDITION, f"refused: {NO_LEDGER}")
     except Exception:
         # Whatever it says may be about the data.
         log(ERROR, "sottovoce: failed, nothing was sent", exc_info=True)

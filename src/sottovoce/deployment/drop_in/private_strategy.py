@@ -95,6 +95,7 @@ class PrivateStrategy(Strategy):
             ledger = self.settings.ledger
             if ledger is None:
                 ledger = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "ledger.sqlite"
+            Ledger(ledger, create=True).close()
             self._run = _Run(
                 layout=layout,
                 mechanism=mechanism,
@@ -190,7 +191,7 @@ class PrivateStrategy(Strategy):
             metrics = MetricRecord({self._weight_key: weight})
             reply.content = RecordDict({key: run.layout.moved(model, update), "metrics": metrics})
         arrays, metrics = self._averaged(server_round, [*(one for one, _ in accepted), *failed])
-        with Ledger(run.ledger, must_exist=True) as ledger:
+        with Ledger(run.ledger) as ledger:
             spent = ledger.largest_spent(self.settings.delta)
         assert spent is not None  # the round was charged
         metrics["epsilon"] = spent.epsilon

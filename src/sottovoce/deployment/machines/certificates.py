@@ -68,7 +68,7 @@ def issue_certificate(
     days: int,
 ) -> None:
     """A certificate for the link under these names and addresses, and always this machine's own."""
-    issuer, issuer_key = read_certificate(authority), _read_private_key(authority_key)
+    issuer, issuer_key = read_certificate(authority), read_private_key(authority_key)
     private_key = ec.generate_private_key(ec.SECP384R1())
     names = list(dict.fromkeys([*hosts, *_ALWAYS]))
     builder = (
@@ -191,7 +191,7 @@ def link_problem(certificate: Path, key: Path, *, authority: Path, host: str) ->
         found.verify_directly_issued_by(read_certificate(authority))
     except (ValueError, TypeError, InvalidSignature):
         return f"{certificate} was not signed by {authority}"
-    if _read_private_key(key).public_key() != found.public_key():
+    if read_private_key(key).public_key() != found.public_key():
         return f"{key} is not the key of {certificate}"
     if host not in names_in(certificate):
         return f"{certificate} speaks for {', '.join(names_in(certificate))}, not for '{host}'"
@@ -281,7 +281,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def _read_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
+def read_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
     with explained("read", path):
         content = path.read_bytes()
     try:

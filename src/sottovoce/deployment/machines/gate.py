@@ -16,6 +16,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import uvicorn
@@ -24,6 +25,8 @@ from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+
+from sottovoce.deployment.machines.witness_endpoint import witness_route
 
 TRAFFIC_PATH = "/traffic"
 _CALL = re.compile(r"/v1/fleet/[a-z-]+")
@@ -53,6 +56,7 @@ def gate(link: str, authority: str) -> Starlette:
         routes=[
             Route("/health", _health),
             Route(TRAFFIC_PATH, _traffic),
+            witness_route(Path(authority)),
             Route("/{path:path}", _forward, methods=["POST"]),
         ],
     )

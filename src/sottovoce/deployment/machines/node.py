@@ -13,7 +13,8 @@ from sottovoce.deployment.machines.fleet import deactivate
 from sottovoce.deployment.machines.keeper import keeping
 from sottovoce.deployment.machines.processes import Child, stopped_at_the_end, wait_until, watch
 from sottovoce.deployment.machines.site_folder import SiteFolder
-from sottovoce.deployment.site import read_site
+from sottovoce.deployment.machines.witness_endpoint import check_at_start
+from sottovoce.deployment.site import LEDGER_LOST, read_site
 from sottovoce.errors import DeploymentError
 from sottovoce.printable_text import printable_lines
 
@@ -42,7 +43,8 @@ def keep_node(site: SiteFolder, *, on_ready: Callable[[bool], None]) -> None:
     problem = site.policy_problem() or site.ledger_problem() or site.link_problem()
     if problem:
         raise DeploymentError(problem)
-    read_site(site.file)  # a policy that cannot be read is said now, not by the worker
+    # A policy that cannot be read is said now, not by the worker; and so is an older ledger.
+    check_at_start(read_site(site.file), site.address)
     try:
         with (
             keeping(site.node_folder, what=f"the node of '{site.name}'") as announce,
@@ -52,7 +54,7 @@ def keep_node(site: SiteFolder, *, on_ready: Callable[[bool], None]) -> None:
             connected = _start(site, runtime, children)
             announce({"runtime": str(runtime), "connected": connected})
             on_ready(connected)
-            for pause_seconds in _pauses(children):
+            for pause_seconds in _pauses(children, lambda: _lost_ledger(site, children)):
                 time.sleep(pause_seconds)
                 _start(site, runtime, children)
     except SystemExit:  # a calm end: Flower's node has said goodbye
@@ -80,10 +82,19 @@ def _say_goodbye(site: SiteFolder) -> None:
         deactivate(int(said[1]), site.address, site.root_certificate, site.private_key)
 
 
-def _pauses(children: list[Child]) -> Iterator[float]:
+def _lost_ledger(site: SiteFolder, children: list[Child]) -> str | None:
+    """Why the site must stop, if its worker has ended for that reason."""
+    lost = any(child.process.returncode == LEDGER_LOST for child in children)
+    return site.ledger_problem() if lost else None
+
+
+def _pauses(
+    children: list[Child], lost_ledger: Callable[[], str | None] = lambda: None
+) -> Iterator[float]:
     """Watch; whenever a child ends, stop the others and say after how many seconds to start again.
 
-    Ends with the error of a child that ends soon after every start.
+    Ends with the error of a child that ends soon after every start, and at once where the site's
+    ledger is not the one that was charged.
     """
     tries = 0
     while True:
@@ -91,6 +102,8 @@ def _pauses(children: list[Child]) -> Iterator[float]:
         try:
             watch(children)
         except DeploymentError as error:
+            if problem := lost_ledger():
+                raise DeploymentError(problem) from error
             tries = 0 if time.monotonic() - started > _STEADY_SECONDS else tries + 1
             if tries > len(_PAUSES_SECONDS):
                 raise

@@ -5,6 +5,8 @@ node.key         the site's private key, which never leaves it
 node.pub         the public key, for the operator
 ca.crt           the operator's authority
 ledger.sqlite    what the site has spent
+ledger.seal      which ledger that is, and how many charges it must hold
+witness.json     the newest receipt of the federation for that ledger, once there is one
 node/            what the running node keeps: log, Flower's own folder
 """
 
@@ -18,8 +20,10 @@ from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.federation import Federation, make_folder
 from sottovoce.deployment.machines.tables import check_keys, name_of, read_table, require_keys
-from sottovoce.errors import ConfigError
-from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
+from sottovoce.deployment.witness import check_kept
+from sottovoce.errors import ConfigError, LedgerError
+from sottovoce.ledger import seal as seals
+from sottovoce.ledger.ledger import LEDGER_NAME
 
 FILE_NAME = "site.toml"
 _KEYS = {
@@ -105,14 +109,14 @@ class SiteFolder:
         )
 
     def ledger_problem(self) -> str | None:
-        """Why the account cannot be kept; None if its ledger, made with the folder, is there."""
-        path = self.folder / LEDGER_NAME
-        return (
-            f"{path} is gone, and a new one would forget what was spent; restore it, or if the "
-            "site's account is elsewhere, move it here"
-            if not path.is_file()
-            else None
-        )
+        """Why the account cannot be kept; None if the ledger is the one that was charged."""
+        try:
+            path = self.folder / LEDGER_NAME
+            with seals.open_sealed(path, self.folder / seals.SEAL_NAME) as ledger:
+                check_kept(ledger, self.folder)
+        except LedgerError as error:
+            return str(error)
+        return None
 
     def link_problem(self) -> str | None:
         """Why this site and its link would not trust each other, as far as the site can tell."""
@@ -153,7 +157,7 @@ def _create(
     certificates.create_node_key(folder / "node.key", folder / "node.pub", comment=name)
     shutil.copyfile(authority, folder / "ca.crt")
     text = _TEMPLATE.format(name=name, address=address, policy=policy)
-    Ledger(folder / LEDGER_NAME).close()
+    seals.create(folder)
     certificates.write_secret(folder / FILE_NAME, text.encode())
     return SiteFolder.read(folder)
 

@@ -7,6 +7,7 @@ from sottovoce.deployment.machines.federation import Federation
 from sottovoce.deployment.machines.keeper import state_of
 from sottovoce.deployment.machines.link import flower_keys, running_link
 from sottovoce.deployment.machines.runs import run_row
+from sottovoce.deployment.machines.witness_store import warnings_of
 
 
 def status_of(federation: Federation) -> dict[str, Any]:
@@ -28,5 +29,6 @@ def status_of(federation: Federation) -> dict[str, Any]:
         "expires": f"{certificates.expires_at(federation.certificate):%Y-%m-%d}",
         "problem": federation.certificate_problem(),
         "sites": sites,
+        "ledger_warnings": warnings_of(federation),
         "runs": runs,
     }

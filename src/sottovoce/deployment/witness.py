@@ -1,0 +1,303 @@
+"""Statements of sites about their ledgers, and the receipts that a server gives for them.
+
+With each reply a site states how far its ledger has come, and signs that with its own key. The
+server keeps the newest statement, countersigns it with the link's key, and hands the receipt back.
+A site whose folder was restored from an older copy then meets a receipt that it signed itself and
+that its ledger cannot match. Nobody else can make such a receipt: it takes the site's key.
+
+What is signed is a list of fields, each with its length (32 bits, big endian) before it.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from sottovoce import files
+from sottovoce.deployment.orders import check_name
+from sottovoce.errors import LedgerError, RolledBackError, WireError
+from sottovoce.ledger.reader import LedgerReader
+
+WITNESS_NAME = "witness.json"  # beside a site's ledger
+MOST_BYTES = 16 * 1024  # of a statement or a receipt as text: each is far shorter
+_STATEMENT_LABEL = b"sottovoce: statement of a site about its ledger, version 1"
+_RECEIPT_LABEL = b"sottovoce: receipt of a link for a statement, version 1"
+_SIGNATURE = ec.ECDSA(hashes.SHA384())
+_MOST_COUNT = 2**63 - 1  # what SQLite can count
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_LINK = re.compile(r"[0-9a-f]{32}")  # of a chain, or a ledger's identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerState:
+    """How far a ledger has come: both chains only grow, and a link stands for all rows before it.
+
+    Messages count as well as charges: a copy that has a charge but not yet the message that it paid
+    for would send another one under the same charge.
+    """
+
+    identity: str
+    charges: int
+    charges_head: str
+    messages: int
+    messages_head: str
+
+    @classmethod
+    def of(cls, ledger: LedgerReader) -> Self:
+        with ledger.snapshot():
+            now, (messages, messages_head) = ledger.standing(), ledger.messages_end()
+        return cls(
+            identity=now.identity,
+            charges=now.charges,
+            charges_head=now.head,
+            messages=messages,
+            messages_head=messages_head,
+        )
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        return self.charges, self.messages
+
+    def exceeds(self, other: "LedgerState") -> bool:
+        """Whether another state of the same ledger lies before this one."""
+        return self.counts != other.counts and all(
+            mine >= its for mine, its in zip(self.counts, other.counts, strict=True)
+        )
+
+    def problem_in(self, ledger: LedgerReader) -> str | None:
+        """Return why a ledger has not come from this state; None if it has."""
+        with ledger.snapshot():
+            now = ledger.standing()
+            if now.identity != self.identity:
+                return f"it is another ledger ({now.identity}, not {self.identity})"
+            heads = {
+                "charges": (self.charges, self.charges_head, ledger.head_after(self.charges)),
+                "messages": (
+                    *(self.messages, self.messages_head),
+                    ledger.messages_head_after(self.messages),
+                ),
+            }
+        for table, (count, witnessed, found) in heads.items():
+            if found is None:
+                return f"it holds fewer {table} than the {count} that were witnessed"
+            if found != witnessed:
+                return f"its first {count} {table} are not those that were witnessed"
+        return None
+
+    def to_plain(self) -> dict[str, Any]:
+        return {
+            "identity": self.identity,
+            "charges": self.charges,
+            "charges_head": self.charges_head,
+            "messages": self.messages,
+            "messages_head": self.messages_head,
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """Read a state that comes from elsewhere; WireError if it is not one."""
+        links = [plain["identity"]]
+        for key in ("charges", "messages"):
+            if type(plain[key]) is not int or not 0 <= plain[key] <= _MOST_COUNT:
+                raise WireError(f"'{key}' of a statement is a count")
+            if plain[key] or plain[f"{key}_head"] != "":  # empty before the first row
+                links.append(plain[f"{key}_head"])
+        if not all(isinstance(text, str) and _LINK.fullmatch(text) for text in links):
+            raise WireError("a ledger's identity and heads are 32 hexadecimal digits")
+        return cls(**{key: plain[key] for key in _STATE_KEYS})
+
+
+_STATE_KEYS = ("identity", "charges", "charges_head", "messages", "messages_head")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """Which site says what about its ledger, in which federation, under which key.
+
+    `federation` and `key` are SHA-256 of the authority's certificate and of the site's public key:
+    what a site has said in one federation, or under an earlier key, is nothing in another.
+    """
+
+    federation: str
+    site: str
+    key: str
+    state: LedgerState
+
+    def signed(self) -> bytes:
+        """Return what a site signs."""
+        state = (str(value) for value in self.state.to_plain().values())
+        texts = (self.federation, self.site, self.key, *state)
+        return _fields(_STATEMENT_LABEL, *(text.encode() for text in texts))
+
+    def sign(self, key: ec.EllipticCurvePrivateKey) -> bytes:
+        return key.sign(self.signed(), _SIGNATURE)
+
+    def is_signed(self, signature: bytes, key: ec.EllipticCurvePublicKey) -> bool:
+        return key_digest(key) == self.key and _verifies(key, signature, self.signed())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """A statement with its site's signature, and the link's over both.
+
+    The link's certificate comes with it, so a receipt outlives the renewal of that certificate.
+    """
+
+    statement: Statement
+    signature: bytes
+    link_signature: bytes
+    link_certificate: bytes  # DER
+
+    @classmethod
+    def countersigned(
+        cls,
+        statement: Statement,
+        signature: bytes,
+        *,
+        key: ec.EllipticCurvePrivateKey,
+        certificate: x509.Certificate,
+    ) -> Self:
+        seen = _fields(_RECEIPT_LABEL, statement.signed(), signature)
+        return cls(
+            statement=statement,
+            signature=signature,
+            link_signature=key.sign(seen, _SIGNATURE),
+            link_certificate=certificate.public_bytes(Encoding.DER),
+        )
+
+    def problem(
+        self, *, site: str, key: ec.EllipticCurvePublicKey, authority: x509.Certificate
+    ) -> str | None:
+        """Return why this is no receipt for that site's own statement; None if it is one.
+
+        Dates are not checked: that a certificate has ended since takes nothing from what was signed
+        under it.
+        """
+        if self.statement.federation != authority_digest(authority):
+            return "it is of another federation"
+        if self.statement.site != site:
+            return f"it is for '{self.statement.site}'"
+        if self.statement.key != key_digest(key):
+            return "it is for another key"
+        if not self.statement.is_signed(self.signature, key):
+            return "its statement does not bear this site's signature"
+        try:
+            certificate = x509.load_der_x509_certificate(self.link_certificate)
+            certificate.verify_directly_issued_by(authority)
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+            return "its certificate is not of this federation's authority"
+        link = certificate.public_key()
+        seen = _fields(_RECEIPT_LABEL, self.statement.signed(), self.signature)
+        if not isinstance(link, ec.EllipticCurvePublicKey) or not _verifies(
+            link, self.link_signature, seen
+        ):
+            return "it does not bear the link's signature"
+        return None
+
+    def to_plain(self) -> dict[str, Any]:
+        return {
+            "federation": self.statement.federation,
+            "site": self.statement.site,
+            "key": self.statement.key,
+            **self.statement.state.to_plain(),
+            "signature": to_text(self.signature),
+            "link_signature": to_text(self.link_signature),
+            "link_certificate": to_text(self.link_certificate),
+        }
+
+    @classmethod
+    def from_plain(cls, plain: object) -> Self:
+        """Read a receipt, signatures unchecked; WireError if it is not one."""
+        signed = ("signature", "link_signature", "link_certificate")
+        keys = {"federation", "site", "key", *_STATE_KEYS, *signed}
+        if not isinstance(plain, dict) or set(plain) != keys:
+            raise WireError(f"a receipt has {', '.join(sorted(keys))}")
+        check_name("site", plain["site"])
+        for key in ("federation", "key"):
+            if not isinstance(plain[key], str) or not _DIGEST.fullmatch(plain[key]):
+                raise WireError(f"'{key}' of a receipt is a SHA-256 digest")
+        statement = Statement(
+            federation=plain["federation"],
+            site=plain["site"],
+            key=plain["key"],
+            state=LedgerState.from_plain(plain),
+        )
+        return cls(statement=statement, **{key: from_text(plain[key]) for key in signed})
+
+
+def check_kept(ledger: LedgerReader, folder: Path) -> None:
+    """Refuse a ledger that is older than the receipt in its folder, or another: RolledBackError.
+
+    The receipt's signatures were checked when it came; it counts as the ledger beside it does.
+    """
+    kept = read_kept(folder)
+    problem = kept and kept.statement.state.problem_in(ledger)
+    if problem:
+        raise rolled_back(problem)
+
+
+def read_kept(folder: Path) -> Receipt | None:
+    """Return the receipt that is kept in a site's folder, if there is one."""
+    path = folder / WITNESS_NAME
+    try:
+        with files.explained("read", path):
+            return Receipt.from_plain(json.loads(path.read_bytes())) if path.exists() else None
+    except (ValueError, RecursionError):  # WireError is a ValueError
+        raise LedgerError(
+            f"{path} is damaged; restore it, or remove it and start the node while its link is up, "
+            "which hands it out again"
+        ) from None
+
+
+def rolled_back(problem: str) -> RolledBackError:
+    return RolledBackError(
+        f"the site's ledger is not the one that its federation has witnessed: {problem}. What it "
+        "has forgotten was spent all the same; nothing is answered before the newest ledger is back"
+    )
+
+
+def key_digest(key: ec.EllipticCurvePublicKey) -> str:
+    """Return the name of a public key: SHA-256 of its SubjectPublicKeyInfo."""
+    content = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(content).hexdigest()
+
+
+def authority_digest(certificate: x509.Certificate) -> str:
+    """Return the name of a federation: SHA-256 of its authority's certificate."""
+    return hashlib.sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
+
+
+def to_text(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def from_text(text: object) -> bytes:
+    """Return the bytes in base64; WireError if it is anything else."""
+    try:
+        if isinstance(text, str) and len(text) <= MOST_BYTES:
+            return base64.b64decode(text, validate=True)
+    except ValueError:
+        pass
+    raise WireError("a signature or certificate is base64")
+
+
+def _fields(*parts: bytes) -> bytes:
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+def _verifies(key: ec.EllipticCurvePublicKey, signature: bytes, content: bytes) -> bool:
+    try:
+        key.verify(signature, content, _SIGNATURE)
+    except InvalidSignature:
+        return False
+    return True

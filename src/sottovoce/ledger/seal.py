@@ -1,0 +1,187 @@
+"""The seal of a site's ledger: which ledger it is, and how far it had come when a message left.
+
+It is a small file beside the ledger, written after each charge and before its message leaves. A
+ledger that is gone, emptied, replaced by another or by an older copy does not match it, and the
+site stops: going on would forget what was spent. A ledger may be ahead of its seal, for a process
+can be killed between the two; nothing has left then. It is no protection against someone who
+changes both files.
+"""
+
+import json
+import os
+import sqlite3
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sottovoce import files, printable_text
+from sottovoce.errors import LedgerError, LedgerLostError
+from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
+from sottovoce.ledger.reader import LedgerReader
+from sottovoce.ledger.records import Standing
+
+SEAL_NAME = "ledger.seal"
+_LOG = printable_text.logger()
+_RESTORE = (
+    "restore its newest copy; if none is as new, make a new folder with 'sottovoce deploy join', "
+    "and lower its limits by what was spent"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """What a ledger must match; while a ledger is being moved, no ledger matches it.
+
+    `moved_to` is the folder where the account goes on, `arriving_from` the one that a move, which
+    was not finished, is from.
+    """
+
+    standing: Standing
+    moved_to: str | None = None
+    arriving_from: str | None = None
+
+    def write(self, path: Path) -> None:
+        """Replace the file, durably and whole."""
+        moves = {"moved_to": self.moved_to, "arriving_from": self.arriving_from}
+        plain = asdict(self.standing) | {key: to for key, to in moves.items() if to is not None}
+        files.write_json(path, plain, mode=files.PRIVATE)
+
+
+def read(path: Path) -> Seal | None:
+    """Return the seal in a file; None if there is none."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LedgerError(f"cannot read {path}: {error.strerror or error}") from error
+    try:
+        return _seal_in(json.loads(text))
+    except (ValueError, TypeError, KeyError):
+        raise LedgerLostError(
+            f"{path} is damaged, and without it nobody knows whether the ledger beside it is whole;"
+            f" restore both from one backup, the newest: {_RESTORE}"
+        ) from None
+
+
+def _seal_in(plain: Any) -> Seal:
+    standing = Standing(**{key: plain[key] for key in ("identity", "charges", "head")})
+    seal = Seal(
+        standing=standing,
+        moved_to=plain.get("moved_to"),
+        arriving_from=plain.get("arriving_from"),
+    )
+    texts = (standing.identity, standing.head, seal.moved_to or "", seal.arriving_from or "")
+    if type(standing.charges) is not int or not all(isinstance(text, str) for text in texts):
+        raise TypeError
+    return seal
+
+
+def create(folder: Path) -> None:
+    """Make a site's ledger and its seal, both new."""
+    ledger, seal = folder / LEDGER_NAME, folder / SEAL_NAME
+    for path in (ledger, seal):
+        if os.path.lexists(path):
+            raise LedgerError(f"{path} is there already: a site has one ledger, made once")
+    with Ledger(ledger, create=True) as made:
+        Seal(standing=made.standing()).write(seal)
+
+
+def open_sealed(ledger: Path, seal: Path) -> Ledger:
+    """Open a site's ledger, or raise LedgerLostError where it does not match its seal.
+
+    A ledger that an earlier version has made gets its seal now.
+    """
+    found = read(seal)  # before the ledger, which others may be charging: it is never behind
+    check_there(ledger, found)
+    opened = _opened(ledger)
+    try:
+        if found is None and not opened.is_bound:
+            settle(opened, seal)
+            _LOG.warning(
+                "%s, made by an earlier version, has a seal from now on (%d charges)",
+                ledger,
+                opened.num_charges,
+            )
+        else:
+            check(opened, found, ledger)
+        if not opened.is_bound:
+            opened.bind()
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def check(opened: LedgerReader, seal: Seal | None, path: Path) -> None:
+    """Refuse a ledger that does not match its seal: LedgerLostError."""
+    check_there(path, seal)
+    if seal is None:
+        if not opened.is_bound:
+            return  # made by an earlier version, and no site has answered with it since
+        raise LedgerLostError(
+            f"{path} has no seal: {path.with_name(SEAL_NAME)} is gone, and without it nobody knows "
+            f"whether this is the ledger that was charged; restore both from one backup: {_RESTORE}"
+        )
+    sealed, found = seal.standing, opened.standing()
+    if found.identity != sealed.identity:
+        raise LedgerLostError(
+            f"{path} is another ledger, with {_charges(found.charges)}; this site's, with "
+            f"{_charges(sealed.charges)}, is gone: {_RESTORE}"
+        )
+    head = opened.head_after(sealed.charges)
+    if head is None:
+        raise LedgerLostError(
+            f"{path} is an older copy, with {_charges(found.charges)} where {sealed.charges} were "
+            f"made: {_RESTORE}"
+        )
+    if head != sealed.head:
+        raise LedgerLostError(
+            f"{path} is a copy that was charged elsewhere: its first {sealed.charges} charges are "
+            f"not those that this site has made: {_RESTORE}"
+        )
+
+
+def settle(ledger: Ledger, seal: Path) -> None:
+    """Bring a ledger's file and its seal up to its last charge, before a message leaves."""
+    ledger.checkpoint()
+    with ledger.transaction():  # one process at a time, so that no seal goes back
+        now = Seal(standing=ledger.standing())
+        if read(seal) != now:
+            now.write(seal)
+
+
+def check_there(path: Path, seal: Seal | None) -> None:
+    """Refuse a place from which, by its seal, a ledger is gone: LedgerLostError."""
+    if seal is not None and seal.moved_to is not None:
+        raise LedgerLostError(
+            f"the ledger of {path.parent} was moved to {seal.moved_to}, where the account goes on; "
+            f"if that was interrupted: sottovoce ledger move {path.parent} {seal.moved_to}"
+        )
+    if seal is not None and seal.arriving_from is not None:
+        raise LedgerLostError(
+            f"a move of the ledger of {seal.arriving_from} to {path.parent} was interrupted; finish"
+            f" it: sottovoce ledger move {seal.arriving_from} {path.parent}"
+        )
+    if seal is not None and not os.path.lexists(path):
+        charges = _charges(seal.standing.charges)
+        raise LedgerLostError(f"{path} is gone, with {charges}: {_RESTORE}")
+
+
+def _opened(path: Path) -> Ledger:
+    if not os.path.lexists(path):
+        raise LedgerLostError(
+            f"{path} is gone, or was never made, and so is its seal; restore both from a backup. "
+            "Only a site that has never answered makes a ledger: with its folder, by 'sottovoce "
+            f"deploy join', or by 'sottovoce ledger create {path.parent}'"
+        )
+    try:
+        return Ledger(path)
+    except LedgerError as error:
+        if isinstance(error.__cause__, sqlite3.OperationalError):  # locked, or a disk's failure
+            raise
+        raise LedgerLostError(str(error)) from error
+
+
+def _charges(count: int) -> str:
+    return f"{count} charge" if count == 1 else f"{count} charges"
