@@ -37,6 +37,7 @@ from federation_faults import (
 )
 from mischievous_worker import HOSTILE
 
+from sottovoce.deployment.machines.executor import SERVER_APP
 from sottovoce.deployment.machines.runs import rounds_done
 
 pytest.importorskip("flwr")
@@ -56,8 +57,8 @@ GROWTH_BYTES = 16 * 2**20
 
 ROLES = (
     "flower-superlink",
-    "flower-superexec",
-    "flwr-serverapp",
+    "sottovoce.deployment.machines.executor",
+    SERVER_APP,
     "sottovoce.deployment.machines.gate",
     "sottovoce.deployment.machines.supernode",
     "sottovoce.flower_app.worker",
