@@ -154,17 +154,21 @@ def _holders(path: Path) -> str:
 def lock_holders(path: Path) -> list[int]:
     """The processes that keep others from locking a file, as far as Linux tells this user."""
     found = path.stat()
+    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
     holders = []
     with contextlib.suppress(OSError):
         for line in Path("/proc/locks").read_text().splitlines():
             # 12: FLOCK  ADVISORY  WRITE 4711 fd:01:1048602 0 EOF
-            words = line.split()
-            if words[1] == "FLOCK" and words[5].endswith(f":{found.st_ino}"):
-                holders.append(int(words[4]))
-    # A child has the lock too if it was forked from the process that took it; that may have ended.
-    known = [pid for pid in holders if _has_open(pid, found)]
-    if known:
-        return known
+            _, kind, _, _, pid, place, *_ = line.split()
+            if kind != "FLOCK" or not place.endswith(f":{found.st_ino}"):
+                continue
+            # Some file systems tell another device here; another user's files are not shown.
+            if place.startswith(device) or _has_open(int(pid), found):
+                holders.append(int(pid))
+    holders = [pid for pid in holders if Path(f"/proc/{pid}").exists()]
+    if holders:
+        return holders
+    # A child that was forked from the process that took the lock has it too, and may outlive it.
     others = [int(name) for name in _listed("/proc") if name.isdecimal()]
     return [pid for pid in others if pid != os.getpid() and _has_open(pid, found)]
 

@@ -20,7 +20,7 @@ from sottovoce.deployment.machines.processes import RECORDS, Child
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="adopts orphans as Linux does")
 
 PATIENCE_SECONDS = 60.0
-# A program whose child has a session of its own and whose grandchild is an orphan; all are stubborn.
+# A stubborn program whose child has a session of its own and whose grandchild is an orphan.
 FAMILY = """
 import os, pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -118,7 +118,10 @@ def test_a_number_that_another_process_has_by_now_is_not_signalled(tmp_path: Pat
 
 
 def test_a_program_keeps_its_code_and_its_files_are_its_owners(tmp_path: Path) -> None:
-    for program, code in (("open('new', 'w'); raise SystemExit(3)", 3), ("import os; os.abort()", -6)):
+    for program, code in (
+        ("open('new', 'w'); raise SystemExit(3)", 3),
+        ("import os; os.abort()", -6),
+    ):
         command = [sys.executable, "-c", program]
         child = Child.start("it", command, log=tmp_path / "it.log", environment=os.environ)
         assert child.process.wait(PATIENCE_SECONDS) == code

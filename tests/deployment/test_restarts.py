@@ -1,0 +1,126 @@
+"""Links and nodes that are killed, stopped in any order, or have the wrong time: real processes."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from federation_faults import eventually, family_of, pids_of
+from federations import RunningFederation, idle_worker, rehearsal
+
+from sottovoce import files
+from sottovoce.deployment.machines.guard import identify
+from sottovoce.deployment.machines.keeper import state_of
+from sottovoce.deployment.machines.runs import Order, submit
+from sottovoce.errors import OutputError
+
+pytest.importorskip("flwr")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc"),
+    pytest.mark.xdist_group("federation"),  # one at a time: each keeps a dozen processes busy
+]
+
+AHEAD_SECONDS = 8.0
+# Holds the run's lock, is deaf to requests to end, and has a child with a session of its own.
+_SERVER = """\
+import os, signal, time
+from pathlib import Path
+from flwr.serverapp import ServerApp
+from sottovoce import files
+
+app = ServerApp()
+
+@app.main()
+def main(grid, context):
+    out = Path(context.run_config["out"])
+    with files.locked(out / "run.json"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        (out / "server").write_text(str(os.getpid()))
+        if os.fork() == 0:
+            os.setsid()
+            files.write_json(out / "child", os.getpid())
+        while True:
+            time.sleep(0.2)
+"""
+# Flower signs with this time, and the time is what the program reads.
+_CLOCK = f"""\
+import datetime, time
+import flwr.supercore.date as date
+real, now = time.time, date.now
+time.time = lambda: real() + {AHEAD_SECONDS}
+date.now = lambda: now() + datetime.timedelta(seconds={AHEAD_SECONDS})
+"""
+STUBS = {
+    **idle_worker(),
+    "flower_app/server.py": _SERVER,
+    "flower_app/client.py": "from flwr.clientapp import ClientApp\n\napp = ClientApp()\n",
+}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFederation]:
+    with rehearsal(tmp_path_factory.mktemp("restarts"), sites=["only"], stubs=STUBS) as federation:
+        yield federation
+
+
+def test_link_and_site_stopped_in_this_order_start_again_at_once(
+    running: RunningFederation,
+) -> None:
+    running.stop_link()
+    running.stop_node("only")
+    running.start_link()
+    running.start_node("only")
+    assert running.status()["sites"] == {"only": "online"}
+    log = (running.site("only").node_folder / "keeper.log").read_text()
+    assert "trying again" not in log
+
+
+def test_all_that_a_killed_link_has_started_ends_and_frees_the_runs_lock(
+    running: RunningFederation, tmp_path: Path
+) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    order = Order(name="endless", task={"spec": "{}"}, rounds=1, out=tmp_path)
+    submit(order, running.federation)
+    eventually(lambda: (tmp_path / "child").exists())
+    server, child = (int((tmp_path / name).read_text()) for name in ("server", "child"))
+
+    # Whoever resumes is told who is in the way, and the token is nobody's to read.
+    with (
+        pytest.raises(OutputError, match=rf"process {server} \(.*: kill {server}"),
+        files.locked(tmp_path / "run.json"),
+    ):
+        pass
+    assert pids_of("--token") == []
+    database = running.federation.link_folder / "flower.sqlite"
+    assert database.stat().st_mode & 0o077 == 0
+
+    family = [identify(pid) for pid in family_of(running.federation.link_folder)]
+    assert {server, child} <= {process.pid for process in family if process}
+    state = state_of(running.federation.link_folder)
+    assert state
+    os.kill(state["pid"], signal.SIGKILL)
+    eventually(lambda: not any(process.is_alive() for process in family if process))
+    with files.locked(tmp_path / "run.json"):
+        pass
+    assert json.loads(running.deploy("stop", running.folder, "--json"))["stopped"] is None
+    running.start_link()
+
+
+def test_a_clock_that_is_ahead_is_named_as_the_reason(
+    running: RunningFederation, tmp_path: Path
+) -> None:
+    site = running.site("only")
+    running.stop_node("only")
+    (tmp_path / "sitecustomize.py").write_text(_CLOCK)
+    paths = [str(tmp_path), *running.environment["PYTHONPATH"].split(os.pathsep)]
+    skewed = RunningFederation(
+        federation=running.federation,
+        environment={**running.environment, "PYTHONPATH": os.pathsep.join(paths)},
+    )
+    error = skewed.deploy("node", site.folder, code=2)
+    assert f"clock is {AHEAD_SECONDS:.0f} s ahead" in error or "clock is 7 s ahead" in error
+    assert "NTP" in error
