@@ -1,9 +1,11 @@
 """Links and nodes that are killed, stopped in any order, or have the wrong time: real processes."""
 
+import datetime
 import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,12 +14,16 @@ from federation_faults import eventually, family_of, pids_of
 from federations import RunningFederation, idle_worker, rehearsal
 
 from sottovoce import files
+from sottovoce.deployment.machines import certificates, fleet
 from sottovoce.deployment.machines.guard import identify
 from sottovoce.deployment.machines.keeper import state_of
 from sottovoce.deployment.machines.runs import Order, submit
 from sottovoce.errors import OutputError
 
 pytest.importorskip("flwr")
+from flwr.supercore import date
+from flwr.supernode import node_auth_http_interceptor
+
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc"),
     pytest.mark.xdist_group("federation"),  # one at a time: each keeps a dozen processes busy
@@ -67,19 +73,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFederat
         yield federation
 
 
-def test_link_and_site_stopped_in_this_order_start_again_at_once(
-    running: RunningFederation,
-) -> None:
-    running.stop_link()
-    running.stop_node("only")
-    running.start_link()
-    running.start_node("only")
-    assert running.status()["sites"] == {"only": "online"}
-    log = (running.site("only").node_folder / "keeper.log").read_text()
-    assert "trying again" not in log
-
-
-def test_all_that_a_killed_link_has_started_ends_and_frees_the_runs_lock(
+def test_a_killed_link_takes_all_with_it_and_link_and_site_start_again_at_once(
     running: RunningFederation, tmp_path: Path
 ) -> None:
     (tmp_path / "run.json").write_text("{}")
@@ -107,7 +101,36 @@ def test_all_that_a_killed_link_has_started_ends_and_frees_the_runs_lock(
     with files.locked(tmp_path / "run.json"):
         pass
     assert json.loads(running.deploy("stop", running.folder, "--json"))["stopped"] is None
+
+    running.stop_node("only")  # its goodbye reaches nobody, as after a link that was stopped
     running.start_link()
+    running.start_node("only")
+    assert running.status()["sites"] == {"only": "online"}
+    log = (running.site("only").node_folder / "keeper.log").read_text()
+    assert "trying again" not in log
+
+
+def test_a_site_that_is_ready_passes_all_checks_and_the_link_knows_its_key(
+    running: RunningFederation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = running.site("only")
+    found = json.loads(running.deploy("check", site.folder, "--json"))
+    assert {check["state"] for check in found["checks"]} == {"ok"}
+    assert {"clock", "key at the link", "ledger", "data"} <= {
+        one["name"] for one in found["checks"]
+    }
+    assert json.loads(running.deploy("check", running.folder, "--json"))["ok"]
+    assert running.status()["sites"] == {"only": "online"}  # nothing was changed
+
+    address, authority, key = site.address, site.root_certificate, site.private_key
+    assert authority is not None
+    assert key is not None
+    certificates.create_node_key(tmp_path / "new.key", tmp_path / "new.pub", comment="new")
+    assert fleet.standing(address, authority, tmp_path / "new.key") is fleet.Standing.UNKNOWN
+    ahead, real = datetime.timedelta(seconds=AHEAD_SECONDS), time.time
+    monkeypatch.setattr(node_auth_http_interceptor, "now", lambda: date.now() + ahead)
+    monkeypatch.setattr(time, "time", lambda: real() + AHEAD_SECONDS)
+    assert fleet.standing(address, authority, key) is fleet.Standing.CLOCK
 
 
 def test_a_clock_that_is_ahead_is_named_as_the_reason(

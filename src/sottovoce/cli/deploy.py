@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.cli import deploy_ask, deploy_run
+from sottovoce.cli import deploy_ask, deploy_check, deploy_run
 from sottovoce.cli.options import FederationFolder
 from sottovoce.cli.output import Json, print_fields, print_json, print_table, say
 
@@ -187,6 +187,7 @@ def _start_in_background(
 
 app.command()(deploy_run.run)
 app.command()(deploy_ask.ask)
+app.command()(deploy_check.check)
 
 
 @app.command()

@@ -128,7 +128,7 @@ def _client(
     with FleetHttpClient.from_server_address(
         str(address),
         False,
-        str(authority),
+        authority.read_bytes(),
         interceptors=[
             RuntimeVersionHttpInterceptor(component_name="sottovoce"),
             NodeAuthHttpInterceptor(key, key.public_key()),
