@@ -13,7 +13,6 @@ from sottovoce.deployment.machines import checks
 from sottovoce.deployment.machines.address import Address, free_port
 from sottovoce.deployment.machines.checks import Check, check_federation, check_site
 from sottovoce.deployment.machines.federation import Federation, create_federation
-from sottovoce.deployment.machines.processes import RECORDS
 from sottovoce.deployment.machines.site_folder import SiteFolder, create_rehearsal_sites
 
 pytest.importorskip("flwr")
@@ -99,7 +98,7 @@ def test_an_operator_sees_keys_that_are_missing_or_open_and_what_a_killed_link_h
     assert failing(check_federation(federation)) == set()
     federation.public_key_path("a").unlink()
     federation.authority_key.chmod(0o644)
-    records = federation.link_folder / RECORDS
+    records = federation.link_folder / "processes"
     records.mkdir()
     (records / "gate.json").write_text(json.dumps([[os.getpid(), "long ago", "another"]]))
     assert failing(check_federation(federation)) == {"private keys", "sites' keys"}

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.deployment.machines import guard, keeper
+from sottovoce.deployment.machines import guard, keeper, processes
 from sottovoce.deployment.machines.keeper import end_leftovers, keeping, state_of
-from sottovoce.deployment.machines.processes import RECORDS, Child
+from sottovoce.deployment.machines.processes import Child, records_in
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="adopts orphans as Linux does")
 
@@ -54,7 +54,7 @@ def eventually(true: Callable[[], object]) -> None:
 
 
 def processes_in(folder: Path) -> list[guard.Process]:
-    return guard.recorded(folder / RECORDS)
+    return guard.recorded(records_in(folder))
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def recorded_alone(folder: Path) -> list[guard.Process]:
     """What the guard has written down by now."""
-    rows = json.loads((folder / RECORDS / "it.json").read_text())
+    rows = json.loads((folder / "processes" / "it.json").read_text())
     return [guard.Process(*row) for row in rows]
 
 
@@ -87,7 +87,7 @@ def test_a_killed_keeper_takes_the_whole_family_with_it(folder: Path) -> None:
     assert len(family) >= 3  # the guard, the program, and the orphan in a session of its own
     os.kill(keeper_of(folder), signal.SIGKILL)
     eventually(lambda: not any(process.is_alive() for process in family))
-    assert not list((folder / RECORDS).glob("*.json"))
+    assert records_in(folder) == []
     assert end_leftovers(folder) == []
 
 
@@ -106,8 +106,21 @@ def test_leftovers_of_a_killed_keeper_and_guard_are_found_and_ended(
     assert end_leftovers(folder) == []
 
 
+def test_a_guard_that_is_killed_leaves_nothing_to_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "STOP_SECONDS", 0.5)
+    command = [sys.executable, "-c", FAMILY, str(tmp_path)]
+    child = Child.start("it", command, log=tmp_path / "it.log", environment=os.environ)
+    eventually(lambda: (tmp_path / "grandchild").exists() and len(recorded_alone(tmp_path)) >= 3)
+    family = processes_in(tmp_path)
+    child.process.kill()
+    child.stop()
+    assert not any(process.is_alive() for process in family)
+
+
 def test_a_number_that_another_process_has_by_now_is_not_signalled(tmp_path: Path) -> None:
-    records = tmp_path / RECORDS
+    records = tmp_path / "processes"
     records.mkdir()
     with subprocess.Popen(["sleep", "60"]) as other:
         (records / "it.json").write_text(json.dumps([[other.pid, "long ago", "sleep 60"]]))

@@ -17,7 +17,7 @@ from sottovoce.deployment.machines.federation import Federation
 from sottovoce.deployment.machines.fleet import Standing
 from sottovoce.deployment.machines.guard import recorded
 from sottovoce.deployment.machines.keeper import shown, state_of
-from sottovoce.deployment.machines.processes import RECORDS
+from sottovoce.deployment.machines.processes import records_in
 from sottovoce.deployment.machines.site_folder import SiteFolder
 from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site import OwnRecords, Site, read_site
@@ -108,7 +108,9 @@ def _look(part: _Look) -> Check:
     except _ProblemError as problem:
         return Check(name=name, state="FAILS", detail=problem.detail, remedy=problem.remedy)
     except (SottovoceError, OSError, ValueError) as error:
-        return Check(name=name, state="FAILS", detail=str(error), remedy="see the text on the left")
+        return Check(
+            name=name, state="FAILS", detail=str(error), remedy="correct what the text names"
+        )
 
 
 def _in_turn(parts: list[_Look]) -> Iterator[Check]:
@@ -324,7 +326,7 @@ def _site_keys(federation: Federation) -> str:
 def _leftovers(federation: Federation) -> str:
     if state_of(federation.link_folder) is not None:
         return "the link is running"
-    left = recorded(federation.link_folder / RECORDS)
+    left = recorded(records_in(federation.link_folder))
     if left:
         raise _ProblemError(
             f"left of a link that was killed: {', '.join(map(shown, left))}",

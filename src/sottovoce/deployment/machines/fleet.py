@@ -45,16 +45,15 @@ def standing(address: Address, authority: Path, private_key: Path) -> Standing:
         with _client(address, authority, key) as client:
             client.ActivateNode(request)
     except httpx.HTTPStatusError as error:
-        if error.response.is_server_error and not FlowerError.from_json(error.response.text):
-            return Standing.AWAY
         said = FlowerError.from_json(error.response.text)
         if said and said.code == ApiErrorCode.FLEET_INVALID_HEARTBEAT_INTERVAL:
             return Standing.KNOWN
-        if error.response.status_code == httpx.codes.UNAUTHORIZED and _is_off(
-            seconds_ahead(address, authority)
-        ):
+        refused = error.response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
+        if refused and _is_off(seconds_ahead(address, authority)):
             return Standing.CLOCK
-        return Standing.UNKNOWN
+        if refused or (said and said.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED):
+            return Standing.UNKNOWN
+        return Standing.AWAY
     except httpx.HTTPError:
         return Standing.AWAY
     return Standing.KNOWN

@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -95,8 +95,12 @@ def descendants(pid: int) -> list[int]:
     """All that a process has started, and what those have; also what has ended unnoticed."""
     if _LINUX and Path("/proc/thread-self/children").exists():
         return list(_below(pid))
-    table = _ps("-A", "-o", "pid=,ppid=").split()
+    with subprocess.Popen(
+        ["/bin/ps", "-A", "-o", "pid=,ppid="], stdout=subprocess.PIPE, text=True
+    ) as lister:
+        table = lister.communicate()[0].split()
     parents = dict(zip(map(int, table[::2]), map(int, table[1::2]), strict=True))
+    parents.pop(lister.pid, None)  # itself
     found = [pid]
     for parent in found:  # which grows meanwhile
         found += [child for child, above in parents.items() if above == parent]
@@ -134,10 +138,10 @@ def _ps(*words: str) -> str:
 # -- what was recorded ----------------------------------------------------------------------------
 
 
-def recorded(folder: Path) -> list[Process]:
-    """The processes in the records of `folder` that still live, with what they have started."""
+def recorded(records: Sequence[Path]) -> list[Process]:
+    """The processes in these records that still live, with what they have started."""
     found: dict[int, Process] = {}
-    for path in sorted(folder.glob("*.json")):
+    for path in records:
         with contextlib.suppress(OSError, ValueError, TypeError):
             for row in json.loads(path.read_bytes()):
                 process = Process(*row)
@@ -151,12 +155,12 @@ def recorded(folder: Path) -> list[Process]:
     return list(found.values())
 
 
-def end_recorded(folder: Path, *, seconds: float) -> list[Process]:
-    """End what the records of `folder` name and still lives: asked first, made to after `seconds`.
+def end_recorded(records: Sequence[Path], *, seconds: float) -> list[Process]:
+    """End what these records name and still lives: asked first, made to after `seconds`.
 
     Returns what had to be ended, and removes the records.
     """
-    found = alive = recorded(folder)
+    found = alive = recorded(records)
     deadline = time.monotonic() + seconds
     for process in found:
         process.signal(signal.SIGTERM)
@@ -165,10 +169,10 @@ def end_recorded(folder: Path, *, seconds: float) -> list[Process]:
             for process in alive:
                 process.signal(signal.SIGKILL)
         time.sleep(_POLL_SECONDS)
-        started = [process for process in recorded(folder) if process not in found]
+        started = [process for process in recorded(records) if process not in found]
         found += started  # in the meantime
         alive = [process for process in found if process.is_alive()]
-    for path in folder.glob("*.json"):
+    for path in records:
         path.unlink(missing_ok=True)
     return found
 
@@ -239,7 +243,7 @@ class _Guard:
         if self._code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._pid, signal.SIGTERM)
-        while left := descendants(os.getpid()):
+        while left := self._left():
             seconds = self._stop_seconds if os.getppid() == self._parent else _ORPHAN_SECONDS
             if time.monotonic() - began > seconds:
                 self._signal(left, signal.SIGKILL)
@@ -247,6 +251,14 @@ class _Guard:
                 self._signal(left, signal.SIGTERM)
                 told = True
             self._wait(_POLL_SECONDS)
+
+    def _left(self) -> list[int]:
+        """What is still to end; orphans that have another parent are found by their group."""
+        found = descendants(os.getpid())
+        if not found and not _LINUX:
+            with contextlib.suppress(OSError):
+                os.killpg(self._pid, signal.SIGKILL)
+        return found
 
     @staticmethod
     def _signal(pids: list[int], number: int) -> None:

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from sottovoce import files
 from sottovoce.deployment.machines.guard import Process, end_recorded
-from sottovoce.deployment.machines.processes import POLL_SECONDS, RECORDS, STOP_SECONDS
+from sottovoce.deployment.machines.processes import POLL_SECONDS, STOP_SECONDS, records_in
 from sottovoce.errors import DeploymentError
 
 _LOCK_SECONDS = 2.0
@@ -39,10 +39,8 @@ def keeping(folder: Path, *, what: str) -> Iterator[Announce]:
             lock = stack.enter_context(files.open_private(folder / "lock", append=True))
         _acquire(lock, what)
         files.make_private(folder)
-        for process in end_recorded(folder / RECORDS, seconds=STOP_SECONDS):
+        for process in end_recorded(records_in(folder), seconds=STOP_SECONDS):
             print(f"ended what was left of an earlier start: {shown(process)}", file=sys.stderr)
-        # A guard that was killed leaves its program's processes to us.
-        stack.callback(end_recorded, folder / RECORDS, seconds=STOP_SECONDS)
         stack.callback((folder / "state.json").unlink, missing_ok=True)
         state = {"pid": os.getpid(), "ready": False}
         files.write_json(folder / "state.json", state, mode=files.PRIVATE)
@@ -119,13 +117,13 @@ def stop_keeper(folder: Path) -> bool:
 
 def end_leftovers(folder: Path) -> list[Process]:
     """End what a killed keeper of `folder` has left; gives the processes that there were."""
-    if not (folder / RECORDS).is_dir():
+    if not records_in(folder):
         return []
     with files.explained("open", folder / "lock"):
         lock = files.open_private(folder / "lock", append=True)
     with lock:
         _acquire(lock, "it")
-        return end_recorded(folder / RECORDS, seconds=STOP_SECONDS)
+        return end_recorded(records_in(folder), seconds=STOP_SECONDS)
 
 
 def shown(process: Process) -> str:

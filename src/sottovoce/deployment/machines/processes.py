@@ -24,7 +24,7 @@ from sottovoce.deployment.machines.address import LOOPBACK
 from sottovoce.errors import DeploymentError
 
 POLL_SECONDS = 0.2
-RECORDS = "processes"  # in a keeper's folder: what its guards have written down
+_RECORDS = "processes"  # in a keeper's folder: what its guards have written down
 STOP_SECONDS = 15.0
 _GUARD_SECONDS = 5.0  # what a guard takes beyond that
 _LAST_LINES = 12
@@ -39,12 +39,13 @@ class Child:
     name: str
     process: subprocess.Popen[bytes]
     log: Path
+    record: Path
 
     @classmethod
     def start(
         cls, name: str, command: Sequence[str], *, log: Path, environment: Mapping[str, str]
     ) -> "Child":
-        record = log.parent / RECORDS / f"{log.stem}.json"
+        record = log.parent / _RECORDS / f"{log.stem}.json"
         with files.explained("write", log), files.open_private(log) as output:
             record.parent.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
             process = subprocess.Popen(  # noqa: S603  (our own list, and no shell)
@@ -62,7 +63,7 @@ class Child:
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
             pipe.write(json.dumps(given).encode())
-        return cls(name=name, process=process, log=log)
+        return cls(name=name, process=process, log=log, record=record)
 
     def check_alive(self) -> None:
         """Raise with the log's last lines if the program has ended."""
@@ -81,6 +82,7 @@ class Child:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        guard.end_recorded([self.record], seconds=STOP_SECONDS)  # of a guard that was killed
 
 
 @contextlib.contextmanager
@@ -133,6 +135,11 @@ def last_lines(log: Path) -> str:
         text = _COLOUR.sub("", log.read_bytes().decode(errors="replace"))
     lines = [line for line in text.splitlines() if line.strip()]
     return "\n".join(f"  {line}" for line in lines[-_LAST_LINES:])
+
+
+def records_in(keeper_folder: Path) -> list[Path]:
+    """What guards have written down; those that ended as they should have left nothing."""
+    return sorted((keeper_folder / _RECORDS).glob("*.json"))
 
 
 def program(name: str) -> str:
