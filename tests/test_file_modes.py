@@ -119,7 +119,8 @@ def test_logs_and_states_of_keepers(tmp_path: Path) -> None:
         )
         child.process.wait(60)
         assert json.loads((folder / "state.json").read_text())["ready"]
-        assert {path.name for path in folder.iterdir()} == {"child.log", "lock", "state.json"}
+        names = {path.name for path in folder.iterdir()}
+        assert names == {"child.log", "lock", "processes", "state.json"}
         assert _open_to_others(folder) == {}
 
 

@@ -33,6 +33,12 @@ ENCODE = (
     "from sottovoce.kernels import one_bit; from sottovoce.randomness import Keystream\n"
     "print(one_bit.sample_payload([0.1] * 1000, 1.0, Keystream(bytes(32))).tobytes().hex())\n"
 )
+SECRETS = (
+    "federation/certificates/ca.key",
+    "src/sottovoce/fed/sites/a/node.key",
+    "src/sottovoce/fed/sites/a/site.toml",
+    "src/sottovoce/runs/ledger.sqlite",
+)
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]
 
 
@@ -73,6 +79,9 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return built(folder, names) | (lying_about if Path(folder) == ROOT else set())
 
     shutil.copytree(ROOT, copy, ignore=unwanted)
+    for name in SECRETS:  # as somebody who tries things out in a checkout has them
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_text("secret")
     out = tmp_path_factory.mktemp("sdist")
     program = f"import setuptools.build_meta as b; b.build_sdist({str(out)!r})"
     run(sys.executable, "-c", program, cwd=copy, env=clean_environment())
@@ -127,6 +136,14 @@ def test_the_sdist_holds_what_a_build_and_a_reader_need(sdist: Path) -> None:
     assert {f"src/{name}" for name in package_files()} <= found
     documents = ("README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "SECURITY.md")
     assert set(documents) <= found
+
+
+def test_keys_and_ledgers_of_a_checkout_are_in_no_archive(
+    sdist: Path, wheels: dict[str, Path]
+) -> None:
+    with tarfile.open(sdist) as archive:
+        found = set(archive.getnames()).union(*map(names_in, wheels.values()))
+    assert [name for name in found if name.endswith(tuple(map(os.path.basename, SECRETS)))] == []
 
 
 def test_the_extension_is_in_the_wheel_only_where_there_is_a_compiler(

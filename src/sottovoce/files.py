@@ -5,6 +5,7 @@ import json
 import math
 import os
 import secrets
+import stat
 import tokenize
 import zipfile
 import zlib
@@ -132,6 +133,16 @@ def open_private(path: Path, *, append: bool = False) -> IO[bytes]:
     return os.fdopen(os.open(path, flags, PRIVATE), "ab" if append else "wb")
 
 
+def make_private(folder: Path) -> None:
+    """Take the rights of other users from a folder and all that is in it."""
+    with explained("change the mode of", folder):
+        for path in (folder, *folder.rglob("*")):
+            mode = path.lstat().st_mode
+            if mode & 0o077 and not stat.S_ISLNK(mode):
+                with contextlib.suppress(PermissionError):  # another's, or a disk without modes
+                    path.chmod(stat.S_IMODE(mode) & PRIVATE_FOLDER)
+
+
 def read_json(path: Path) -> Any:
     try:
         with explained("read", path):
@@ -144,7 +155,7 @@ def read_json(path: Path) -> Any:
 def locked(path: Path) -> Iterator[None]:
     """Keep other processes out while `path`, a file in their common folder, is held open.
 
-    A killed process leaves no lock behind.
+    A killed process leaves no lock behind; one that holds it is named in the error.
     """
     with contextlib.ExitStack() as opened:
         with explained("open", path):
@@ -154,9 +165,64 @@ def locked(path: Path) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise OutputError(
-                    f"another process is running in {path.parent}; wait for it to end"
+                    f"another process is running in {path.parent}{_holders(path)}"
                 ) from None
         yield
+
+
+def _holders(path: Path) -> str:
+    """Who holds a lock on `path`, and what to do about it."""
+    pids = lock_holders(path)
+    if not pids:
+        return "; wait for it to end"
+    named = [f"process {pid} ({_command(pid)})" for pid in pids]
+    end = " ".join(map(str, pids))
+    return f": {', '.join(named)}; wait for it to end, or end it with: kill {end}"
+
+
+def lock_holders(path: Path) -> list[int]:
+    """The processes that keep others from locking a file, as far as Linux tells this user."""
+    found = path.stat()
+    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
+    holders = []
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            # 12: FLOCK  ADVISORY  WRITE 4711 fd:01:1048602 0 EOF
+            _, kind, _, _, pid, place, *_ = line.split()
+            if kind != "FLOCK" or not place.endswith(f":{found.st_ino}"):
+                continue
+            # Some file systems tell another device here; another user's files are not shown.
+            if place.startswith(device) or _has_open(int(pid), found):
+                holders.append(int(pid))
+    holders = [pid for pid in holders if Path(f"/proc/{pid}").exists()]
+    if holders:
+        return holders
+    # A child that was forked from the process that took the lock has it too, and may outlive it.
+    others = [int(name) for name in _listed("/proc") if name.isdecimal()]
+    return [pid for pid in others if pid != os.getpid() and _has_open(pid, found)]
+
+
+def _has_open(pid: int, found: os.stat_result) -> bool:
+    for name in _listed(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.stat(f"/proc/{pid}/fd/{name}"), found):
+                return True
+    return False
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # no such process, or another user's, or not Linux
+        return []
+
+
+def _command(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return "it has just ended"
+    return b" ".join(words).decode(errors="replace").strip()[:200]
 
 
 def finite_or_none(value: float) -> float | None:

@@ -11,6 +11,7 @@ import pytest
 from tls import made_in_the_past, serving
 
 import sottovoce
+from sottovoce.deployment.machines.address import free_port
 
 pytest.importorskip("flwr")
 
@@ -29,6 +30,17 @@ def test_a_rehearsal_in_one_command(cli: Any, tmp_path: Path) -> None:
     status = cli("deploy", "status", tmp_path / "fed", "--json").json
     assert status["link"] == "down"
     assert status["sites"] == {"a": "unknown", "b": "unknown"}
+
+
+def test_a_check_says_what_to_do_and_exits_with_its_verdict(cli: Any, tmp_path: Path) -> None:
+    _init(cli, tmp_path / "fed", "--address", f"127.0.0.1:{free_port()}")
+    failed = cli("deploy", "check", tmp_path / "fed" / "sites" / "a")
+    assert failed.code == 1
+    assert "remedy: ask the operator whether the link is up" in failed.out
+    ready = cli("deploy", "check", tmp_path / "fed", "--json")
+    assert ready.code == 0
+    assert ready.json["ok"] is True
+    assert cli("deploy", "check", tmp_path).code == 2
 
 
 def test_an_operator_and_a_site_on_two_machines(cli: Any, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from federation_faults import (
 from federations import RunningFederation, processes_of
 from mischievous_worker import HOSTILE, SENT
 
+from sottovoce.deployment.machines.executor import SERVER_APP
 from sottovoce.deployment.machines.keeper import state_of
 from sottovoce.deployment.machines.runs import rounds_done
 from sottovoce.ledger.ledger import Ledger
@@ -61,6 +62,7 @@ WEIGHTS = {
     "cut_node_power": 3,
     "suspend_worker": 2,
     "lie": 2,
+    "kill_guard": 2,
     "stop_node": 1,
     "kill_server": 4,
     "kill_gate": 1,
@@ -141,6 +143,10 @@ class Soak:
     def kill_flower_node(self, site: str) -> None:
         self._kill(self._in_family(self._node(site), "machines.supernode"))
 
+    def kill_guard(self, site: str) -> None:
+        """What watches over a program dies; the program must not run on unwatched."""
+        self._kill(self._in_family(self._node(site), "guard.py")[:1])
+
     def kill_node_keeper(self, site: str) -> None:
         """Its children must not outlive it."""
         self._kill_keeper(self._node(site))
@@ -169,7 +175,7 @@ class Soak:
     # -- faults at the link ------------------------------------------------------------------
 
     def kill_server(self, _: str) -> None:
-        self._kill(self._in_family(self._link, "serverapp"))
+        self._kill(self._in_family(self._link, SERVER_APP))
         eventually(lambda: self.run.status().has_ended)
 
     def kill_gate(self, _: str) -> None:
@@ -231,7 +237,7 @@ def is_alive(pid: int) -> bool:
 
 def role_of(pid: int) -> str:
     line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    roles = ("machines.supernode", "flower_app.worker")
+    roles = ("guard.py", "machines.supernode", "flower_app.worker")
     return next((role for role in roles if role in line), "keeper")
 
 

@@ -13,6 +13,7 @@ from federations import RunningFederation, mischievous_worker, rehearsal
 from mischievous_worker import MISCHIEF
 
 from sottovoce import files
+from sottovoce.deployment.machines.executor import SERVER_APP
 from sottovoce.deployment.machines.keeper import state_of
 
 # Generous: the machine may be busy, and a test that waits in vain has failed anyway.
@@ -97,7 +98,7 @@ def workers_of(running: RunningFederation, site: str) -> list[int]:
 def server_of(running: RunningFederation) -> int:
     """The process of the only run's server."""
     family = family_of(running.federation.link_folder)
-    (pid,) = set(pids_of("flwr-serverapp")) & set(family)
+    (pid,) = set(pids_of(SERVER_APP)) & set(family)
     return pid
 
 

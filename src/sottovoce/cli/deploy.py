@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.cli import deploy_ask, deploy_run
+from sottovoce.cli import deploy_ask, deploy_check, deploy_run
 from sottovoce.cli.options import FederationFolder
 from sottovoce.cli.output import Json, print_fields, print_json, print_table, say
 
@@ -187,6 +187,7 @@ def _start_in_background(
 
 app.command()(deploy_run.run)
 app.command()(deploy_ask.ask)
+app.command()(deploy_check.check)
 
 
 @app.command()
@@ -224,7 +225,7 @@ def stop(
 ) -> None:
     """End a link, a node or a run; everything can be started again."""
     from sottovoce.deployment.machines.federation import Federation
-    from sottovoce.deployment.machines.keeper import stop_keeper
+    from sottovoce.deployment.machines.keeper import end_leftovers, shown, stop_keeper
     from sottovoce.deployment.machines.link import running_link
     from sottovoce.deployment.machines.site_folder import FILE_NAME, SiteFolder
     from sottovoce.errors import DeploymentError
@@ -243,7 +244,11 @@ def stop(
     else:
         keeper, what = Federation.read(folder).link_folder, "the link"
     stopped = stop_keeper(keeper)
+    left = end_leftovers(keeper)
     if as_json:
-        print_json({"stopped": what if stopped else None})
-    else:
-        say(f"{what} is stopped" if stopped else f"{what} was not running")
+        pids = [process.pid for process in left]
+        print_json({"stopped": what if stopped else None, "leftovers": pids})
+        return
+    say(f"{what} is stopped" if stopped else f"{what} was not running")
+    for process in left:
+        say(f"ended what was left of it: {shown(process)}")

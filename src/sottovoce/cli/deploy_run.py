@@ -43,7 +43,7 @@ def run(
 
     federation, name = Federation.read(folder), load(spec, set_ or []).name
     run_folder = RunFolder((out or federation.runs_folder / name).absolute())
-    _check_folder(run_folder, resume=resume)
+    _check_folder(run_folder, folder, resume=resume)
     begun = run_folder.header() if resume else None
     loaded = load_for_run(spec, set_ or [], everywhere=True, begun=begun)
     _check_clients(loaded, federation)
@@ -77,13 +77,23 @@ def run(
     print_result(result, run_folder.path, as_json=as_json)
 
 
-def _check_folder(run_folder: "RunFolder", *, resume: bool) -> None:
+def _check_folder(run_folder: "RunFolder", federation: Path, *, resume: bool) -> None:
     """Say now what the link's side would say later."""
     from sottovoce.errors import OutputError
 
     path = run_folder.path
     if resume and not run_folder.exists:
         raise OutputError(f"nothing to resume: {path} is not a run folder")
+    if resume:
+        try:
+            with run_folder.locked():
+                pass
+        except OutputError as error:
+            raise OutputError(
+                f"{error}. If it is a run of the link, 'sottovoce deploy status {federation}' "
+                f"shows it and 'sottovoce deploy stop {federation} --run ID' stops it; if the link "
+                f"was killed, 'sottovoce deploy stop {federation}' ends what is left of it"
+            ) from None
     if not resume and path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise OutputError(f"{path} is not empty; continue with --resume or choose another --out")
 

@@ -198,6 +198,13 @@ def link_problem(certificate: Path, key: Path, *, authority: Path, host: str) ->
     return None
 
 
+def public_key_of(path: Path) -> ec.EllipticCurvePublicKey:
+    """The public key that belongs to a site's private key, which `key_problem` has looked at."""
+    key = load_ssh_private_key(path.read_bytes(), password=None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return key.public_key()
+
+
 def key_problem(path: Path) -> str | None:
     """Why a site's private key cannot serve, in a sentence; None if it can."""
     with explained("read", path):

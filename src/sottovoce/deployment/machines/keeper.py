@@ -1,7 +1,8 @@
 """A process that keeps a link or a node, in the foreground or the background.
 
 It holds a lock in its folder for as long as it lives, so a stale file never looks like a running
-program, and a killed keeper leaves nothing to clean up.
+program. What a killed keeper has started ends with it; if its guards were killed as well, the next
+keeper, or 'deploy stop', ends what they have written down.
 """
 
 import contextlib
@@ -11,13 +12,15 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from sottovoce import files
-from sottovoce.deployment.machines.processes import POLL_SECONDS
+from sottovoce.deployment.machines.guard import Process, end_recorded
+from sottovoce.deployment.machines.processes import POLL_SECONDS, STOP_SECONDS, records_in
 from sottovoce.errors import DeploymentError
 
 _LOCK_SECONDS = 2.0
@@ -35,6 +38,9 @@ def keeping(folder: Path, *, what: str) -> Iterator[Announce]:
             folder.mkdir(mode=0o700, exist_ok=True)
             lock = stack.enter_context(files.open_private(folder / "lock", append=True))
         _acquire(lock, what)
+        files.make_private(folder)
+        for process in end_recorded(records_in(folder), seconds=STOP_SECONDS):
+            print(f"ended what was left of an earlier start: {shown(process)}", file=sys.stderr)
         stack.callback((folder / "state.json").unlink, missing_ok=True)
         state = {"pid": os.getpid(), "ready": False}
         files.write_json(folder / "state.json", state, mode=files.PRIVATE)
@@ -107,6 +113,22 @@ def stop_keeper(folder: Path) -> bool:
                 )
             time.sleep(POLL_SECONDS)
     return True
+
+
+def end_leftovers(folder: Path) -> list[Process]:
+    """End what a killed keeper of `folder` has left; gives the processes that there were."""
+    if not records_in(folder):
+        return []
+    with files.explained("open", folder / "lock"):
+        lock = files.open_private(folder / "lock", append=True)
+    with lock:
+        _acquire(lock, "it")
+        return end_recorded(records_in(folder), seconds=STOP_SECONDS)
+
+
+def shown(process: Process) -> str:
+    """A process for people."""
+    return f"process {process.pid} ({process.command[:200]})"
 
 
 @contextlib.contextmanager

@@ -81,7 +81,7 @@ def link_command(federation: Federation, inner: Address) -> list[str]:
 def executor_command(federation: Federation, inner: Address) -> list[str]:
     """What starts the server's side of runs; ours to end, with what it has started."""
     return [
-        program("flower-superexec"),
+        *(sys.executable, "-m", "sottovoce.deployment.machines.executor"),
         *("--runtime-api-address", str(inner)),
         *("--root-certificates", str(federation.authority)),
     ]

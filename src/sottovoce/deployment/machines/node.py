@@ -9,7 +9,13 @@ from pathlib import Path
 
 from sottovoce.deployment.machines import processes
 from sottovoce.deployment.machines.address import LOOPBACK, Address, free_port
-from sottovoce.deployment.machines.fleet import deactivate
+from sottovoce.deployment.machines.fleet import (
+    Standing,
+    clock_problem,
+    deactivate,
+    seconds_ahead,
+    standing,
+)
 from sottovoce.deployment.machines.keeper import keeping
 from sottovoce.deployment.machines.processes import Child, stopped_at_the_end, wait_until, watch
 from sottovoce.deployment.machines.site_folder import SiteFolder
@@ -20,7 +26,8 @@ from sottovoce.printable_text import printable_lines
 
 START_SECONDS = 180.0
 _CONNECT_SECONDS = 20.0
-# A link takes a node that was cut off for alive, and refuses its next start, for two heartbeats.
+# A link takes a node that was cut off for alive, and refuses its next start, for two heartbeats;
+# unless it is told (`_say_goodbye`).
 _FORGET_SECONDS = 75.0
 _AGAIN_SECONDS = 5.0
 # Before a node that ended is started again; one that ran for a while begins anew.
@@ -40,7 +47,12 @@ def keep_node(site: SiteFolder, *, on_ready: Callable[[bool], None]) -> None:
     Flower's node ends by itself, both are started again: a node without a worker would take orders
     and answer none, and one whose worker died waits a minute for an answer that never comes.
     """
-    problem = site.policy_problem() or site.ledger_problem() or site.link_problem()
+    problem = (
+        site.policy_problem()
+        or site.ledger_problem()
+        or site.link_problem()
+        or clock_problem(seconds_ahead(site.address, site.root_certificate))
+    )
     if problem:
         raise DeploymentError(problem)
     # A policy that cannot be read is said now, not by the worker; and so is an older ledger.
@@ -57,29 +69,47 @@ def keep_node(site: SiteFolder, *, on_ready: Callable[[bool], None]) -> None:
             for pause_seconds in _pauses(children, lambda: _lost_ledger(site, children)):
                 time.sleep(pause_seconds)
                 _start(site, runtime, children)
-    except SystemExit:  # a calm end: Flower's node has said goodbye
-        _online(site).unlink(missing_ok=True)
+    except SystemExit:  # a calm end: Flower's node has said goodbye, if there was a link to hear it
+        _say_goodbye(site)
         raise
 
 
 def _start(site: SiteFolder, runtime: Address, children: list[Child]) -> bool:
     """Flower's node and the worker; True when the link has taken the node."""
-    cut_off = _online(site).exists()
-    if cut_off:
+    if _online(site).exists():
         _say_goodbye(site)
-    connected = _connect(site, runtime, children, patient=cut_off)
-    _online(site).touch()
+    connected = _connect(site, runtime, children)
+    _online(site).write_bytes(_node_id(site))
     command = [sys.executable, "-m", _WORKER, str(runtime), str(site.file)]
     children.append(_child(site, "worker", command))
     return connected
 
 
 def _say_goodbye(site: SiteFolder) -> None:
-    """What a node that was killed could not: so the link takes it again now, not in a minute."""
-    log = _log(site, "node")
+    """Tell the link that no node of this site is running, so that it takes the next one at once.
+
+    What Flower's node could not tell, because it was killed or the link was away. If the link is
+    away now as well, the next start tells it.
+    """
+    node_id = _node_id(site)
+    authority, key = site.root_certificate, site.private_key
+    heard = (
+        not node_id
+        or authority is None
+        or key is None
+        or (_listens(site.address) and deactivate(int(node_id), site.address, authority, key))
+    )
+    if heard:
+        _online(site).unlink(missing_ok=True)
+    else:
+        _online(site).write_bytes(node_id)
+
+
+def _node_id(site: SiteFolder) -> bytes:
+    """The number by which the link knows this site's node, as last heard; empty if never."""
+    log, online = _log(site, "node"), _online(site)
     said = _NODE_ID.search(log.read_bytes()) if log.exists() else None
-    if said and site.root_certificate is not None and site.private_key is not None:
-        deactivate(int(said[1]), site.address, site.root_certificate, site.private_key)
+    return said[1] if said else online.read_bytes() if online.exists() else b""
 
 
 def _lost_ledger(site: SiteFolder, children: list[Child]) -> str | None:
@@ -118,23 +148,53 @@ def _pauses(
         yield pause_seconds
 
 
-def _connect(site: SiteFolder, runtime: Address, children: list[Child], *, patient: bool) -> bool:
+def _connect(site: SiteFolder, runtime: Address, children: list[Child]) -> bool:
     """Start Flower's node; True when the link has taken it, False where the link is away."""
-    patience_ends = time.monotonic() + (_FORGET_SECONDS if patient else 0.0)
+    patience_ends = time.monotonic() + _FORGET_SECONDS
+    told = False
     while True:
         children[:] = [_child(site, "node", node_command(site, runtime))]
         try:
             return _wait_for_link(site, runtime, children)
         except DeploymentError:
+            problem = _refusal(site)
+            if problem:
+                raise DeploymentError(problem) from None
             if _REFUSED not in _log(site, "node").read_bytes():
                 raise
         if time.monotonic() > patience_ends:
             raise DeploymentError(
-                f"the link at {site.address} refuses '{site.name}': it does not know the key in "
-                f"{site.folder / 'node.pub'}, or a node with this key is online. The operator adds "
-                f"a key with 'sottovoce deploy certificates DIR --add {site.name} node.pub'"
+                f"the link at {site.address} refuses '{site.name}': another node with the key in "
+                f"{site.folder / 'node.pub'} is online. A key belongs to one folder on one "
+                "machine: stop the other node, or make a folder of its own with 'deploy join'"
             )
+        if not told:
+            print(
+                f"the link takes an earlier node of '{site.name}' for online; trying again for "
+                f"up to {_FORGET_SECONDS:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
+            told = True
         time.sleep(_AGAIN_SECONDS)
+
+
+def _refusal(site: SiteFolder) -> str | None:
+    """Why the link would not take any node of this site; None if it would, or cannot be asked."""
+    if site.root_certificate is None or site.private_key is None:
+        return None
+    match standing(site.address, site.root_certificate, site.private_key):
+        case Standing.CLOCK:
+            ahead = seconds_ahead(site.address, site.root_certificate)
+            return clock_problem(ahead, certain=False)
+        case Standing.UNKNOWN:
+            return (
+                f"the link at {site.address} refuses '{site.name}': it does not know the key in "
+                f"{site.folder / 'node.pub'}. The operator adds a key with 'sottovoce deploy "
+                f"certificates DIR --add {site.name} node.pub'"
+            )
+        case Standing.KNOWN | Standing.AWAY:
+            return None
 
 
 def _wait_for_link(site: SiteFolder, runtime: Address, children: list[Child]) -> bool:

@@ -1,10 +1,11 @@
 """Flower's own programs as children of ours: started, watched, and ended in order.
 
-Children end with the process that started them, even where that one is killed.
+Each has a guard between it and its keeper (`guard.py`), by which it ends with all that it has
+started when its keeper does, even where that one is killed.
 """
 
 import contextlib
-import ctypes
+import json
 import os
 import re
 import shutil
@@ -18,40 +19,51 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sottovoce import files
+from sottovoce.deployment.machines import guard
 from sottovoce.deployment.machines.address import LOOPBACK
 from sottovoce.errors import DeploymentError
 
 POLL_SECONDS = 0.2
-_STOP_SECONDS = 15.0
+_RECORDS = "processes"  # in a keeper's folder: what its guards have written down
+STOP_SECONDS = 15.0
+_GUARD_SECONDS = 5.0  # what a guard takes beyond that
 _LAST_LINES = 12
-_PR_SET_PDEATHSIG = 1
+_UMASK = 0o077  # nothing that a link or a node writes is for other users of the machine
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child:
-    """A program that runs for us; `name` is what people know it by."""
+    """A program that runs for us; `name` is what people know it by, `process` is its guard."""
 
     name: str
     process: subprocess.Popen[bytes]
     log: Path
+    record: Path
 
     @classmethod
     def start(
         cls, name: str, command: Sequence[str], *, log: Path, environment: Mapping[str, str]
     ) -> "Child":
+        record = log.parent / _RECORDS / f"{log.stem}.json"
         with files.explained("write", log), files.open_private(log) as output:
+            record.parent.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
             process = subprocess.Popen(  # noqa: S603  (our own list, and no shell)
-                command,
-                stdin=subprocess.DEVNULL,
+                [sys.executable, "-I", "-S", guard.__file__, str(record)],
+                stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=dict(environment),
                 cwd=log.parent,
+                umask=_UMASK,
                 start_new_session=True,  # a group of its own: we end the children, and in order
-                preexec_fn=_die_with_parent(os.getpid()),
+                preexec_fn=guard.die_with_parent(),
             )
-        return cls(name=name, process=process, log=log)
+        given = {"command": list(command), "stop_seconds": STOP_SECONDS}
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+            pipe.write(json.dumps(given).encode())
+        return cls(name=name, process=process, log=log, record=record)
 
     def check_alive(self) -> None:
         """Raise with the log's last lines if the program has ended."""
@@ -63,22 +75,14 @@ class Child:
             )
 
     def stop(self) -> None:
-        """Ask the program and what it has started to end, and make them if they do not."""
-        deadline = time.monotonic() + _STOP_SECONDS
-        self._signal(signal.SIGTERM)
-        while self._signal(0) and time.monotonic() < deadline:
-            self.process.poll()
-            time.sleep(POLL_SECONDS)
-        self._signal(signal.SIGKILL)
-        self.process.wait()
-
-    def _signal(self, number: int) -> bool:
-        """Send a signal to the program's group; False if nobody is left in it."""
+        """Ask the program and what it has started to end; its guard makes them if they do not."""
+        self.process.terminate()
         try:
-            os.killpg(self.process.pid, number)
-        except ProcessLookupError:
-            return False
-        return True
+            self.process.wait(STOP_SECONDS + _GUARD_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        guard.end_recorded([self.record], seconds=STOP_SECONDS)  # of a guard that was killed
 
 
 @contextlib.contextmanager
@@ -133,6 +137,11 @@ def last_lines(log: Path) -> str:
     return "\n".join(f"  {line}" for line in lines[-_LAST_LINES:])
 
 
+def records_in(keeper_folder: Path) -> list[Path]:
+    """What guards have written down; those that ended as they should have left nothing."""
+    return sorted((keeper_folder / _RECORDS).glob("*.json"))
+
+
 def program(name: str) -> str:
     """One of Flower's programs: the one installed beside this Python."""
     beside = Path(sysconfig.get_path("scripts")) / name
@@ -165,17 +174,3 @@ def without_proxy() -> dict[str, str]:
 
 def _end(_number: int, _frame: object) -> None:
     raise SystemExit(0)
-
-
-def _die_with_parent(parent: int) -> Callable[[], None] | None:
-    """What a child does before it becomes its program, where the system can do this."""
-    if not sys.platform.startswith("linux"):
-        return None
-    libc = ctypes.CDLL(None)  # loaded before the fork
-
-    def prepare() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died before we asked
-            os._exit(1)
-
-    return prepare

@@ -1,0 +1,303 @@
+"""The guard of one program: what the program starts ends with it, and all of it with the keeper.
+
+A keeper starts each program through a guard, its child, which is a script of its own:
+
+    python -I -S guard.py RECORD
+
+The command comes as JSON on standard input. On Linux the guard is the parent of every orphan among
+the program's descendants (PR_SET_CHILD_SUBREAPER), also of those with a session of their own, and
+hears of its keeper's death however that came (PR_SET_PDEATHSIG). Elsewhere it looks for both now
+and then. RECORD lists the processes with the times at which they began, for the case that the guard
+itself is killed; it is there for as long as the guard is.
+
+This module uses the standard library alone: as a script it starts in a few milliseconds.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_LINUX = sys.platform.startswith("linux")
+_LOOK_SECONDS = 1.0 if _LINUX else 3.0
+_POLL_SECONDS = 0.1
+_ORPHAN_SECONDS = 3.0  # what a program whose keeper has died has to end by itself
+_NOT_FOUND = 127
+
+
+class Process(NamedTuple):
+    """A process that cannot be mistaken for another: a number is used again, a beginning is not."""
+
+    pid: int
+    began: str
+    command: str
+
+    def is_alive(self) -> bool:
+        return began_at(self.pid) == self.began
+
+    def signal(self, number: int) -> None:
+        """Send a signal to this process and to no other that has its number by now."""
+        try:
+            handle = os.pidfd_open(self.pid)
+        except AttributeError:  # not Linux
+            if self.is_alive():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.pid, number)
+            return
+        except OSError:  # it has ended
+            return
+        try:
+            if self.is_alive():
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(handle, number)
+        finally:
+            os.close(handle)
+
+
+# -- looking at processes -------------------------------------------------------------------------
+
+
+def began_at(pid: int) -> str | None:
+    """When a process began, as a text that no other process of the machine has; None if it ended.
+
+    A process that has ended and was not waited for yet counts as ended.
+    """
+    if not _LINUX:
+        return _ps("-o", "lstart=", "-p", str(pid)) or None
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else f"{_boot()} {fields[19]}"
+
+
+def command_of(pid: int) -> str:
+    """The command line of a process, as far as it can be seen."""
+    if not _LINUX:
+        return _ps("-o", "command=", "-p", str(pid))
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return b" ".join(words).decode(errors="replace").strip()
+
+
+def descendants(pid: int) -> list[int]:
+    """All that a process has started, and what those have; also what has ended unnoticed."""
+    if _LINUX and Path("/proc/thread-self/children").exists():
+        return list(_below(pid))
+    with subprocess.Popen(
+        ["/bin/ps", "-A", "-o", "pid=,ppid="], stdout=subprocess.PIPE, text=True
+    ) as lister:
+        table = lister.communicate()[0].split()
+    parents = dict(zip(map(int, table[::2]), map(int, table[1::2]), strict=True))
+    parents.pop(lister.pid, None)  # itself
+    found = [pid]
+    for parent in found:  # which grows meanwhile
+        found += [child for child, above in parents.items() if above == parent]
+    return found[1:]
+
+
+def _below(pid: int) -> Iterator[int]:
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                yield int(child)
+                yield from _below(int(child))
+
+
+def identify(pid: int) -> Process | None:
+    """A process with what tells it from others; None if it has ended."""
+    began = began_at(pid)
+    return None if began is None else Process(pid=pid, began=began, command=command_of(pid))
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _ps(*words: str) -> str:
+    found = subprocess.run(  # noqa: S603  (our own list, and no shell)
+        ["/bin/ps", *words], capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip()
+
+
+# -- what was recorded ----------------------------------------------------------------------------
+
+
+def recorded(records: Sequence[Path]) -> list[Process]:
+    """The processes in these records that still live, with what they have started."""
+    found: dict[int, Process] = {}
+    for path in records:
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            for row in json.loads(path.read_bytes()):
+                process = Process(*row)
+                if process.is_alive():
+                    found[process.pid] = process
+    for pid in list(found):
+        for child in descendants(pid):
+            identified = identify(child)
+            if identified is not None:
+                found.setdefault(child, identified)
+    return list(found.values())
+
+
+def end_recorded(records: Sequence[Path], *, seconds: float) -> list[Process]:
+    """End what these records name and still lives: asked first, made to after `seconds`.
+
+    Returns what had to be ended, and removes the records.
+    """
+    found = alive = recorded(records)
+    deadline = time.monotonic() + seconds
+    for process in found:
+        process.signal(signal.SIGTERM)
+    while alive:
+        if time.monotonic() > deadline:
+            for process in alive:
+                process.signal(signal.SIGKILL)
+        time.sleep(_POLL_SECONDS)
+        started = [process for process in recorded(records) if process not in found]
+        found += started  # in the meantime
+        alive = [process for process in found if process.is_alive()]
+    for path in records:
+        path.unlink(missing_ok=True)
+    return found
+
+
+# -- being a guard --------------------------------------------------------------------------------
+
+
+def die_with_parent(number: int = signal.SIGTERM) -> Callable[[], None] | None:
+    """What a child does before it becomes its program, where the system can do this."""
+    if not _LINUX:
+        return None
+    libc, parent = ctypes.CDLL(None), os.getpid()  # loaded before the fork
+
+    def prepare() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:  # it died before we asked
+            os._exit(1)
+
+    return prepare
+
+
+class _Guard:
+    """A program that runs, and everything below it."""
+
+    def __init__(self, record: Path, *, stop_seconds: float) -> None:
+        self._record, self._written = record, set[int]()
+        self._stop_seconds = stop_seconds
+        self._parent = os.getppid()
+        self._asked = False
+        self._code: int | None = None
+        if _LINUX:
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        self._wake, writing = os.pipe()
+        for end in (self._wake, writing):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._ask)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def _ask(self, *_: Any) -> None:
+        self._asked = True
+
+    def run(self, command: list[str]) -> int:
+        """Stay until the program has ended, or shall; gives its code (negative: a signal's)."""
+        try:
+            program = subprocess.Popen(  # noqa: S603  (the keeper's list, and no shell)
+                command,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=die_with_parent(signal.SIGKILL),
+            )
+        except OSError as error:
+            print(f"{command[0]}: {error.strerror}", file=sys.stderr)
+            return _NOT_FOUND
+        self._pid = program.pid
+        while not self._asked and self._code is None and os.getppid() == self._parent:
+            self._write_record()
+            self._wait(_LOOK_SECONDS)
+        self._end()
+        self._record.unlink(missing_ok=True)
+        program.returncode = self._code  # waited for here, and not by it
+        return self._code or 0
+
+    def _end(self) -> None:
+        """Ask the program's group to end, then what is left below us, and make them."""
+        began, told = time.monotonic(), False
+        if self._code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._pid, signal.SIGTERM)
+        while left := self._left():
+            seconds = self._stop_seconds if os.getppid() == self._parent else _ORPHAN_SECONDS
+            if time.monotonic() - began > seconds:
+                self._signal(left, signal.SIGKILL)
+            elif self._code is not None and not told:
+                self._signal(left, signal.SIGTERM)
+                told = True
+            self._wait(_POLL_SECONDS)
+
+    def _left(self) -> list[int]:
+        """What is still to end; orphans that have another parent are found by their group."""
+        found = descendants(os.getpid())
+        if not found and not _LINUX:
+            with contextlib.suppress(OSError):
+                os.killpg(self._pid, signal.SIGKILL)
+        return found
+
+    @staticmethod
+    def _signal(pids: list[int], number: int) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _wait(self, seconds: float) -> None:
+        """Until a signal or `seconds`; then let go of what has ended."""
+        select.select([self._wake], [], [], seconds)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake, 4096)
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self._pid:
+                    self._code = os.waitstatus_to_exitcode(ended[1])
+
+    def _write_record(self) -> None:
+        pids = {os.getpid(), *descendants(os.getpid())}
+        if pids == self._written:
+            return
+        found = [process for pid in sorted(pids) if (process := identify(pid))]
+        temporary = self._record.with_suffix(".new")
+        with contextlib.suppress(OSError):  # a full disk ends no program
+            temporary.write_text(json.dumps(found))
+            temporary.replace(self._record)
+            self._written = pids
+
+
+def main(record: str) -> NoReturn:
+    """Guard the program that standard input names, and end as it did."""
+    given = json.loads(sys.stdin.buffer.read())
+    code = _Guard(Path(record), stop_seconds=given["stop_seconds"]).run(given["command"])
+    if code < 0:  # by a signal, so that its keeper reads the same
+        with contextlib.suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

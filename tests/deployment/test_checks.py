@@ -1,0 +1,104 @@
+"""`sottovoce deploy check` where parts are missing: each fails by itself, with a remedy."""
+
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sottovoce.deployment.machines import checks
+from sottovoce.deployment.machines.address import Address, free_port
+from sottovoce.deployment.machines.checks import Check, check_federation, check_site
+from sottovoce.deployment.machines.federation import Federation, create_federation
+from sottovoce.deployment.machines.site_folder import SiteFolder, create_rehearsal_sites
+
+pytest.importorskip("flwr")
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Federation:
+    """A rehearsal whose link is down."""
+    address = Address(host="127.0.0.1", port=free_port())
+    federation = create_federation(tmp_path / "fed", address=address, sites=["a"])
+    create_rehearsal_sites(federation)
+    return federation
+
+
+@pytest.fixture
+def site(federation: Federation) -> SiteFolder:
+    return SiteFolder.read(federation.folder / "sites" / "a")
+
+
+def by_name(found: list[Check]) -> dict[str, Check]:
+    assert all(check.remedy for check in found if check.state == "FAILS")
+    return {check.name: check for check in found}
+
+
+def failing(found: list[Check]) -> set[str]:
+    return {check.name for check in by_name(found).values() if check.state == "FAILS"}
+
+
+def test_without_a_link_the_site_is_sound_and_the_rest_is_not_checked(site: SiteFolder) -> None:
+    found = by_name(check_site(site))
+    assert failing(list(found.values())) == {"port"}
+    assert found["ledger"].detail == "0 charges, epsilon 0 of 10"
+    assert found["host name"].state == "ok"
+    for name in ("link's certificate", "gate", "clock", "key at the link"):
+        assert (found[name].state, found[name].detail) == ("not checked", "needs 'port'")
+
+
+def _alter(site: SiteFolder) -> None:
+    with sqlite3.connect(site.folder / "ledger.sqlite") as database:
+        database.execute("DROP TABLE charges")
+
+
+def _add(text: str) -> Callable[[SiteFolder], None]:
+    def add(site: SiteFolder) -> None:
+        site.file.write_text(site.file.read_text() + text)
+
+    return add
+
+
+@pytest.mark.parametrize(
+    ("harm", "name"),
+    [
+        (lambda site: (site.folder / "node.key").chmod(0o644), "key"),
+        (lambda site: (site.folder / "node.key").unlink(), "key"),
+        (lambda site: shutil.copy(site.folder / "node.key", site.folder / "node.pub"), "key"),
+        (lambda site: (site.folder / "ledger.sqlite").unlink(), "ledger"),
+        (_alter, "ledger"),
+        (lambda site: (site.folder / "ca.crt").write_text("none"), "ca.crt"),
+        (_add('[data]\ndataset = "csv:records.csv"\n'), "data"),
+        (_add('[columns.age]\ncsv = "people.csv"\ncolumn = "age"\n'), "data"),
+    ],
+)
+def test_what_is_missing_fails_alone(
+    site: SiteFolder, harm: Callable[[SiteFolder], None], name: str
+) -> None:
+    harm(site)
+    assert failing(check_site(site)) == {name, "port"}
+
+
+def test_a_policy_that_is_not_filled_in_and_a_full_disk_fail(
+    site: SiteFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_LEAST_FREE_BYTES", 2**80)
+    site.file.write_text(site.file.read_text().replace("epsilon_total", "# epsilon_total"))
+    found = by_name(check_site(site))
+    assert "lacks epsilon_total" in found["policy"].detail
+    assert found["free disk"].state == "FAILS"
+
+
+def test_an_operator_sees_keys_that_are_missing_or_open_and_what_a_killed_link_has_left(
+    federation: Federation,
+) -> None:
+    assert failing(check_federation(federation)) == set()
+    federation.public_key_path("a").unlink()
+    federation.authority_key.chmod(0o644)
+    records = federation.link_folder / "processes"
+    records.mkdir()
+    (records / "gate.json").write_text(json.dumps([[os.getpid(), "long ago", "another"]]))
+    assert failing(check_federation(federation)) == {"private keys", "sites' keys"}
