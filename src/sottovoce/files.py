@@ -67,7 +67,7 @@ def write_atomic(path: Path, content: bytes, *, mode: int = PUBLIC) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
@@ -81,8 +81,8 @@ def check_writable(path: Path) -> None:
         raise OutputError(f"cannot write {path}: {why}; mend that first, nothing was begun")
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable; Windows has no way to, and needs none."""
+def sync_folder(folder: Path) -> None:
+    """Make a rename, or a new file, durable; Windows has no way to, and needs none."""
     if os.name == "nt":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -128,6 +128,15 @@ def locked(path: Path) -> Iterator[None]:
                     f"another process is running in {path.parent}; wait for it to end"
                 ) from None
         yield
+
+
+def wait_for_lock(handle: int) -> None:
+    """Wait until nobody else, of any process or thread, holds a lock of the same file.
+
+    It is held until the handle is closed; a killed process leaves none behind.
+    """
+    if fcntl is not None:
+        fcntl.flock(handle, fcntl.LOCK_EX)
 
 
 def finite_or_none(value: float) -> float | None:

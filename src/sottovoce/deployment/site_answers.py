@@ -25,6 +25,7 @@ from sottovoce.analytics.quantiles import QuantilesQuestion
 from sottovoce.analytics.question import Question
 from sottovoce.analytics.variance import VarianceQuestion
 from sottovoce.channels.channel import Direct
+from sottovoce.deployment.audit_log import OrderName
 from sottovoce.deployment.inquiries import Inquiry, tally_bytes
 from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import OwnColumn, Site
@@ -60,8 +61,11 @@ def answer(inquiry: Inquiry, site: Site, columns: Mapping[str, Values]) -> bytes
         raise PolicyError(f"this site answers no questions about '{inquiry.about}'")
     release = _release(inquiry, question)
     with Ledger(site.ledger) as ledger:
+        order = OrderName(run=release.run, round=release.round, mechanism=question.mechanism_kind)
         earlier = ledger.latest_of([release]).get(release)
         if earlier is not None and earlier.message is not None:
+            if site.audit_log is not None:
+                site.audit_log.answered(ledger, order, charged=False)
             return earlier.message
         # A charge beside which nothing was stored has released nothing: it pays for this answer.
         due = amount_due(question.event, release, earlier, randomness)
@@ -80,6 +84,9 @@ def answer(inquiry: Inquiry, site: Site, columns: Mapping[str, Values]) -> bytes
         assert charge is not None  # nothing was due, for an earlier charge serves
         message = tally_bytes(tally)
         ledger.store_message(charge, message)
+        if site.audit_log is not None:
+            people = sum(map(len, batches))
+            site.audit_log.answered(ledger, order, charged=bool(charges), units=people)
     return message
 
 

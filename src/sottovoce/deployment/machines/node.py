@@ -42,7 +42,10 @@ def keep_node(site: SiteFolder, *, on_ready: Callable[[bool], None]) -> None:
     problem = site.policy_problem() or site.ledger_problem() or site.link_problem()
     if problem:
         raise DeploymentError(problem)
-    read_site(site.file)  # a policy that cannot be read is said now, not by the worker
+    # A policy that cannot be read, or a log that cannot be written, is said now.
+    log = read_site(site.file).audit_log
+    if log is not None:
+        log.check_writable()
     try:
         with (
             keeping(site.node_folder, what=f"the node of '{site.name}'") as announce,
