@@ -5,8 +5,9 @@ where it cannot be written nothing leaves, the charge stays, and whoever asks ag
 bytes. Every line has `time` (UTC) and `what`:
 
 charged          run, round, mechanism; epsilon, which the round costs at the policy's delta; total
-                 and left, as the site's filter counts; charges, how many the ledger has. `late`: it
-                 was noticed afterwards, for the process ended between the charge and the line
+                 and left, as the site's filter counts; charges, how many the ledger has, and link,
+                 their digest. `late`: it was noticed afterwards, for the process ended between
+                 the charge and the line
 answered again   stored bytes, or a charge that had released nothing: nothing new was charged
 refused          reason, which is public
 policy changed   changes: for each key of [policy] its old and its new value
@@ -141,8 +142,10 @@ class AuditLog:
                 _LOG.error("a refusal is not in the audit log: %s", error)
         return True
 
-    def started(self, ledger: Path) -> list[str]:
+    def started(self, ledger: Path, *, units: int | None = None) -> list[str]:
         """Write down that answers begin; what the site should be warned of, every time.
+
+        `units` is how many samples the site knows of, where no answer has told.
 
         Raises:
             OutputError: the log cannot be written, so that nothing could be answered.
@@ -151,7 +154,7 @@ class AuditLog:
             state = self._read(handle)
             line = _entry(audit_state.STARTED, version=__version__)
             self._append(handle, state, [*self._policy_changes(state), line])
-            found, late = self._account(ledger, state, catch_up=True)
+            found, late = self._account(ledger, state, units, catch_up=True)
             self._append(handle, state, [*late, *_warning_lines(found)])
         return list(found.values())
 
@@ -163,12 +166,12 @@ class AuditLog:
             self._append(handle, self._read(handle), [line])
             self._throttle.unlisted = 0
 
-    def warnings(self, ledger: Path) -> list[str]:
+    def warnings(self, ledger: Path, *, units: int | None = None) -> list[str]:
         """What the site should be warned of now; nothing is written."""
         state = LogState()
         for line in audit_file.read_lines(self.path, state.position):
             state.take(line)
-        found, _ = self._account(ledger, state)
+        found, _ = self._account(ledger, state, units)
         return list(found.values())
 
     def check_writable(self) -> None:
@@ -216,22 +219,21 @@ class AuditLog:
         self, ledger: Ledger, state: LogState, order: OrderName, *, charged: bool
     ) -> list[Entry]:
         """A line for each round that the ledger has charged and the log does not know."""
-        count, known = ledger.num_charges, state.charges
-        new = ledger.charges_after(known)
-        entries = []
-        if count < known:
+        count, new, entries = ledger.num_charges, ledger.charges_after(state.charges), []
+        if not _is_same(ledger, state):
             text = (
-                f"the ledger has {count} charges, and {known} were written down: it is an older "
-                "copy, which has forgotten what was spent since"
+                f"the ledger has {count} charges, and they are not those that this log knows "
+                f"({state.charges}): an older copy of it has forgotten what was spent since"
             )
-            entries += _warning_lines({_LEDGER: text}, charges=count)
-            if charged:  # this order's own line is written all the same
-                every = ledger.charges_after(0)
-                new = [one for one in every if one[:2] == (order.run, order.round)]
-            known = count - len(new)
+            link = _link(ledger, count)
+            entries += _warning_lines({_LEDGER: text}, charges=count, link=link)
+            # This order's own line is written all the same.
+            every = ledger.charges_after(0) if charged else []
+            new = [one for one in every if one[:2] == (order.run, order.round)]
         by_round: dict[tuple[str, int], list[PrivacyEvent]] = {}
         for run, number, event in new:
             by_round.setdefault((run, number), []).append(event)
+        known = count - len(new)
         for (run, number), events in by_round.items():
             known += len(events)
             mine = (run, number) == (order.run, order.round)
@@ -240,7 +242,8 @@ class AuditLog:
             fields["epsilon"] = privacy_spent(cost, self.policy.delta).epsilon
             fields |= self._total(ledger) if known == count else {}
             fields |= {} if mine else {"late": True}
-            entries.append(_entry(audit_state.CHARGED, **fields, charges=known))
+            fields |= {"charges": known, "link": _link(ledger, known)}
+            entries.append(_entry(audit_state.CHARGED, **fields))
         return entries
 
     def _again(self, order: OrderName) -> list[Entry]:
@@ -254,18 +257,19 @@ class AuditLog:
         return {"total": spent, "left": max(0.0, self.policy.epsilon_total - spent)}
 
     def _account(
-        self, path: Path, state: LogState, *, catch_up: bool = False
+        self, path: Path, state: LogState, units: int | None, *, catch_up: bool = False
     ) -> tuple[dict[str, str], list[Entry]]:
         """All warnings, by what they are about, and lines for charges that have none yet."""
+        units = state.units or units
         if not path.is_file():
-            return self._warnings(state, state.units, None), []
+            return self._warnings(state, units, None), []
         try:
             with Ledger(path, must_exist=True) as ledger:
                 late = self._charges(ledger, state, OrderName(), charged=False) if catch_up else []
                 total = self._total(ledger)["total"]
         except SottovoceError as error:  # nothing is answered on it; the node may still wait
-            return {_LEDGER: str(error), **self._warnings(state, state.units, None)}, []
-        return self._warnings(state, state.units, total), late
+            return {_LEDGER: str(error), **self._warnings(state, units, None)}, []
+        return self._warnings(state, units, total), late
 
     def _warnings(self, state: LogState, units: int | None, total: float | None) -> dict[str, str]:
         """What to warn of, where so much was spent in all (None: nothing new)."""
@@ -310,7 +314,17 @@ def _entry(what: str, **fields: Any) -> Entry:
     return {"time": time_text(audit_state.wall_clock()), "what": what, **files.finite(kept)}
 
 
-def _warning_lines(found: dict[str, str], **fields: int) -> list[Entry]:
+def _is_same(ledger: Ledger, state: LogState) -> bool:
+    """Whether the ledger begins with the charges that the log knows."""
+    return state.charges == 0 or _link(ledger, state.charges) == state.link
+
+
+def _link(ledger: Ledger, number: int) -> str | None:
+    link = ledger.link_of_charge(number)
+    return None if link is None else link.hex()
+
+
+def _warning_lines(found: dict[str, str], **fields: Any) -> list[Entry]:
     """Lines for warnings, which the process's own log has too."""
     for text in found.values():
         _LOG.warning("%s", text)

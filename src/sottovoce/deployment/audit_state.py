@@ -23,6 +23,11 @@ def wall_clock() -> float:
     return time.time()
 
 
+def steady_clock() -> float:
+    """Seconds that only grow, for as long as this process lives."""
+    return time.monotonic()
+
+
 def time_text(seconds: float) -> str:
     """A time in UTC, to the millisecond, as lines have it."""
     shown = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
@@ -42,13 +47,15 @@ def seconds_of(text: object) -> float | None:
 class LogState:
     """The log as far as it was read.
 
-    `charges` is how many of the ledger's charges have their line. `latest` is the largest time of
+    `charges` is how many of the ledger's charges have their line, and `link` the digest of the last
+    of them, by which the ledger is known to be the same. `latest` is the largest time of
     any line: a clock that was set back does not bring a round's day to its end, nor make a round
     forgotten, for every line counts as of the latest time up to it.
     """
 
     position: Position = field(default_factory=Position)
     charges: int = 0
+    link: str | None = None
     latest: float = 0.0
     rounds: dict[tuple[str, int], float] = field(default_factory=dict)
     policy: dict[str, Any] = field(default_factory=dict)
@@ -66,7 +73,7 @@ class LogState:
         self.latest = max(self.latest, seconds_of(entry.get("time")) or 0.0)
         charges, units = entry.get("charges"), entry.get("units")
         if type(charges) is int:
-            self.charges = charges
+            self.charges, self.link = charges, entry.get("link")
         if type(units) is int and units > 0:
             self.units = units
         match entry.get("what"):
@@ -102,7 +109,7 @@ class Throttle:
     """How many lines others may still cause: a bucket that fills by one a minute."""
 
     tokens: float = _BURST_LINES
-    filled_at: float = field(default_factory=time.monotonic)
+    filled_at: float = field(default_factory=lambda: steady_clock())
     unlisted: int = 0
     last: tuple[object, ...] | None = None
 
@@ -112,7 +119,7 @@ class Throttle:
         What is the same as the last one that was listed is listed again once the bucket is full:
         a minute after it, as long as nothing else comes.
         """
-        now = time.monotonic()
+        now = steady_clock()
         gained = (now - self.filled_at) / _SECONDS_A_LINE
         self.tokens, self.filled_at = min(_BURST_LINES, self.tokens + gained), now
         self.unlisted += 1

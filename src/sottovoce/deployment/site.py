@@ -6,6 +6,7 @@ ledger.sqlite   beside it: everything that was ever charged, over all runs
 audit.jsonl     beside it: what was charged, answered and refused, line by line
 """
 
+import contextlib
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import numpy as np
 
 from sottovoce import parameter_rules, printable_text
 from sottovoce.adjacency import Unit
+from sottovoce.analytics.csv_columns import CsvColumns
 from sottovoce.deployment import policy
 from sottovoce.deployment.audit_log import LOG_NAME, AuditLog, OrderName
 from sottovoce.deployment.policy import Policy, Terms
@@ -123,6 +125,29 @@ class Site:
         """Write a refusal to the audit log; False if it is one of too many to be listed."""
         log = self.audit_log
         return log is None or log.refused(reason, order)
+
+    def note_start(self) -> None:
+        """Write to the audit log that answers begin; OutputError where it cannot be written."""
+        if self.audit_log is not None:
+            self.audit_log.started(self.ledger, units=self.count_own_samples())
+
+    def note_stop(self) -> None:
+        """Write to the audit log that answers end."""
+        if self.audit_log is not None:
+            self.audit_log.stopped()
+
+    def count_own_samples(self) -> int | None:
+        """About how many samples the smallest of the site's own tables has; None if it has none."""
+        if not isinstance(self.policy, Policy) or self.policy.level is not Unit.SAMPLE:
+            return None
+        tables = {column.csv for column in self.columns.values()}
+        if self.records is not None and self.records.dataset.startswith("csv:"):
+            tables.add(Path(self.records.dataset.removeprefix("csv:")))
+        counts = []
+        for table in tables:
+            with contextlib.suppress(SottovoceError, OSError):  # whoever reads it will say so
+                counts.append(CsvColumns(path=table, columns=("",)).count_lines())
+        return min(counts, default=None)
 
     def check_terms(self, client: str, terms: Terms) -> None:
         """Refuse what the policy does not allow; whoever reads the site's data asks this first."""
@@ -260,7 +285,9 @@ def read_site(path: Path) -> Site:
 def warnings_of(path: Path) -> list[str]:
     """What the owner of a site's file should know before it answers more, by its log and ledger."""
     site = read_site(path)
-    return [] if site.audit_log is None else site.audit_log.warnings(site.ledger)
+    if site.audit_log is None:
+        return []
+    return site.audit_log.warnings(site.ledger, units=site.count_own_samples())
 
 
 def _site(table: dict[str, Any], path: Path) -> Site:

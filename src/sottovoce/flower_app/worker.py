@@ -26,17 +26,14 @@ def main(runtime_address: str, site_file: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     os.environ[SITE_VARIABLE] = str(site_file)
-    log = site.audit_log
-    if log is not None:
-        log.started(site.ledger)
+    site.note_start()
     serve(
         runtime_address,
         with_installed_app(client_app(compute), site_of),
         stopped,
         longest_seconds=site.longest_seconds,
     )
-    if log is not None:
-        log.stopped()
+    site.note_stop()
 
 
 if __name__ == "__main__":

@@ -210,6 +210,11 @@ class LedgerReader:
         )
         return [(run, number, from_json(text)) for run, number, text in rows]
 
+    def link_of_charge(self, number: int) -> bytes | None:
+        """A digest of the first `number` charges; None if there are not so many."""
+        found = self._db.one("SELECT chain FROM charges WHERE id = ?", (number,))
+        return None if found is None else bytes(found[0])
+
     def rows(self, client: str | None = None) -> Iterator[dict[str, object]]:
         """The charges in order, as plain data."""
         names = [
