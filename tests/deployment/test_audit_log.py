@@ -227,6 +227,12 @@ def test_a_clock_that_is_set_back_makes_no_round_forgotten(
         with pytest.raises(PolicyError, match="rounds_per_day"):
             answered(site, asked(2))
     clock[0] = start + DAY + 1.0
+    with pytest.raises(AssertionError, match="trained"):
+        site.answer(asked(2), KEYS, never, keep_from=1)
+    clock[0] = start
+    with pytest.raises(PolicyError, match="rounds_per_day"):
+        answered(site, asked(2))
+    clock[0] = start + DAY + 1.0
     answered(site, asked(2))
 
 
@@ -310,11 +316,12 @@ def _three_rounds(folder: Path, **changes: Any) -> list[dict[str, Any]]:
 
 def test_a_delta_of_one_in_so_many_is_warned_of(tmp_path: Path) -> None:
     site = logged(tmp_path, delta=0.1, warn_at=1.0)
-    answered(site, asked(1, cohort=9))
+    answered(site, dataclasses.replace(asked(1), records=9))
     assert "warning" not in whats(site)
-    answered(site, asked(2, cohort=10))
+    answered(site, dataclasses.replace(asked(2), records=10))
+    answered(site, dataclasses.replace(asked(3), records=10))
     (warning,) = [entry for entry in entries(site) if entry["what"] == "warning"]
-    assert "there are 10 clients" in warning["reason"]
+    assert "there are 10 records" in warning["reason"]
     assert site.audit_log is not None
     (text,) = site.audit_log.warnings(site.ledger)
     assert text == warning["reason"]

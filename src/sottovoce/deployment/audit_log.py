@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce import files, printable_text
-from sottovoce.adjacency import Unit
 from sottovoce.deployment import audit_file, audit_state
 from sottovoce.deployment.audit_file import Entry
 from sottovoce.deployment.audit_state import LogState, Throttle, time_text
@@ -106,23 +105,24 @@ class AuditLog:
             )
 
     def answered(
-        self, ledger: Ledger, order: OrderName, *, charged: bool, units: int | None = None
+        self, ledger: Ledger, order: OrderName, *, charged: bool, records: int | None = None
     ) -> None:
         """Write down what an answer cost, before it leaves; OutputError where that fails.
 
-        `charged`: this answer was charged. `units` is how many samples, or clients, are known.
+        `charged`: this answer was charged. `records` is how many the site has, if it knows.
         """
         with _GUARD, audit_file.opened(self.path) as handle:
             state = self._read(handle)
             self._append(handle, state, self._policy_changes(state))
-            entries = self._charges(ledger, state, order, charged=charged)
+            with ledger.snapshot():
+                entries = self._charges(ledger, state, order, charged=charged)
             total = None
             if entries:
                 total = entries[-1].get("total")
-                entries[-1] |= {} if units is None else {"units": units}
+                entries[-1] |= {} if records is None else {"records": records}
             elif not charged:  # else somebody else's line has it already
                 entries = self._again(order)
-            found = self._warnings(state, units or state.units, total)
+            found = self._warnings(state, records or state.records, total)
             new = {about: text for about, text in found.items() if about not in state.warned}
             self._append(handle, state, [*entries, *_warning_lines(new)])
 
@@ -142,10 +142,10 @@ class AuditLog:
                 _LOG.error("a refusal is not in the audit log: %s", error)
         return True
 
-    def started(self, ledger: Path, *, units: int | None = None) -> list[str]:
+    def started(self, ledger: Path, *, records: int | None = None) -> list[str]:
         """Write down that answers begin; what the site should be warned of, every time.
 
-        `units` is how many samples the site knows of, where no answer has told.
+        `records` is how many the site has, where no answer has told.
 
         Raises:
             OutputError: the log cannot be written, so that nothing could be answered.
@@ -154,7 +154,7 @@ class AuditLog:
             state = self._read(handle)
             line = _entry(audit_state.STARTED, version=__version__)
             self._append(handle, state, [*self._policy_changes(state), line])
-            found, late = self._account(ledger, state, units, catch_up=True)
+            found, late = self._account(ledger, state, records)
             self._append(handle, state, [*late, *_warning_lines(found)])
         return list(found.values())
 
@@ -166,13 +166,14 @@ class AuditLog:
             self._append(handle, self._read(handle), [line])
             self._throttle.unlisted = 0
 
-    def warnings(self, ledger: Path, *, units: int | None = None) -> list[str]:
+    def warnings(self, ledger: Path, *, records: int | None = None) -> list[str]:
         """What the site should be warned of now; nothing is written."""
         state = LogState()
         for line in audit_file.read_lines(self.path, state.position):
             state.take(line)
-        found, _ = self._account(ledger, state, units)
-        return list(found.values())
+        found, late = self._account(ledger, state, records)
+        noticed = [entry["reason"] for entry in late if entry["what"] == audit_state.WARNING]
+        return [*noticed, *found.values()]
 
     def check_writable(self) -> None:
         """Refuse a log that no answer could be written to: OutputError."""
@@ -219,7 +220,8 @@ class AuditLog:
         self, ledger: Ledger, state: LogState, order: OrderName, *, charged: bool
     ) -> list[Entry]:
         """A line for each round that the ledger has charged and the log does not know."""
-        count, new, entries = ledger.num_charges, ledger.charges_after(state.charges), []
+        entries: list[Entry] = []
+        count, new = ledger.num_charges, ledger.charges_after(state.charges)
         if not _is_same(ledger, state):
             text = (
                 f"the ledger has {count} charges, and they are not those that this log knows "
@@ -240,6 +242,7 @@ class AuditLog:
             cost = multiset([(event, 1) for event in events])
             fields = {"run": run, "round": number, "mechanism": order.mechanism if mine else None}
             fields["epsilon"] = privacy_spent(cost, self.policy.delta).epsilon
+            fields["delta"] = self.policy.delta
             fields |= self._total(ledger) if known == count else {}
             fields |= {} if mine else {"late": True}
             fields |= {"charges": known, "link": _link(ledger, known)}
@@ -257,21 +260,23 @@ class AuditLog:
         return {"total": spent, "left": max(0.0, self.policy.epsilon_total - spent)}
 
     def _account(
-        self, path: Path, state: LogState, units: int | None, *, catch_up: bool = False
+        self, path: Path, state: LogState, records: int | None
     ) -> tuple[dict[str, str], list[Entry]]:
         """All warnings, by what they are about, and lines for charges that have none yet."""
-        units = state.units or units
+        records = state.records or records
         if not path.is_file():
-            return self._warnings(state, units, None), []
+            return self._warnings(state, records, None), []
         try:
-            with Ledger(path, must_exist=True) as ledger:
-                late = self._charges(ledger, state, OrderName(), charged=False) if catch_up else []
+            with Ledger(path, must_exist=True) as ledger, ledger.snapshot():
+                late = self._charges(ledger, state, OrderName(), charged=False)
                 total = self._total(ledger)["total"]
         except SottovoceError as error:  # nothing is answered on it; the node may still wait
-            return {_LEDGER: str(error), **self._warnings(state, units, None)}, []
-        return self._warnings(state, units, total), late
+            return {_LEDGER: str(error), **self._warnings(state, records, None)}, []
+        return self._warnings(state, records, total), late
 
-    def _warnings(self, state: LogState, units: int | None, total: float | None) -> dict[str, str]:
+    def _warnings(
+        self, state: LogState, records: int | None, total: float | None
+    ) -> dict[str, str]:
         """What to warn of, where so much was spent in all (None: nothing new)."""
         policy, found = self.policy, {}
         if policy.beyond_noise_floor:
@@ -280,12 +285,11 @@ class AuditLog:
                 f"{', '.join(policy.beyond_noise_floor)}, which have no noise multiplier, nor to "
                 "questions; 'epsilon_per_round' and 'epsilon_if_sampled' limit those"
             )
-        if units is not None and policy.delta >= 1.0 / units:
-            what = "records" if policy.level is Unit.SAMPLE else "clients"
+        if records is not None and policy.delta >= 1.0 / records:
             found[_DELTA] = (
-                f"delta is {policy.delta:g}, and there are {units} {what}: at delta 1/{units} or "
+                f"delta is {policy.delta:g}, and there are {records} records: at 1/{records} or "
                 "more a message may give one of them away entirely and keep the policy; set delta "
-                f"well below {1.0 / units:.1g}"
+                f"well below {1.0 / records:.1g}"
             )
         if state.problems:
             found[_CHAIN] = (

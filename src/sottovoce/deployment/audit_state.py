@@ -14,8 +14,6 @@ _BURST_LINES, _SECONDS_A_LINE = 20.0, 60.0
 
 CHARGED, AGAIN, REFUSED = "charged", "answered again", "refused"
 POLICY, STARTED, STOPPED, WARNING = "policy changed", "started", "stopped", "warning"
-# A change of these makes what was warned of news again.
-_BUDGET_KEYS = {"epsilon_total", "delta", "warn_at"}
 
 
 def wall_clock() -> float:
@@ -60,7 +58,7 @@ class LogState:
     rounds: dict[tuple[str, int], float] = field(default_factory=dict)
     policy: dict[str, Any] = field(default_factory=dict)
     warned: set[str] = field(default_factory=set)
-    units: int | None = None
+    records: int | None = None
     problems: int = 0
 
     def take(self, line: Line) -> None:
@@ -71,29 +69,34 @@ class LogState:
 
     def take_entry(self, entry: Entry) -> None:
         self.latest = max(self.latest, seconds_of(entry.get("time")) or 0.0)
-        charges, units = entry.get("charges"), entry.get("units")
+        charges, records = entry.get("charges"), entry.get("records")
         if type(charges) is int:
             self.charges, self.link = charges, entry.get("link")
-        if type(units) is int and units > 0:
-            self.units = units
+        if type(records) is int and records > 0:
+            self.records = records
         match entry.get("what"):
             case "charged":
                 run, number = entry.get("run"), entry.get("round")
                 if isinstance(run, str) and type(number) is int:
                     # The first time counts: a later line of a round is not another round.
                     self.rounds.setdefault((run, number), self.latest)
+                    self._forget()
             case "policy changed" if isinstance(changes := entry.get("changes"), Mapping):
                 self.policy.update({key: new for key, (_, new) in _pairs(changes)})
-                if _BUDGET_KEYS & set(changes):
-                    self.warned.clear()
+                self.warned.clear()  # what was warned of may be another thing now
             case "warning":
                 self.warned.add(str(entry.get("about")))
 
     def rounds_within_a_day(self, now: float) -> set[tuple[str, int]]:
-        """The rounds of the last 24 hours; older ones are forgotten for good."""
-        now = max(now, self.latest)
-        self.rounds = {key: at for key, at in self.rounds.items() if at > now - DAY_SECONDS}
-        return set(self.rounds)
+        """The rounds of the last 24 hours, by the clock or by the log, whichever is later."""
+        since = max(now, self.latest) - DAY_SECONDS
+        return {key for key, at in self.rounds.items() if at > since}
+
+    def _forget(self) -> None:
+        """Drop rounds that are a day old by the log itself: the clock alone may be wrong."""
+        since = self.latest - DAY_SECONDS
+        if min(self.rounds.values()) <= since:
+            self.rounds = {key: at for key, at in self.rounds.items() if at > since}
 
 
 def _pairs(changes: Mapping[str, Any]) -> list[tuple[str, tuple[Any, Any]]]:

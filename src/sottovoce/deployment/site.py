@@ -16,7 +16,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from sottovoce import parameter_rules, printable_text
-from sottovoce.adjacency import Unit
 from sottovoce.analytics.csv_columns import CsvColumns
 from sottovoce.deployment import policy
 from sottovoce.deployment.audit_log import LOG_NAME, AuditLog, OrderName
@@ -129,17 +128,15 @@ class Site:
     def note_start(self) -> None:
         """Write to the audit log that answers begin; OutputError where it cannot be written."""
         if self.audit_log is not None:
-            self.audit_log.started(self.ledger, units=self.count_own_samples())
+            self.audit_log.started(self.ledger, records=self.count_own_records())
 
     def note_stop(self) -> None:
         """Write to the audit log that answers end."""
         if self.audit_log is not None:
             self.audit_log.stopped()
 
-    def count_own_samples(self) -> int | None:
-        """About how many samples the smallest of the site's own tables has; None if it has none."""
-        if not isinstance(self.policy, Policy) or self.policy.level is not Unit.SAMPLE:
-            return None
+    def count_own_records(self) -> int | None:
+        """About how many records the smallest of the site's own tables has; None without any."""
         tables = {column.csv for column in self.columns.values()}
         if self.records is not None and self.records.dataset.startswith("csv:"):
             tables.add(Path(self.records.dataset.removeprefix("csv:")))
@@ -196,7 +193,7 @@ class Site:
                 messages.append(outcome.message)
             if self.audit_log is not None:
                 self.audit_log.answered(
-                    ledger, _order(asked), charged=bool(charged), units=_units(asked)
+                    ledger, _order(asked), charged=bool(charged), records=asked.records
                 )
         return messages
 
@@ -260,11 +257,6 @@ def _order(asked: Asked) -> OrderName:
     return OrderName(run=asked.plan.run, round=asked.plan.round, mechanism=kind)
 
 
-def _units(asked: Asked) -> int | None:
-    """How many there are of what is protected, as far as it is known."""
-    return asked.records if asked.plan.unit is Unit.SAMPLE else asked.cohort
-
-
 def read_site(path: Path) -> Site:
     """The site that a file describes; without a policy there is none."""
     try:
@@ -287,7 +279,7 @@ def warnings_of(path: Path) -> list[str]:
     site = read_site(path)
     if site.audit_log is None:
         return []
-    return site.audit_log.warnings(site.ledger, units=site.count_own_samples())
+    return site.audit_log.warnings(site.ledger, records=site.count_own_records())
 
 
 def _site(table: dict[str, Any], path: Path) -> Site:

@@ -86,7 +86,7 @@ def answer(inquiry: Inquiry, site: Site, columns: Mapping[str, Values]) -> bytes
         ledger.store_message(charge, message)
         if site.audit_log is not None:
             people = sum(map(len, batches))
-            site.audit_log.answered(ledger, order, charged=bool(charges), units=people)
+            site.audit_log.answered(ledger, order, charged=bool(charges), records=people)
     return message
 
 
