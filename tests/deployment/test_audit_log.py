@@ -236,6 +236,18 @@ def test_a_clock_that_is_set_back_makes_no_round_forgotten(
     answered(site, asked(2))
 
 
+def test_a_round_that_was_charged_while_the_clock_was_back_counts_too(
+    tmp_path: Path, clock: list[float]
+) -> None:
+    site = logged(tmp_path, rounds_per_day=2)
+    answered(site, asked(1))
+    clock[0] -= 3 * DAY
+    answered(site, asked(2))
+    clock[0] += 3 * DAY
+    with pytest.raises(PolicyError, match="2 rounds were charged"):
+        answered(site, asked(3))
+
+
 def test_a_charge_without_a_line_counts_as_a_round_of_today(tmp_path: Path) -> None:
     answered(a_site(tmp_path), asked(1))
     with pytest.raises(PolicyError, match="1 rounds were charged"):
