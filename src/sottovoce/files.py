@@ -68,7 +68,7 @@ def write_atomic(path: Path, content: bytes, *, mode: int = PUBLIC) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
@@ -87,7 +87,7 @@ def place_new(temporary: Path, path: Path) -> bool:
             return False
         except OSError:  # a file system without hard links
             _copy_new(temporary, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
         return True
     except FileExistsError:
         return False
@@ -111,8 +111,8 @@ def check_writable(path: Path) -> None:
         raise OutputError(f"cannot write {path}: {why}; mend that first, nothing was begun")
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable; Windows has no way to, and needs none."""
+def sync_folder(folder: Path) -> None:
+    """Make a rename, or a new file, durable; Windows has no way to, and needs none."""
     if os.name == "nt":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -223,6 +223,15 @@ def _command(pid: int) -> str:
     except OSError:
         return "it has just ended"
     return b" ".join(words).decode(errors="replace").strip()[:200]
+
+
+def wait_for_lock(handle: int) -> None:
+    """Wait until nobody else, of any process or thread, holds a lock of the same file.
+
+    It is held until the handle is closed; a killed process leaves none behind.
+    """
+    if fcntl is not None:
+        fcntl.flock(handle, fcntl.LOCK_EX)
 
 
 def finite_or_none(value: float) -> float | None:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from federations import RunningFederation, rehearsal
 
+from sottovoce.deployment.audit_file import verified
+from sottovoce.deployment.audit_log import LOG_NAME
 from sottovoce.ledger.ledger import Ledger
 
 pytest.importorskip("flwr")
@@ -60,6 +62,10 @@ def test_sites_answer_as_far_as_their_own_files_allow(tmp_path: Path) -> None:
         for name, charged in (("north", 1), ("south", 1), ("west", 0)):
             with Ledger(running.site(name).folder / "ledger.sqlite") as ledger:
                 assert ledger.num_charges == charged
+        for name, what in (("north", "charged"), ("west", "refused")):
+            entries, problems = verified(running.site(name).folder / LOG_NAME)
+            assert problems == []
+            assert entries[-1]["what"] == what
         said = _ask(running, "income", code=2)
         assert "answers no questions about 'income'" in said
         said = _ask(running, "age", code=2)  # the budget of 3 holds no second one

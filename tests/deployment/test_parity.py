@@ -29,6 +29,8 @@ from federation_faults import (
 )
 from federations import SRC, rehearsal
 
+from sottovoce.deployment.audit_file import verified
+from sottovoce.deployment.audit_log import LOG_NAME
 from sottovoce.runs.folder import RunFolder
 
 pytest.importorskip("flwr")
@@ -139,6 +141,18 @@ def test_sites_have_spent_what_the_server_says(run: StartedRun, sites: list[str]
             with RunFolder(ledger.parent).ledger() as own:
                 assert own.history(site) == server.history(site)
                 assert own.verify() == []
+
+
+def test_sites_log_every_round_that_they_answered(run: StartedRun, sites: list[str]) -> None:
+    for site in sites:
+        entries, problems = verified(run.running.site(site).folder / LOG_NAME)
+        assert problems == []
+        assert [entry["what"] for entry in entries[:2]] == ["policy changed", "started"]
+        charged = [entry for entry in entries if entry["what"] == "charged"]
+        assert [(entry["run"], entry["round"]) for entry in charged] == [
+            (run.name, number) for number in range(1, ROUNDS + 1)
+        ]
+        assert all(entry["left"] < 1000.0 for entry in charged)
 
 
 @pytest.mark.slow

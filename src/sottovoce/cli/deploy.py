@@ -8,7 +8,7 @@ import typer
 
 from sottovoce.cli import deploy_ask, deploy_check, deploy_run
 from sottovoce.cli.options import FederationFolder
-from sottovoce.cli.output import Json, print_fields, print_json, print_table, say
+from sottovoce.cli.output import Json, print_fields, print_json, print_table, print_warning, say
 
 if TYPE_CHECKING:
     from sottovoce.deployment.machines.federation import Federation
@@ -159,12 +159,15 @@ def node(folder: SitePath, background: Background = False) -> None:
     """Run a site's node, which answers the link as far as the site's policy allows."""
     from sottovoce.deployment.machines.node import START_SECONDS, keep_node
     from sottovoce.deployment.machines.site_folder import SiteFolder
+    from sottovoce.deployment.site import warnings_of
 
     site = SiteFolder.read(folder)
 
     def tell(connected: bool, end: str = "") -> None:
         state = "connected to" if connected else "up and waits for"
         say(f"the node of '{site.name}' is {state} {site.address}{end}")
+        for text in warnings_of(site.file):
+            print_warning(text)
 
     if background:
         state = _start_in_background("node", site.folder, site.node_folder, START_SECONDS)

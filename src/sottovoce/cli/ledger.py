@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.cli import ledger_copies
-from sottovoce.cli.output import Json, print_json, print_table, say, show
+from sottovoce.cli import ledger_copies, ledger_log
+from sottovoce.cli.output import Json, print_json, print_table, print_warning, say, show
 
 if TYPE_CHECKING:
     from sottovoce.ledger.ledger import Ledger
@@ -92,7 +92,7 @@ def _run_spec(path: Path) -> dict[str, Any] | None:
 def _site_rows(path: Path, delta: float | None) -> list[dict[str, Any]] | None:
     """A site's one account, which goes on under whatever name it has; None for other folders."""
     from sottovoce.deployment.policy import Policy
-    from sottovoce.deployment.site import SITE_FILE, read_site
+    from sottovoce.deployment.site import SITE_FILE, read_site, warnings_of
     from sottovoce.ledger.records import FIRST_EVENT
 
     if not (path / SITE_FILE).is_file():
@@ -107,7 +107,11 @@ def _site_rows(path: Path, delta: float | None) -> list[dict[str, Any]] | None:
     row = _row(site.name, history, asked=delta, default=policy.delta, limit=limit)
     # What the charges come to may be less than what the total counts, for the server chose them.
     left = None if delta not in (None, policy.delta) else max(0.0, policy.epsilon_total - counted)
-    return [{**row, "left": left, "counted": counted}]
+    warnings = warnings_of(path / SITE_FILE)
+    return [{**row, "left": left, "counted": counted, "warnings": warnings}]
+
+
+app.command("log")(ledger_log.log)
 
 
 @app.command("show")
@@ -164,6 +168,8 @@ def show_(
         say(f"all of it {BY_SERVER}; what a site has spent is in its own ledger")
     if any("counted" in row for row in rows):
         say("left is by the site's privacy filter, which may count more than epsilon says")
+    for warning in [text for row in rows for text in row.get("warnings", [])]:
+        print_warning(warning)
 
 
 def _row(

@@ -7,9 +7,10 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
 from sottovoce import printable_text
-from sottovoce.deployment.inquiries import TALLY, read_inquiry
+from sottovoce.deployment.audit_log import OrderName
+from sottovoce.deployment.inquiries import TALLY, Inquiry, read_inquiry
 from sottovoce.deployment.node_site import NO_LEDGER, NO_SITE, NoSiteError, site_of
-from sottovoce.deployment.orders import Order, read_order, refusal_blobs, reply_blobs
+from sottovoce.deployment.orders import Blobs, Order, read_order, refusal_blobs, reply_blobs
 from sottovoce.deployment.records import from_records, to_records
 from sottovoce.deployment.site import Site
 from sottovoce.deployment.site_answers import Values, answer, own_columns
@@ -32,6 +33,7 @@ Compute = Callable[[Order, Site], list[bytes]]
 SiteOf = Callable[[Context], Site]
 ColumnsOf = Callable[[Site], Mapping[str, Values]]
 Answer = Callable[[Message, Context], Message]
+Read = Callable[[Blobs], Order | Inquiry]
 
 
 def answering(compute: Compute, site_of: SiteOf = site_of) -> Answer:
@@ -47,33 +49,38 @@ def answering(compute: Compute, site_of: SiteOf = site_of) -> Answer:
             check_witnessed(site, order.receipt)
             messages = compute(order, site)
         except _PUBLIC as error:
-            _LOG.warning("refused, and nothing was sent: %s", error)
+            _note(site, error, _name_of(order))
             blobs = refusal_blobs(str(error), site.rounds_charged(order.run))
         else:
             blobs = reply_blobs(messages, site.rounds_charged(order.run))
         return {**blobs, **statement_part(site)}
 
-    return _guarded(reply, site_of)
+    return _guarded(reply, site_of, read_order)
 
 
-def _guarded(reply: Callable[[Message, Site], dict[str, bytes]], site_of: SiteOf) -> Answer:
+def _guarded(
+    reply: Callable[[Message, Site], dict[str, bytes]], site_of: SiteOf, read: Read
+) -> Answer:
     """What `reply` says, or a refusal whose reason is public."""
 
     def answer(message: Message, context: Context) -> Message:
+        site = None
         try:
-            return Message(to_records(reply(message, site_of(context))), reply_to=message)
+            site = site_of(context)
+            return Message(to_records(reply(message, site)), reply_to=message)
         except NoSiteError as error:
             _LOG.warning("%s", error)
             return refusal(message, PolicyError(NO_SITE))
         except _PUBLIC as error:
-            return refusal(message, error)
+            return refusal(message, error, site, _name_in(message, read))
         except LedgerLostError as error:
             _LOG.error("%s", error)
-            return refusal(message, PolicyError(NO_LEDGER))
+            return refusal(message, PolicyError(NO_LEDGER), site, _name_in(message, read))
         except Exception:
             # What went wrong may tell about the data: it stays here.
             _LOG.exception("an answer failed; nothing was sent")
-            return refusal(message, SottovoceError("the site failed; see its log"))
+            failed = SottovoceError("the site failed; see its log")
+            return refusal(message, failed, site, _name_in(message, read))
 
     return answer
 
@@ -90,11 +97,11 @@ def answering_questions(columns_of: ColumnsOf, site_of: SiteOf = site_of) -> Ans
             check_witnessed(site, inquiry.receipt)
             blobs = {TALLY: answer(inquiry, site, columns_of(site))}
         except _PUBLIC as error:
-            _LOG.warning("refused, and nothing was sent: %s", error)
+            _note(site, error, _name_of(inquiry))
             blobs = refusal_blobs(str(error))
         return {**blobs, **statement_part(site)}
 
-    return _guarded(reply, site_of)
+    return _guarded(reply, site_of, read_inquiry)
 
 
 def client_app(compute: Compute, site_of: SiteOf = site_of) -> ClientApp:
@@ -105,8 +112,34 @@ def client_app(compute: Compute, site_of: SiteOf = site_of) -> ClientApp:
     return app
 
 
-def refusal(message: Message, error: SottovoceError) -> Message:
+def refusal(
+    message: Message,
+    error: SottovoceError,
+    site: Site | None = None,
+    name: OrderName | None = None,
+) -> Message:
     """An error reply; its reason is public."""
-    _LOG.warning("refused, and nothing was sent: %s", error)
+    _note(site, error, name or OrderName())
     code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
     return Message(Error(code=code, reason=str(error)), reply_to=message)
+
+
+def _note(site: Site | None, error: SottovoceError, name: OrderName) -> None:
+    """Log a refusal; those that come too often for the audit log are not in this log either."""
+    if site is None or site.note_refusal(str(error), name):
+        _LOG.warning("refused, and nothing was sent: %s", error)
+
+
+def _name_in(message: Message, read: Read) -> OrderName:
+    """Which order it is, as far as that can be read."""
+    try:
+        return _name_of(read(from_records(message.content)))
+    except WireError:
+        return OrderName()
+
+
+def _name_of(order: Order | Inquiry) -> OrderName:
+    kind = order.mechanism.get("kind") if isinstance(order, Order) else None
+    return OrderName(
+        run=order.run, round=order.round, mechanism=kind if isinstance(kind, str) else None
+    )

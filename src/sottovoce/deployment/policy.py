@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.channels.channel import Direct, MessageChannel
+from sottovoce.deployment import floors
 from sottovoce.errors import PolicyError, UnknownNameError
 from sottovoce.ledger.records import Budget, Due
 from sottovoce.mechanisms import registry
@@ -33,6 +34,7 @@ class Terms:
     """What is asked of a site, as far as it can be said before its data are looked at.
 
     `mechanism` is a kind, `cohort` how many clients are asked, `grade` whose keys are used.
+    `noise_multiplier` is the mechanism's, if it has one and it is known yet.
     """
 
     mechanism: str
@@ -41,6 +43,7 @@ class Terms:
     channel: MessageChannel
     cohort: int
     grade: Grade
+    noise_multiplier: float | None = None
 
     @classmethod
     def of(cls, plan: RoundPlan, part: ClientPlan, *, cohort: int, grade: Grade) -> Self:
@@ -52,6 +55,7 @@ class Terms:
             channel=plan.channel,
             cohort=cohort,
             grade=grade,
+            noise_multiplier=floors.noise_multiplier_of(part.mechanism),
         )
 
 
@@ -69,6 +73,14 @@ class Policy:
     float_noise         mechanisms whose noise is drawn in floating point, which leaks low bits
     seeded_randomness   keys that whoever knows the seed can make: for tests, no privacy at all
     public_counts       say of how many examples an update is made, in the clear and uncharged
+
+    Floors, whatever the epsilons (`deployment.floors` says why, and which defaults):
+
+    epsilon_if_sampled          the most that a round may cost a record that is in its sample
+    smallest_sampling_rate      the least probability with which a round may sample a record
+    smallest_noise_multiplier   the least noise of mechanisms that have a noise multiplier
+    rounds_per_day              rounds that are charged within 24 hours, questions among them
+    warn_at                     the share of `epsilon_total` from which on the site is warned
     """
 
     mechanisms: tuple[str, ...]
@@ -82,6 +94,11 @@ class Policy:
     float_noise: bool = False
     seeded_randomness: bool = False
     public_counts: bool = False
+    epsilon_if_sampled: float | None = None
+    smallest_sampling_rate: float | None = None
+    smallest_noise_multiplier: float | None = None
+    rounds_per_day: int | None = None
+    warn_at: float = 0.8
 
     def __post_init__(self) -> None:
         for kind in self.mechanisms:
@@ -90,6 +107,45 @@ class Policy:
             parameter_rules.positive(name, getattr(self, name))
         parameter_rules.delta(self.delta)
         parameter_rules.integer("smallest_cohort", self.smallest_cohort, low=1, high=2**31)
+        self._check_floors()
+
+    def _check_floors(self) -> None:
+        if self.epsilon_if_sampled is not None:
+            parameter_rules.positive("epsilon_if_sampled", self.epsilon_if_sampled)
+        if self.smallest_sampling_rate is not None:
+            parameter_rules.fraction("smallest_sampling_rate", self.smallest_sampling_rate)
+        if self.rounds_per_day is not None:
+            parameter_rules.integer("rounds_per_day", self.rounds_per_day, low=1, high=2**31)
+        parameter_rules.fraction("warn_at", self.warn_at)
+        if self.smallest_noise_multiplier is not None:
+            parameter_rules.positive("smallest_noise_multiplier", self.smallest_noise_multiplier)
+            if self.mechanisms and len(self.beyond_noise_floor) == len(self.mechanisms):
+                raise PolicyError(
+                    "'smallest_noise_multiplier' means nothing here: none of the allowed "
+                    f"mechanisms ({', '.join(self.mechanisms)}) has a noise multiplier; limit "
+                    "them by 'epsilon_per_round' and 'epsilon_if_sampled'"
+                )
+
+    @property
+    def beyond_noise_floor(self) -> list[str]:
+        """Allowed mechanisms to which `smallest_noise_multiplier` does not apply."""
+        if self.smallest_noise_multiplier is None:
+            return []
+        return floors.without_noise_multiplier(self.mechanisms)
+
+    @property
+    def largest_if_sampled(self) -> float:
+        """`epsilon_if_sampled`, or its default."""
+        if self.epsilon_if_sampled is not None:
+            return self.epsilon_if_sampled
+        return max(floors.EPSILON_IF_SAMPLED, self.epsilon_per_round)
+
+    @property
+    def least_sampling_rate(self) -> float:
+        """`smallest_sampling_rate`, or its default."""
+        if self.smallest_sampling_rate is not None:
+            return self.smallest_sampling_rate
+        return min(1.0, floors.SAMPLING_RATE_IN_DELTAS * self.delta)
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse what is not allowed whatever it costs."""
@@ -124,6 +180,11 @@ class Policy:
             )
         if not self.seeded_randomness and terms.grade == "seeded":
             raise PolicyError("keys would come from a seed; 'seeded_randomness' is false")
+        least, noise = self.smallest_noise_multiplier, terms.noise_multiplier
+        if least is not None and noise is not None and not noise >= least:
+            raise PolicyError(
+                f"the noise multiplier is {noise:g}, and the smallest that is allowed is {least:g}"
+            )
 
     def filter(self, first: Budget | None) -> PrivacyFilter:
         """What the total means; `first` is what was set aside for the first event.
@@ -158,6 +219,12 @@ class Policy:
             return
         asked = [(due.event, 1) for due in dues]
         now, after = multiset(asked), [*history, *asked]
+        floors.check_sampled(
+            now,
+            delta=self.delta,
+            epsilon_if_sampled=self.largest_if_sampled,
+            smallest_sampling_rate=self.least_sampling_rate,
+        )
         if not within(now, self.delta, self.epsilon_per_round):
             raise PolicyError(
                 f"the round costs epsilon {self._epsilon(now)} at delta {self.delta:g}, and "

@@ -5,8 +5,10 @@ site.toml       name, [policy], [link], [data] if its records are its own, and [
 ledger.sqlite   beside it: everything that was ever charged, over all runs
 ledger.seal     which ledger that is, and how many charges it must hold
 witness.json    the newest receipt of the site's federation for it, if there is one
+audit.jsonl     beside it: what was charged, answered and refused, line by line
 """
 
+import contextlib
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,14 +18,17 @@ from typing import Any, Protocol
 import numpy as np
 
 from sottovoce import parameter_rules, printable_text
+from sottovoce.analytics.csv_columns import CsvColumns
 from sottovoce.deployment import policy
-from sottovoce.deployment.policy import Terms
+from sottovoce.deployment.audit_log import LOG_NAME, AuditLog, OrderName
+from sottovoce.deployment.policy import Policy, Terms
 from sottovoce.deployment.witness import check_kept
 from sottovoce.domains import Vector
 from sottovoce.errors import PolicyError, SottovoceError, UnknownNameError
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.records import FIRST_EVENT, Budget, Due, Standing
+from sottovoce.mechanisms import registry
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.privacy.filters import History
 from sottovoce.randomness import Randomness
@@ -57,6 +62,7 @@ class Asked:
 
     `cohort` is how many clients are asked in the round, `rounds` in how many rounds of the run this
     one will be asked at most. A server that says another number gains nothing: see `Site.permit`.
+    `records` is how many the site has, where that is known: it is for the site's own warnings.
     """
 
     plan: RoundPlan
@@ -64,6 +70,7 @@ class Asked:
     cohort: int
     uplinks: int
     rounds: int = 1
+    records: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +112,7 @@ class Site:
     `factories` are the functions that a spec may name to make a model ("package.module:function").
     An order that takes more than `longest_seconds` is given up.
     `keys` are those of its federation, if it has one that works with keys.
+    `log` is the site's audit log; simulated sites have none.
     `app` is a Flower ClientApp ("package.module:app") that the site has installed, for runs whose
     server is not ours: it trains, and what it trains leaves through `private_mod`.
     `seal` says which ledger it is, and how far it has come; None for simulated sites, whose ledger
@@ -121,6 +129,7 @@ class Site:
     longest_seconds: float = 3600.0
     keys: Keys | None = None
     seal: Path | None = None
+    log: Path | None = None
 
     def open_ledger(self) -> Ledger:
         """Open the site's account; LedgerLostError where it is not the one that was charged."""
@@ -146,6 +155,39 @@ class Site:
             seals.check(ledger, seals.Seal(standing=charged), self.ledger)
             seals.settle(ledger, self.seal)
 
+    @property
+    def audit_log(self) -> AuditLog | None:
+        """The site's audit log under its policy; None where it keeps none."""
+        if self.log is None or not isinstance(self.policy, Policy):
+            return None
+        return AuditLog(path=self.log, policy=self.policy)
+
+    def note_refusal(self, reason: str, order: OrderName) -> bool:
+        """Write a refusal to the audit log; False if it is one of too many to be listed."""
+        log = self.audit_log
+        return log is None or log.refused(reason, order)
+
+    def note_start(self) -> None:
+        """Write to the audit log that answers begin; OutputError where it cannot be written."""
+        if self.audit_log is not None:
+            self.audit_log.started(self.ledger, records=self.count_own_records())
+
+    def note_stop(self) -> None:
+        """Write to the audit log that answers end."""
+        if self.audit_log is not None:
+            self.audit_log.stopped()
+
+    def count_own_records(self) -> int | None:
+        """About how many records the smallest of the site's own tables has; None without any."""
+        tables = {column.csv for column in self.columns.values()}
+        if self.records is not None and self.records.dataset.startswith("csv:"):
+            tables.add(Path(self.records.dataset.removeprefix("csv:")))
+        counts = []
+        for table in tables:
+            with contextlib.suppress(SottovoceError, OSError):  # whoever reads it will say so
+                counts.append(CsvColumns(path=table, columns=("",)).count_lines())
+        return min(counts, default=None)
+
     def check_terms(self, client: str, terms: Terms) -> None:
         """Refuse what the policy does not allow; whoever reads the site's data asks this first."""
         if client != self.name:
@@ -170,6 +212,12 @@ class Site:
         terms = Terms.of(asked.plan, asked.part, cohort=asked.cohort, grade=randomness.grade)
         self.check_terms(asked.part.client, terms)
         planned = asked.rounds * asked.uplinks
+        charged: list[Due] = []
+
+        def permit(dues: Sequence[Due]) -> None:
+            self.permit(ledger, dues, planned=planned, charging=True)
+            charged.extend(dues)
+
         with self.open_ledger() as ledger:
             self.permit(ledger, _dues(asked, ledger, randomness), planned=planned)
             requests = [
@@ -178,21 +226,19 @@ class Site:
             ]
             if len(requests) != asked.uplinks:
                 raise PolicyError(f"{asked.uplinks} vectors are asked for, not {len(requests)}")
-            outcomes = privatise(
-                asked.plan,
-                requests,
-                ledger,
-                randomness,
-                permit=lambda dues: self.permit(ledger, dues, planned=planned, charging=True),
-            )
+            outcomes = privatise(asked.plan, requests, ledger, randomness, permit=permit)
             ledger.discard_messages(asked.plan.run, before_round=keep_from)
-            charged = ledger.standing()
-        self.settle(charged)
-        messages = []
-        for outcome in outcomes:
-            if isinstance(outcome, Refused):
-                raise outcome.error
-            messages.append(outcome.message)
+            messages = []
+            for outcome in outcomes:
+                if isinstance(outcome, Refused):
+                    raise outcome.error
+                messages.append(outcome.message)
+            if self.audit_log is not None:
+                self.audit_log.answered(
+                    ledger, _order(asked), charged=bool(charged), records=asked.records
+                )
+            standing = ledger.standing()
+        self.settle(standing)
         return messages
 
     def rounds_charged(self, run: str) -> int | None:
@@ -218,6 +264,10 @@ class Site:
         one event) sets aside of delta: before anything is answered, and never changed.
         """
         ledger.check_unaltered()  # before anything is trained or read on the strength of it
+        if self.audit_log is not None:
+            self.audit_log.check(ledger, dues)
+        elif isinstance(self.policy, Policy) and self.policy.rounds_per_day is not None:
+            raise PolicyError("'rounds_per_day' needs an audit log, and this site keeps none")
         # Under a new name it is the same site: the whole ledger is its account.
         history = ledger.everything(dues[0].release.unit) if dues else []
         first = ledger.budget(FIRST_EVENT)
@@ -246,6 +296,11 @@ def _dues(asked: Asked, ledger: Ledger, randomness: Randomness) -> list[Due]:
     return [due for due in dues if due is not None]
 
 
+def _order(asked: Asked) -> OrderName:
+    kind = registry.kind_of(asked.part.mechanism)
+    return OrderName(run=asked.plan.run, round=asked.plan.round, mechanism=kind)
+
+
 def read_site(path: Path) -> Site:
     """The site that a file describes; without a policy there is none."""
     try:
@@ -261,6 +316,14 @@ def read_site(path: Path) -> Site:
         return _site(table, path)
     except SottovoceError as error:
         raise PolicyError(f"{path}: {error}") from None
+
+
+def warnings_of(path: Path) -> list[str]:
+    """What the owner of a site's file should know before it answers more, by its log and ledger."""
+    site = read_site(path)
+    if site.audit_log is None:
+        return []
+    return site.audit_log.warnings(site.ledger, records=site.count_own_records())
 
 
 def _site(table: dict[str, Any], path: Path) -> Site:
@@ -284,6 +347,7 @@ def _site(table: dict[str, Any], path: Path) -> Site:
         policy=policy.from_table(limits),
         ledger=path.parent / LEDGER_NAME,
         seal=path.parent / seals.SEAL_NAME,
+        log=path.parent / LOG_NAME,
         records=None if data is None else _records(data, path.parent),
         columns=_columns(table.get("columns", {}), path.parent),
         factories=tuple(factories),

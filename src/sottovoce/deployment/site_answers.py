@@ -25,6 +25,7 @@ from sottovoce.analytics.quantiles import QuantilesQuestion
 from sottovoce.analytics.question import Question
 from sottovoce.analytics.variance import VarianceQuestion
 from sottovoce.channels.channel import Direct
+from sottovoce.deployment.audit_log import OrderName
 from sottovoce.deployment.inquiries import Inquiry, tally_bytes
 from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import OwnColumn, Site
@@ -70,8 +71,11 @@ def _charged(
     """The tally that was stored before, or a new one, charged and stored."""
     randomness = SystemRandomness()
     release = _release(inquiry, question)
+    order = OrderName(run=release.run, round=release.round, mechanism=question.mechanism_kind)
     earlier = ledger.latest_of([release]).get(release)
     if earlier is not None and earlier.message is not None:
+        if site.audit_log is not None:
+            site.audit_log.answered(ledger, order, charged=False)
         return earlier.message
     # A charge beside which nothing was stored has released nothing: it pays for this answer.
     due = amount_due(question.event, release, earlier, randomness)
@@ -90,6 +94,9 @@ def _charged(
     assert charge is not None  # nothing was due, for an earlier charge serves
     message = tally_bytes(tally)
     ledger.store_message(charge, message)
+    if site.audit_log is not None:
+        people = sum(map(len, batches))
+        site.audit_log.answered(ledger, order, charged=bool(charges), records=people)
     return message
 
 

@@ -40,6 +40,7 @@ def main(runtime_address: str, site_file: Path) -> None:
             logging.warning("%s", error)
 
     os.environ[SITE_VARIABLE] = str(site_file)
+    site.note_start()
     serve(
         runtime_address,
         with_installed_app(client_app(compute), site_of),
@@ -47,6 +48,7 @@ def main(runtime_address: str, site_file: Path) -> None:
         longest_seconds=site.longest_seconds,
         after_failure=check_ledger,
     )
+    site.note_stop()
 
 
 if __name__ == "__main__":

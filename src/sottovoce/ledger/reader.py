@@ -201,6 +201,15 @@ class LedgerReader:
         )
         return dict(rows)
 
+    def charges_after(self, count: int) -> list[tuple[str, int, PrivacyEvent]]:
+        """(run, round, event) of every charge but the first `count`, in order."""
+        rows = self._db.all(
+            "SELECT run, round, json FROM charges JOIN events ON events.id = charges.event "
+            "WHERE charges.id > ? ORDER BY charges.id",
+            (count,),
+        )
+        return [(run, number, from_json(text)) for run, number, text in rows]
+
     def rows(self, client: str | None = None) -> Iterator[dict[str, object]]:
         """The charges in order, as plain data."""
         names = [

@@ -111,6 +111,7 @@ def compute(order: Order, site: Site) -> list[bytes]:
         cohort=order.cohort,
         uplinks=algorithm.uplinks,
         rounds=rounds_of_one(spec, place.num_clients),
+        records=size,
     )
     return site.answer(asked, randomness, train, keep_from=order.keep_from)
 

@@ -7,6 +7,7 @@ reply nothing leaves but the sealed message; arrays, metrics and configs stay. M
 `train` are refused, for what an app answers to them is private data in the clear.
 """
 
+import contextlib
 from logging import ERROR, WARNING
 
 import numpy as np
@@ -15,6 +16,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
+from sottovoce.deployment.audit_log import OrderName
 from sottovoce.deployment.drop_in.announcement import (
     NAME,
     NUM_EXAMPLES,
@@ -50,7 +52,8 @@ def private_mod(message: Message, context: Context, call_next: ClientAppCallable
         content = _answer(message, context, call_next)
     except (PolicyError, BudgetExhaustedError) as error:
         # Public: it follows from the request, the site's file and its ledger, never from the data.
-        log(WARNING, "sottovoce: refused, nothing was sent: %s", error)
+        if _note(message, context, str(error)):
+            log(WARNING, "sottovoce: refused, nothing was sent: %s", error)
         return _error(message, ErrorCode.MOD_FAILED_PRECONDITION, f"refused: {error}")
     except NoSiteError as error:
         log(WARNING, "sottovoce: nothing was sent: %s", error)
@@ -62,8 +65,17 @@ def private_mod(message: Message, context: Context, call_next: ClientAppCallable
         # Whatever it says may be about the data.
         log(ERROR, "sottovoce: failed, nothing was sent", exc_info=True)
         reason = "failed: the node's log says why"
+        _note(message, context, reason)
         return _error(message, ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
     return Message(RecordDict({RECORD: content}), reply_to=message)
+
+
+def _note(message: Message, context: Context, reason: str) -> bool:
+    """Write a refusal to the site's audit log; False if it is one of too many to be listed."""
+    with contextlib.suppress(SottovoceError):
+        name = OrderName(run=run_name(message.metadata.run_id))
+        return site_of(context).note_refusal(reason, name)
+    return True
 
 
 def _error(message: Message, code: int, reason: str) -> Message:

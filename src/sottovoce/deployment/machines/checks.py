@@ -23,7 +23,9 @@ from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site import OwnRecords, Site, read_site
 from sottovoce.errors import SottovoceError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
+from sottovoce.ledger.records import FIRST_EVENT
 from sottovoce.local_learning import datasets
+from sottovoce.privacy.accounting import show_epsilon
 
 State = Literal["ok", "FAILS", "not checked"]
 _LEAST_FREE_BYTES = 512 * 2**20
@@ -156,9 +158,10 @@ def _ledger(site: SiteFolder) -> str:
         damages = ledger.verify()
         _demand("; ".join(damages[:3]), restore)
         charges, limits = ledger.num_charges, _limits(read_site(site.file))
-        spent = ledger.spent(site.name, limits.delta)
-    epsilon = 0.0 if spent is None else spent.epsilon
-    return f"{charges} charges, epsilon {epsilon:.4g} of {limits.epsilon_total:g}"
+        # Under whatever names it was charged, and as the site's total counts it.
+        history = ledger.everything(limits.level)
+        spent = limits.filter(ledger.budget(FIRST_EVENT)).spent(history)
+    return f"{charges} charges, epsilon {show_epsilon(spent)} of {limits.epsilon_total:g}"
 
 
 def _data(site: SiteFolder) -> str:

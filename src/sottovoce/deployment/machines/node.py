@@ -55,8 +55,12 @@ def keep_node(site: SiteFolder, *, on_ready: Callable[[bool], None]) -> None:
     )
     if problem:
         raise DeploymentError(problem)
-    # A policy that cannot be read is said now, not by the worker; and so is an older ledger.
-    check_at_start(read_site(site.file), site.address)
+    # What would stop the worker is said now: a policy that cannot be read, an older ledger, a log
+    # that cannot be written.
+    found = read_site(site.file)
+    check_at_start(found, site.address)
+    if found.audit_log is not None:
+        found.audit_log.check_writable()
     try:
         with (
             keeping(site.node_folder, what=f"the node of '{site.name}'") as announce,

@@ -7,6 +7,7 @@ ca.crt           the operator's authority
 ledger.sqlite    what the site has spent
 ledger.seal      which ledger that is, and how many charges it must hold
 witness.json     the newest receipt of the federation for that ledger, once there is one
+audit.jsonl      what the site charged, answered and refused, line by line
 node/            what the running node keeps: log, Flower's own folder
 """
 
@@ -195,6 +196,12 @@ _OPEN_POLICY = """\
 # epsilon_total =                 # over all runs, for as long as ledger.sqlite lives
 # delta =
 # smallest_cohort =               # sites that must take part in a round
+# What follows has defaults.
+# epsilon_if_sampled = 40.0       # most that a round may cost a record that is in its sample
+# smallest_sampling_rate =        # [100 delta] least probability with which a record is sampled
+# smallest_noise_multiplier = 0.4 # [none] of mechanisms that have one
+# rounds_per_day = 100            # [no limit] charged within 24 hours, questions among them
+# warn_at = 0.8                   # share of epsilon_total from which on the site is warned
 """
 
 _REHEARSAL_POLICY = """\

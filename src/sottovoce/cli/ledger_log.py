@@ -1,0 +1,114 @@
+"""`sottovoce ledger log`: a site's audit log, checked."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sottovoce.cli.output import Json, print_json, print_table, print_warning, say
+
+_COLUMNS = ["time", "what", "run", "round", "mechanism", "epsilon", "total", "left", "note"]
+
+
+def log(
+    path: Annotated[Path, typer.Argument(metavar="SITE_DIR", help="A site's folder, or its log.")],
+    run: Annotated[
+        str | None, typer.Option(help="Only this run, or the questions of this name.")
+    ] = None,
+    refused: Annotated[bool, typer.Option("--refused", help="Only refusals.")] = False,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only from this time on, UTC: 2026-05-31T12.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """What a site charged, answered, refused and was told to allow; exit 1 if it was altered.
+
+    Epsilon is what the round cost at the policy's delta; total and left are by the site's filter.
+    """
+    from sottovoce.deployment import audit_file, audit_state
+    from sottovoce.deployment.audit_log import LOG_NAME
+    from sottovoce.errors import OutputError, ParameterError
+
+    file = path / LOG_NAME if path.is_dir() else path
+    if not file.is_file():
+        raise OutputError(f"{path} has no {LOG_NAME}: name a site's folder whose node was started")
+    start = None if since is None else audit_state.seconds_of(since)
+    if since is not None and start is None:
+        raise ParameterError(f"--since must be a time such as 2026-05-31T12:00, got {since!r}")
+    entries, problems = audit_file.verified(file)
+    missing = _without_line(file.parent, entries)
+    shown = [entry for entry in entries if _is_wanted(entry, run, refused, start)]
+    if as_json:
+        document = {"ok": not problems, "problems": problems, "charges_without_line": missing}
+        print_json({**document, "entries": shown})
+    else:
+        print_table(_COLUMNS, [_cells(entry) for entry in shown])
+        for problem in problems:
+            say(problem)
+        say(f"{len(entries)} lines{'' if problems else '; the chain is whole'}")
+        if missing:
+            print_warning(
+                f"the ledger has {missing} charges that this log has no line for: the node ended "
+                "before they were written, or the log's end was cut off; the next start adds them"
+            )
+    if problems:
+        raise typer.Exit(1)
+
+
+def _without_line(folder: Path, entries: list[dict[str, Any]]) -> int:
+    """How many charges of the ledger beside the log have no line."""
+    from sottovoce.deployment.audit_state import LogState
+    from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
+
+    if not (folder / LEDGER_NAME).is_file():
+        return 0
+    state = LogState()
+    for entry in entries:
+        state.take_entry(entry)
+    with Ledger(folder / LEDGER_NAME) as ledger:
+        return max(0, ledger.num_charges - state.charges)
+
+
+def _is_wanted(entry: dict[str, Any], run: str | None, refused: bool, start: float | None) -> bool:
+    from sottovoce.deployment.audit_state import REFUSED, seconds_of
+
+    name = str(entry.get("run", ""))
+    if run is not None and name != run and not name.startswith(f"{run}/"):
+        return False
+    if refused and entry.get("what") != REFUSED:
+        return False
+    return start is None or (seconds_of(entry.get("time")) or 0.0) >= start
+
+
+def _cells(entry: dict[str, Any]) -> list[str]:
+    from sottovoce.privacy.accounting import show_epsilon, show_left
+
+    def number(key: str) -> str:
+        value = entry.get(key)
+        if key in entry and value is None:
+            return "infinite"
+        if not isinstance(value, int | float):
+            return ""
+        return show_left(value) if key == "left" else show_epsilon(value)
+
+    plain = [str(entry.get(key, "")) for key in _COLUMNS[:5]]
+    return [*plain, number("epsilon"), number("total"), number("left"), _note(entry)]
+
+
+def _note(entry: dict[str, Any]) -> str:
+    changes = entry.get("changes")
+    parts = [str(entry["reason"])] if "reason" in entry else []
+    if isinstance(changes, dict):
+        parts += [f"{key}: {_change(change)}" for key, change in changes.items()]
+    if entry.get("times", 1) != 1:
+        parts.append(f"(for {entry['times']} orders)")
+    if entry.get("late"):
+        parts.append("noticed afterwards")
+    if "unlisted" in entry:
+        parts.append(f"{entry['unlisted']} refusals have no line")
+    return "; ".join(parts)
+
+
+def _change(change: Any) -> str:
+    old, new = change if isinstance(change, list) and len(change) == 2 else (None, change)
+    return f"{new}" if old is None else f"{old} -> {'default' if new is None else new}"

@@ -1,0 +1,390 @@
+"""A site's audit log: complete before anything leaves, and found out where it was altered."""
+
+import dataclasses
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import call, printed_json
+from one_site import KEYS, VALUES, a_site, answered, asked, charges, never
+
+from sottovoce.deployment import audit_file, audit_log, audit_state
+from sottovoce.deployment.audit_log import LOG_NAME, OrderName
+from sottovoce.deployment.site import Site
+from sottovoce.errors import OutputError, PolicyError
+from sottovoce.ledger.ledger import Ledger
+
+DAY = audit_state.DAY_SECONDS
+
+
+def logged(folder: Path, **changes: Any) -> Site:
+    return dataclasses.replace(a_site(folder, **changes), log=folder / LOG_NAME)
+
+
+def entries(site: Site) -> list[dict[str, Any]]:
+    assert site.log is not None
+    found, problems = audit_file.verified(site.log)
+    assert problems == []
+    return found
+
+
+def whats(site: Site) -> list[str]:
+    return [entry["what"] for entry in entries(site)]
+
+
+def restart() -> None:
+    """Forget what this process knows of any log, as a new one would."""
+    audit_log._OPEN.clear()
+    audit_log._THROTTLES.clear()
+
+
+@pytest.fixture(autouse=True)
+def _a_new_process() -> None:
+    restart()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1_800_000_000.0]
+    monkeypatch.setattr(audit_state, "wall_clock", lambda: now[0])
+    return now
+
+
+def test_every_answer_has_its_line_with_what_it_cost_and_what_is_left(tmp_path: Path) -> None:
+    site = logged(tmp_path)
+    answered(site, asked(1))
+    answered(site, asked(2))
+    answered(site, asked(2))
+    assert whats(site) == ["policy changed", "charged", "charged", "answered again"]
+    _, one, two, again = entries(site)
+    assert (one["run"], one["round"], one["mechanism"]) == ("run", 1, "gauss_hermite")
+    assert one["epsilon"] == two["epsilon"] > 0.0
+    assert two["total"] > one["total"] > 0.0
+    assert two["left"] == 500.0 - two["total"]
+    assert [one["charges"], two["charges"]] == [1, 2]
+    assert again["times"] == 1
+    assert "epsilon" not in again
+    assert site.log is not None
+    assert site.log.stat().st_mode & 0o777 == 0o600
+
+
+def test_where_the_log_cannot_be_written_nothing_leaves_and_the_charge_serves_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = logged(tmp_path)
+    answered(site, asked(1))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OutputError, match="No space left"):
+            answered(site, asked(2))
+    assert [row["message_stored"] for row in charges(site)] == [False, True]
+    with Ledger(site.ledger) as ledger:
+        charge = ledger.latest(asked(2).plan.release("ada", 0))
+    assert charge is not None
+    restart()
+    assert site.answer(asked(2), KEYS, lambda: [-VALUES], keep_from=2) == [charge.message]
+    assert len(charges(site)) == 2
+    assert "charged" in whats(site)[2:]
+
+
+def test_a_log_that_cannot_be_opened_stops_the_order_before_training(tmp_path: Path) -> None:
+    site = logged(tmp_path)
+    (tmp_path / LOG_NAME).mkdir()
+    with pytest.raises(OutputError, match="cannot write"):
+        site.answer(asked(), KEYS, never, keep_from=1)
+    assert charges(site) == []
+
+
+def test_it_goes_on_after_a_restart_and_over_half_a_line(tmp_path: Path) -> None:
+    site = logged(tmp_path)
+    answered(site, asked(1))
+    path = tmp_path / LOG_NAME
+    whole = path.read_bytes()
+    with path.open("ab") as file:
+        file.write(b'{"time": "2026-')  # the power failed
+    restart()
+    answered(site, asked(2))
+    assert path.read_bytes().startswith(whole)
+    assert whats(site) == ["policy changed", "charged", "charged"]
+    with path.open("ab") as file:
+        file.write(b'{"half')
+    assert len(entries(site)) == 3
+    # A whole line that lacks nothing but its end is a line.
+    path.write_bytes(whole.rstrip(b"\n"))
+    restart()
+    site.note_refusal("no", OrderName())
+    assert whats(site) == ["policy changed", "charged", "refused"]
+
+
+@pytest.mark.parametrize("damage", ["edited", "removed", "moved", "inserted", "respaced"])
+def test_an_altered_log_is_found(tmp_path: Path, damage: str) -> None:
+    site = logged(tmp_path)
+    for number in range(1, 5):
+        answered(site, asked(number))
+    path = tmp_path / LOG_NAME
+    lines = path.read_bytes().splitlines(keepends=True)
+    match damage:
+        case "edited":
+            lines[2] = lines[2].replace(b'"round": 2', b'"round": 7')
+        case "removed":
+            del lines[2]
+        case "moved":
+            lines[2], lines[3] = lines[3], lines[2]
+        case "inserted":
+            lines.insert(2, lines[1])
+        case _:
+            lines[2] = lines[2].replace(b": ", b":")
+    path.write_bytes(b"".join(lines))
+    _, problems = audit_file.verified(path)
+    assert problems
+    restart()
+    assert site.audit_log is not None
+    assert any("was altered" in text for text in site.audit_log.warnings(site.ledger))
+
+
+def test_charges_without_a_line_get_one_at_the_next_start(tmp_path: Path) -> None:
+    site = a_site(tmp_path)  # which keeps no log
+    for number in (1, 2):
+        answered(site, asked(number))
+    logged(tmp_path).note_start()
+    found = entries(logged(tmp_path))
+    assert [one["what"] for one in found] == ["policy changed", "started", "charged", "charged"]
+    assert [one.get("late") for one in found[2:]] == [True, True]
+    assert "total" in found[3]
+    logged(tmp_path).note_stop()
+    assert whats(logged(tmp_path))[-1] == "stopped"
+
+
+@pytest.mark.parametrize("later", [1, 2, 3])
+def test_a_ledger_that_has_forgotten_charges_is_noticed(tmp_path: Path, later: int) -> None:
+    site = logged(tmp_path)
+    for number in (1, 2):
+        answered(site, asked(number))
+    for name in list(tmp_path.glob("ledger.sqlite*")):
+        name.unlink()
+    for number in range(1, later):
+        answered(a_site(tmp_path), asked(10 + number))
+    answered(site, asked(2))
+    *_, warning, charged = entries(site)
+    assert "an older copy" in warning["reason"]
+    assert (charged["what"], charged["round"], charged["charges"]) == ("charged", 2, later)
+
+
+def test_a_change_of_the_policy_is_logged_at_the_next_order(tmp_path: Path) -> None:
+    answered(logged(tmp_path), asked(1))
+    restart()
+    answered(logged(tmp_path, epsilon_total=400.0, rounds_per_day=5), asked(2))
+    changed = logged(tmp_path, smallest_cohort=99)
+    with pytest.raises(PolicyError) as refusal:
+        changed.answer(asked(3), KEYS, never, keep_from=1)
+    changed.note_refusal(str(refusal.value), OrderName(run="run", round=3))
+    found = [entry["changes"] for entry in entries(changed) if entry["what"] == "policy changed"]
+    assert found[0]["epsilon_total"] == [None, 500.0]
+    assert found[1] == {"epsilon_total": [500.0, 400.0], "rounds_per_day": [None, 5]}
+    assert found[2]["rounds_per_day"] == [5, None]
+    assert found[2]["smallest_cohort"] == [1, 99]
+    assert entries(changed)[-1]["reason"] == "10 clients are asked, and the smallest cohort is 99"
+
+
+# -- rounds a day ------------------------------------------------------------------------------
+
+
+def test_rounds_a_day_are_counted_over_runs_and_restarts(
+    tmp_path: Path, clock: list[float]
+) -> None:
+    site = logged(tmp_path, rounds_per_day=2)
+    answered(site, asked(1, uplinks=2))
+    clock[0] += 3600.0
+    answered(site, asked(1, run="another"))
+    for _ in range(2):
+        with pytest.raises(PolicyError, match="2 rounds were charged within 24 hours"):
+            site.answer(asked(2), KEYS, never, keep_from=0)
+        restart()
+    assert answered(site, asked(1, uplinks=2))  # stored bytes cost nothing
+    clock[0] += DAY - 3599.0
+    answered(site, asked(2))  # the first is a day ago
+    with pytest.raises(PolicyError, match="rounds_per_day"):
+        answered(site, asked(3))
+
+
+@pytest.mark.parametrize("new_process", [False, True])
+def test_a_clock_that_is_set_back_makes_no_round_forgotten(
+    tmp_path: Path, clock: list[float], new_process: bool
+) -> None:
+    site = logged(tmp_path, rounds_per_day=1)
+    start = clock[0]
+    answered(site, asked(1))
+    for jump in (-30 * DAY, -60 * DAY, -1.0, DAY - 1.0):
+        clock[0] = start + jump
+        if new_process:
+            restart()
+        with pytest.raises(PolicyError, match="rounds_per_day"):
+            answered(site, asked(2))
+    clock[0] = start + DAY + 1.0
+    with pytest.raises(AssertionError, match="trained"):
+        site.answer(asked(2), KEYS, never, keep_from=1)
+    clock[0] = start
+    with pytest.raises(PolicyError, match="rounds_per_day"):
+        answered(site, asked(2))
+    clock[0] = start + DAY + 1.0
+    answered(site, asked(2))
+
+
+def test_a_round_that_was_charged_while_the_clock_was_back_counts_too(
+    tmp_path: Path, clock: list[float]
+) -> None:
+    site = logged(tmp_path, rounds_per_day=2)
+    answered(site, asked(1))
+    clock[0] -= 3 * DAY
+    answered(site, asked(2))
+    clock[0] += 3 * DAY
+    with pytest.raises(PolicyError, match="2 rounds were charged"):
+        answered(site, asked(3))
+
+
+def test_a_charge_without_a_line_counts_as_a_round_of_today(tmp_path: Path) -> None:
+    answered(a_site(tmp_path), asked(1))
+    with pytest.raises(PolicyError, match="1 rounds were charged"):
+        answered(logged(tmp_path, rounds_per_day=1), asked(2))
+
+
+def test_rounds_a_day_need_a_log(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="needs an audit log"):
+        answered(a_site(tmp_path, rounds_per_day=1), asked(1))
+
+
+# -- refusals and warnings ---------------------------------------------------------------------
+
+
+def test_a_flood_of_refusals_is_counted_and_not_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(audit_state, "steady_clock", lambda: now[0])
+    site = logged(tmp_path)
+    for number in range(5000):
+        site.note_refusal(f"reason {number}", OrderName(run=f"run {number}"))
+    for _ in range(5000):
+        site.note_refusal("the same", OrderName())
+    refused = [entry for entry in entries(site) if entry["what"] == "refused"]
+    assert len(refused) == 20
+    now[0] = 61.0
+    assert site.note_refusal("later", OrderName())
+    listed = sum(entry["times"] for entry in entries(site) if entry["what"] == "refused")
+    assert listed == 10_001
+    assert not site.note_refusal("later", OrderName())
+    site.note_stop()
+    assert entries(site)[-1]["unlisted"] == 1
+
+
+def test_asking_again_without_end_does_not_fill_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_state, "steady_clock", lambda: 0.0)
+    site = logged(tmp_path)
+    for _ in range(4):
+        answered(site, asked(1))
+    assert whats(site) == ["policy changed", "charged", "answered again"]
+
+
+def test_a_long_reason_with_line_ends_is_one_short_line(tmp_path: Path) -> None:
+    site = logged(tmp_path)
+    site.note_refusal("a\nb" * 10_000, OrderName(run="r\n" * 10_000))
+    assert len((tmp_path / LOG_NAME).read_bytes().splitlines()[-1]) < 2500
+
+
+def test_the_budget_is_warned_of_once_and_at_every_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spent = [entry for entry in _three_rounds(tmp_path / "a") if entry["what"] == "charged"]
+    changes = {"epsilon_total": spent[2]["total"] * 1.01, "warn_at": 0.6}
+    found = _three_rounds(tmp_path / "b", **changes)
+    (warning,) = [entry for entry in found if entry["what"] == "warning"]
+    assert warning["about"] == "budget"
+    assert "of the site's budget is spent" in warning["reason"]
+    assert warning["reason"] in caplog.text
+    site = logged(tmp_path / "b", **changes)
+    restart()
+    site.note_start()
+    assert [one["what"] for one in entries(site)].count("warning") == 2
+    higher = logged(tmp_path / "b", epsilon_total=500.0)
+    higher.note_start()
+    assert [one["what"] for one in entries(higher)].count("warning") == 2
+
+
+def _three_rounds(folder: Path, **changes: Any) -> list[dict[str, Any]]:
+    folder.mkdir()
+    site = logged(folder, **changes)
+    for number in (1, 2, 3):
+        answered(site, asked(number, rounds=3))
+    return entries(site)
+
+
+def test_a_delta_of_one_in_so_many_is_warned_of(tmp_path: Path) -> None:
+    site = logged(tmp_path, delta=0.1, warn_at=1.0)
+    answered(site, dataclasses.replace(asked(1), records=9))
+    assert "warning" not in whats(site)
+    answered(site, dataclasses.replace(asked(2), records=10))
+    answered(site, dataclasses.replace(asked(3), records=10))
+    (warning,) = [entry for entry in entries(site) if entry["what"] == "warning"]
+    assert "there are 10 records" in warning["reason"]
+    assert site.audit_log is not None
+    (text,) = site.audit_log.warnings(site.ledger)
+    assert text == warning["reason"]
+
+
+# -- the command -------------------------------------------------------------------------------
+
+SITE = """
+name = "ada"
+[policy]
+mechanisms = ["gauss_hermite", "mvu"]
+level = "sample"
+adjacency = "zero-out"
+epsilon_per_round = 2.0
+epsilon_total = 10.0
+delta = 0.4
+smallest_cohort = 1
+smallest_noise_multiplier = 0.5
+[columns.age]
+csv = "people.csv"
+column = "age"
+"""
+
+
+def test_the_commands_show_log_and_warnings(tmp_path: Path) -> None:
+    answered(logged(tmp_path), asked(1))
+    logged(tmp_path).note_refusal("not that", OrderName(run="evil", round=3))
+    shown = call("ledger", "log", str(tmp_path))
+    assert shown.code == 0
+    assert "gauss_hermite" in shown.text
+    assert "3 lines; the chain is whole" in shown.text
+    for options, count in (
+        (["--refused"], 1),
+        (["--run", "run"], 1),
+        (["--since", "2020-01-01"], 3),
+        (["--since", "2999-01-01T00:00"], 0),
+    ):
+        found = printed_json("ledger", "log", str(tmp_path), *options)
+        assert found["ok"]
+        assert len(found["entries"]) == count
+    path = tmp_path / LOG_NAME
+    path.write_bytes(path.read_bytes().replace(b'"round": 1', b'"round": 2'))
+    broken = call("ledger", "log", str(tmp_path))
+    assert broken.code == 1
+    assert "was altered" in broken.text
+
+
+def test_a_site_is_told_at_once_what_its_file_leaves_open(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text(SITE)
+    (tmp_path / "people.csv").write_text("age\n1\n2\n3\n")
+    Ledger(tmp_path / "ledger.sqlite").close()
+    shown = call("ledger", "show", str(tmp_path))
+    assert "does not apply to mvu" in shown.text
+    assert "there are 3 records" in shown.text

@@ -1,0 +1,68 @@
+"""A site for whole clients, and what it is asked: one vector by one mechanism."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sottovoce.adjacency import Adjacency, Unit
+from sottovoce.deployment.policy import Policy
+from sottovoce.deployment.site import Asked, Site
+from sottovoce.domains import L2Ball, Vector
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.mechanisms.gauss_hermite import GaussHermite
+from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.randomness import SystemRandomness
+from sottovoce.rounds.plan import ClientPlan, RoundPlan
+
+BALL = L2Ball(dimension=32, radius=1.0)
+FOUR = GaussHermite(input_domain=BALL, levels=4, noise_multiplier=8.0)
+VALUES = np.linspace(-0.1, 0.1, 32)
+KEYS = SystemRandomness()
+POLICY = Policy(
+    mechanisms=("gauss_hermite",),
+    level=Unit.CLIENT,
+    adjacency=Adjacency.ZERO_OUT,
+    epsilon_per_round=100.0,
+    epsilon_total=500.0,
+    delta=1e-6,
+    smallest_cohort=1,
+)
+
+
+def a_site(folder: Path, **changes: Any) -> Site:
+    policy = dataclasses.replace(POLICY, **changes)
+    return Site(name="ada", policy=policy, ledger=folder / "ledger.sqlite")
+
+
+def asked(
+    number: int = 1,
+    *,
+    run: str = "run",
+    mechanism: Mechanism = FOUR,
+    uplinks: int = 1,
+    cohort: int = 10,
+    rounds: int = 1,
+    **plan: Any,
+) -> Asked:
+    part = ClientPlan(client="ada", mechanism=mechanism, weight=1.0)
+    terms = {"unit": Unit.CLIENT, "adjacency": Adjacency.ZERO_OUT, **plan}
+    whole = RoundPlan(run=run, round=number, clients=(part,), **terms)
+    return Asked(plan=whole, part=part, cohort=cohort, uplinks=uplinks, rounds=rounds)
+
+
+def answered(site: Site, request: Asked) -> list[bytes]:
+    vectors = [VALUES] * request.uplinks
+    return site.answer(request, KEYS, lambda: vectors, keep_from=request.plan.round)
+
+
+def never() -> Sequence[Vector]:
+    raise AssertionError("somebody trained")
+
+
+def charges(site: Site) -> list[dict[str, object]]:
+    with Ledger(site.ledger) as ledger:
+        assert ledger.verify() == []
+        return list(ledger.rows())
