@@ -137,7 +137,7 @@ def test_many_pure_charges_at_a_budget_with_a_delta_are_shown_at_that_delta(
 ) -> None:
     book = tmp_path / "book.sqlite"
     event = PureDp(epsilon=0.1, adjacency=Adjacency.REPLACE_ONE)
-    with Ledger(book) as ledger:
+    with Ledger(book, create=True) as ledger:
         for client, rounds in (("ann", 1), ("bob", 400)):
             budget = Budget(
                 epsilon=40.0, delta=1e-9, adjacency=Adjacency.REPLACE_ONE, unit=Unit.CLIENT

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,10 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="a federation of real processes"),
     pytest.mark.xdist_group("federation"),
 ]
+
+
+def has_stopped(keeper_folder: Path) -> bool:
+    return state_of(keeper_folder) is None
 
 
 def remove(ledger: Path) -> None:
@@ -89,7 +94,7 @@ def test_a_running_node_stops_when_its_ledger_is_lost(
         assert f"0 of {len(sites)} sites have answered" in said
         for name in sites:
             site, reason = running.site(name), LOSSES[name][1]
-            eventually(lambda folder=site.node_folder: state_of(folder) is None)
+            eventually(partial(has_stopped, site.node_folder))
             assert reason in (site.node_folder / "keeper.log").read_text()
             assert f"'{name}': {NO_LEDGER}" in said
             assert not (site.folder / LEDGER_NAME).is_file() or name == "emptied"

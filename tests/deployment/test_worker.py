@@ -4,15 +4,20 @@ import os
 import threading
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import MagicMock
 
 import httpx
 import pytest
+from flwr.app import Message
 from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
 from flwr.proto.runtime_pb2 import AcquireTaskResponse
 from flwr.proto.task_pb2 import Task
 from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
 
 from sottovoce.deployment import worker
+from sottovoce.deployment.orders import refusal_blobs, reply_blobs
+from sottovoce.deployment.records import to_records
 from sottovoce.errors import LedgerLostError
 
 ADDRESS = "127.0.0.1:1"  # nobody listens; every call is replaced
@@ -114,6 +119,23 @@ def test_an_answer_that_is_an_error_may_end_the_worker(monkeypatch: pytest.Monke
             after_failure=stop,
         )
     assert not list(failures)  # the first task, which succeeded, ended nothing
+
+
+@pytest.mark.parametrize(
+    ("blobs", "failed"), [(reply_blobs([b"bits"]), False), (refusal_blobs("rolled back"), True)]
+)
+def test_a_refusal_counts_as_a_failure(
+    blobs: dict[str, bytes], failed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, name in enumerate(("_run_id", "_node_id", "_task_id"), start=1):
+        monkeypatch.setattr(TaskIdentity, name, number)
+    monkeypatch.setattr(worker, "HeartbeatSender", lambda _: MagicMock())
+    order = Message(content=to_records({}), dst_node_id=1, message_type="train")
+    monkeypatch.setattr(worker, "pull_task_input", lambda _: (order, None, None, None))
+    monkeypatch.setattr(worker, "push_message", lambda *_: None)
+    monkeypatch.setattr(worker, "push_task_output", lambda *_: None)
+    answered = Message(content=to_records(blobs), reply_to=order)
+    assert worker._run(MagicMock(), lambda *_: answered) is failed
 
 
 def test_a_task_that_cannot_be_handed_back_ends_the_worker(

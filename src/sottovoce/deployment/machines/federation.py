@@ -3,7 +3,7 @@
 federation.toml     name, address, sites
 certificates/       ca.crt, for every site; ca.key, link.crt, link.key, for nobody
 keys/NAME.pub       each site's public key
-link/               what the running link keeps: database, log, Flower's own folder
+link/               what the link keeps: database, log, Flower's own folder, receipts (witness/)
 runs/               where runs go unless told otherwise
 sites/NAME/         only in a rehearsal: the sites' own folders
 """
