@@ -5,11 +5,11 @@ Its run configuration: `spec` (TOML or JSON) with `resume`, or `question` (JSON)
 federation.toml of the operator, beside whom the public keys lie; empty where nodes have none.
 """
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sottovoce import bounded_json
 from sottovoce.analytics.question import from_json
 from sottovoce.config.loading import parse, parse_text
 from sottovoce.deployment.asking_grid import ask_on_grid
@@ -63,7 +63,10 @@ def _ask(grid: Grid, config: RunConfig, federation: Federation | None) -> None:
 def _table(text: str) -> dict[str, Any]:
     """The spec as people write it, or as 'sottovoce deploy run' does."""
     if text.startswith("{"):
-        found: dict[str, Any] = json.loads(text)
+        try:
+            found: dict[str, Any] = bounded_json.loads(text.encode(errors="replace"))
+        except bounded_json.JsonError as error:
+            raise ConfigError(f"the run's spec {error}") from None
         return found
     return parse_text(text, "the run's spec")
 

@@ -4,14 +4,13 @@ A run that still goes on is read as far as it has come. A folder that does not h
 refused in one sentence: a page about it would not be true.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sottovoce import files
+from sottovoce import bounded_json, files
 from sottovoce.config.loading import parse
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError, OutputError
@@ -96,8 +95,6 @@ def read_finding(path: Path, keys: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def _spec(path: Path, header: Mapping[str, Any]) -> RunSpec:
-    if not isinstance(header["spec"], dict):
-        raise OutputError(f"{path} is damaged: 'spec' is no table; restore it")
     try:
         spec = parse(header["spec"], str(path))
     except ConfigError as error:
@@ -105,15 +102,9 @@ def _spec(path: Path, header: Mapping[str, Any]) -> RunSpec:
             f"{error}; the file is damaged, or of another version: restore it, or use the "
             "Sottovoce that wrote it"
         ) from None
-    try:
-        sizes = [math.prod(shape) for _, shape in header["layout"]]
-    except (TypeError, ValueError):
-        sizes = []
-    if not all(isinstance(size, int) for size in sizes) or not sum(sizes) > 0:
-        raise OutputError(f"{path} is damaged: 'layout' is none; restore it")
-    clients = header.get("clients", [])
-    if not isinstance(clients, list) or any(
-        not isinstance(one, dict) or not isinstance(one.get("client"), str) for one in clients
+    if any(
+        not isinstance(one, dict) or not isinstance(one.get("client"), str)
+        for one in header.get("clients", [])
     ):
         raise OutputError(f"{path} is damaged: 'clients' is no list of clients; restore it")
     return spec
@@ -128,11 +119,11 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
         try:
-            row = json.loads(line)
-        except ValueError:
-            if number == len(lines):
+            row = bounded_json.loads(line)
+        except bounded_json.JsonError as error:
+            if number == len(lines) and not isinstance(error, bounded_json.BoundsError):
                 break
-            raise OutputError(f"{path} is damaged: line {number} is no JSON; restore it") from None
+            raise OutputError(f"{path} is damaged: line {number} {error}; restore it") from None
         where = f"{path}, line {number}"
         _check_keys(path, row, (*_COUNTS, *_MEASURED), where=f"line {number}")
         for name in (*_COUNTS, *_MEASURED):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sottovoce import files
+from sottovoce import bounded_json, files
 from sottovoce.deployment.machines import processes
 from sottovoce.deployment.machines.control import RunStatus
 from sottovoce.deployment.machines.federation import FILE_NAME, Federation
@@ -125,7 +125,7 @@ def _records(federation: Federation) -> Path:
 
 def _json_in(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        found = bounded_json.loads(text.encode(errors="replace"))
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
