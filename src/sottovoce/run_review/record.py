@@ -72,9 +72,14 @@ def read_record(path: Path) -> RunRecord:
     result = folder.result()  # first: a run may end while it is read
     header = folder.header()
     spec = _spec(path / "run.json", header)
-    rows = _rows(path / "metrics.jsonl")
+    rows = read_rows(path / "metrics.jsonl")
     if result is not None:
-        _check_result(path / "result.json", result, spec)
+        check_result(path / "result.json", result)
+        if result.get("spec_hash", spec.hash) != spec.hash:
+            raise OutputError(
+                f"{path / 'result.json'} is of another spec ({result['spec_hash']}) than run.json "
+                f"({spec.hash}); restore whichever was changed"
+            )
         if len(rows) < result["rounds"]:
             raise OutputError(
                 f"{path / 'metrics.jsonl'} is damaged: it holds {len(rows)} whole rounds, and "
@@ -110,7 +115,7 @@ def _spec(path: Path, header: Mapping[str, Any]) -> RunSpec:
     return spec
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of all rounds; only the last line may be cut off, as by a crash."""
     if not path.exists():
         return []
@@ -149,19 +154,19 @@ def _check_sites(path: Path, sites: Any, *, where: str) -> None:
         _check_number(f"{path}, {where}", "rounds_charged", charged, may_be_null=True)
 
 
-def _check_result(path: Path, result: Any, spec: RunSpec) -> None:
+def check_result(path: Path, result: Any) -> None:
+    """Refuse a result.json whose keys are not there, or not what they should be."""
     _check_keys(path, result, _RESULT)
     _check_number(str(path), "rounds", result["rounds"])
     for name in _MEASURED:
         _check_number(str(path), name, result[name], may_be_null=True)
-    if result.get("spec_hash", spec.hash) != spec.hash:
-        raise OutputError(
-            f"{path} is of another spec ({result['spec_hash']}) than run.json ({spec.hash}); "
-            "restore whichever was changed"
-        )
+    if not isinstance(result.get("halted"), str | None):
+        raise OutputError(f"{path} is damaged: 'halted' is no text; restore it")
     for name, keys in (("clients", _OF_CLIENT), ("groups", _OF_GROUP), ("warnings", None)):
         if not isinstance(result[name], list):
             raise OutputError(f"{path} is damaged: '{name}' is no list; restore it")
+        if name == "warnings" and not all(isinstance(one, str) for one in result[name]):
+            raise OutputError(f"{path} is damaged: 'warnings' is no list of texts; restore it")
         for entry in result[name] if keys else ():
             _check_keys(path, entry, keys or (), where=f"'{name}'")
             if name == "clients" and not isinstance(entry["client"], str):

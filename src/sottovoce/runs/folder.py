@@ -114,9 +114,7 @@ class RunFolder:
             try:
                 row = bounded_json.loads(line)
             except bounded_json.BoundsError as error:  # no crash leaves such a line
-                raise OutputError(
-                    f"{path} is damaged: line {number} {error}; restore it"
-                ) from None
+                raise OutputError(f"{path} is damaged: line {number} {error}; restore it") from None
             except bounded_json.JsonError:
                 break
             if not isinstance(row, dict) or "round" not in row:
