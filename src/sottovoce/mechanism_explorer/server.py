@@ -146,6 +146,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             found = bounded_json.loads(self.rfile.read(int(length)))
             int(found.get("number", 0))
+        except bounded_json.BoundsError as error:
+            raise ParameterError(f"a question {error}; send a smaller one") from None
         except (ValueError, OverflowError, AttributeError, TypeError):
             raise ParameterError("a question is a JSON object, with a 'question' in it") from None
         assert isinstance(found, dict)
