@@ -1,8 +1,8 @@
 """`sottovoce.flower_app.server:app`, the ServerApp: a spec or a question, a folder, and nodes.
 
-Its run configuration: `spec` (TOML or JSON) with `resume` and `allow_code`, or `question` (JSON) with `about`,
-`deadline_seconds`, `minimum_sites` and `confidence`; `out`, the folder; and `sites`, the file
-federation.toml of the operator, beside whom the public keys lie; empty where nodes have none.
+Its run configuration: `spec` (TOML or JSON) with `resume` and `allow_code`, or `question` (JSON)
+with `about`, `deadline_seconds`, `minimum_sites` and `confidence`; `out`, the folder; and `sites`,
+the file federation.toml of the operator, beside whom the public keys lie; empty where nodes have none.
 """
 
 from functools import partial
