@@ -126,12 +126,9 @@ def _records(federation: Federation) -> Path:
 def _record(path: Path) -> dict[str, Any]:
     """What was noted of a run when it was handed to the link."""
     found = files.read_json(path)
-    kinds = {"name": str, "folder": str, "rounds": int}
-    if not isinstance(found, dict) or any(
-        not isinstance(found.get(key, path), kind) for key, kind in kinds.items()
-    ):
-        raise OutputError(f"{path} is damaged: it has no name and folder of a run; restore it")
-    return found
+    if not isinstance(found, dict) or not isinstance(found.get("folder"), str):
+        raise OutputError(f"{path} is damaged: it names no folder of a run; restore it")
+    return {"name": None, "rounds": None, **found}
 
 
 def _json_in(text: str) -> dict[str, Any]:
