@@ -19,4 +19,4 @@ def network(input_shape: tuple[int, ...], num_outputs: int, hidden: int) -> nn.M
 
 
 if __name__ == "__main__":
-    print(sottovoce.simulate(Path(__file__).with_name("own_model.toml")))
+    print(sottovoce.simulate(Path(__file__).with_name("own_model.toml"), allow_code=True))

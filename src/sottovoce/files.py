@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from sottovoce import bounded_json
 from sottovoce.errors import OutputError
 
 PUBLIC, PRIVATE, PRIVATE_FOLDER = 0o644, 0o600, 0o700  # modes: what others may read, and may not
@@ -146,9 +147,10 @@ def make_private(folder: Path) -> None:
 def read_json(path: Path) -> Any:
     try:
         with explained("read", path):
-            return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # neither UTF-8 nor JSON
-        raise OutputError(f"{path} is damaged: {error}; restore it or start a new run") from None
+            content = path.read_bytes()
+        return bounded_json.loads(content)
+    except bounded_json.JsonError as error:
+        raise OutputError(f"{path} is damaged: it {error}; restore it or start a new run") from None
 
 
 @contextlib.contextmanager

@@ -277,6 +277,11 @@ def test_a_federations_last_run_is_the_one_watched(
     state = cli("watch", fed, "--once", "--json").json
     assert state["folder"] == str(finished)
     assert state["federation"]["sites"] == {"a": "unknown"}
+    for damaged in ("[" * 5000, "null", '{"folder": 3}'):
+        (records / "1.json").write_text(damaged)
+        refused = cli("watch", fed, "--once")
+        assert (refused.code, refused.err.count("\n")) == (2, 1)
+        assert "1.json is damaged" in refused.err
 
 
 @pytest.mark.parametrize(

@@ -343,7 +343,7 @@ def test_replies_come_with_the_names_of_those_who_were_asked() -> None:
 def test_a_refusal_is_no_message_and_what_is_no_use_is_an_empty_one() -> None:
     grid = FakeGrid(
         nodes={
-            7: lambda message: Message(Error(code=1, reason="x" * 1000), reply_to=message),
+            7: lambda message: Message(Error(code=2, reason="x" * 1000), reply_to=message),
             9: lambda message: Message(RecordDict({}), reply_to=message),
         },
         keys=KEYS,

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 import pytest
-from flwr.app import Message
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
@@ -114,3 +115,42 @@ def test_a_run_that_was_stopped_is_no_bad_reply() -> None:
     grid.failure = RunNotRunningException()
     with pytest.raises(RunNotRunningException):
         list(post.collect())
+
+
+class Failed:
+    """A grid in which every order ends in one error of Flower's."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        self._error = Error(code, reason)
+        self._replies: dict[str, Message] = {}
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        for number, message in enumerate(messages):
+            message.metadata.__dict__["_message_id"] = f"m{number}"
+            self._replies[f"m{number}"] = Message(self._error, reply_to=message)
+        return list(self._replies)
+
+    def pull_messages(self, numbers: Iterable[str]) -> list[Message]:
+        return [self._replies.pop(number) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "words"),
+    [
+        ("MESSAGE_UNAVAILABLE", "TTL", "it did not answer by the deadline, 9 s after it was asked"),
+        ("REPLY_MESSAGE_UNAVAILABLE", "expired", "it did not answer by the deadline, 9 s after"),
+        ("NODE_UNAVAILABLE", "heartbeat", "its node went offline before it answered"),
+        ("LOAD_CLIENT_APP_EXCEPTION", "trace", "its node could not load the app"),
+        ("CLIENT_APP_CRASHED", "trace", "its process ended before it answered"),
+        ("INVALID_FAB", "FAB", "its node did not accept the app of the run"),
+        ("CLIENT_APP_RAISED_EXCEPTION", "the policy", "the policy"),  # a site's own words
+        ("UNKNOWN", "", "it failed and gave no reason (error 0)"),
+    ],
+)
+def test_flowers_errors_are_told_in_plain_words(code: str, reason: str, words: str) -> None:
+    post = asked(cast(HalfSent, Failed(getattr(ErrorCode, code), reason)))
+    told = {reply.failure for _ in range(20) for reply in post.collect()}
+    assert len(told) == 1
+    failure = str(told.pop())
+    assert failure.startswith(words)
+    assert reason in words or reason not in failure

@@ -1,5 +1,6 @@
 """Orders and replies as bytes: what is written comes back, and of the rest only WireError."""
 
+import dataclasses
 import json
 import math
 from typing import Any
@@ -9,7 +10,10 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sottovoce import bounded_json
 from sottovoce.deployment.orders import (
+    MOST_JSON_BYTES,
+    MOST_VALUES,
     MOST_VECTORS,
     Order,
     read_order,
@@ -19,7 +23,7 @@ from sottovoce.deployment.orders import (
     refusal_blobs,
     reply_blobs,
 )
-from sottovoce.deployment.records import RECORD, from_records, to_records
+from sottovoce.deployment.records import MOST_PARTS, RECORD, from_records, to_records
 from sottovoce.errors import WireError
 
 ORDER = Order(
@@ -170,6 +174,29 @@ def test_deep_nesting_is_refused(depth: int, opening: str, closing: str) -> None
     assert read_order({"order": _nested(20, opening, closing)}).round == ORDER.round
 
 
+def test_an_order_is_bounded_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = json.dumps({**PUBLIC, "spec": {"wide": []}}).encode()
+    members = wide.replace(b"[]", b"[" + b"[]," * MOST_VALUES + b"[]]")
+    large = wide.replace(b"[]", b'"%s"' % (b"x" * MOST_JSON_BYTES))
+    monkeypatch.setattr(bounded_json.json, "loads", lambda *_, **__: pytest.fail("it was parsed"))
+    for text, reason in (
+        (_nested(100_000, "[", "]"), "nested more than 32 deep"),
+        (members, f"more than {MOST_VALUES} values"),
+        (large, f"at most {MOST_JSON_BYTES} are read"),
+    ):
+        with pytest.raises(WireError, match=f"the order .*{reason}"):
+            read_order({"order": text})
+
+
+def test_the_order_of_a_federation_of_65536_sites_is_read() -> None:
+    names = [f"hospital-of-some-length-{number:05}" for number in range(65536)]
+    groups = [{"clients": names[:30_000]}, {"clients": names[30_000:]}]
+    spec = {"data": {"sites": dict.fromkeys(names, 123_456)}, "privacy": {"groups": groups}}
+    order = dataclasses.replace(ORDER, spec=spec)
+    assert len(order.blobs()["order"]) < MOST_JSON_BYTES / 2
+    assert read_order(order.blobs()) == order
+
+
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
 def test_numbers_are_finite(number: str) -> None:
     text = json.dumps({**PUBLIC, "spec": {"rate": "HERE"}}).replace('"HERE"', number)
@@ -317,16 +344,22 @@ def test_a_refusal_with_messages_is_a_wire_error_and_a_long_or_odd_reason_is_cut
 # -- records -------------------------------------------------------------------------------------
 
 
-@given(st.dictionaries(st.text(), st.binary()))
+@given(st.dictionaries(st.text(max_size=64), st.binary(), max_size=MOST_PARTS))
 def test_every_record_comes_back(blobs: dict[str, bytes]) -> None:
     assert from_records(to_records(blobs)) == blobs
+
+
+@pytest.mark.parametrize("names", [range(MOST_PARTS + 1), ["x" * 65]])
+def test_a_record_of_many_parts_or_of_long_names_is_refused(names: Any) -> None:
+    with pytest.raises(WireError, match="at most 24 parts, whose names have at most 64 letters"):
+        from_records(to_records({str(name): b"" for name in names}))
 
 
 plain = st.binary() | st.text() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.booleans()
 values = plain | st.lists(st.binary(), min_size=1) | st.lists(st.floats(), min_size=1)
 
 
-@given(st.dictionaries(st.text(max_size=5), values, min_size=1))
+@given(st.dictionaries(st.text(max_size=5), values, min_size=1, max_size=6))
 def test_a_record_of_bytes_alone_is_read(entries: dict[str, Any]) -> None:
     content = RecordDict({RECORD: ConfigRecord(entries)})
     if all(isinstance(value, bytes) for value in entries.values()):

@@ -390,6 +390,36 @@ def test_vectors_that_are_no_model_are_refused(
     assert charges(site) == 0
 
 
+@pytest.mark.parametrize(
+    ("vectors", "reason"),
+    [
+        ((bytes(2600),) * 2, "2 vectors arrived, and the algorithm 'fedavg' reads at most 1"),
+        ((), "an order brings the model"),
+    ],
+)
+def test_vectors_are_counted_before_any_record_is_read(
+    order: Order,
+    site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    vectors: tuple[bytes, ...],
+    reason: str,
+) -> None:
+    monkeypatch.setattr(site_training, "load_data", forbidden)
+    monkeypatch.setattr(site_training, "received", forbidden)
+    with pytest.raises(WireError, match=reason):
+        compute(dataclasses.replace(order, vectors=vectors), site)
+
+
+def test_vectors_of_two_sizes_are_refused_before_any_is_decoded(
+    order: Order, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site_training, "load_data", forbidden)
+    scaffold = {"kind": "scaffold", "local_steps": 2, "local_learning_rate": 0.1}
+    spec = {**order.spec, "algorithm": {**scaffold, "server_learning_rate": 1.0}}
+    with pytest.raises(WireError, match="vectors of 2600 and of 99999999 bytes arrived"):
+        compute(dataclasses.replace(order, spec=spec, vectors=(bytes(2600), bytes(99999999))), site)
+
+
 @pytest.mark.parametrize("downlink", ["float16", "bfloat16", "int8"])
 def test_another_format_than_what_arrived_is_refused(
     order: Order, site: Site, downlink: str

@@ -111,6 +111,26 @@ def test_names_of_runs_and_clients_stay_text(two: Browser) -> None:
     assert "</script><img" in _text(two, "#run-2 .clients tbody")
 
 
+def test_markup_that_was_not_escaped_would_neither_run_nor_load_nor_send_anything(
+    window: Browser, pages: dict[str, Path], tmp_path: Path
+) -> None:
+    evil = (
+        "<script>document.title = 'run'</script><img src=x onerror=\"document.title = 'run'\">"
+        "<style>body { display: none }</style><img src='https://example.org/?leak'>"
+        "<form action='https://example.org'><button id='send'></button></form>"
+    )
+    page = tmp_path / "injected.html"
+    page.write_text(pages["one"].read_text().replace("</h1>", f"</h1>{evil}", 1))
+    _opened(window, page)
+    assert window.run("return document.title").endswith("Sottovoce report")
+    assert window.run("return getComputedStyle(document.body).display") == "block"
+    window.run("document.querySelector('#send').click()")
+    refused = "".join(window.errors())
+    for what in ("script-src", "style-src", "img-src", "form-action"):
+        assert what in refused, what
+    assert window.run("return document.documentElement.classList.contains('live')")
+
+
 def test_arrow_keys_read_every_series(one: Browser) -> None:
     plot = f"{EPSILON} .plot"
     for _ in range(3):

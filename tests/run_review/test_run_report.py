@@ -449,7 +449,7 @@ GROUP = {
         (_edit("result.json", clients="all"), "'clients' is no list"),
         (_edit("result.json", groups=[GROUP]), "a group's mechanism lacks 'kind'"),
         (_truncate, "whole rounds"),
-        (_garble, "line 2 is no JSON"),
+        (_garble, "line 2 is not valid JSON"),
         (_drop_line, "line 3 is of round 4"),
         (lambda folder: (folder / "metrics.jsonl").unlink(), "holds 0 whole rounds"),
         (_write_row(accuracy="0.5"), "'accuracy' is no number"),

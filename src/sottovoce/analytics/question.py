@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from numpy.typing import ArrayLike
 
+from sottovoce import bounded_json
 from sottovoce.analytics.result import FLOAT, WHOM, Estimate, Number
 from sottovoce.analytics.tallies import Tally
 from sottovoce.errors import ParameterError, UnknownNameError
@@ -126,9 +127,9 @@ def check_tables(found: Question, plain: Mapping[str, Any]) -> None:
 
 def from_json(text: str) -> Question:
     try:
-        plain = json.loads(text)
-    except ValueError as error:
-        raise ParameterError(f"a question is JSON; this is not: {error}") from None
+        plain = bounded_json.loads(text.encode(errors="replace"))
+    except bounded_json.JsonError as error:
+        raise ParameterError(f"a question is JSON; this {error}") from None
     if not isinstance(plain, dict):
         raise ParameterError(f"a question is a JSON object, got {type(plain).__name__}")
     return from_dict(plain)

@@ -17,6 +17,7 @@ from sottovoce.errors import OutputError
 from sottovoce.privacy.accounting import show_epsilon
 from sottovoce.reporting.figures import Line, LineChart
 from sottovoce.reporting.style import standalone
+from sottovoce.run_review.record import check_result, read_rows
 from sottovoce.runs.folder import RunFolder
 from sottovoce.training.site_counts import has_sites
 
@@ -80,8 +81,10 @@ class Run:
     ) -> None:
         self._folder, self._held, self._temporary = RunFolder(folder), held, temporary
         self._header = self._folder.header()
-        self._metrics = self._folder.metrics()
+        self._metrics = read_rows(folder / "metrics.jsonl")
         self._result = self._folder.result()
+        if self._result is not None:
+            check_result(folder / "result.json", self._result)
 
     @property
     def folder(self) -> Path:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sottovoce.api.runs import Run
 from sottovoce.api.shown import round_note
+from sottovoce.config.code_in_specs import check_code_allowed
 from sottovoce.config.data_paths import with_data_from
 from sottovoce.config.loading import load, override, parse
 from sottovoce.config.spec import RunSpec
@@ -35,6 +36,7 @@ def simulate(
     out: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
     resume: bool = False,
+    allow_code: bool = False,
     on_round: Callable[[dict[str, Any]], None] | None = None,
     progress: bool | None = None,
 ) -> Run:
@@ -52,6 +54,7 @@ def simulate(
     out        the run folder [one that is removed when the run is no longer used].
     overrides  values by dotted key: {"privacy.epsilon": 2.0}.
     resume     go on with an interrupted run in `out`, with the same spec, model and data.
+    allow_code  import and run the code that a file or a dictionary names (model.kind = "module").
     on_round   called with each round's figures.
     progress   a line on stderr [where somebody watches: in a terminal or a notebook].
 
@@ -63,6 +66,9 @@ def simulate(
         raise ParameterError("resume needs out, the folder of the run that is to go on")
     parts = _parts(model, data, spec)
     resolved = _resolved(spec, dict(overrides or {}), parts, _header(out) if resume else None)
+    # A RunSpec, and what `model` gives, are the caller's own code already.
+    allowed = allow_code or isinstance(spec, RunSpec)
+    check_code_allowed(resolved, allow_code=allowed, how="simulate(..., allow_code=True)")
     from sottovoce.runs.launch import launch  # torch takes a while to load
 
     folder = Path(out).expanduser() if out is not None else Path(tempfile.mkdtemp(prefix="run-"))

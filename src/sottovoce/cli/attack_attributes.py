@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from sottovoce.cli.data import DataDir, use
-from sottovoce.cli.options import FinishedRun
+from sottovoce.cli.options import AllowCode, FinishedRun
 from sottovoce.cli.output import Json, print_json, print_table, progress_bars, say
 from sottovoce.cli.setting import check_plot
 
@@ -20,6 +20,7 @@ def attributes(
     epochs: Annotated[int, typer.Option(help="Epochs that the attacker learns for.")] = 40,
     seed: Annotated[int, typer.Option(help="Of the attacker's network.")] = 1,
     plot: Annotated[Path | None, typer.Option(help="An SVG of the accuracies.")] = None,
+    allow_code: AllowCode = False,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -36,7 +37,9 @@ def attributes(
         from sottovoce.run_attacks.finished_run import open_run
 
         attack = AttributeClassifier(hidden_units=hidden_units, epochs=epochs)
-        result = attack_attributes(open_run(run), attribute, attack, seed=seed)
+        result = attack_attributes(
+            open_run(run, allow_code=allow_code), attribute, attack, seed=seed
+        )
     if plot is not None:
         from sottovoce.files import write_atomic
         from sottovoce.reporting.style import standalone

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from sottovoce.cli.data import DataDir, use
-from sottovoce.cli.options import Device, FinishedRun
+from sottovoce.cli.options import AllowCode, Device, FinishedRun
 from sottovoce.cli.output import Json, print_json, print_table, progress_bars, say
 from sottovoce.cli.setting import check_plot
 
@@ -31,6 +31,7 @@ def membership(
         ),
     ] = "all",
     device: Device = None,
+    allow_code: AllowCode = False,
     data_dir: DataDir = None,
     plot: Plot = None,
     as_json: Json = False,
@@ -55,7 +56,7 @@ def membership(
             attacks=own_attacks() if attack == "all" else (attack,),
             device=device,
         )
-        result, chart = attacked(open_run(run), plan, bars.update)
+        result, chart = attacked(open_run(run, allow_code=allow_code), plan, bars.update)
     if plot is not None:
         _draw(chart, plot)
     if as_json:

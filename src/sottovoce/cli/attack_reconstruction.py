@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from sottovoce.cli.data import DataDir, use
-from sottovoce.cli.options import FinishedRun
+from sottovoce.cli.options import AllowCode, FinishedRun
 from sottovoce.cli.output import Json, print_json, print_table, progress_bars, say
 from sottovoce.cli.setting import check_plot
 
@@ -33,6 +33,7 @@ def reconstruction(
     epochs: Annotated[int, typer.Option(help="Epochs that the decoder is learned for.")] = 30,
     seed: Annotated[int, typer.Option(help="Which images, which starts.")] = 1,
     plot: Annotated[Path | None, typer.Option(help="An SVG of originals beside guesses.")] = None,
+    allow_code: AllowCode = False,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -66,7 +67,7 @@ def reconstruction(
             learned=LearnedReconstruction(epochs=epochs),
             seed=seed,
         )
-        finished = open_run(run)
+        finished = open_run(run, allow_code=allow_code)
         if plot is not None:
             has_pictures(finished.spec, finished.data.input_shape)
 

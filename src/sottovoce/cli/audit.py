@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sottovoce.cli.data import DataDir, use
-from sottovoce.cli.options import FinishedRun, MechanismKind
+from sottovoce.cli.options import AllowCode, FinishedRun, MechanismKind
 from sottovoce.cli.output import (
     Json,
     print_fields,
@@ -101,6 +101,7 @@ def run_(
     confidence: Confidence = 0.999,
     seed: Seed = None,
     plot: Plot = None,
+    allow_code: AllowCode = False,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -110,7 +111,7 @@ def run_(
     from sottovoce.run_attacks.audit import audit_run  # torch takes a while to load
     from sottovoce.run_attacks.finished_run import open_run
 
-    finished = open_run(run)
+    finished = open_run(run, allow_code=allow_code)
     with progress_bars() as bars:
 
         def on_round(done: int, total: int) -> None:

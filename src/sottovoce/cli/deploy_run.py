@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sottovoce.cli.options import FederationFolder, Log, Overrides, SpecFile
+from sottovoce.cli.options import AllowCode, FederationFolder, Log, Overrides, SpecFile
 from sottovoce.cli.output import Json, print_warning, progress_bars, say
 from sottovoce.cli.result import print_result, round_note
 
@@ -28,10 +28,12 @@ def run(
     set_: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="The run folder [DIR/runs/NAME].")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    allow_code: AllowCode = False,
     log: Log = None,
     as_json: Json = False,
 ) -> None:
     """Train as a spec says, on the sites' data; the run goes on if this command is interrupted."""
+    from sottovoce.config.code_in_specs import check_code_allowed
     from sottovoce.config.data_paths import load_for_run
     from sottovoce.config.loading import load
     from sottovoce.deployment.machines.federation import Federation
@@ -46,13 +48,18 @@ def run(
     _check_folder(run_folder, folder, resume=resume)
     begun = run_folder.header() if resume else None
     loaded = load_for_run(spec, set_ or [], everywhere=True, begun=begun)
+    check_code_allowed(loaded, allow_code=allow_code)
     _check_clients(loaded, federation)
     trackers = tracked(log or [], loaded, run_folder.path, warn=print_warning)
     with trackers as rounds_log, running_link(federation) as control:
         _check_before(loaded, run_folder, resume=resume)
         order = Order(
             name=loaded.name,
-            task={"spec": json.dumps(loaded.plain()), "resume": resume},
+            task={
+                "spec": json.dumps(loaded.plain()),
+                "resume": resume,
+                "allow_code": allow_code,
+            },
             rounds=loaded.rounds,
             out=run_folder.path,
         )

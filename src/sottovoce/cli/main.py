@@ -30,9 +30,11 @@ from sottovoce.cli import (
     privacy,
     report,
     run,
+    standard_streams,
     watch,
 )
-from sottovoce.cli.output import print_json, say
+from sottovoce.cli.output import print_json
+from sottovoce.printable_text import printable_lines
 from sottovoce.version import __version__
 
 _INTERRUPTED = 130
@@ -117,37 +119,59 @@ def _in_one_line(
 
 def main() -> None:
     """Run the command line."""
+    standard_streams.reopen_closed()
     warnings.formatwarning = _in_one_line
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1  # --debug is welcome anywhere on the line
+    try:
+        code = _answer(arguments)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
+    except Exception as error:
+        code = _told(error, arguments, debug=debug)
+    if code == _INTERRUPTED:
+        standard_streams.tell(f"interrupted; {_how_to_go_on(arguments)}")
+    sys.exit(code)
+
+
+def _answer(arguments: list[str]) -> int:
+    """Do what is asked; the exit status."""
     if completion.VARIABLE in os.environ:
         completion.answer(app)
     if not arguments:
         typer.echo(_FIRST_STEPS)
-        sys.exit(0)
+        return 0
     try:
-        code = app(arguments, standalone_mode=False)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read our output has seen enough; keep the interpreter from complaining at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except KeyboardInterrupt:
-        code = _INTERRUPTED
-    except Exception as error:
-        message = mistakes.explain(error)
-        if message is None:
-            raise
-        if debug:
-            traceback.print_exc()
-        say(message, err=True)
-        if "--json" in arguments and not isinstance(error, OSError):
-            # Whoever reads stdout as JSON finds JSON there, unless it cannot be written to at all.
+        return int(app(arguments, standalone_mode=False) or 0)
+    except SystemExit as ended:
+        # typer ends with 1 for every broken pipe, a socket's too.
+        if isinstance(ended.__context__, BrokenPipeError):
+            raise ended.__context__ from None
+        raise
+
+
+def _told(error: Exception, arguments: list[str], *, debug: bool) -> int:
+    """Say what went wrong, and return the exit status; a bug of ours is raised again."""
+    is_output = standard_streams.is_of_output(error)
+    if is_output and isinstance(error, BrokenPipeError):
+        standard_streams.abandon()  # its reader has seen enough
+        return standard_streams.READER_GONE
+    message = mistakes.explain(error, is_output=is_output)
+    if message is None:
+        raise error
+    if debug:
+        traceback.print_exception(error)
+    standard_streams.tell(printable_lines(message))
+    if is_output:
+        standard_streams.abandon()
+    elif "--json" in arguments:  # a program that reads JSON finds some
+        try:
             print_json({"error": message.removeprefix("error: ")})
-        sys.exit(2)
-    if code == _INTERRUPTED:
-        typer.echo(f"interrupted; {_how_to_go_on(arguments)}", err=True)
-    sys.exit(code or 0)
+            sys.stdout.flush()
+        except OSError:
+            standard_streams.abandon()
+    return 2
 
 
 def _how_to_go_on(arguments: list[str]) -> str:

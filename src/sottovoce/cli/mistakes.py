@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.api import extras
+from sottovoce.cli.os_errors import os_error
 from sottovoce.errors import DeploymentError, SottovoceError, UnknownNameError
 from sottovoce.printable_text import printable, printable_lines
 
 _SHOWN_SPECS = 6
 
 
-def explain(error: Exception) -> str | None:
-    """A user's mistake, or a state of the world, in one line; None for a bug of ours."""
+def explain(error: Exception, *, is_output: bool = False) -> str | None:
+    """A user's mistake, or a state of the world, in one line; None for a bug of ours.
+
+    With `is_output` the error is that standard output cannot be written.
+    """
     if type(error).__name__ == "NoArgsIsHelpError":
         return str(error)
     if isinstance(error, DeploymentError):  # the last lines of a log may stand in it
@@ -33,7 +37,7 @@ def explain(error: Exception) -> str | None:
     if isinstance(error, UnicodeEncodeError):  # half of a character, where a file's name is asked
         return f"error: {error.object!r} is no text that could be written; correct that argument"
     if isinstance(error, OSError):
-        return f"error: cannot write the output: {error.strerror or error}"
+        return f"error: {printable(os_error(error, is_output=is_output))}"
     return None
 
 

@@ -19,6 +19,13 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", help="Override a key, as a.b=c; repeatable."),
 ]
+AllowCode = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code",
+        help="Import and run the code that the spec names (model.kind = 'module').",
+    ),
+]
 Log = Annotated[
     list[str] | None,
     typer.Option("--log", help="Log rounds to tensorboard or mlflow; repeatable."),

@@ -9,7 +9,7 @@ import typer
 import sottovoce.config
 from sottovoce.cli.data import DataDir, fetch_missing, use
 from sottovoce.cli.mistakes import absent_spec
-from sottovoce.cli.options import Log, Overrides, SpecFile
+from sottovoce.cli.options import AllowCode, Log, Overrides, SpecFile
 from sottovoce.cli.output import Json, print_warning, progress_bars
 from sottovoce.cli.result import print_result, round_note
 from sottovoce.errors import ConfigError
@@ -26,6 +26,7 @@ def run(
     set_: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="The run folder [runs/NAME].")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    allow_code: AllowCode = False,
     data_dir: DataDir = None,
     log: Log = None,
     example: Annotated[  # noqa: ARG001  (its callback has answered)
@@ -40,6 +41,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Train as a spec says; results, ledger and checkpoints go into a run folder."""
+    from sottovoce.config.code_in_specs import check_code_allowed
     from sottovoce.config.data_paths import load_for_run
     from sottovoce.config.loading import load
     from sottovoce.runs.folder import RunFolder
@@ -51,6 +53,7 @@ def run(
     loaded = load_for_run(
         spec, set_ or [], begun=begun.header() if resume and begun.exists else None
     )
+    check_code_allowed(loaded, allow_code=allow_code)
     use(data_dir)
     with progress_bars() as bars:
         fetch_missing(loaded.data.dataset, bars)

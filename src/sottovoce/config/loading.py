@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError, UnknownNameError
 
+_LARGEST = 10**300  # below the largest float: any number may meet one
 _MOST_NESTED = 32  # a spec has tables in tables in tables, and then it ends
 
 
@@ -38,8 +39,21 @@ def parse_text(text: str, source: str) -> dict[str, Any]:
     """The table that a TOML text holds."""
     try:
         return tomllib.loads(text)
+    except RecursionError:
+        raise ConfigError(_too_deep(source)) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source} is not valid TOML: {error}") from None
+    except ValueError:  # Python reads no number of thousands of digits
+        raise ConfigError(
+            f"{source} holds a number of thousands of digits; give a smaller one"
+        ) from None
+
+
+def _too_deep(source: str) -> str:
+    return (
+        f"{source} is nested more than {_MOST_NESTED} deep, as no spec is; remove lists and "
+        "tables within others"
+    )
 
 
 def parse(table: Mapping[str, Any], source: str = "spec") -> RunSpec:
@@ -62,10 +76,15 @@ def _check_plain(value: object, source: str, path: tuple[str, ...]) -> None:
     """Refuse what could not be written down and read again as it was: a spec is kept as JSON."""
     where = f"{source}: '{'.'.join(path)}'" if path else source
     if len(path) > _MOST_NESTED:
-        raise ConfigError(f"{source}: '{path[0]}' is nested more than {_MOST_NESTED} deep")
+        raise ConfigError(_too_deep(f"{source}: '{path[0]}'"))
     match value:
-        case None | bool() | int():
+        case None | bool():
             return
+        case int():
+            if abs(value) > _LARGEST:
+                raise ConfigError(
+                    f"{where} is a number of more than 300 digits; give a smaller one"
+                )
         case float():
             if not math.isfinite(value):
                 raise ConfigError(f"{where} must be a finite number, got {value!r}")
@@ -96,7 +115,9 @@ def parse_value(text: str) -> Any:
     """A TOML value, or a number as people also write it (.5, 1e5); bare words are strings."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except RecursionError:
+        raise ConfigError(_too_deep("the value")) from None
+    except ValueError:  # a TOMLDecodeError, or a number of thousands of digits
         pass
     try:
         return float(text)

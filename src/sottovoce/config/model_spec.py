@@ -59,7 +59,12 @@ class WindCnnSpec(Section):
 
 
 class ModuleSpec(Section):
-    """A user's own module: `factory` is "package.module:function", called with `arguments`."""
+    """A user's own module: `factory` is "package.module:function", called with `arguments`.
+
+    Warning: the module is imported and the function called, so that a spec with a factory can do
+    whatever a program can. Commands refuse it without `--allow-code`, and `simulate` without
+    `allow_code=True`; a site calls only what its own file lists under `factories`.
+    """
 
     kind: Literal["module"]
     factory: str

@@ -12,7 +12,7 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from sottovoce import printable_text
-from sottovoce.deployment.records import from_records, to_records
+from sottovoce.deployment.records import failure_of, from_records, to_records
 from sottovoce.errors import DeploymentError, WireError
 
 _LOG = printable_text.logger()
@@ -123,7 +123,8 @@ class AskedDirectory:
 
 def _name_in(message: Message, node: int) -> str | None:
     if message.has_error():
-        _LOG.warning("node %d does not say who it is: %s", node, message.error.reason)
+        reason = failure_of(message.error, _ANSWER_SECONDS)
+        _LOG.warning("node %d does not say who it is: %s", node, reason)
         return None
     try:
         blobs = from_records(message.content)

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid as Grid
 from sottovoce import printable_text
 from sottovoce.deployment.directory import Directory
 from sottovoce.deployment.post import Parcel, Reply
-from sottovoce.deployment.records import from_records, to_records, total_bytes
+from sottovoce.deployment.records import failure_of, from_records, to_records, total_bytes
 from sottovoce.errors import WireError
 
 CountTraffic = Callable[[], tuple[int, int] | None]
@@ -38,6 +38,7 @@ class GridPost:
         self._directory = directory
         self._asked: dict[str, tuple[str, int]] = {}  # message: client and node
         self._pulls: dict[str, _Pull] = {}
+        self._deadline_seconds = 0.0
 
     def reachable(self, clients: Sequence[str]) -> frozenset[str]:
         return frozenset(clients) & self._directory.online().keys()
@@ -57,6 +58,7 @@ class GridPost:
         sent = sum(total_bytes(message) for message in messages.values())
         pushed = self._grid.push_messages(list(messages.values()))
         self._pulls = {}
+        self._deadline_seconds = expires_seconds
         self._asked = {
             number: (client, nodes[client])
             for client, number in zip(messages, pushed, strict=True)
@@ -87,7 +89,7 @@ class GridPost:
                 case BaseException() as error:
                     raise error  # the run was stopped
                 case message:
-                    reply = _reply(asked, message)
+                    reply = _reply(asked, message, self._deadline_seconds)
             del self._asked[number]  # looked for once: a second reply to an order is nobody's
             yield reply
 
@@ -129,11 +131,11 @@ class _Pull(Thread):
             self.outcome = error
 
 
-def _reply(asked: tuple[str, int], message: Message) -> Reply:
+def _reply(asked: tuple[str, int], message: Message, deadline_seconds: float) -> Reply:
     client, node = asked
     if message.has_error():
-        reason = message.error.reason or f"error {message.error.code}"
-        return Reply(client=client, blobs=None, failure=reason[:300])
+        failure = failure_of(message.error, deadline_seconds)
+        return Reply(client=client, blobs=None, failure=failure)
     size = total_bytes(message)
     if message.metadata.src_node_id != node:
         return Reply(client="", blobs={}, total_bytes=size)

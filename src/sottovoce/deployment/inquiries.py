@@ -31,6 +31,8 @@ MOST_SITES = 2**16
 MOST_PEOPLE = 2**32  # of one site: people are numbered over all sites
 # Of a float32 code less the middle of the bounds: what is larger nobody can have sent.
 _MOST_SQUARE = (2.0 * float(np.finfo(np.float32).max)) ** 2
+_LONGEST_NUMBER = 32  # bytes of a number in a tally, with its comma and brackets
+_SPARE = 1024  # bytes and values around a tally's numbers
 _KEYS = {"version", "run", "client", "cohort", "first", "about", "question", "receipt"}
 
 
@@ -108,11 +110,17 @@ def read_tally(blobs: Blobs, question: Question) -> Tally:
     """
     if set(blobs) - {STATEMENT} != {TALLY}:
         raise WireError(f"a reply has the part '{TALLY}' and nothing else")
-    plain = strict_json("the tally", blobs[TALLY])
+    like = question.tally(np.zeros(1, dtype=question.code_format.dtype))
+    numbers = like.counts if isinstance(like, CodeCounts) else like.sums
+    plain = strict_json(
+        "the tally",
+        blobs[TALLY],
+        most_bytes=_SPARE + _LONGEST_NUMBER * numbers.size,
+        most_values=_SPARE + len(numbers) + numbers.size,
+    )
     if not isinstance(plain, dict) or len(plain) != 1:
         raise WireError("a tally is 'counts' or 'moments'")
     ((name, rows),) = plain.items()
-    like = question.tally(np.zeros(1, dtype=question.code_format.dtype))
     match like:
         case CodeCounts() if name == "counts":
             counts = _numbers(rows, like.counts.shape, np.int64)

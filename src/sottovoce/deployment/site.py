@@ -310,7 +310,7 @@ def read_site(path: Path) -> Site:
             f"cannot read the site's file {path}: {error.strerror or error}; without a policy "
             "nothing is answered"
         ) from None
-    except ValueError as error:  # neither UTF-8 nor TOML
+    except (ValueError, RecursionError) as error:  # neither UTF-8 nor TOML, or nested too deep
         raise PolicyError(f"{path} is not valid TOML: {error}") from None
     try:
         return _site(table, path)

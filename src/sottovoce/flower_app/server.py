@@ -1,16 +1,17 @@
 """`sottovoce.flower_app.server:app`, the ServerApp: a spec or a question, a folder, and nodes.
 
-Its run configuration: `spec` (TOML or JSON) with `resume`, or `question` (JSON) with `about`,
-`deadline_seconds`, `minimum_sites` and `confidence`; `out`, the folder; and `sites`, the file
-federation.toml of the operator, beside whom the public keys lie; empty where nodes have none.
+Its run configuration: `spec` (TOML or JSON) with `resume` and `allow_code`, or `question` (JSON)
+with `about`, `deadline_seconds`, `minimum_sites` and `confidence`; `out`, the folder; and `sites`,
+the file federation.toml of the operator, beside whom the public keys lie; empty where nodes have none.
 """
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sottovoce import bounded_json
 from sottovoce.analytics.question import from_json
+from sottovoce.config.code_in_specs import check_code_allowed
 from sottovoce.config.loading import parse, parse_text
 from sottovoce.deployment.asking_grid import ask_on_grid
 from sottovoce.deployment.grid_post import Grid, nobody_counts
@@ -37,6 +38,12 @@ def serve(grid: Grid, config: RunConfig) -> None:
 
 def _train(grid: Grid, config: RunConfig, federation: Federation | None) -> None:
     spec = parse(_table(str(config["spec"])), "the run's spec")
+    # Who submits a run with 'sottovoce deploy run' has said so there, with --allow-code.
+    check_code_allowed(
+        spec,
+        allow_code=config.get("allow_code") is True,
+        how="--allow-code ('allow_code' of the run configuration)",
+    )
     run_on_grid(
         on_flower(spec),
         Path(str(config["out"])),
@@ -66,7 +73,10 @@ def _ask(grid: Grid, config: RunConfig, federation: Federation | None) -> None:
 def _table(text: str) -> dict[str, Any]:
     """The spec as people write it, or as 'sottovoce deploy run' does."""
     if text.startswith("{"):
-        found: dict[str, Any] = json.loads(text)
+        try:
+            found: dict[str, Any] = bounded_json.loads(text.encode(errors="replace"))
+        except bounded_json.JsonError as error:
+            raise ConfigError(f"the run's spec {error}") from None
         return found
     return parse_text(text, "the run's spec")
 

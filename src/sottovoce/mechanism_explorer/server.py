@@ -14,6 +14,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from sottovoce import bounded_json
 from sottovoce.errors import ParameterError, SottovoceError
 from sottovoce.mechanism_explorer import page
 from sottovoce.mechanism_explorer.answer import answer, curve
@@ -143,9 +144,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             raise ParameterError(f"a question has at most {_MOST_BODY_BYTES} bytes")
         try:
-            found = json.loads(self.rfile.read(int(length)))
+            found = bounded_json.loads(self.rfile.read(int(length)))
             int(found.get("number", 0))
-        except (ValueError, OverflowError, AttributeError, TypeError, RecursionError):
+        except bounded_json.BoundsError as error:
+            raise ParameterError(f"a question {error}; send a smaller one") from None
+        except (ValueError, OverflowError, AttributeError, TypeError):
             raise ParameterError("a question is a JSON object, with a 'question' in it") from None
         assert isinstance(found, dict)
         return found

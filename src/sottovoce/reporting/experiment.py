@@ -1,28 +1,23 @@
 """An experiment's page: the claim beside what was measured, a table behind every picture."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from sottovoce.reporting.figures import LineChart
 from sottovoce.reporting.heatmap import HeatMap
 from sottovoce.reporting.image_grid import ImageGrid
+from sottovoce.reporting.interactive import templates
 from sottovoce.reporting.scatter import ScatterChart
 from sottovoce.reporting.style import PAGE
-
-_TEMPLATE = Path(__file__).with_name("experiment.html")
-
 
 Chart = LineChart | HeatMap | ScatterChart | ImageGrid
 
 
 def render_page(result: Mapping[str, Any], charts: Sequence[Chart]) -> str:
     """One self-contained page for a result as data.json holds it and its charts."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment = templates()
     environment.filters["cell"] = show_cell
-    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    template = environment.get_template("experiment.html")
     figures = [
         {
             "title": chart.title,

@@ -74,7 +74,7 @@ class ImageGrid:
             place = f'x="{x:.1f}" y="{y:.1f}" width="{side:.1f}" height="{side:.1f}"'
             name = escape(": ".join(filter(None, (f"{row.name}, {column}", picture.caption))))
             parts += [
-                f'<image {place} href="{picture.source}" style="image-rendering: pixelated">'
+                f'<image {place} href="{picture.source}" image-rendering="pixelated">'
                 f"<title>{name}</title></image>",
                 f'<rect class="frame" {place}/>',
                 f'<text x="{x + side / 2.0:.1f}" y="{y + side + 15:.1f}" text-anchor="middle">'

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sottovoce.reporting.axes import dash, mark
 from sottovoce.reporting.figures import LineChart
 from sottovoce.reporting.scatter import ScatterChart
-from sottovoce.reporting.style import NUM_COLOURS
+from sottovoce.reporting.style import NUM_COLOURS, content_policy
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -25,13 +25,15 @@ def templates() -> "Environment":
     """The pages of this package, for jinja2; what goes into them is text unless marked safe."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         loader=FileSystemLoader(_HERE, encoding="utf-8"),
     )
+    environment.globals["policy"] = content_policy
+    return environment
 
 
 def script() -> str:

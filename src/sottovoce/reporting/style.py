@@ -1,5 +1,7 @@
 """The look that pages and figures share: one palette, light and dark, no network."""
 
+import base64
+import hashlib
 import re
 from collections.abc import Sequence
 
@@ -95,6 +97,22 @@ PAGE = "\n".join(
         FIGURES,
     ]
 )
+
+
+def content_policy(style: str, script: str = "") -> str:
+    """A page's Content-Security-Policy: its own style and script, pictures inside it, no more.
+
+    Both are allowed by their digests, so that markup which found its way into a page (a name that
+    was not escaped) neither runs nor loads anything.
+    """
+    allowed = [f"style-src {_source(style)}", "img-src data:"]
+    if script:
+        allowed.append(f"script-src {_source(script)}")
+    return "; ".join(["default-src 'none'", *allowed, "base-uri 'none'", "form-action 'none'"])
+
+
+def _source(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def standalone(svg: str) -> str:

@@ -10,6 +10,7 @@ from sottovoce import files
 from sottovoce.assembly.data import digest_of, load_data
 from sottovoce.assembly.ground import Ground, lay_ground
 from sottovoce.assembly.proxy import held_out_proxy
+from sottovoce.config.code_in_specs import check_code_allowed
 from sottovoce.config.loading import parse
 from sottovoce.config.spec import RunSpec
 from sottovoce.domains import Vector
@@ -44,11 +45,16 @@ class FinishedRun:
         return path
 
 
-def open_run(folder: Path) -> FinishedRun:
-    """The run in `folder`; an error unless it has a model, and the data are those it was fed."""
+def open_run(folder: Path, *, allow_code: bool = False) -> FinishedRun:
+    """The run in `folder`; an error unless it has a model, and the data are those it was fed.
+
+    A model of `kind` "module" is built by the code that run.json names: `allow_code` says that it
+    may be run.
+    """
     run_folder = RunFolder(folder)
     header = run_folder.header()
     spec = parse(header["spec"], str(folder / "run.json"))
+    check_code_allowed(spec, allow_code=allow_code)
     progress = run_folder.load_checkpoint()
     if progress is None:
         raise OutputError(

@@ -4,14 +4,13 @@ A run that still goes on is read as far as it has come. A folder that does not h
 refused in one sentence: a page about it would not be true.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sottovoce import files
+from sottovoce import bounded_json, files
 from sottovoce.config.loading import parse
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError, OutputError
@@ -73,9 +72,14 @@ def read_record(path: Path) -> RunRecord:
     result = folder.result()  # first: a run may end while it is read
     header = folder.header()
     spec = _spec(path / "run.json", header)
-    rows = _rows(path / "metrics.jsonl")
+    rows = read_rows(path / "metrics.jsonl")
     if result is not None:
-        _check_result(path / "result.json", result, spec)
+        check_result(path / "result.json", result)
+        if result.get("spec_hash", spec.hash) != spec.hash:
+            raise OutputError(
+                f"{path / 'result.json'} is of another spec ({result['spec_hash']}) than run.json "
+                f"({spec.hash}); restore whichever was changed"
+            )
         if len(rows) < result["rounds"]:
             raise OutputError(
                 f"{path / 'metrics.jsonl'} is damaged: it holds {len(rows)} whole rounds, and "
@@ -96,8 +100,6 @@ def read_finding(path: Path, keys: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def _spec(path: Path, header: Mapping[str, Any]) -> RunSpec:
-    if not isinstance(header["spec"], dict):
-        raise OutputError(f"{path} is damaged: 'spec' is no table; restore it")
     try:
         spec = parse(header["spec"], str(path))
     except ConfigError as error:
@@ -105,21 +107,15 @@ def _spec(path: Path, header: Mapping[str, Any]) -> RunSpec:
             f"{error}; the file is damaged, or of another version: restore it, or use the "
             "Sottovoce that wrote it"
         ) from None
-    try:
-        sizes = [math.prod(shape) for _, shape in header["layout"]]
-    except (TypeError, ValueError):
-        sizes = []
-    if not all(isinstance(size, int) for size in sizes) or not sum(sizes) > 0:
-        raise OutputError(f"{path} is damaged: 'layout' is none; restore it")
-    clients = header.get("clients", [])
-    if not isinstance(clients, list) or any(
-        not isinstance(one, dict) or not isinstance(one.get("client"), str) for one in clients
+    if any(
+        not isinstance(one, dict) or not isinstance(one.get("client"), str)
+        for one in header.get("clients", [])
     ):
         raise OutputError(f"{path} is damaged: 'clients' is no list of clients; restore it")
     return spec
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of all rounds; only the last line may be cut off, as by a crash."""
     if not path.exists():
         return []
@@ -128,11 +124,11 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
         try:
-            row = json.loads(line)
-        except ValueError:
-            if number == len(lines):
+            row = bounded_json.loads(line)
+        except bounded_json.JsonError as error:
+            if number == len(lines) and not isinstance(error, bounded_json.BoundsError):
                 break
-            raise OutputError(f"{path} is damaged: line {number} is no JSON; restore it") from None
+            raise OutputError(f"{path} is damaged: line {number} {error}; restore it") from None
         where = f"{path}, line {number}"
         _check_keys(path, row, (*_COUNTS, *_MEASURED), where=f"line {number}")
         for name in (*_COUNTS, *_MEASURED):
@@ -158,19 +154,19 @@ def _check_sites(path: Path, sites: Any, *, where: str) -> None:
         _check_number(f"{path}, {where}", "rounds_charged", charged, may_be_null=True)
 
 
-def _check_result(path: Path, result: Any, spec: RunSpec) -> None:
+def check_result(path: Path, result: Any) -> None:
+    """Refuse a result.json whose keys are not there, or not what they should be."""
     _check_keys(path, result, _RESULT)
     _check_number(str(path), "rounds", result["rounds"])
     for name in _MEASURED:
         _check_number(str(path), name, result[name], may_be_null=True)
-    if result.get("spec_hash", spec.hash) != spec.hash:
-        raise OutputError(
-            f"{path} is of another spec ({result['spec_hash']}) than run.json ({spec.hash}); "
-            "restore whichever was changed"
-        )
+    if not isinstance(result.get("halted"), str | None):
+        raise OutputError(f"{path} is damaged: 'halted' is no text; restore it")
     for name, keys in (("clients", _OF_CLIENT), ("groups", _OF_GROUP), ("warnings", None)):
         if not isinstance(result[name], list):
             raise OutputError(f"{path} is damaged: '{name}' is no list; restore it")
+        if name == "warnings" and not all(isinstance(one, str) for one in result[name]):
+            raise OutputError(f"{path} is damaged: 'warnings' is no list of texts; restore it")
         for entry in result[name] if keys else ():
             _check_keys(path, entry, keys or (), where=f"'{name}'")
             if name == "clients" and not isinstance(entry["client"], str):

@@ -12,6 +12,7 @@ audit.json, attack-*.json   what audits and attacks of the run have found
 import contextlib
 import io
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,11 +20,22 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce import files
+from sottovoce import bounded_json, files
+from sottovoce.domains import MAX_DIMENSION
 from sottovoce.errors import OutputError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.training.progress import Progress
 
+_ABSENT = object()
+_NEEDED = {f"spec.{key}" for key in ("name", "rounds", "privacy.delta", "privacy.adjacency")}
+_TEXTS = ("spec_hash", "sottovoce", "run", "randomness", "sampling_grade", "objective", "guarantee")
+_KINDS: tuple[tuple[str, Any, str], ...] = (  # keys of run.json that are read without its spec
+    *((path, dict, "table") for path in ("spec", "spec.privacy", "spec.runtime")),
+    *((path, str, "text") for path in (*_TEXTS, "spec.name", "spec.privacy.adjacency")),
+    *((path, int | float, "number") for path in ("spec.privacy.delta", "bits_per_coordinate")),
+    ("spec.rounds", int, "whole number"),
+    ("clients", list, "list"),
+)
 DIGEST_NAME = "data.digest"
 AUDIT_NAME = "audit.json"
 MEMBERSHIP_NAME = "attack-membership.json"
@@ -60,8 +72,9 @@ class RunFolder:
         if not self.exists:
             raise OutputError(f"{self.path} is not a run folder: it has no run.json")
         header = files.read_json(self.path / "run.json")
-        if not isinstance(header, dict) or not {"spec", "spec_hash", "layout"} <= set(header):
-            raise OutputError(f"{self.path / 'run.json'} is damaged: keys are missing; restore it")
+        if wrong := _wrong_in_header(header):
+            raise OutputError(f"{self.path / 'run.json'} is damaged: {wrong}; restore it")
+        assert isinstance(header, dict)
         return header
 
     @contextlib.contextmanager
@@ -92,13 +105,19 @@ class RunFolder:
         rows = []
         with files.explained("read", path):
             lines = path.read_bytes().splitlines()
-        for line in lines:
+        for number, line in enumerate(lines, start=1):
             try:
-                row = json.loads(line)
-            except ValueError:
+                row = bounded_json.loads(line)
+            except bounded_json.BoundsError as error:  # no crash leaves such a line
+                raise OutputError(f"{path} is damaged: line {number} {error}; restore it") from None
+            except bounded_json.JsonError:
                 break
             if not isinstance(row, dict) or "round" not in row:
                 break
+            if type(row["round"]) is not int:
+                raise OutputError(
+                    f"{path} is damaged: 'round' of line {number} is no whole number; restore it"
+                )
             rows.append(row)
         return rows
 
@@ -187,6 +206,34 @@ class RunFolder:
     def result(self) -> dict[str, Any] | None:
         path = self.path / "result.json"
         return files.read_json(path) if path.is_file() else None
+
+
+def _wrong_in_header(header: object) -> str:
+    """What of a run.json cannot be used, in words; empty if it holds together."""
+    if not isinstance(header, dict) or not {"spec", "spec_hash", "layout"} <= set(header):
+        return "keys are missing"
+    for path, kind, kind_name in _KINDS:
+        found: Any = header
+        for key in path.split("."):
+            found = found.get(key, _ABSENT) if isinstance(found, dict) else _ABSENT
+        if found is _ABSENT and path in _NEEDED:
+            return f"'{path}' is missing"
+        if found is not _ABSENT and (not isinstance(found, kind) or isinstance(found, bool)):
+            return f"'{path}' is no {kind_name}"
+    return "" if _is_layout(header["layout"]) else "'layout' is no list of names and shapes"
+
+
+def _is_layout(layout: object) -> bool:
+    try:
+        pairs = [(name, list(shape)) for name, shape in layout]  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        return False
+    sizes = [size for _, shape in pairs for size in shape]
+    return (
+        all(isinstance(name, str) for name, _ in pairs)
+        and all(type(size) is int and 0 <= size <= MAX_DIMENSION for size in sizes)
+        and 0 < sum(math.prod(shape) for _, shape in pairs) <= MAX_DIMENSION
+    )
 
 
 def _is_whole(arrays: Mapping[str, Any]) -> bool:

@@ -23,7 +23,7 @@ from sottovoce.config.features_spec import PreconditionSpec
 from sottovoce.config.loading import parse
 from sottovoce.config.model_spec import ModuleSpec, to_model
 from sottovoce.config.spec import AlgorithmSpec, FedAvgSpec, MeanSpec, RunSpec, SecretOrderSpec
-from sottovoce.deployment.orders import Order
+from sottovoce.deployment.orders import MOST_VECTORS, Order
 from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import Asked, Site
 from sottovoce.domains import MAX_DIMENSION, Domain, Vector
@@ -42,6 +42,7 @@ from sottovoce.transforms.rotation import Rotation
 from sottovoce.wire.broadcast import payload_bytes
 
 _LOG = printable_text.logger()
+_MOST_VECTORS = {"fedavg": 1, "nbafl": 1, "scaffold": 2}  # of a plug-in, as many as an order has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +62,9 @@ def compute(order: Order, site: Site) -> list[bytes]:
     # Before anything is read, imported or built: what fails there may depend on the data.
     site.check_terms(order.client, _terms(order, spec, kind))
     _check_harmless(spec, site)
+    _check_vectors(spec, order)
     if spec.data.sites:
         spec = _on_own_records(spec, order, site)
-    if not order.vectors:
-        raise WireError("an order brings the model")
     place = _place(
         json.dumps(spec.plain(), sort_keys=True),
         len(order.vectors[0]),
@@ -174,6 +174,23 @@ def _check_harmless(spec: RunSpec, site: Site) -> None:
     for step in spec.features:
         if isinstance(step, PreconditionSpec) and public_images.is_file(step.images):
             raise PolicyError(f"the public images '{step.images}' are a file of the server's")
+
+
+def _check_vectors(spec: RunSpec, order: Order) -> None:
+    """Refuse more vectors than the algorithm reads, or of other sizes, before any is decoded."""
+    if not order.vectors:
+        raise WireError("an order brings the model")
+    most = _MOST_VECTORS.get(spec.algorithm.kind, MOST_VECTORS)
+    if len(order.vectors) > most:
+        raise WireError(
+            f"{len(order.vectors)} vectors arrived, and the algorithm '{spec.algorithm.kind}' "
+            f"reads at most {most}; server and client need the same version"
+        )
+    if len(sizes := {len(vector) for vector in order.vectors}) > 1:
+        raise WireError(
+            f"vectors of {min(sizes)} and of {max(sizes)} bytes arrived, and all have the model's "
+            "size; server and client need the same version"
+        )
 
 
 def _on_own_records(spec: RunSpec, order: Order, site: Site) -> RunSpec:

@@ -7,7 +7,7 @@ from typing import Any
 
 from flwr.app import ConfigRecord
 
-from sottovoce import parameter_rules
+from sottovoce import bounded_json, parameter_rules
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.deployment.site import Asked
 from sottovoce.domains import L2Ball
@@ -20,6 +20,7 @@ from sottovoce.transforms.rotation import Rotation
 RECORD = "sottovoce"  # the one record of ours in a message, either way
 PLAN, NAME, SEALED, NUM_EXAMPLES = "plan", "name", "sealed", "num-examples"
 VERSION = 2
+_MOST_BYTES, _MOST_VALUES = 2**20, 2**14  # of a plan: one mechanism and its parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +91,8 @@ def round_plan(
 def read_announcement(record: ConfigRecord) -> Announcement:
     """The announcement in a server's record; what cannot be read is refused."""
     try:
-        fields = json.loads(str(record.get(PLAN)))
+        text = str(record.get(PLAN)).encode(errors="replace")
+        fields = bounded_json.loads(text, most_bytes=_MOST_BYTES, most_values=_MOST_VALUES)
         version = fields.pop("version")
         if version != VERSION:
             raise PolicyError(

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sottovoce import files
+from sottovoce import bounded_json, files
 from sottovoce.deployment.machines import processes
 from sottovoce.deployment.machines.control import RunStatus
 from sottovoce.deployment.machines.federation import FILE_NAME, Federation
 from sottovoce.deployment.machines.link import CONNECTION, flower_home
-from sottovoce.errors import DeploymentError
+from sottovoce.errors import DeploymentError, OutputError
 from sottovoce.version import __version__
 
 _SUBMIT_SECONDS = 120.0
@@ -89,7 +89,7 @@ def submit(order: Order, federation: Federation) -> int:
 def run_row(federation: Federation, run: RunStatus) -> dict[str, Any]:
     """A run for people: where it is, and how far."""
     path = _records(federation) / f"{run.run_id}.json"
-    known = files.read_json(path) if path.exists() else None  # others may use the link too
+    known = _record(path) if path.exists() else None  # others may use the link too
     done = rounds_done(Path(known["folder"])) if known else None
     return {
         "run": run.run_id,
@@ -108,7 +108,7 @@ def latest_folder(federation: Federation) -> Path | None:
     if not records:
         return None
     latest = max(records, key=lambda path: path.stat().st_mtime)
-    return Path(files.read_json(latest)["folder"])
+    return Path(_record(latest)["folder"])
 
 
 def rounds_done(folder: Path) -> int:
@@ -123,9 +123,17 @@ def _records(federation: Federation) -> Path:
     return federation.link_folder / "runs"
 
 
+def _record(path: Path) -> dict[str, Any]:
+    """What was noted of a run when it was handed to the link."""
+    found = files.read_json(path)
+    if not isinstance(found, dict) or not isinstance(found.get("folder"), str):
+        raise OutputError(f"{path} is damaged: it names no folder of a run; restore it")
+    return {"name": None, "rounds": None, **found}
+
+
 def _json_in(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        found = bounded_json.loads(text.encode(errors="replace"))
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -19,7 +19,7 @@ def read_table(path: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # no TOML, or nested too deep
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
