@@ -136,6 +136,15 @@ class RunFolder:
         stored = self._read_checkpoint()
         return int(stored["num_charges"]) if stored else 0
 
+    def checkpoint_saved(self) -> tuple[int, float] | None:
+        """The last round of the last checkpoint, and when it was saved (seconds since 1970)."""
+        stored = self._read_checkpoint()
+        if stored is None:
+            return None
+        path = self.path / "checkpoint.npz"
+        with files.explained("read", path):
+            return int(stored["rounds_done"]), path.stat().st_mtime
+
     def load_checkpoint(self) -> Progress | None:
         """Where the last checkpoint left the run, if there is one."""
         stored = self._read_checkpoint()

@@ -17,7 +17,7 @@ from sottovoce.deployment.simulated import simulate
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs.books import Books
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.runner import OnRound, check_goes_on, run
+from sottovoce.runs.runner import OnResume, OnRound, check_goes_on, run
 from sottovoce.runs.site_training import compute
 
 
@@ -30,6 +30,7 @@ def run_on_grid(
     traffic: CountTraffic = nobody_counts,
     resume: bool = False,
     on_round: OnRound | None = None,
+    on_resume: OnResume | None = None,
 ) -> dict[str, Any]:
     """Run `spec` with the nodes of a grid, which go by their keys, or else by what they say.
 
@@ -43,7 +44,9 @@ def run_on_grid(
             wait_for_all(directory, names, seconds=spec.deployment.wait_seconds)
         return _rounds_over(GridPost(grid, directory, traffic), assembly, books)
 
-    return run(spec, folder, resume=resume, on_round=on_round, backend_of=backend)
+    return run(
+        spec, folder, resume=resume, on_round=on_round, on_resume=on_resume, backend_of=backend
+    )
 
 
 def on_flower(spec: RunSpec) -> RunSpec:
@@ -69,7 +72,12 @@ def _told(spec: RunSpec) -> dict[str, Any]:
 
 
 def run_in_flower_simulation(
-    spec: RunSpec, folder: Path, *, resume: bool = False, on_round: OnRound | None = None
+    spec: RunSpec,
+    folder: Path,
+    *,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+    on_resume: OnResume | None = None,
 ) -> dict[str, Any]:
     """Run `spec` with a virtual node for each client; their ledger is in the run folder."""
     names = assemble(spec).clients.names  # refuses a bad spec before anything is started
@@ -78,7 +86,13 @@ def run_in_flower_simulation(
         folder / "sites.sqlite",
         compute,
         lambda grid: run_on_grid(
-            spec, folder, grid, name_of_key={}, resume=resume, on_round=on_round
+            spec,
+            folder,
+            grid,
+            name_of_key={},
+            resume=resume,
+            on_round=on_round,
+            on_resume=on_resume,
         ),
     )
 
