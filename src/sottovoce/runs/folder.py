@@ -6,6 +6,7 @@ checkpoint.npz   model and algorithm state after the last checkpoint
 ledger.sqlite    every charge
 data.digest      tells whether data are those of the run
 result.json      the last line of the story, once the run is finished
+run-clients.json.gz, result-clients.json.gz   their lists of clients, where they are long
 audit.json, attack-*.json   what audits and attacks of the run have found
 """
 
@@ -22,6 +23,7 @@ import numpy as np
 from sottovoce import files
 from sottovoce.errors import OutputError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
+from sottovoce.runs import client_lists
 from sottovoce.training.progress import Progress
 
 DIGEST_NAME = "data.digest"
@@ -59,15 +61,21 @@ class RunFolder:
             self.path.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
             if any(self.path.iterdir()):
                 raise OutputError(f"{self.path} is not empty; choose another --out")
-        files.write_json(self.path / "run.json", header, mode=files.PRIVATE)
+        path = self.path / "run.json"
+        files.write_json(path, client_lists.put_beside(path, header), mode=files.PRIVATE)
 
     def header(self) -> dict[str, Any]:
+        """What run.json says; of many clients it has a summary, see `full_header`."""
         if not self.exists:
             raise OutputError(f"{self.path} is not a run folder: it has no run.json")
         header = files.read_json(self.path / "run.json")
         if not isinstance(header, dict) or not {"spec", "spec_hash", "layout"} <= set(header):
             raise OutputError(f"{self.path / 'run.json'} is damaged: keys are missing; restore it")
         return header
+
+    def full_header(self) -> dict[str, Any]:
+        """The header with the list of all clients, however many they are."""
+        return client_lists.bring_back(self.path / "run.json", self.header())
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -195,12 +203,16 @@ class RunFolder:
     # -- result ----------------------------------------------------------------------------
 
     def save_result(self, result: dict[str, Any]) -> None:
-        # In the order of telling.
-        files.write_json(self.path / "result.json", result, sort_keys=False, mode=files.PRIVATE)
+        path = self.path / "result.json"
+        stored = client_lists.put_beside(path, result)
+        files.write_json(path, stored, sort_keys=False, mode=files.PRIVATE)  # in order of telling
 
     def result(self) -> dict[str, Any] | None:
         path = self.path / "result.json"
-        return files.read_json(path) if path.is_file() else None
+        if not path.is_file():
+            return None
+        result = files.read_json(path)
+        return client_lists.bring_back(path, result) if isinstance(result, dict) else result
 
 
 def _is_whole(arrays: Mapping[str, Any]) -> bool:
