@@ -218,7 +218,8 @@ def test_a_run_is_saved_once_a_minute_or_after_every_longer_round(
 
 
 def test_resuming_a_finished_run_says_that_nothing_is_left(tmp_path: Path) -> None:
-    spec, said = small_spec(rounds=1), []
+    said: list[str] = []
+    spec = small_spec(rounds=1)
     run(spec, tmp_path / "run")
     run(spec, tmp_path / "run", resume=True, on_resume=said.append)
     assert said[0].startswith("all 1 rounds are done (checkpoint of round 1, saved 20")
