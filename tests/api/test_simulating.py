@@ -232,7 +232,9 @@ def test_files_dictionaries_and_specs_run_alike(tmp_path: Path) -> None:
         sottovoce.simulate(path, overrides={"privacy.epsilom": 1.0})
 
 
-def test_an_interrupted_run_goes_on_with_the_same_parts_only(tmp_path: Path) -> None:
+def test_an_interrupted_run_goes_on_with_the_same_parts_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     whole = sottovoce.simulate(table(), model=network, data=(FEATURES, LABELS))
 
     def interrupt(row: dict[str, Any]) -> None:
@@ -244,6 +246,7 @@ def test_an_interrupted_run_goes_on_with_the_same_parts_only(tmp_path: Path) -> 
         sottovoce.simulate(table(), **parts, out=tmp_path / "run", on_round=interrupt)
     half = sottovoce.open_run(tmp_path / "run")
     assert not half.finished
+    assert half.model.size == whole.model.size  # saved before the interrupt went on
     assert half.accuracy is not None
     assert half.epsilon <= whole.epsilon
     assert "not finished: 3 of 6 rounds" in str(half)
@@ -261,7 +264,8 @@ def test_an_interrupted_run_goes_on_with_the_same_parts_only(tmp_path: Path) -> 
     nested.__qualname__ = "network"  # as a function that was edited meanwhile has the same name
     with pytest.raises(ConfigError, match="has other parameters than the one"):
         sottovoce.simulate(table(), **{**parts, "model": nested}, out=tmp_path / "run", resume=True)
-    resumed = sottovoce.simulate(table(), **parts, out=tmp_path / "run", resume=True)
+    resumed = sottovoce.simulate(table(), **parts, out=tmp_path / "run", resume=True, progress=True)
+    assert "resuming at round 4 of 6 (checkpoint of round 3, saved 2" in capsys.readouterr().err
     np.testing.assert_array_equal(resumed.model, whole.model)
     opened = sottovoce.open_run(str(tmp_path / "run"))
     assert opened.to_dict() == resumed.to_dict()

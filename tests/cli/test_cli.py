@@ -282,9 +282,13 @@ def test_an_interrupted_run_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Training, "step", interrupt)
-    result = cli("run", spec, "--out", tmp_path / "run")
+    result = cli("run", spec, "--out", tmp_path / "run", "--json")
     assert result.code == 130
-    assert "--resume" in result.err
+    assert result.err.splitlines()[-1] == (
+        f"stopped by SIGINT before the end of round 1 of 6; go on with: "
+        f"sottovoce run {spec} --out {tmp_path / 'run'} --json --resume"
+    )
+    assert json.loads(result.out)["rounds_done"] == 0
 
 
 def test_a_client_without_a_guarantee_has_spent_an_infinite_epsilon(

@@ -55,6 +55,8 @@ def simulate(
     overrides  values by dotted key: {"privacy.epsilon": 2.0}.
     resume     go on with an interrupted run in `out`, with the same spec, model and data.
     allow_code  import and run the code that a file or a dictionary names (model.kind = "module").
+    resume     go on with an interrupted run in `out`, with the same spec, model and data. A
+               KeyboardInterrupt saves the rounds that are finished before it is raised.
     on_round   called with each round's figures.
     progress   a line on stderr [where somebody watches: in a terminal or a notebook].
 
@@ -75,7 +77,7 @@ def simulate(
     watch = _Watch(resolved.rounds, _is_watched() if progress is None else progress, on_round)
     try:
         with lent(*parts):
-            launch(resolved, folder, resume=resume, on_round=watch)
+            launch(resolved, folder, resume=resume, on_round=watch, on_resume=watch.resumed)
         run = Run(folder, held=parts, temporary=out is None)
     except BaseException:
         if out is None:
@@ -175,6 +177,11 @@ class _Watch:
             self._width = len(text)
         if self._on_round is not None:
             self._on_round(row)
+
+    def resumed(self, where: str) -> None:
+        """Tell where a run goes on."""
+        if self._shown:
+            print(where, file=sys.stderr, flush=True)
 
     def end(self) -> None:
         if self._width:

@@ -40,6 +40,7 @@ def run(
     from sottovoce.deployment.machines.link import running_link
     from sottovoce.deployment.machines.runs import Order, submit
     from sottovoce.errors import OutputError
+    from sottovoce.runs.checkpoints import where_it_resumes
     from sottovoce.runs.folder import RunFolder
     from sottovoce.runs.tracked import tracked
 
@@ -63,8 +64,10 @@ def run(
             rounds=loaded.rounds,
             out=run_folder.path,
         )
+        resumed = [where_it_resumes(run_folder, loaded)] if resume else []
         run_id = submit(order, federation)
-        say(f"run {run_id} has begun", err=True)
+        for line in (f"run {run_id} has begun", *resumed):
+            say(line, err=True)
         try:
             ended = _follow(control, run_id, run_folder, loaded, rounds_log)
         except KeyboardInterrupt:

@@ -182,6 +182,4 @@ def _how_to_go_on(arguments: list[str]) -> str:
         return "a page is written whole or not at all, so the same command begins anew"
     if arguments[:1] == ["audit"]:
         return "an audit keeps nothing before its end, so the same command begins anew"
-    if arguments[:1] == ["run"]:
-        return "with --resume it goes on from its last checkpoint; if there is none, begin anew"
     return "the same command begins anew"

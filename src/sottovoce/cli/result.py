@@ -44,7 +44,7 @@ def _print_sites(clients: list[dict[str, Any]]) -> None:
     rows, more = counted_rows({row["client"]: row for row in clients}, _SITES_SHOWN)
     print_table(["site", *HEADINGS.values()], rows)
     if more:
-        say(f"{more}: see result.json")
+        say(f"{more}: see result.json, or result-clients.json.gz beside it")
 
 
 def _print_groups(groups: list[dict[str, Any]]) -> None:

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 import typer
 
 import sottovoce.config
+from sottovoce.cli import interruption
 from sottovoce.cli.data import DataDir, fetch_missing, use
 from sottovoce.cli.mistakes import absent_spec
 from sottovoce.cli.options import AllowCode, Log, Overrides, SpecFile
-from sottovoce.cli.output import Json, print_warning, progress_bars
+from sottovoce.cli.output import Json, print_warning, progress_bars, say
 from sottovoce.cli.result import print_result, round_note
 from sottovoce.errors import ConfigError
 
@@ -55,17 +56,28 @@ def run(
     )
     check_code_allowed(loaded, allow_code=allow_code)
     use(data_dir)
-    with progress_bars() as bars:
-        fetch_missing(loaded.data.dataset, bars)
-        from sottovoce.runs.launch import launch  # torch takes a while to load
-        from sottovoce.runs.tracked import tracked
+    is_ours = resume or not begun.exists
+    try:
+        with interruption.interruptible() as interrupted, progress_bars() as bars:
+            fetch_missing(loaded.data.dataset, bars)
+            from sottovoce.runs.launch import launch  # torch takes a while to load
+            from sottovoce.runs.tracked import tracked
 
-        with tracked(log or [], loaded, folder, warn=print_warning) as trackers:
+            with tracked(log or [], loaded, folder, warn=print_warning) as trackers:
 
-            def on_round(row: dict[str, Any]) -> None:
-                bars.update(loaded.name, row["round"], loaded.rounds, round_note(row))
-                trackers(row)
+                def on_round(row: dict[str, Any]) -> None:
+                    bars.update(loaded.name, row["round"], loaded.rounds, round_note(row))
+                    trackers(row)
+                    interrupted.check()
 
-            result = launch(loaded, folder, resume=resume, on_round=on_round)
-            trackers.finish(result)
+                def on_resume(where: str) -> None:
+                    say(where, err=True)
+
+                result = launch(
+                    loaded, folder, resume=resume, on_round=on_round, on_resume=on_resume
+                )
+                trackers.finish(result)
+    except KeyboardInterrupt as interrupt:
+        stopped = folder if is_ours and begun.exists else None
+        interruption.end(interrupt, stopped, loaded.rounds, as_json=as_json)
     print_result(result, folder, as_json=as_json)

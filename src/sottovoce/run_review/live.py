@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from sottovoce.errors import OutputError
 from sottovoce.run_review.record import read_record
+from sottovoce.runs import client_lists
 from sottovoce.runs.folder import DIGEST_NAME, RunFolder
 from sottovoce.runs.idle_rounds import why_nobody_was_asked
 from sottovoce.training.site_counts import are_noted, has_sites, site_counts
@@ -146,10 +147,12 @@ def _site_counts(reading: Reading) -> dict[str, Any]:
 
 
 def _check_empty(folder: Path) -> None:
-    """A folder of something else will not become a run; names with a dot are files in the making"""
+    """A folder of something else will not become a run; files in the making have a dot in front,
+    and a long list of clients is written before the run.json that names it."""
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder} is a file; name a run's folder, or a federation's")
-    if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    if any(not name.startswith(".") and not name.endswith(client_lists.SUFFIX) for name in names):
         raise OutputError(
             f"{folder} is not a run folder: it has no run.json; name the folder that "
             "'sottovoce run' or 'deploy run' writes (runs/NAME), or a federation's"

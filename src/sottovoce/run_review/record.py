@@ -70,7 +70,7 @@ def read_record(path: Path) -> RunRecord:
         raise OutputError(f"{path} is a file; name the folder of a run")
     folder = RunFolder(path)
     result = folder.result()  # first: a run may end while it is read
-    header = folder.header()
+    header = folder.full_header()
     spec = _spec(path / "run.json", header)
     rows = read_rows(path / "metrics.jsonl")
     if result is not None:

@@ -6,6 +6,7 @@ checkpoint.npz   model and algorithm state after the last checkpoint
 ledger.sqlite    every charge
 data.digest      tells whether data are those of the run
 result.json      the last line of the story, once the run is finished
+run-clients.json.gz, result-clients.json.gz   their lists of clients, where they are long
 audit.json, attack-*.json   what audits and attacks of the run have found
 """
 
@@ -24,6 +25,7 @@ from sottovoce import bounded_json, files
 from sottovoce.domains import MAX_DIMENSION
 from sottovoce.errors import OutputError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
+from sottovoce.runs import client_lists
 from sottovoce.training.progress import Progress
 
 _ABSENT = object()
@@ -66,9 +68,11 @@ class RunFolder:
             self.path.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
             if any(self.path.iterdir()):
                 raise OutputError(f"{self.path} is not empty; choose another --out")
-        files.write_json(self.path / "run.json", header, mode=files.PRIVATE)
+        path = self.path / "run.json"
+        files.write_json(path, client_lists.put_beside(path, header), mode=files.PRIVATE)
 
     def header(self) -> dict[str, Any]:
+        """What run.json says; of many clients it has a summary, see `full_header`."""
         if not self.exists:
             raise OutputError(f"{self.path} is not a run folder: it has no run.json")
         header = files.read_json(self.path / "run.json")
@@ -76,6 +80,10 @@ class RunFolder:
             raise OutputError(f"{self.path / 'run.json'} is damaged: {wrong}; restore it")
         assert isinstance(header, dict)
         return header
+
+    def full_header(self) -> dict[str, Any]:
+        """The header with the list of all clients, however many they are."""
+        return client_lists.bring_back(self.path / "run.json", self.header())
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -150,6 +158,15 @@ class RunFolder:
         stored = self._read_checkpoint()
         return int(stored["num_charges"]) if stored else 0
 
+    def checkpoint_saved(self) -> tuple[int, float] | None:
+        """The last round of the last checkpoint, and when it was saved (seconds since 1970)."""
+        stored = self._read_checkpoint()
+        if stored is None:
+            return None
+        path = self.path / "checkpoint.npz"
+        with files.explained("read", path):
+            return int(stored["rounds_done"]), path.stat().st_mtime
+
     def load_checkpoint(self) -> Progress | None:
         """Where the last checkpoint left the run, if there is one."""
         stored = self._read_checkpoint()
@@ -200,12 +217,16 @@ class RunFolder:
     # -- result ----------------------------------------------------------------------------
 
     def save_result(self, result: dict[str, Any]) -> None:
-        # In the order of telling.
-        files.write_json(self.path / "result.json", result, sort_keys=False, mode=files.PRIVATE)
+        path = self.path / "result.json"
+        stored = client_lists.put_beside(path, result)
+        files.write_json(path, stored, sort_keys=False, mode=files.PRIVATE)  # in order of telling
 
     def result(self) -> dict[str, Any] | None:
         path = self.path / "result.json"
-        return files.read_json(path) if path.is_file() else None
+        if not path.is_file():
+            return None
+        result = files.read_json(path)
+        return client_lists.bring_back(path, result) if isinstance(result, dict) else result
 
 
 def _wrong_in_header(header: object) -> str:

@@ -5,20 +5,27 @@ from typing import Any, assert_never
 
 from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError
-from sottovoce.runs.runner import OnRound, run
+from sottovoce.runs.runner import OnResume, OnRound, run
 
 
 def launch(
-    spec: RunSpec, folder: Path, *, resume: bool = False, on_round: OnRound | None = None
+    spec: RunSpec,
+    folder: Path,
+    *,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+    on_resume: OnResume | None = None,
 ) -> dict[str, Any]:
     """Run `spec` to its end in `folder`, on this machine."""
     match spec.runtime.backend:
         case "fast":
-            return run(spec, folder, resume=resume, on_round=on_round)
+            return run(spec, folder, resume=resume, on_round=on_round, on_resume=on_resume)
         case "flower-sim":
             from sottovoce.runs.remote import run_in_flower_simulation  # an extra
 
-            return run_in_flower_simulation(spec, folder, resume=resume, on_round=on_round)
+            return run_in_flower_simulation(
+                spec, folder, resume=resume, on_round=on_round, on_resume=on_resume
+            )
         case "flower":
             raise ConfigError(
                 "runtime.backend = 'flower' runs on a federation: use 'sottovoce deploy run "

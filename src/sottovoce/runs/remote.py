@@ -18,7 +18,7 @@ from sottovoce.deployment.witnessed_post import Witness, witnessed
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs.books import Books
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.runner import OnRound, check_goes_on, run
+from sottovoce.runs.runner import OnResume, OnRound, check_goes_on, run
 from sottovoce.runs.site_training import compute
 
 
@@ -32,6 +32,7 @@ def run_on_grid(
     witness: Witness | None = None,
     resume: bool = False,
     on_round: OnRound | None = None,
+    on_resume: OnResume | None = None,
 ) -> dict[str, Any]:
     """Run `spec` with the nodes of a grid, which go by their keys, or else by what they say.
 
@@ -47,7 +48,9 @@ def run_on_grid(
         post = witnessed(GridPost(grid, directory, traffic), witness)
         return _rounds_over(post, assembly, books)
 
-    return run(spec, folder, resume=resume, on_round=on_round, backend_of=backend)
+    return run(
+        spec, folder, resume=resume, on_round=on_round, on_resume=on_resume, backend_of=backend
+    )
 
 
 def on_flower(spec: RunSpec) -> RunSpec:
@@ -73,7 +76,12 @@ def _told(spec: RunSpec) -> dict[str, Any]:
 
 
 def run_in_flower_simulation(
-    spec: RunSpec, folder: Path, *, resume: bool = False, on_round: OnRound | None = None
+    spec: RunSpec,
+    folder: Path,
+    *,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+    on_resume: OnResume | None = None,
 ) -> dict[str, Any]:
     """Run `spec` with a virtual node for each client; their ledger is in the run folder."""
     names = assemble(spec).clients.names  # refuses a bad spec before anything is started
@@ -82,7 +90,13 @@ def run_in_flower_simulation(
         folder / "sites.sqlite",
         compute,
         lambda grid: run_on_grid(
-            spec, folder, grid, name_of_key={}, resume=resume, on_round=on_round
+            spec,
+            folder,
+            grid,
+            name_of_key={},
+            resume=resume,
+            on_round=on_round,
+            on_resume=on_resume,
         ),
     )
 

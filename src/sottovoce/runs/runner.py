@@ -15,12 +15,13 @@ from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ConfigError, DataError, LedgerError, OutputError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs.books import BackendOf, Books, tally_of, training_of
+from sottovoce.runs.checkpoints import Checkpoints, where_it_resumes
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.outcome import Metrics, header, metrics_row, result_of
-from sottovoce.training.engine import Halted, Training
-from sottovoce.training.progress import Progress
+from sottovoce.training.engine import Halted
 
 OnRound = Callable[[Metrics], None]
+OnResume = Callable[[str], None]
 
 
 def run(
@@ -29,16 +30,29 @@ def run(
     *,
     resume: bool = False,
     on_round: OnRound | None = None,
+    on_resume: OnResume | None = None,
     backend_of: BackendOf | None = None,
 ) -> dict[str, Any]:
     """Run `spec` to its end in `folder` and return the result.
 
     With `resume` a run that was interrupted continues from its last checkpoint: seeded runs bit for
     bit, and rounds already charged send their stored messages again, at no further charge.
+    `on_resume` is then told where it goes on. A KeyboardInterrupt saves what is finished first.
     """
     run_folder = RunFolder(folder)
     with _threads(spec):
-        return _run(assemble(spec), run_folder, resume, on_round, backend_of)
+        return _run(
+            assemble(spec),
+            run_folder,
+            resume,
+            on_round or _tell_nobody,
+            on_resume or _tell_nobody,
+            backend_of,
+        )
+
+
+def _tell_nobody(_: object) -> None:
+    """Nobody wants to know."""
 
 
 @contextlib.contextmanager
@@ -57,7 +71,8 @@ def _run(
     assembly: Assembly,
     run_folder: RunFolder,
     resume: bool,
-    on_round: OnRound | None,
+    on_round: OnRound,
+    on_resume: OnResume,
     backend_of: BackendOf | None,
 ) -> dict[str, Any]:
     if resume:
@@ -68,31 +83,28 @@ def _run(
         run_folder.create(header(assembly))
         if not assembly.spec.data.sites:
             run_folder.save_data_digest(digest_of(assembly.spec, assembly.clients, assembly.task))
-    checkpoint_every = assembly.spec.checkpoint_every
-    if assembly.spec.runtime.backend != "fast":
-        checkpoint_every = 1  # a round there takes seconds, and sites keep one round's messages
     with run_folder.locked(), _opened(run_folder, assembly, resume=resume) as books:
         if resume:
             _check_nothing_is_missing(run_folder, books, assembly.run)
+            on_resume(where_it_resumes(run_folder, assembly.spec))
         training = training_of(assembly, books, backend_of)
         progress = run_folder.load_checkpoint() or training.start()
         training.replay(progress)
         run_folder.keep_metrics_up_to(progress.rounds_done)
+        checkpoints = Checkpoints(run_folder, assembly, books, done=progress)
         halted = None
-        while progress.rounds_done < assembly.spec.rounds:
-            outcome = training.step(progress)
-            if isinstance(outcome, Halted):
-                halted = outcome.reason
-                _checkpoint(run_folder, books, training, progress)
-                break
-            progress, record = outcome
-            row = metrics_row(assembly, books, progress, record)
-            run_folder.append_metrics(row)
-            if on_round:
+        with checkpoints.saved_if_interrupted():
+            while progress.rounds_done < assembly.spec.rounds:
+                outcome = training.step(progress)
+                if isinstance(outcome, Halted):
+                    halted = outcome.reason
+                    checkpoints.save()
+                    break
+                progress, record = outcome
+                row = metrics_row(assembly, books, progress, record)
+                run_folder.append_metrics(row)
+                checkpoints.after_round(progress)
                 on_round(row)
-            finished = progress.rounds_done == assembly.spec.rounds
-            if finished or progress.rounds_done % checkpoint_every == 0:
-                _checkpoint(run_folder, books, training, progress)
         result = result_of(assembly, training, books, run_folder.metrics(), progress, halted)
         run_folder.save_result(result)
     return result
@@ -107,14 +119,6 @@ def _opened(run_folder: RunFolder, assembly: Assembly, *, resume: bool) -> Itera
     # A run that is resumed has a ledger: a new, empty one would forget what was spent.
     with run_folder.ledger(create=not resume) as ledger:
         yield ledger
-
-
-def _checkpoint(
-    run_folder: RunFolder, books: Books, training: Training, progress: Progress
-) -> None:
-    run_folder.save_checkpoint(progress, books.num_charges)
-    if isinstance(books, Ledger):
-        books.discard_messages(training.run, before_round=progress.rounds_done + 1)
 
 
 def _named(assembly: Assembly) -> Assembly:
