@@ -165,7 +165,7 @@ def test_a_signal_in_a_round_saves_those_before_it_and_resume_says_where_it_goes
         printed.append(lives.reads())
     assert printed[-1] == "0"
     assert_same_outcome(tmp_path / "whole", out)
-    with Ledger(out / "ledger.sqlite", must_exist=True) as ledger:
+    with Ledger(out / "ledger.sqlite") as ledger:
         assert [row["attempt"] for row in ledger.rows()] == [0] * 6 * 4
 
 
