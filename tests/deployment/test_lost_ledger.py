@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,10 @@ LOSSES: dict[str, tuple[Callable[[Path], None], str]] = {
     "emptied": (truncate, "ledger.sqlite is empty: restore it from a backup"),
     "linked": (link_to_nothing, "ledger.sqlite is a link to a file that is gone"),
 }
+
+
+def is_stopped(node_folder: Path) -> bool:
+    return state_of(node_folder) is None
 
 
 def allow_questions(running: RunningFederation, name: str) -> None:
@@ -89,7 +94,7 @@ def test_a_running_node_stops_when_its_ledger_is_lost(
         assert f"0 of {len(sites)} sites have answered" in said
         for name in sites:
             site, reason = running.site(name), LOSSES[name][1]
-            eventually(lambda folder=site.node_folder: state_of(folder) is None)
+            eventually(partial(is_stopped, site.node_folder))
             assert reason in (site.node_folder / "keeper.log").read_text()
             assert f"'{name}': {NO_LEDGER}" in said
             assert not (site.folder / LEDGER_NAME).is_file() or name == "emptied"
