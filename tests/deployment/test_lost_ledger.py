@@ -23,10 +23,6 @@ pytestmark = [
 ]
 
 
-def has_stopped(keeper_folder: Path) -> bool:
-    return state_of(keeper_folder) is None
-
-
 def remove(ledger: Path) -> None:
     for path in ledger.parent.glob("ledger.sqlite*"):
         path.unlink()
@@ -47,6 +43,10 @@ LOSSES: dict[str, tuple[Callable[[Path], None], str]] = {
     "emptied": (truncate, "ledger.sqlite is empty: restore it from a backup"),
     "linked": (link_to_nothing, "ledger.sqlite is a link to a file that is gone"),
 }
+
+
+def is_stopped(node_folder: Path) -> bool:
+    return state_of(node_folder) is None
 
 
 def allow_questions(running: RunningFederation, name: str) -> None:
@@ -94,7 +94,7 @@ def test_a_running_node_stops_when_its_ledger_is_lost(
         assert f"0 of {len(sites)} sites have answered" in said
         for name in sites:
             site, reason = running.site(name), LOSSES[name][1]
-            eventually(partial(has_stopped, site.node_folder))
+            eventually(partial(is_stopped, site.node_folder))
             assert reason in (site.node_folder / "keeper.log").read_text()
             assert f"'{name}': {NO_LEDGER}" in said
             assert not (site.folder / LEDGER_NAME).is_file() or name == "emptied"

@@ -3,11 +3,14 @@
 Each test is an attack on that order, or on the account that the site keeps.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
 import os
+import signal
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -569,3 +572,32 @@ def test_a_message_leaves_after_its_charge_is_in_the_file_itself(
     assert site.answer(asked(2), KEYS, trained(VALUES), keep_from=0) == [stored.message]
     assert len(rows(site)) == 2
     assert json.loads((tmp_path / seal.SEAL_NAME).read_text())["charges"] == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+def test_killed_after_messages_have_left_the_file_alone_has_their_charges(tmp_path: Path) -> None:
+    """Somebody looks at the ledger meanwhile, so SQLite keeps its log."""
+    site = a_site(tmp_path)
+    reads, writes = os.pipe()
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            reader = Ledger(site.ledger)
+            for number in range(1, 8):
+                answered(site, asked(number))
+                assert reader.num_charges == number
+            os.write(writes, b"all have left")
+            signal.pause()
+        os._exit(1)
+    os.close(writes)
+    assert os.read(reads, 100) == b"all have left"
+    os.close(reads)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    copy = tmp_path / "copy.sqlite"
+    copy.write_bytes(site.ledger.read_bytes())
+    with Ledger(copy) as ledger:
+        assert ledger.verify() == []
+        assert ledger.num_charges == 7
+    with site.open_ledger() as ledger:
+        assert ledger.num_charges == 7
