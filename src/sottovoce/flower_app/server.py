@@ -2,7 +2,8 @@
 
 Its run configuration: `spec` (TOML or JSON) with `resume` and `allow_code`, or `question` (JSON)
 with `about`, `deadline_seconds`, `minimum_sites` and `confidence`; `out`, the folder; and `sites`,
-the file federation.toml of the operator, beside whom the public keys lie; empty where nodes have none.
+the file federation.toml of the operator, beside whom the public keys lie; empty where nodes have
+none.
 """
 
 from functools import partial
