@@ -20,8 +20,9 @@ from sottovoce.adjacency import Unit
 from sottovoce.analytics.question import Question, to_dict
 from sottovoce.analytics.result import Estimate
 from sottovoce.analytics.tallies import Tally, added
-from sottovoce.deployment.inquiries import MOST_PEOPLE, Inquiry, read_tally
+from sottovoce.deployment.inquiries import MOST_PEOPLE, Inquiry, largest_tally_bytes, read_tally
 from sottovoce.deployment.post import Post, Reply, reasons_told
+from sottovoce.deployment.replies_due import OVERHEAD_BYTES, announce, check_length
 from sottovoce.errors import DeploymentError, WireError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.records import Due, Release
@@ -53,6 +54,7 @@ class _Inbox:
 
     question: Question
     asked: frozenset[str]
+    most_bytes: int
     tallies: dict[str, Tally] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     dropped: int = 0
@@ -73,6 +75,7 @@ class _Inbox:
             self.failed[site] = reply.failure or "no reason given"
             return
         try:
+            check_length(reply.blobs, self.most_bytes)
             self.tallies[site] = read_tally(reply.blobs, self.question)
         except WireError as error:
             self.dropped += 1
@@ -100,7 +103,13 @@ def ask(
     parcels = {
         site: _inquiry(asking, site, number, len(reached)) for number, site in enumerate(reached)
     }
-    inbox = _Inbox(question=asking.question, asked=frozenset(reached))
+    reply_bytes = largest_tally_bytes(asking.question)
+    inbox = _Inbox(
+        question=asking.question,
+        asked=frozenset(reached),
+        most_bytes=reply_bytes + OVERHEAD_BYTES,
+    )
+    announce(reply_bytes, seconds=asking.deadline_seconds)
     ends = clock() + asking.deadline_seconds
     post.send(parcels, expires_seconds=asking.deadline_seconds)
     while True:

@@ -87,6 +87,17 @@ def tally_bytes(tally: Tally) -> bytes:
     return json.dumps(plain, separators=(",", ":"), allow_nan=False).encode()
 
 
+def largest_tally_bytes(question: Question) -> int:
+    """Return the most bytes that a tally of this question has: no number is longer than 25."""
+    like = _empty_tally(question)
+    numbers = like.counts if isinstance(like, CodeCounts) else like.sums
+    return 64 + 26 * numbers.size + 3 * len(numbers)
+
+
+def _empty_tally(question: Question) -> Tally:
+    return question.tally(np.zeros(1, dtype=question.code_format.dtype))
+
+
 def read_tally(blobs: Blobs, question: Question) -> Tally:
     """The tally of a site's reply, checked against the question; WireError for anything else.
 
@@ -98,7 +109,7 @@ def read_tally(blobs: Blobs, question: Question) -> Tally:
     if not isinstance(plain, dict) or len(plain) != 1:
         raise WireError("a tally is 'counts' or 'moments'")
     ((name, rows),) = plain.items()
-    like = question.tally(np.zeros(1, dtype=question.code_format.dtype))
+    like = _empty_tally(question)
     match like:
         case CodeCounts() if name == "counts":
             counts = _numbers(rows, like.counts.shape, np.int64)
