@@ -335,15 +335,19 @@ def test_who_does_not_go_on_is_cut(gate: Federation) -> None:
         assert is_closed(body)
 
 
-def test_a_second_request_before_the_answer_is_refused(gate: Federation) -> None:
+@pytest.mark.parametrize(("requests", "statuses"), [(2, {b"418"}), (3, {b"400"})])
+def test_one_request_waits_for_the_answer_to_another_but_not_more(
+    gate: Federation, requests: int, statuses: set[bytes]
+) -> None:
     with tls_connection(gate) as connection:
-        two = head(HEARTBEAT, _signed(gate) | {"content-length": "0"}) * 2
-        connection.sendall(two)
+        *first, last = [_signed(gate) | {"content-length": "0"} for _ in range(requests)]
+        heads = [head(HEARTBEAT, headers) for headers in (*first, last | {"connection": "close"})]
+        connection.sendall(b"".join(heads))
         answers = b""
         with contextlib.suppress(OSError):
             while piece := connection.recv(4096):
                 answers += piece
-    assert answers.startswith(b"HTTP/1.1 400")
+    assert {line[9:12] for line in answers.splitlines() if line[:9] == b"HTTP/1.1 "} == statuses
 
 
 def test_the_oldest_of_the_address_with_the_most_connections_makes_room() -> None:

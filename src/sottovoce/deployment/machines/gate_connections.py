@@ -17,7 +17,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-_RESET = struct.pack("ii", 1, 0)
+_RESET, _CLOSE = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 _NO_DESCRIPTOR_SECONDS = 0.1
 _SHUTDOWN_SECONDS = 0.5
 
@@ -53,16 +53,20 @@ class Connection:
         self.address = address
         self.site: str | None = None
         self._cut: Callable[[], object] | None = None
+        self.ends_by_reset(True)
 
     def cut_by(self, cut: Callable[[], object]) -> None:
         self._cut = cut
 
     def cut(self) -> None:
         """End it by a reset: a node tries again after one, but takes a torn handshake for final."""
-        with contextlib.suppress(OSError):
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.ends_by_reset(True)
         if self._cut is not None:
             self._cut()
+
+    def ends_by_reset(self, yes: bool, /) -> None:
+        with contextlib.suppress(OSError):
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET if yes else _CLOSE)
 
 
 class Connections:
@@ -116,7 +120,7 @@ class Connections:
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """HTTP/1.1 with limits: short headers, one request at a time, and nothing waits for ever."""
+    """HTTP/1.1 with limits: short headers, few requests at once, and nothing waits for ever."""
 
     def __init__(
         self, connection: Connection, table: Connections, limits: Limits, **uvicorns: Any
@@ -149,8 +153,9 @@ class LimitedProtocol(HttpToolsProtocol):
                 self._connection.cut()
 
     def on_message_begin(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
-            raise ValueError("one request at a time")  # answered with 400
+        # A client may have all of an answer, and send the next request, before we are done with it.
+        if self.pipeline:
+            raise ValueError("a request waits already")  # answered with 400
         super().on_message_begin()
         self._in_head, self._head_bytes = True, 0
         self._expect_within(self._limits.header_seconds)
@@ -247,6 +252,7 @@ class GateServer(uvicorn.Server):
                 ssl_handshake_timeout=self._limits.handshake_seconds,
                 ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
             )
+            connection.ends_by_reset(False)
         except (OSError, ssl.SSLError, asyncio.CancelledError):
             self._table.release(connection)
             connection.socket.close()
