@@ -39,6 +39,7 @@ from sottovoce.deployment.machines.site_signatures import (
 TRAFFIC_PATH = "/traffic"
 _TIMEOUT_SECONDS = 60.0
 _STOP_SECONDS = 3
+_KEEP_SECONDS = 4.0
 _MOST_DISCARDED_BYTES = 2**25
 # About this connection, not about the message in it.
 _HOP_HEADERS = {"connection", "host", "keep-alive", "te", "transfer-encoding", "upgrade"}
@@ -73,7 +74,8 @@ def gate(link: str, authority: str, door: Door) -> Starlette:
             base_url=f"https://{link}",
             verify=ssl.create_default_context(cafile=authority),
             timeout=_TIMEOUT_SECONDS,
-            limits=httpx.Limits(max_connections=None),  # as many as sites have calls
+            # As many as sites read answers; those kept are dropped before the link drops them.
+            limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEP_SECONDS),
             trust_env=False,
         ) as client:
             yield {"client": client}
@@ -138,17 +140,13 @@ async def _passed_on(request: Request, path: str, site: str, door: Door) -> Resp
     client: httpx.AsyncClient = request.state.client
     traffic = door.traffic
     traffic.up += _head_bytes(path, request.headers)
-
-    async def coming() -> AsyncIterator[bytes]:
-        async for chunk in request.stream():
-            traffic.up += len(chunk)
-            yield chunk
-
-    call = client.build_request(
-        "POST", path, headers=_end_to_end(request.headers), content=coming()
-    )
     try:
-        answer = await client.send(call, stream=True)
+        body = await request.body()  # all of it first: who sends slowly keeps no call of the link's
+        traffic.up += len(body)
+        headers = _end_to_end(request.headers)
+        call = client.build_request("POST", path, headers=headers, content=body)
+        async with door.calls.turn:
+            answer = await client.send(call, stream=True)
     except httpx.TransportError:
         return PlainTextResponse("the link does not answer", status_code=503)
     except ClientDisconnect:  # nobody hears it; a traceback for each would let anybody fill the log

@@ -51,6 +51,7 @@ class SiteCalls:
         self._pushed: dict[str, float] = {}  # in largest replies, less what orders have allowed
         self._bytes = 0  # of bodies under way
         self._room = asyncio.Condition()
+        self.turn = asyncio.Semaphore(limits.calls)  # to be held while the link works on a call
         self._said: dict[str, float] = {}
 
     def largest_push_bytes(self) -> int:

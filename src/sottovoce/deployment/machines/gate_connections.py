@@ -32,6 +32,7 @@ class Limits:
     anonymous: int = 256
     anonymous_per_address: int = 64
     connections_per_site: int = 16
+    calls: int = 32  # that the link works on at once: Flower's has 40 threads
     calls_per_site: int = 8
     handshake_seconds: float = 10.0
     header_seconds: float = 10.0
