@@ -244,7 +244,7 @@ def test_the_operator_allows_longer_replies_of_apps_that_announce_none(gate: Fed
 
 
 def test_a_site_pushes_a_few_times_what_its_order_allows_and_no_more(gate: Federation) -> None:
-    statuses = []
+    statuses: list[int] = []
     while len(statuses) < 30 and 413 not in statuses:
         statuses.append(_call(gate, PUSH, bytes(SMALL))[0])
     assert statuses[-1] == 413
