@@ -5,14 +5,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 from questions import QUESTIONS, values_for
 
 from sottovoce.analytics.estimates import tally_of
 from sottovoce.analytics.question import Question, from_dict
-from sottovoce.analytics.tallies import Tally, added
+from sottovoce.analytics.tallies import CodeCounts, Moments, Tally, added
 from sottovoce.deployment.asking import ESTIMATE_NAME, QUESTION_NAME, Asking, ask
-from sottovoce.deployment.inquiries import MOST_PEOPLE, TALLY, Inquiry, tally_bytes
+from sottovoce.deployment.inquiries import (
+    MOST_PEOPLE,
+    TALLY,
+    Inquiry,
+    largest_tally_bytes,
+    tally_bytes,
+)
 from sottovoce.deployment.orders import refusal_blobs
 from sottovoce.deployment.post import Parcel, Reply
 from sottovoce.errors import DeploymentError
@@ -122,6 +129,23 @@ def test_bad_replies_are_dropped_and_the_others_count(tmp_path: Path) -> None:
     written = json.loads((tmp_path / ESTIMATE_NAME).read_text())["sites"]
     assert sorted(written["failed"]) == ["a", "b"]
     assert written["replies_dropped"] == 3
+
+
+@pytest.mark.parametrize("name", ["mean", "variance", "histogram", "quantiles"])
+def test_no_tally_is_longer_than_what_is_announced_to_the_gate(name: str) -> None:
+    question = QUESTIONS[name]
+    match _tally(question, Inquiry(run="r", client="a", cohort=1, first=0, about="", question={})):
+        case CodeCounts(counts=counts):
+            longest: Tally = CodeCounts(counts=np.full_like(counts, MOST_PEOPLE))
+        case Moments(sums=sums):
+            longest = Moments(sums=np.full_like(sums, -1.2345678901234567e-300))
+    assert len(tally_bytes(longest)) <= largest_tally_bytes(question)
+
+
+def test_a_reply_longer_than_any_tally_is_not_parsed(tmp_path: Path) -> None:
+    post = FakePost(instead={"a": [Reply(client="a", blobs={TALLY: b"[" * 10**6})]})
+    found = ask(_asking(), post, tmp_path)
+    assert any("a reply of 1000000 bytes, where at most" in note for note in found.notes)
 
 
 def test_who_does_not_answer_is_not_waited_for_for_ever(tmp_path: Path) -> None:

@@ -90,7 +90,6 @@ def test_hostile_replies_are_dropped_and_counted(
     plans = {site: dict(enumerate(kinds[i::2], start=2)) for i, site in enumerate(hostile)}
     for site, plan in plans.items():
         misbehave(running, site, plan)
-    # Everybody answers, one with 30 MB: on a busy machine that takes its time.
     rounds = 2 + len(plans[hostile[0]])
     run = start(running, tmp_path / "run", rounds=rounds, deadline_seconds=90.0)
     rows = run.finish()
@@ -104,6 +103,21 @@ def test_hostile_replies_are_dropped_and_counted(
     assert_ledgers_agree(run)
     assert site_attempts(run) == attempts(run.out / "ledger.sqlite", run.name)
     assert_model_is_simulators(run, tmp_path / "simulated", liars)
+
+
+def test_a_reply_far_longer_than_what_is_due_never_reaches_the_link(
+    running: RunningFederation, tmp_path: Path
+) -> None:
+    misbehave(running, LAST, {2: "flood"})
+    run = start(running, tmp_path / "run", rounds=3)
+    rows = run.finish()
+    assert received(rows) == [3, 2, 3]  # refused, its node goes on
+    folder = running.federation.link_folder
+    assert sum(file.stat().st_size for file in folder.glob("flower.sqlite*")) < 20_000_000
+    said = (folder / "gate.log").read_text()
+    assert f"'{LAST}' is refused /v1/fleet/push-object with 30000" in said
+    assert "Failed to send message" in (running.site(LAST).node_folder / "node.log").read_text()
+    assert_model_is_simulators(run, tmp_path / "simulated", {2: frozenset([LAST])})
 
 
 def test_of_two_replies_to_an_order_the_first_counts(

@@ -90,7 +90,7 @@ def test_a_key_that_is_not_registered_is_refused(running: RunningFederation) -> 
         ("POST", "/v1/fleet/%2e%2e/control/list-nodes", 403),
         ("POST", "//v1/control/list-nodes", 403),
         ("GET", "/docs", 405),
-        ("POST", "/v1/fleet/activate-node", 401),  # reaches the link, which asks for a signature
+        ("POST", "/v1/fleet/activate-node", 401),  # nobody has signed it
     ],
 )
 def test_from_outside_only_sites_calls_reach_the_link(

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.channels.channel import Direct, MessageChannel, SecureSum, Shuffler
-from sottovoce.deployment.orders import Order, refusal_blobs, reply_blobs
+from sottovoce.deployment.orders import ROUNDS_CHARGED, Order, refusal_blobs, reply_blobs
 from sottovoce.deployment.post import Reply
 from sottovoce.deployment.remote_rounds import Patience, RemoteRounds
+from sottovoce.deployment.replies_due import FOLDER_VARIABLE, OVERHEAD_BYTES, RepliesDue
 from sottovoce.domains import Box, Domain, L2Ball, Vector
 from sottovoce.errors import DeploymentError
 from sottovoce.ledger.ledger import Ledger
@@ -623,6 +624,27 @@ def test_a_bad_reply_is_dropped_and_counted_and_the_rest_is_exact(make: Make, ki
     assert found.total_bytes_up == 5 * 500 + 77
     assert setting.clock.pauses == []  # nobody is waited for
     assert len(setting.charged()) == 6
+
+
+def test_a_reply_longer_than_what_was_announced_to_the_gate_is_not_parsed(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def answers(order: Order, plan: RoundPlan, part: ClientPlan) -> Iterable[tuple[float, Reply]]:
+        if part.client == "site-2":
+            blobs = {ROUNDS_CHARGED: bytes(due.largest_bytes() + OVERHEAD_BYTES + 1)}
+            yield 0.0, Reply(client=part.client, blobs=blobs)
+        else:
+            yield 0.0, honest(plan, part)
+
+    due = RepliesDue(tmp_path)
+    assert due.largest_bytes() == 0
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    setting = make(answers=answers)
+    found = setting.collect()
+    plan, part = plan_of(setting.rounds, 1, NAMES)
+    assert due.largest_bytes() == len(message(plan, part))  # all that an honest site sends
+    assert (found.clients_received, found.replies_dropped) == (5, 1)
+    assert "bytes, where at most" in caplog.text
 
 
 @pytest.mark.parametrize("levels", [3, 5])

@@ -9,15 +9,19 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from signed_calls import signed_headers
 from starlette.requests import Request
 
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.channels.channel import Direct
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.federation import create_federation
-from sottovoce.deployment.machines.gate import Traffic, _forward
+from sottovoce.deployment.machines.gate import Door, Traffic, _forward, gate
+from sottovoce.deployment.machines.gate_calls import SiteCalls
+from sottovoce.deployment.machines.gate_connections import Connections, Limits
 from sottovoce.deployment.machines.node import keep_node
 from sottovoce.deployment.machines.site_folder import SiteFolder, create_rehearsal_sites
+from sottovoce.deployment.machines.site_signatures import SiteKeys
 from sottovoce.deployment.policy import Policy, Terms
 from sottovoce.deployment.site import Asked, Site
 from sottovoce.domains import L2Ball
@@ -108,10 +112,20 @@ def test_a_cohort_that_is_no_number_is_too_small() -> None:
 # -- the gate ------------------------------------------------------------------------------------
 
 
-def test_a_call_that_is_cut_off_is_no_error_of_the_gates() -> None:
-    class App:
-        class state:
-            traffic = Traffic()
+def test_a_call_that_is_cut_off_is_no_error_of_the_gates(tmp_path: Path) -> None:
+    address, folder = Address(host="127.0.0.1", port=9443), tmp_path / "federation"
+    federation = create_federation(folder, address=address, sites=["a"])
+    create_rehearsal_sites(federation)
+    keys, limits = SiteKeys(folder), Limits()
+    door = Door(
+        keys=keys,
+        calls=SiteCalls(federation.replies_due_folder, keys, limits),
+        connections=Connections(limits),
+        traffic=Traffic(),
+    )
+    application = gate("localhost:1", str(federation.authority), door)
+    signed = signed_headers(folder / "sites" / "a" / "node.key") | {"content-length": "1000"}
+    headers = [(name.encode(), value.encode()) for name, value in signed.items()]
 
     async def gone() -> dict[str, Any]:
         return {"type": "http.disconnect"}
@@ -120,8 +134,8 @@ def test_a_call_that_is_cut_off_is_no_error_of_the_gates() -> None:
         link = httpx.MockTransport(lambda _: httpx.Response(200))
         async with httpx.AsyncClient(transport=link, base_url="https://link") as client:
             path = "/v1/fleet/pull-messages"
-            scope = {"type": "http", "method": "POST", "path": path, "headers": []}
-            request = Request({**scope, "app": App, "state": {"client": client}}, gone)
+            scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+            request = Request({**scope, "app": application, "state": {"client": client}}, gone)
             return (await _forward(request)).status_code
 
     assert asyncio.run(forwarded()) == 400

@@ -43,7 +43,7 @@ def _record(value: Any) -> RecordDict:
 
 
 def _many_arrays() -> RecordDict:
-    arrays = {f"array{i}": Array(np.full(100, i + np.nan)) for i in range(100)}
+    arrays = {f"array{i}": Array(np.full(100, i + np.nan)) for i in range(20)}
     return RecordDict({f"sottovoce{i}": ArrayRecord(arrays) for i in range(3)})
 
 
@@ -52,7 +52,7 @@ HOSTILE: dict[str, Callable[[bytes, bytes], RecordDict]] = {
     "malformed": lambda sealed, _: _record(bytes(len(sealed))),
     "truncated": lambda sealed, _: _record(sealed[:-1]),
     "replayed": lambda _, earlier: _record(earlier),
-    "oversized": lambda sealed, _: _record(sealed + bytes(30_000_000)),
+    "oversized": lambda sealed, _: _record(sealed + bytes(30_000)),
     "not_a_number": lambda *_: _record(float("nan")),
     "wrong_type": lambda *_: RecordDict({"sottovoce": MetricRecord({"uplink0": float("nan")})}),
     "nested": lambda *_: _many_arrays(),
@@ -89,6 +89,8 @@ class Mischief:
                 again = copy.deepcopy(reply)
                 again.content = _record(bytes(90))
                 self._push(client, again, context)
+            case "flood":  # more than the gate lets through
+                reply.content = _record(bytes(30_000_000))
             case str() if kind in HOSTILE:
                 reply.content = HOSTILE[kind](sealed, self._first or b"")
         self._push(client, reply, context)

@@ -20,9 +20,10 @@ from sottovoce.adjacency import Unit
 from sottovoce.analytics.question import Question, to_dict
 from sottovoce.analytics.result import Estimate
 from sottovoce.analytics.tallies import Tally, added
-from sottovoce.deployment.inquiries import MOST_PEOPLE, Inquiry, read_tally
+from sottovoce.deployment.inquiries import MOST_PEOPLE, Inquiry, largest_tally_bytes, read_tally
 from sottovoce.deployment.orders import read_refusal
 from sottovoce.deployment.post import Post, Reply, reasons_told
+from sottovoce.deployment.replies_due import OVERHEAD_BYTES, announce, check_length
 from sottovoce.errors import DeploymentError, WireError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.records import Due, Release
@@ -54,6 +55,7 @@ class _Inbox:
 
     question: Question
     asked: frozenset[str]
+    most_bytes: int
     tallies: dict[str, Tally] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     dropped: int = 0
@@ -74,6 +76,7 @@ class _Inbox:
             self.failed[site] = reply.failure or "no reason given"
             return
         try:
+            check_length(reply.blobs, self.most_bytes)
             refusal = read_refusal(reply.blobs)
             if refusal is not None:
                 self.failed[site] = refusal
@@ -105,7 +108,13 @@ def ask(
     parcels = {
         site: _inquiry(asking, site, number, len(reached)) for number, site in enumerate(reached)
     }
-    inbox = _Inbox(question=asking.question, asked=frozenset(reached))
+    reply_bytes = largest_tally_bytes(asking.question)
+    inbox = _Inbox(
+        question=asking.question,
+        asked=frozenset(reached),
+        most_bytes=reply_bytes + OVERHEAD_BYTES,
+    )
+    announce(reply_bytes, seconds=asking.deadline_seconds)
     ends = clock() + asking.deadline_seconds
     post.send(parcels, expires_seconds=asking.deadline_seconds)
     while True:

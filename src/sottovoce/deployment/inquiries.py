@@ -103,6 +103,17 @@ def tally_bytes(tally: Tally) -> bytes:
     return json.dumps(plain, separators=(",", ":"), allow_nan=False).encode()
 
 
+def largest_tally_bytes(question: Question) -> int:
+    """Return the most bytes that a tally of this question has: no number is longer than 25."""
+    like = _empty_tally(question)
+    numbers = like.counts if isinstance(like, CodeCounts) else like.sums
+    return 64 + 26 * numbers.size + 3 * len(numbers)
+
+
+def _empty_tally(question: Question) -> Tally:
+    return question.tally(np.zeros(1, dtype=question.code_format.dtype))
+
+
 def read_tally(blobs: Blobs, question: Question) -> Tally:
     """The tally of a site's reply, checked against the question; WireError for anything else.
 
@@ -110,7 +121,7 @@ def read_tally(blobs: Blobs, question: Question) -> Tally:
     """
     if set(blobs) - {STATEMENT} != {TALLY}:
         raise WireError(f"a reply has the part '{TALLY}' and nothing else")
-    like = question.tally(np.zeros(1, dtype=question.code_format.dtype))
+    like = _empty_tally(question)
     numbers = like.counts if isinstance(like, CodeCounts) else like.sums
     plain = strict_json(
         "the tally",

@@ -16,6 +16,7 @@ from typing import Any
 from sottovoce import printable_text
 from sottovoce.deployment.orders import Order, read_refusal, read_reply, read_rounds_charged
 from sottovoce.deployment.post import Post, Reply, reasons_told
+from sottovoce.deployment.replies_due import OVERHEAD_BYTES, announce, check_length
 from sottovoce.errors import DeploymentError, WireError
 from sottovoce.mechanisms import registry
 from sottovoce.rounds.broadcast import Start, sent
@@ -105,9 +106,11 @@ class RemoteRounds(ChargedRounds):
         vectors = sent(start, self.algorithm.shared_state, self.downlink)
         parts = [self.parts[i] for i in asked]
         orders = {part.client: self._order(plan, part, len(asked), vectors) for part in parts}
+        reply_bytes = len(servers) * plan.largest_message_bytes
+        announce(reply_bytes, seconds=self._left())
         before = self.post.traffic()
         sent_bytes = self.post.send(orders, expires_seconds=self._left())
-        inbox = _Inbox(plan, parts, servers)
+        inbox = _Inbox(plan, parts, servers, most_bytes=reply_bytes + OVERHEAD_BYTES)
         # Rounded first: 1/1.1 of 55 is 50, and not a bit more.
         wanted = max(1, math.ceil(round(len(asked) * self.patience.enough, 9)))
         while True:
@@ -181,9 +184,15 @@ class _Inbox:
     """
 
     def __init__(
-        self, plan: RoundPlan, parts: Sequence[ClientPlan], servers: Sequence[Server]
+        self,
+        plan: RoundPlan,
+        parts: Sequence[ClientPlan],
+        servers: Sequence[Server],
+        *,
+        most_bytes: int,
     ) -> None:
         self._plan = plan
+        self._most_bytes = most_bytes
         self._parts = {part.client: part for part in parts}
         self._servers = servers
         self._order = [part.client for part in parts]
@@ -214,6 +223,7 @@ class _Inbox:
             if client in self._received or client in self.failed:
                 raise WireError(f"client '{client}' has answered already")
             blobs = reply.blobs
+            check_length(blobs, self._most_bytes)
             charged = None if blobs is None else read_rounds_charged(blobs)
             refusal = reply.failure or "no reason given" if blobs is None else read_refusal(blobs)
             if blobs is None or refusal is not None:

@@ -104,6 +104,12 @@ class RoundPlan:
             code_format=part.mechanism.code_format(),
         )
 
+    @property
+    def largest_message_bytes(self) -> int:
+        """Return the length of the longest sealed message that a client of the round sends."""
+        distinct = {id(part.mechanism): part for part in self.clients}.values()
+        return max((self.envelope(part, 0).total_bytes for part in distinct), default=0)
+
 
 def charged_event(
     channel: Channel, mechanism: Mechanism, adjacency: Adjacency, record_sampling_rate: float

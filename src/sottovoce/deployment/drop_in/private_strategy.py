@@ -32,6 +32,7 @@ from sottovoce.deployment.drop_in.introductions import Introductions
 from sottovoce.deployment.drop_in.model_arrays import Layout
 from sottovoce.deployment.drop_in.private_settings import settings_of
 from sottovoce.deployment.drop_in.unfit_strategies import check_fits
+from sottovoce.deployment.replies_due import announce
 from sottovoce.errors import ConfigError, WireError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms import registry
@@ -159,6 +160,7 @@ class PrivateStrategy(Strategy):
             return []
         plan = self._plan(server_round, clients)
         self._asked = _Asked(plan=plan, clients=clients, models=models)
+        announce(plan.largest_message_bytes, seconds=run.timeout_seconds)
         return [
             self._announced(message, clients[node], plan)
             for message in messages

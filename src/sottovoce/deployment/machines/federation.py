@@ -36,6 +36,7 @@ class Federation:
     address: Address
     sites: tuple[str, ...]
     hosts: tuple[str, ...] = ()
+    largest_reply_bytes: int = 0  # of apps that do not announce to the gate what they wait for
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -47,7 +48,13 @@ class Federation:
                 "make one with 'sottovoce deploy init'"
             )
         table = read_table(path)
-        kinds = {"name": str, "address": str, "sites": list, "hosts": list}
+        kinds = {
+            "name": str,
+            "address": str,
+            "sites": list,
+            "hosts": list,
+            "largest_reply_bytes": int,
+        }
         check_keys(table, kinds, where=str(path))
         require_keys(table, ["name", "address", "sites"], where=str(path))
         return cls(
@@ -56,18 +63,21 @@ class Federation:
             address=Address.parse(table["address"]),
             sites=site_names(table["sites"], where=f"{path}: "),
             hosts=tuple(host_name(str(host)) for host in table.get("hosts", [])),
+            largest_reply_bytes=table.get("largest_reply_bytes", 0),
         )
 
     def write(self) -> None:
         """Keep what this says; the file is whole or as it was."""
         lines = [
             "# Who belongs to this federation. Written by 'sottovoce deploy'; a site that is taken",
-            "# out of the list is refused from the link's next start on.",
+            "# out of the list is refused at once, and for ever from the link's next start on.",
             f'name = "{self.name}"',
             f'address = "{self.address}"  # what sites dial',
             f"sites = [{_quoted(self.sites)}]",
             f"hosts = [{_quoted(self.hosts)}]  # further names of the link, for its certificate",
         ]
+        if self.largest_reply_bytes:
+            lines.append(f"largest_reply_bytes = {self.largest_reply_bytes}")
         files.write_atomic(self.folder / FILE_NAME, ("\n".join(lines) + "\n").encode())
 
     # -- where things lie ------------------------------------------------------------------
@@ -96,6 +106,11 @@ class Federation:
     def node_ids_path(self) -> Path:
         """Which node of Flower's is which site, once the link has run."""
         return self.link_folder / "nodes.json"
+
+    @property
+    def replies_due_folder(self) -> Path:
+        """Where running servers tell the gate how large a reply may be."""
+        return self.link_folder / "replies-due"
 
     @property
     def runs_folder(self) -> Path:

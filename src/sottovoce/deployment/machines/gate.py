@@ -3,14 +3,15 @@
 Flower serves sites, operators and its own apps on one port, and asks only sites who they are:
 whoever reaches that port may start a run, which is to run a program on the link's machine. So the
 link itself listens on this machine alone, and this gate in front of it, with the same certificate,
-lets through sites' calls and no others, of 512 MiB at most: whoever reaches the port could fill
-the link's memory otherwise. Flower's link then asks each for a site's signature.
+lets through calls that a registered site has signed and no others. Signature and declared length
+are checked before any of a body is read, since Flower's link holds whole bodies in memory.
 
 It also counts what passes, both ways: messages with all of Flower's calls around them, in HTTP,
 before encryption. This machine may ask for the count.
 """
 
-import re
+import json
+import resource
 import ssl
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -26,18 +27,46 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from sottovoce.deployment.machines.federation import Federation
+from sottovoce.deployment.machines.gate_calls import ACTIVATE, PULL, Refusal, SiteCalls, is_call
+from sottovoce.deployment.machines.gate_connections import Connections, GateServer, Limits
+from sottovoce.deployment.machines.site_signatures import (
+    SignatureError,
+    SiteKeys,
+    UnknownKeyError,
+)
 from sottovoce.deployment.machines.witness_endpoint import witness_route
 
 TRAFFIC_PATH = "/traffic"
-_CALL = re.compile(r"/v1/fleet/[a-z-]+")
-MOST_BODY_BYTES = 512 * 2**20  # of one call: a part of a message, and Flower's are far smaller
 _TIMEOUT_SECONDS = 60.0
 _STOP_SECONDS = 3
+_KEEP_SECONDS = 4.0
+_MOST_DISCARDED_BYTES = 2**25
 # About this connection, not about the message in it.
 _HOP_HEADERS = {"connection", "host", "keep-alive", "te", "transfer-encoding", "upgrade"}
+# What Flower's link says to a key that it does not know, and its nodes understand.
+_UNKNOWN_KEY = {"code": 2004, "message": "Failed to activate SuperNode.", "public_details": None}
 
 
-def gate(link: str, authority: str) -> Starlette:
+@dataclass
+class Traffic:
+    """Bytes from sites, and back to them."""
+
+    up: int = 0
+    down: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """What the gate's calls share."""
+
+    keys: SiteKeys
+    calls: SiteCalls
+    connections: Connections
+    traffic: Traffic
+
+
+def gate(link: str, authority: str, door: Door) -> Starlette:
     """An application that passes sites' calls on to the link, as they are, and refuses others."""
 
     @asynccontextmanager
@@ -46,7 +75,8 @@ def gate(link: str, authority: str) -> Starlette:
             base_url=f"https://{link}",
             verify=ssl.create_default_context(cafile=authority),
             timeout=_TIMEOUT_SECONDS,
-            limits=httpx.Limits(max_connections=None),  # as many as there are sites
+            # As many as sites read answers; those kept are dropped before the link drops them.
+            limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEP_SECONDS),
             trust_env=False,
         ) as client:
             yield {"client": client}
@@ -60,22 +90,14 @@ def gate(link: str, authority: str) -> Starlette:
             Route("/{path:path}", _forward, methods=["POST"]),
         ],
     )
-    app.state.traffic = Traffic()
+    app.state.door = door
     return app
-
-
-@dataclass
-class Traffic:
-    """Bytes from sites, and back to them."""
-
-    up: int = 0
-    down: int = 0
 
 
 async def _traffic(request: Request) -> Response:
     if request.client is None or request.client.host not in ("127.0.0.1", "::1"):
         return PlainTextResponse("only this machine may ask", status_code=403)
-    traffic: Traffic = request.app.state.traffic
+    traffic: Traffic = request.app.state.door.traffic
     return JSONResponse({"up": traffic.up, "down": traffic.down})
 
 
@@ -84,35 +106,55 @@ async def _health(_: Request) -> Response:
 
 
 async def _forward(request: Request) -> Response:
+    """Pass a site's call on, or refuse it by what its headers say."""
     path: str = request.scope["path"]  # as it was sent; a URL would take it apart anew
-    if not _CALL.fullmatch(path):
-        return PlainTextResponse("only sites' calls pass here", status_code=403)
-    if int(request.headers.get("content-length", "0")) > MOST_BODY_BYTES:
-        return _too_large()
-    client: httpx.AsyncClient = request.state.client
-    traffic: Traffic = request.app.state.traffic
-    traffic.up += _head_bytes(path, request.headers)
-
-    async def coming() -> AsyncIterator[bytes]:
-        length = 0
-        async for chunk in request.stream():
-            traffic.up += len(chunk)
-            length += len(chunk)
-            if length > MOST_BODY_BYTES:
-                raise _TooLargeError
-            yield chunk
-
-    call = client.build_request(
-        "POST", path, headers=_end_to_end(request.headers), content=coming()
-    )
+    if not is_call(path):
+        return _refused(403, "only sites' calls pass here")
+    door: Door = request.app.state.door
     try:
-        answer = await client.send(call, stream=True)
-    except _TooLargeError:
-        return _too_large()
+        site = door.keys.site_of(request.headers)
+    except UnknownKeyError:
+        if path == ACTIVATE:
+            return JSONResponse(_UNKNOWN_KEY, status_code=412, headers={"connection": "close"})
+        return _refused(401, "the key is no site's")
+    except SignatureError:
+        return _refused(401, "the call is not signed by a site")
+    connection = getattr(request.state, "connection", None)
+    if connection is not None:
+        door.connections.belongs_to(connection, site)
+    length = request.headers.get("content-length", "")
+    if not length.isdecimal() or "transfer-encoding" in request.headers:
+        return _refused(411, "a call declares the length of its body")
+    try:
+        async with door.calls.one(site, path, int(length)):
+            return await _passed_on(request, path, site, door)
+    except Refusal as refusal:
+        # A site that is told why does not try again, but it reads the answer after it has sent all.
+        discarded = int(length) <= _MOST_DISCARDED_BYTES
+        return PlainTextResponse(
+            str(refusal),
+            status_code=refusal.status,
+            headers={} if discarded else {"connection": "close"},
+        )
+
+
+async def _passed_on(request: Request, path: str, site: str, door: Door) -> Response:
+    client: httpx.AsyncClient = request.state.client
+    traffic = door.traffic
+    traffic.up += _head_bytes(path, request.headers)
+    try:
+        body = await request.body()  # all of it first: who sends slowly keeps no call of the link's
+        traffic.up += len(body)
+        headers = _end_to_end(request.headers)
+        call = client.build_request("POST", path, headers=headers, content=body)
+        async with door.calls.turn:
+            answer = await client.send(call, stream=True)
     except httpx.TransportError:
         return PlainTextResponse("the link does not answer", status_code=503)
     except ClientDisconnect:  # nobody hears it; a traceback for each would let anybody fill the log
         return PlainTextResponse("the call was cut off", status_code=400)
+    if path == PULL and answer.is_success and answer.headers.get("content-length", "0") != "0":
+        door.calls.order_delivered(site)
     traffic.down += _head_bytes(answer.reason_phrase, answer.headers)
 
     async def going() -> AsyncIterator[bytes]:
@@ -128,16 +170,9 @@ async def _forward(request: Request) -> Response:
     )
 
 
-class _TooLargeError(Exception):
-    """A call whose body goes on and on, whatever it announced."""
-
-
-def _too_large() -> Response:
-    return PlainTextResponse(
-        f"a call's body has at most {MOST_BODY_BYTES} bytes",
-        status_code=413,
-        headers={"connection": "close"},  # what still comes is not waited for
-    )
+def _refused(status: int, text: str) -> Response:
+    """Say no to somebody of whom nothing is known; what still comes is not waited for."""
+    return PlainTextResponse(text, status_code=status, headers={"connection": "close"})
 
 
 def _head_bytes(first: str, headers: Mapping[str, str]) -> int:
@@ -150,19 +185,29 @@ def _end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name.lower() not in _HOP_HEADERS}
 
 
-def main(host: str, port: str, link: str, certificate: str, key: str, authority: str) -> None:
-    """Serve until a signal ends it."""
-    uvicorn.run(
-        gate(link, authority),
-        host=host,
-        port=int(port),
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
+def main(folder: str, link: str, limits: str = "{}") -> None:
+    """Serve the federation in `folder` until a signal ends it; `limits` are JSON, for tests."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    federation, chosen = Federation.read(Path(folder)), Limits(**json.loads(limits))
+    keys, connections = SiteKeys(federation.folder), Connections(chosen)
+    calls = SiteCalls(federation.replies_due_folder, keys, chosen)
+    door = Door(keys=keys, calls=calls, connections=connections, traffic=Traffic())
+    config = uvicorn.Config(
+        gate(link, str(federation.authority), door),
+        host=federation.address.bind_host,
+        port=federation.address.port,
+        ssl_certfile=federation.certificate,
+        ssl_keyfile=federation.certificate_key,
+        http="httptools",
+        ws="none",
         access_log=False,
-        log_level="warning",
+        log_level="error",  # a warning for every malformed request would let anybody fill the log
         server_header=False,
+        timeout_keep_alive=int(chosen.idle_seconds),
         timeout_graceful_shutdown=_STOP_SECONDS,
     )
+    GateServer(config, chosen, connections).run()
 
 
 if __name__ == "__main__":

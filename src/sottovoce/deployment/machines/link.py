@@ -23,6 +23,7 @@ from sottovoce.deployment.machines.processes import (
     wait_until,
     watch,
 )
+from sottovoce.deployment.replies_due import FOLDER_VARIABLE
 from sottovoce.errors import DeploymentError
 
 START_SECONDS = 90.0
@@ -46,6 +47,7 @@ def keep_link(federation: Federation, *, on_ready: Callable[[], None]) -> None:
             )
         inner = Address(host=LOOPBACK, port=free_port())
         _write_connection(federation, inner)
+        _empty(federation.replies_due_folder)
         _start(children, federation, "Flower's link", link_command(federation, inner), inner)
         with connected(str(inner), federation.authority) as control:
             register_sites(federation, control)
@@ -91,10 +93,7 @@ def gate_command(federation: Federation, inner: Address) -> list[str]:
     """The gate, where sites dial."""
     return [
         *(sys.executable, "-m", "sottovoce.deployment.machines.gate"),
-        *(federation.address.bind_host, str(federation.address.port), str(inner)),
-        str(federation.certificate),
-        str(federation.certificate_key),
-        str(federation.authority),
+        *(str(federation.folder), str(inner)),
     ]
 
 
@@ -155,7 +154,10 @@ def _start(
         name,
         command,
         log=federation.link_folder / f"{name.split()[-1]}.log",
-        environment=processes.environment(flower_home(federation)),
+        environment={
+            **processes.environment(flower_home(federation)),
+            FOLDER_VARIABLE: str(federation.replies_due_folder),
+        },
     )
     children.append(child)
     wait_until(
@@ -196,6 +198,13 @@ def _is_healthy(address: Address, authority: Path) -> bool:
 def _client(authority: Path) -> httpx.Client:
     context = ssl.create_default_context(cafile=str(authority))
     return httpx.Client(verify=context, timeout=_HEALTH_SECONDS, trust_env=False)
+
+
+def _empty(folder: Path) -> None:
+    """Make a folder, or take out what servers of an earlier link have left there."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for path in folder.iterdir():
+        path.unlink()
 
 
 def _write_connection(federation: Federation, inner: Address) -> None:

@@ -52,6 +52,7 @@ def name_of(text: object, *, what: str) -> str:
 
 _KIND_NAMES = {
     str: "a string",
+    int: "a whole number",
     float: "a number",
     list: "a list",
     dict: "a table",

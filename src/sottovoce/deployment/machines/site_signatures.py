@@ -1,0 +1,94 @@
+"""Whose call it is, by the headers alone: a registered key, a fresh time, and its signature.
+
+Flower's node signs the time of each call, and Flower's link checks it after it has read the whole
+body. The gate checks the same before it reads any of it, with the same window of time.
+"""
+
+import binascii
+import datetime
+from base64 import b64decode
+from collections.abc import Mapping
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from sottovoce import printable_text
+from sottovoce.deployment.machines import certificates
+from sottovoce.deployment.machines.federation import FILE_NAME, Federation
+from sottovoce.errors import SottovoceError
+
+PUBLIC_KEY_HEADER, SIGNATURE_HEADER = "flwr-public-key", "flwr-signature"
+TIMESTAMP_HEADER = "flwr-timestamp"
+# Flower's own: how far ahead of this machine's clock, and how long ago, a call may be signed.
+MOST_AHEAD_SECONDS, MOST_AGE_SECONDS = 5.0, 305.0
+
+_LOG = printable_text.logger()
+
+
+class UnknownKeyError(Exception):
+    """The key is no site's of this federation."""
+
+
+class SignatureError(Exception):
+    """The signature, or its time, is not what a site sends."""
+
+
+class SiteKeys:
+    """The keys of a federation's sites, read again whenever its list or the keys folder changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._state: tuple[int, ...] = ()
+        self._keys: dict[bytes, tuple[str, ec.EllipticCurvePublicKey]] = {}
+        self.largest_reply_bytes = 0
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take over what the operator has changed; a file that cannot be read changes nothing."""
+        parts = (self._folder / FILE_NAME, self._folder / "keys")
+        try:
+            state = tuple(part.stat().st_mtime_ns for part in parts)
+            if state == self._state:
+                return
+            federation = Federation.read(self._folder)
+            keys = federation.public_keys()
+        except (OSError, SottovoceError) as error:
+            if self._state != (0,):  # said once, not at every call
+                _LOG.warning("the sites' keys stay as they were: %s", error)
+            self._state = (0,)
+            return
+        self._state = state
+        self.largest_reply_bytes = federation.largest_reply_bytes
+        self._keys = {
+            certificates.as_flower_knows_it(key): (site, key) for site, key in keys.items()
+        }
+
+    def site_of(self, headers: Mapping[str, str], now: datetime.datetime | None = None) -> str:
+        """Return the site that signed a call.
+
+        Raises:
+            UnknownKeyError: the key is not registered.
+            SignatureError: a header is missing or malformed, too old, or not signed by the key.
+        """
+        self.refresh()
+        try:
+            public_key = b64decode(headers[PUBLIC_KEY_HEADER], validate=True)
+            signature = b64decode(headers[SIGNATURE_HEADER], validate=True)
+            timestamp = headers[TIMESTAMP_HEADER]
+            signed_at = datetime.datetime.fromisoformat(timestamp)
+            age = ((now or datetime.datetime.now(datetime.UTC)) - signed_at).total_seconds()
+            signed = timestamp.encode("ascii")
+        except (KeyError, ValueError, TypeError, binascii.Error):
+            raise SignatureError from None
+        if public_key not in self._keys:
+            raise UnknownKeyError
+        if not -MOST_AHEAD_SECONDS < age < MOST_AGE_SECONDS:
+            raise SignatureError
+        site, key = self._keys[public_key]
+        try:
+            key.verify(signature, signed, ec.ECDSA(hashes.SHA256()))
+        except InvalidSignature:
+            raise SignatureError from None
+        return site
