@@ -367,7 +367,7 @@ def test_the_commands_show_log_and_warnings(tmp_path: Path) -> None:
     assert "3 lines; the chain is whole" in shown.text
     for options, count in (
         (["--refused"], 1),
-        (["--run", "run"], 1),
+        (["--run-name", "run"], 1),
         (["--since", "2020-01-01"], 3),
         (["--since", "2999-01-01T00:00"], 0),
     ):
