@@ -3,6 +3,8 @@
 import dataclasses
 import errno
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from one_site import KEYS, VALUES, a_site, answered, asked, charges, never
 from sottovoce.deployment import audit_file, audit_log, audit_state
 from sottovoce.deployment.audit_log import LOG_NAME, OrderName
 from sottovoce.deployment.site import Site
+from sottovoce.domains import Vector
 from sottovoce.errors import OutputError, PolicyError
 from sottovoce.ledger.ledger import Ledger
 
@@ -254,6 +257,26 @@ def test_a_charge_without_a_line_counts_as_a_round_of_today(tmp_path: Path) -> N
         answered(logged(tmp_path, rounds_per_day=1), asked(2))
 
 
+def test_many_at_once_cannot_have_more_rounds_than_a_day_allows(tmp_path: Path) -> None:
+    site = logged(tmp_path, rounds_per_day=3)
+    Ledger(site.ledger).close()
+    together = threading.Barrier(6, timeout=60.0)
+
+    def one(number: int) -> bool:
+        def train() -> list[Vector]:
+            together.wait()  # all six have passed the first check by now
+            return [VALUES]
+
+        try:
+            return bool(site.answer(asked(number), KEYS, train, keep_from=0))
+        except PolicyError:
+            return False
+
+    with ThreadPoolExecutor(max_workers=6) as pool:
+        assert sum(pool.map(one, range(6))) == 3
+    assert whats(site).count("charged") == len(charges(site)) == 3
+
+
 def test_rounds_a_day_need_a_log(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="needs an audit log"):
         answered(a_site(tmp_path, rounds_per_day=1), asked(1))
@@ -367,7 +390,7 @@ def test_the_commands_show_log_and_warnings(tmp_path: Path) -> None:
     assert "3 lines; the chain is whole" in shown.text
     for options, count in (
         (["--refused"], 1),
-        (["--run", "run"], 1),
+        (["--run-name", "run"], 1),
         (["--since", "2020-01-01"], 3),
         (["--since", "2999-01-01T00:00"], 0),
     ):

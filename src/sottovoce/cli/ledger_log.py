@@ -12,7 +12,7 @@ _COLUMNS = ["time", "what", "run", "round", "mechanism", "epsilon", "total", "le
 
 def log(
     path: Annotated[Path, typer.Argument(metavar="SITE_DIR", help="A site's folder, or its log.")],
-    run: Annotated[
+    run_name: Annotated[
         str | None, typer.Option(help="Only this run, or the questions of this name.")
     ] = None,
     refused: Annotated[bool, typer.Option("--refused", help="Only refusals.")] = False,
@@ -37,7 +37,7 @@ def log(
         raise ParameterError(f"--since must be a time such as 2026-05-31T12:00, got {since!r}")
     entries, problems = audit_file.verified(file)
     missing = _without_line(file.parent, entries)
-    shown = [entry for entry in entries if _is_wanted(entry, run, refused, start)]
+    shown = [entry for entry in entries if _is_wanted(entry, run_name, refused, start)]
     if as_json:
         document = {"ok": not problems, "problems": problems, "charges_without_line": missing}
         print_json({**document, "entries": shown})
