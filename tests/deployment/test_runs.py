@@ -115,7 +115,14 @@ def test_a_folder_that_holds_a_run_is_left_alone_unless_resumed(
     runs = len(running.status()["runs"])
     assert "is not empty" in running.deploy("run", running.folder, spec, "--out", out, code=2)
     assert len(running.status()["runs"]) == runs
-    running.deploy("run", running.folder, spec, "--out", out, "--resume")
+    again = subprocess.run(
+        running.command("run", running.folder, spec, "--out", out, "--resume"),
+        capture_output=True,
+        text=True,
+        env=running.environment,
+        check=True,
+    )
+    assert "no checkpoint yet: begins again at round 1; its charges are kept" in again.stderr
     assert json.loads((out / "told.json").read_text())["resume"] is True
 
 
