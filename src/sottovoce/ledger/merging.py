@@ -83,8 +83,9 @@ class _Release:
 def merge(sources: Sequence[Source]) -> Merged:
     """Count every release of some sources once; the longest source comes first.
 
-    Two messages of one client behind a channel that hides one of them are counted as if they were
-    seen: where the others repeat theirs, two sums or two shuffles differ by these two alone.
+    Two messages of one round behind a channel that hides one of them are counted as if they were
+    seen: under one name, where the others repeat theirs, two sums or two shuffles differ by these
+    two alone; under two names that are one person's, both are in one sum.
     """
     found: dict[Key, list[_Release]] = {}
     merged = Merged(counted=[0] * len(sources))
@@ -92,7 +93,10 @@ def merge(sources: Sequence[Source]) -> Merged:
     for number in order:
         for entry in sources[number].entries:
             _add(found.setdefault(entry.key, []), entry, number, sources[number], merged)
-    for releases in found.values():
+    together: dict[tuple[object, ...], list[_Release]] = {}
+    for (run, _, *others), releases in found.items():
+        together.setdefault((run, *others), []).extend(releases)
+    for releases in together.values():
         texts = {release.entry.event for release in releases}
         hidden = len(releases) > 1 and any(map(_is_hidden, texts))
         merged.exposed += len(releases) if hidden else 0
