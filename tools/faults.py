@@ -492,4 +492,28 @@ FAULTS = (
         "costs.extend(menu.ends[:-1])",
         "costs.extend(menu.ends[1:])",
     ),
+    Fault(
+        "Another contribution, by way of zero",
+        "privacy/compositions.py",
+        "rho=4.0 * part.rho",
+        "rho=2.0 * part.rho",
+    ),
+    Fault(
+        "Another contribution, by way of zero",
+        "privacy/compositions.py",
+        "mu=2.0 * part.mu",
+        "mu=2.0**0.5 * part.mu",
+    ),
+    Fault(
+        "Over several ledgers every release counts, and none twice",
+        "ledger/merging.py",
+        "if _OWN_NAME.fullmatch(entry.run) is None:",
+        "if not entry.run:",
+    ),
+    Fault(
+        "Over several ledgers every release counts, and none twice",
+        "ledger/merging.py",
+        "hidden = len(releases) > 1 and",
+        "hidden = len(releases) > 2 and",
+    ),
 )

@@ -2,7 +2,7 @@
 
 Clients send a few bits instead of float32 updates, and those bits are differentially private.
 The names below are loaded on first use, so importing the package stays cheap. Plain functions for
-notebooks and programs: `plan`, `simulate`, `open_run` and `spend`.
+notebooks and programs: `plan`, `simulate`, `open_run`, `spend` and `ledger_total`.
 """
 
 import importlib
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from sottovoce.api.spending import Spent as Spent
     from sottovoce.api.spending import spend as spend
     from sottovoce.api.table import Table as Table
+    from sottovoce.api.totals import LedgerTotal as LedgerTotal
+    from sottovoce.api.totals import ledger_total as ledger_total
+    from sottovoce.api.totals import ledger_totals as ledger_totals
     from sottovoce.domains import Box as Box
     from sottovoce.domains import L1Ball as L1Ball
     from sottovoce.domains import L2Ball as L2Ball
@@ -76,6 +79,9 @@ _HOMES = {
     "Spent": "api.spending",
     "spend": "api.spending",
     "Table": "api.table",
+    "LedgerTotal": "api.totals",
+    "ledger_total": "api.totals",
+    "ledger_totals": "api.totals",
     "Box": "domains",
     "L1Ball": "domains",
     "L2Ball": "domains",

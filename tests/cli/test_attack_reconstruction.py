@@ -141,8 +141,7 @@ def test_flat_squares_are_drawn_and_other_rows_are_not(cli: Any, tmp_path: Path)
 def test_where_nobody_sees_a_message_there_is_none_to_invert(cli: Any, tmp_path: Path) -> None:
     hidden = {
         "channel": {"kind": "secure_sum", "minimum_clients": 4},
-        "mechanism": {"kind": "clamped_sign", "logit_bound": 1.0},
-        "privacy": {"level": "sample", "clip_norm": 1.0, "delta": 1e-5, "epsilon": 8.0},
+        "mechanism": {"kind": "clamped_sign", "logit_bound": 1.0, "noise_multiplier": 4.0},
     }
     folder = _run(tmp_path, **hidden)
     result = cli("attack", "reconstruction", folder, "--images", 2)

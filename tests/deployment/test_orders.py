@@ -79,6 +79,7 @@ def test_an_order_comes_back() -> None:
     classes=st.none() | counts,
     vectors=st.lists(st.binary(max_size=9), max_size=MOST_VECTORS),
 )
+@settings(max_examples=50)
 def test_every_order_comes_back(
     spec: dict[str, Any],
     run: str,

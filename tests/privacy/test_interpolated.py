@@ -122,7 +122,7 @@ def test_no_continuous_pair_exceeds_the_bound_under_zero_out(
 
 
 @given(table=interpolated_tables(), order=orders, radius=st.floats(0.05, 3.0))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_in_one_dimension_a_dense_search_comes_within_a_percent_of_the_bound(
     table: tuple[Vector, Vector], order: float, radius: float
 ) -> None:

@@ -54,7 +54,7 @@ bounds = st.sampled_from([0.1, 0.5, 1.0, 2.0, 4.0, 8.0])
     at_bound=st.booleans(),
     data=st.data(),
 )
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_one_sum_is_covered_whatever_the_others_send(
     bound: float, clients: int, order: float, at_bound: bool, data: st.DataObject
 ) -> None:
@@ -74,7 +74,7 @@ def test_one_sum_is_covered_whatever_the_others_send(
     order=st.sampled_from(ORDERS),
     data=st.data(),
 )
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_two_sums_are_covered_however_the_shift_is_split(
     bound: float, clients: int, order: float, data: st.DataObject
 ) -> None:

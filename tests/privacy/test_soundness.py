@@ -137,7 +137,7 @@ def test_bits_sampled_and_composed(
 
 
 @given(data=st.data(), delta=deltas, bound=st.floats(0.2, 3.0), times=st.integers(1, 2))
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 def test_secure_sums_of_clamped_bits(
     data: st.DataObject, delta: float, bound: float, times: int
 ) -> None:

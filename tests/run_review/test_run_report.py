@@ -107,7 +107,7 @@ def test_words_say_what_was_released_to_whom_and_protecting_what(stored: Path) -
         (
             {
                 "channel": {"kind": "secure_sum", "minimum_clients": 4},
-                "mechanism": {"kind": "clamped_sign", "logit_bound": 1.0},
+                "mechanism": {"kind": "clamped_sign", "logit_bound": 1.0, "noise_multiplier": 4.0},
                 "privacy": PRIVACY | {"level": "client", "epsilon": 50.0},
                 "algorithm": {
                     "kind": "fedavg",

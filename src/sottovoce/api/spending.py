@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
 from sottovoce.mechanisms.registry import Registration, kind_of, parameters_of
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent, show_epsilon
 from sottovoce.privacy.calibration import MAX_ROUNDS
-from sottovoce.privacy.compositions import local_event
+from sottovoce.privacy.compositions import assumptions_in_words, local_event, multiset
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent, Repeated, basic_counts
 from sottovoce.rounds.plan import released_spent
 
@@ -202,6 +202,25 @@ def spent_by(
     }
     local_epsilon = privacy_spent(local, delta).epsilon if release.amplified else None
     return _spent(spent, rounds, local_epsilon, details)
+
+
+def spent_on(
+    history: Sequence[tuple[PrivacyEvent, int]], delta: float | None, pure: float
+) -> PrivacySpent:
+    """Return what charges have spent at `delta`, or their `pure` sum where that is no larger."""
+    event = multiset(history)
+    if delta is not None:
+        spent = privacy_spent(event, delta)
+        if not math.isfinite(pure) or show_epsilon(pure) != show_epsilon(spent.epsilon):
+            return spent
+    return PrivacySpent(
+        epsilon=pure,
+        delta=0.0,
+        adjacency=event.adjacency,
+        accountant="pure",
+        bounds=(("pure", pure),),
+        assumptions=assumptions_in_words(event),
+    )
 
 
 def _spent(

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sottovoce.cli import ledger_copies, ledger_log
+from sottovoce.cli.ledger_total import check_one_ledger, total
 from sottovoce.cli.output import Json, print_json, print_table, print_warning, say, show
 
 if TYPE_CHECKING:
     from sottovoce.ledger.ledger import Ledger
-    from sottovoce.privacy.accounting import PrivacySpent
     from sottovoce.privacy.events import PrivacyEvent
 
 app = typer.Typer(help="Read, check and copy a privacy ledger.", no_args_is_help=True)
@@ -29,25 +29,10 @@ def _open(path: Path) -> "Ledger":
     from sottovoce.ledger import seal
     from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 
-    _check_one_ledger(path / LEDGER_NAME, path)
+    check_one_ledger(path / LEDGER_NAME, path)
     if path.is_dir():
         seal.check_there(path / LEDGER_NAME, seal.read(path / seal.SEAL_NAME))
     return Ledger(path / LEDGER_NAME if path.is_dir() else path)
-
-
-def _check_one_ledger(expected: Path, path: Path) -> None:
-    """A folder of folders with ledgers, such as a federation's, is answered with their names."""
-    from sottovoce.errors import LedgerError
-
-    if not path.is_dir() or expected.exists():
-        return
-    inside = sorted(str(one.parent) for one in path.glob(f"*/*/{expected.name}"))
-    inside += sorted(str(one.parent) for one in path.glob(f"*/{expected.name}"))
-    if inside:
-        raise LedgerError(
-            f"{path} has no ledger of its own, but folders in it have: name one of "
-            f"{', '.join(inside)}"
-        )
 
 
 def _check_seal(path: Path, ledger: "Ledger") -> None:
@@ -187,6 +172,7 @@ def _row(
     for.
     """
     from sottovoce.analytics.charging import pure_left, pure_spent
+    from sottovoce.api.spending import spent_on
     from sottovoce.errors import ParameterError
 
     at = asked or default
@@ -195,7 +181,7 @@ def _row(
     is_pure = (is_pure or at is None) and math.isfinite(pure)
     if at is None and not is_pure:
         raise ParameterError(f"client '{client}' has no budget to take delta from; give --delta")
-    spent = _spent(history, None if is_pure else at, pure) if history else None
+    spent = spent_on(history, None if is_pure else at, pure) if history else None
     epsilon = spent.epsilon if spent else 0.0
     private = math.isfinite(epsilon)
     left = None
@@ -214,28 +200,6 @@ def _row(
         "budget_delta": limit[1] if limit else None,
         "left": left,
     }
-
-
-def _spent(
-    history: Sequence[tuple["PrivacyEvent", int]], delta: float | None, pure: float
-) -> "PrivacySpent":
-    """What was spent at `delta`, or the `pure` sum where a delta makes epsilon no smaller."""
-    from sottovoce.privacy.accounting import PrivacySpent, privacy_spent, show_epsilon
-    from sottovoce.privacy.compositions import assumptions_in_words, multiset
-
-    event = multiset(history)
-    if delta is not None:
-        spent = privacy_spent(event, delta)
-        if not math.isfinite(pure) or show_epsilon(pure) != show_epsilon(spent.epsilon):
-            return spent
-    return PrivacySpent(
-        epsilon=pure,
-        delta=0.0,
-        adjacency=event.adjacency,
-        accountant="pure",
-        bounds=(("pure", pure),),
-        assumptions=assumptions_in_words(event),
-    )
 
 
 def _left(budget: float, epsilon: float) -> float:
@@ -330,3 +294,6 @@ def compare(
         say("\n".join(part.sentence() for part in found))
     if not agree:
         raise typer.Exit(1)
+
+
+app.command()(total)

@@ -3,7 +3,9 @@
 import contextlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sottovoce.adjacency import Unit
 from sottovoce.errors import BudgetExhaustedError, LedgerError
@@ -15,6 +17,37 @@ from sottovoce.privacy import compositions
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
 from sottovoce.privacy.event_json import from_json
 from sottovoce.privacy.events import PrivacyEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A charge as its ledger's chain has it: `link` is a digest of all rows up to it.
+
+    `digest` is that of the stored message, `commitment` that of what a seeded one encodes.
+    """
+
+    id: int
+    run: str
+    client: str
+    round: int
+    uplink: int
+    attempt: int
+    unit: Unit
+    event: str
+    link: bytes
+    digest: bytes | None
+    commitment: bytes | None
+
+    @property
+    def key(self) -> tuple[str, str, int, int, int]:
+        return self.run, self.client, self.round, self.uplink, self.attempt
+
+    @classmethod
+    def of_row(cls, *row: Any) -> "Entry":
+        try:
+            return cls(*row[:6], Unit(row[6]), *row[7:])
+        except ValueError as error:
+            raise LedgerError(f"charge {row[0]} is damaged: {error}; restore the ledger") from None
 
 
 class LedgerReader:
@@ -236,6 +269,26 @@ class LedgerReader:
                 plain[text] = json.loads(text)
             event = plain[text]
             yield dict(zip(names, (*values, event, bool(stored)), strict=True))
+
+    def entries(self, clients: Sequence[str]) -> list["Entry"]:
+        """The charges of some clients, in order, with what tells them from those of other ledgers.
+
+        Ask within a `snapshot`, after `check_unaltered`.
+        """
+        rows = self._db.of_many(
+            "SELECT charges.id, run, client, round, uplink, attempt, unit, json, charges.chain, "
+            "digest, messages.commitment FROM charges JOIN events ON events.id = charges.event "
+            "LEFT JOIN messages ON messages.charge = charges.id WHERE client IN ({names})",
+            clients,
+        )
+        return sorted((Entry.of_row(*row) for row in rows), key=lambda entry: entry.id)
+
+    def runs_with_messages(self) -> frozenset[str]:
+        """The runs of which this ledger has stored a message, kept or discarded."""
+        rows = self._db.all(
+            "SELECT DISTINCT run FROM messages JOIN charges ON charges.id = messages.charge"
+        )
+        return frozenset(run for (run,) in rows)
 
     @property
     def num_charges(self) -> int:

@@ -5,12 +5,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from sottovoce.adjacency import Adjacency
+from sottovoce.errors import UnsupportedEventError
 from sottovoce.privacy.events import (
     Allocated,
     Assumed,
     Composed,
     FiniteTable,
+    GaussianNoise,
     HiddenBy,
+    LaplaceNoise,
     NonPrivate,
     OneBit,
     PrivacyEvent,
@@ -20,6 +23,7 @@ from sottovoce.privacy.events import (
     SecureSum,
     SeededBits,
     Shuffled,
+    ZeroConcentrated,
     assumption_in_words,
     basic_counts,
 )
@@ -156,3 +160,57 @@ def unhidden(event: PrivacyEvent, *, samples_too: bool = False) -> PrivacyEvent:
     for assumption in assumptions(event):
         shown = Assumed(event=shown, assumption=assumption)
     return shown
+
+
+def as_replace_one(event: PrivacyEvent) -> PrivacyEvent:
+    """Return an event under replace-one that holds wherever this one, under zero-out, does.
+
+    Another contribution is reached by way of zero: distances and pure epsilons double, and rho
+    quadruples (docs/privacy.md, section 34). That is more than two events of the same kind. What a
+    channel or a sample hides is counted as if it were seen.
+
+    Raises:
+        UnsupportedEventError: if nothing is proved for a part of it.
+    """
+    counts: dict[PrivacyEvent, int] = {}
+    for part, count in basic_counts(event).items():
+        replaced = _replaced(part)
+        counts[replaced] = counts.get(replaced, 0) + count
+    shown = multiset(counts.items())
+    for assumption in assumptions(event):
+        shown = Assumed(event=shown, assumption=assumption)
+    return shown
+
+
+def _replaced(part: PrivacyEvent) -> PrivacyEvent:
+    if part.adjacency is Adjacency.REPLACE_ONE:
+        return part
+    match part:
+        case NonPrivate() | FiniteTable():
+            return replace(part, adjacency=Adjacency.REPLACE_ONE)
+        case PureDp():
+            return replace(part, epsilon=2.0 * part.epsilon, adjacency=Adjacency.REPLACE_ONE)
+        case GaussianNoise():
+            return replace(part, mu=2.0 * part.mu, adjacency=Adjacency.REPLACE_ONE)
+        case ZeroConcentrated():
+            return replace(part, rho=4.0 * part.rho, adjacency=Adjacency.REPLACE_ONE)
+        case LaplaceNoise():
+            return replace(part, shift=2.0 * part.shift, adjacency=Adjacency.REPLACE_ONE)
+        case OneBit():
+            return OneBit(
+                shift=2.0 * part.shift,
+                dimension=part.dimension,
+                adjacency=Adjacency.REPLACE_ONE,
+            )
+        case SecureSum():
+            return _replaced(part.local())
+        case Sampled() | Shuffled() | Allocated():
+            return as_replace_one(part.event)
+        case _:
+            epsilon = pure_epsilon(part)
+            if math.isinf(epsilon):
+                raise UnsupportedEventError(
+                    f"nothing is proved about {type(part).__name__} under replace-one, where it "
+                    "was charged under zero-out; count its ledger by itself"
+                )
+            return PureDp(epsilon=2.0 * epsilon, adjacency=Adjacency.REPLACE_ONE)

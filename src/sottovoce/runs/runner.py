@@ -122,12 +122,12 @@ def _opened(run_folder: RunFolder, assembly: Assembly, *, resume: bool) -> Itera
 
 
 def _named(assembly: Assembly) -> Assembly:
-    """With a name of its own for ledgers, where sites would take it for an earlier run's.
+    """With a name of its own for ledgers: by its spec alone it would pass for an earlier run.
 
     Seeded randomness makes the same run again, and for the same name.
     """
     spec = assembly.spec
-    if spec.runtime.backend == "fast" or spec.randomness == "seeded":
+    if spec.randomness == "seeded":
         return assembly
     return dataclasses.replace(assembly, run=f"{spec.hash}-{secrets.token_hex(4)}")
 
