@@ -99,10 +99,14 @@ def place_new(temporary: Path, path: Path) -> bool:
 
 def _copy_new(source: Path, path: Path) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _AS_BYTES, PRIVATE)
-    with os.fdopen(handle, "wb") as file:
-        file.write(source.read_bytes())
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(source.read_bytes())
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        os.unlink(path)  # a part of a ledger would look like one that was damaged
+        raise
 
 
 def check_writable(path: Path) -> None:

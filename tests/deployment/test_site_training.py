@@ -205,7 +205,7 @@ def changed(order: Order, **tables: Any) -> Order:
 
 
 def charges(site: Site) -> int:
-    with Ledger(site.ledger) as ledger:
+    with site.open_ledger() as ledger:
         return ledger.num_charges
 
 
@@ -480,7 +480,7 @@ def test_the_charge_follows_from_the_sites_own_records(order: Order, tmp_path: P
     spec = parse(order.spec)
     assembly = assemble(spec)
     (part,) = (part for part in assembly.parts if part.client == order.client)
-    with Ledger(site.ledger) as ledger:
+    with site.open_ledger() as ledger:
         ((event, count),) = ledger.history(order.client)
     assert count == 1
     assert event == part.mechanism.privacy(spec.privacy.adjacency)
@@ -533,7 +533,7 @@ def test_a_record_sampling_rate_is_charged_as_it_is_drawn(tmp_path: Path) -> Non
     whole = dataclasses.replace(whole, run="whole")
     site = sites_in(tmp_path, "sample")(whole.client)
     compute(whole, site)
-    with Ledger(site.ledger) as ledger:
+    with site.open_ledger() as ledger:
         events = [privacy_spent(event, 1e-5).epsilon for event, _ in ledger.history(site.name)]
     assert len(events) == 2
     assert events[0] < events[1]
@@ -550,7 +550,7 @@ def test_system_keys_make_a_retry_the_same_bytes_and_a_rerun_another_charge(
     other = dataclasses.replace(order, run="another")
     assert compute(other, site) != first
     assert charges(site) == 2
-    with Ledger(site.ledger) as ledger:
+    with site.open_ledger() as ledger:
         ((event, count),) = ledger.history(site.name)
         spent = ledger.spent(site.name, 1e-5)
     assert count == 2
