@@ -26,7 +26,7 @@ class Database:
         has_log = self._log.exists()  # before the file: whoever makes the file makes the log later
         if create and not os.path.lexists(self.path):
             self._create(has_log=has_log)
-        self._check_file()
+        self._check_file(path)
         archived = not create and self._is_archived()
         with self.explained("open"):
             self._connection = self._connect(archived=archived)
@@ -153,13 +153,13 @@ class Database:
         """SQLite's log of commits that are not in the file itself yet."""
         return self.path.with_name(f"{self.path.name}-wal")
 
-    def _check_file(self) -> None:
+    def _check_file(self, given: Path) -> None:
         """Refuse what is no file with anything in it: SQLite would make an empty ledger of it."""
         restore = "restore it from a backup; a new ledger would forget what was spent"
         if self.path.is_symlink() and not self.path.exists():
             raise LedgerError(f"{self.path} is a link to a file that is gone: {restore}")
         if not self.path.is_file():
-            raise LedgerError(f"no ledger at {self.path}; name a run folder or a ledger file")
+            raise LedgerError(f"no ledger at {given}; name a run folder or a ledger file")
         if not self.path.stat().st_size:
             raise LedgerError(f"{self.path} is empty: {restore} (remove it if it never held one)")
 
