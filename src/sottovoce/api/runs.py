@@ -69,6 +69,9 @@ class ClientSpent:
     site_charged: int | None = None
 
 
+_KEYS = ("spec.name", "spec.rounds", "spec.mechanism", "guarantee", "bits_per_coordinate")
+
+
 class Run:
     """A run folder, looked at: no data are needed, and nothing is changed.
 
@@ -81,6 +84,11 @@ class Run:
     ) -> None:
         self._folder, self._held, self._temporary = RunFolder(folder), held, temporary
         self._header = self._folder.header()
+        found = {*self._header, *(f"spec.{key}" for key in self._header["spec"])}
+        if missing := [key for key in _KEYS if key not in found]:
+            raise OutputError(
+                f"{folder / 'run.json'} is damaged: '{missing[0]}' is missing; restore it"
+            )
         self._metrics = read_rows(folder / "metrics.jsonl")
         self._result = self._folder.result()
         if self._result is not None:

@@ -29,7 +29,7 @@ from sottovoce.runs import client_lists
 from sottovoce.training.progress import Progress
 
 _ABSENT = object()
-_NEEDED = {f"spec.{key}" for key in ("name", "rounds", "privacy.delta", "privacy.adjacency")}
+_NEEDED = {"spec.privacy.delta", "spec.privacy.adjacency"}
 _TEXTS = ("spec_hash", "sottovoce", "run", "randomness", "sampling_grade", "objective", "guarantee")
 _KINDS: tuple[tuple[str, Any, str], ...] = (  # keys of run.json that are read without its spec
     *((path, dict, "table") for path in ("spec", "spec.privacy", "spec.runtime")),
