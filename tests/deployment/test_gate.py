@@ -28,9 +28,9 @@ from sottovoce.deployment.machines.site_signatures import SiteKeys
 pytest.importorskip("flwr")
 PUSH, HEARTBEAT = "/v1/fleet/push-object", "/v1/fleet/send-node-heartbeat"
 SMALL = replies_due.OVERHEAD_BYTES
-# Few and short, so that a test reaches them with a few connections.
-LIMITS = {"anonymous_per_address": 4, "header_seconds": 3.0, "body_seconds": 3.0}
-GATE = "sottovoce.deployment.machines.gate"
+# Few connections, or short times: a test of the one must not wait for the other.
+FEW = {"anonymous_per_address": 4, "handshake_seconds": 600.0, "header_seconds": 600.0}
+SHORT = {"handshake_seconds": 1.0, "header_seconds": 1.0, "body_seconds": 1.0}
 
 
 class _Echo(BaseHTTPRequestHandler):
@@ -80,8 +80,10 @@ def link(federation: Federation) -> Iterator[ThreadingHTTPServer]:
     thread.join()
 
 
-def _serve(federation: Federation, inner: Address) -> "subprocess.Popen[bytes]":
-    process = subprocess.Popen([*gate_command(federation, inner), json.dumps(LIMITS)])
+def _serve(
+    federation: Federation, inner: Address, limits: dict[str, float]
+) -> "subprocess.Popen[bytes]":
+    process = subprocess.Popen([*gate_command(federation, inner), json.dumps(limits)])
     deadline = time.monotonic() + 60
     while federation.address.is_free():
         assert time.monotonic() < deadline
@@ -93,7 +95,7 @@ def _serve(federation: Federation, inner: Address) -> "subprocess.Popen[bytes]":
 def process(
     federation: Federation, link: ThreadingHTTPServer
 ) -> "Iterator[subprocess.Popen[bytes]]":
-    process = _serve(federation, Address(host="127.0.0.1", port=link.server_address[1]))
+    process = _serve(federation, Address(host="127.0.0.1", port=link.server_address[1]), FEW)
     yield process
     process.terminate()
     process.wait(30)
@@ -137,11 +139,20 @@ def test_nothing_else_passes(gate: Federation, path: str) -> None:
     assert _call(gate, path, b"x")[0] == 403
 
 
-def test_a_link_that_is_away_is_said_so_that_nodes_try_again(tmp_path: Path) -> None:
+def test_a_link_that_is_away_is_said_and_who_does_not_go_on_is_cut(tmp_path: Path) -> None:
     federation = _federation(tmp_path / "f")
-    process = _serve(federation, Address(host="127.0.0.1", port=free_port()))
+    process = _serve(federation, Address(host="127.0.0.1", port=free_port()), SHORT)
+    address = (federation.address.host, federation.address.port)
     try:
-        assert _call(federation, PUSH, b"x")[0] == 503
+        assert _call(federation, PUSH, b"x")[0] == 503  # so that nodes try again
+        with (
+            socket.create_connection(address, timeout=30) as handshake,
+            tls_connection(federation) as header,
+            tls_connection(federation) as body,
+        ):
+            header.sendall(b"POST / HTTP/1.1\r\n")
+            body.sendall(head(PUSH, _signed(federation) | {"content-length": "1000"}) + b"half")
+            assert all(map(is_closed, (handshake, header, body)))
     finally:
         process.terminate()
         assert process.wait(30) is not None
@@ -325,14 +336,6 @@ def test_connections_that_say_nothing_keep_no_site_out(gate: Federation, with_tl
             known.sendall(head(HEARTBEAT, _signed(gate) | {"content-length": "0"}))
             assert known.recv(4096).startswith(b"HTTP/1.1 418")
         assert _call(gate, HEARTBEAT, b"x")[0] == 418
-
-
-def test_who_does_not_go_on_is_cut(gate: Federation) -> None:
-    with tls_connection(gate) as header, tls_connection(gate) as body:
-        header.sendall(b"POST / HTTP/1.1\r\n")
-        body.sendall(head(PUSH, _signed(gate) | {"content-length": "1000"}) + b"half")
-        assert is_closed(header)
-        assert is_closed(body)
 
 
 @pytest.mark.parametrize(("requests", "statuses"), [(2, {b"418"}), (3, {b"400"})])
