@@ -21,6 +21,7 @@ from sottovoce.errors import (
     UnknownNameError,
     UnsupportedEventError,
 )
+from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
 from sottovoce.privacy.accounting import privacy_spent
@@ -62,7 +63,7 @@ def made(tmp_path: Path) -> Made:
     ) -> Path:
         """Charges of some rounds, each with a message unless it `says` nothing."""
         path = tmp_path / name
-        with Ledger(path) as ledger:
+        with Ledger(path, create=True) as ledger:
             for number in rounds:
                 asked = Release(unit=unit, run=run, client=client, round=number, uplink=0)
                 charge = ledger.charge(asked, 0, event)
@@ -132,7 +133,7 @@ def test_ledgers_that_part_share_their_beginning_and_count_both_ends(made: Made)
 def test_three_ends_of_a_charge_without_a_message_are_two_releases(made: Made) -> None:
     """A copy from before a message was stored is the beginning of either, and joins no two."""
     path = made("a", (1,))
-    with Ledger(path) as ledger:
+    with Ledger(path, create=True) as ledger:
         ledger.charge(
             Release(unit=Unit.CLIENT, run=OWN_NAME, client="ann", round=2, uplink=0), 0, EVENT
         )
@@ -285,6 +286,7 @@ def test_a_sites_folder_is_one_account_whose_limit_holds_for_any_server(
     folder = tmp_path / "site"
     folder.mkdir()
     (folder / "site.toml").write_text(POLICY.format(total=3.0))
+    seal.create(folder)
     made("site/ledger.sqlite")
     made("site/ledger.sqlite", client="its name before", run="another")
     found = ledger_total([folder], delta=DELTA)

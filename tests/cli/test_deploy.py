@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import sottovoce
 from sottovoce.deployment.machines.address import free_port
 
 pytest.importorskip("flwr")
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
 def _init(cli: Any, folder: Path, *more: object) -> Any:
@@ -41,6 +43,37 @@ def test_a_check_says_what_to_do_and_exits_with_its_verdict(cli: Any, tmp_path: 
     assert ready.code == 0
     assert ready.json["ok"] is True
     assert cli("deploy", "check", tmp_path).code == 2
+
+
+_HOLDER = """
+import pathlib, sys, time
+from sottovoce import files
+with files.locked(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells who holds a lock")
+def test_resuming_where_another_process_runs_names_it_and_what_to_do(
+    cli: Any, tmp_path: Path
+) -> None:
+    _init(cli, tmp_path / "fed")
+    (out := tmp_path / "run").mkdir()
+    (out / "run.json").write_text("{}")
+    command = [sys.executable, "-c", _HOLDER, str(out / "run.json")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        refused = cli(
+            "deploy", "run", tmp_path / "fed", EXAMPLES / "federation.toml",
+            "--out", out, "--resume",
+        )  # fmt: skip
+        holder.kill()
+    assert refused.code == 2
+    assert f"process {holder.pid} ({sys.executable} -c" in refused.err
+    assert f"kill {holder.pid}" in refused.err
+    assert f"sottovoce deploy stop {tmp_path / 'fed'}" in refused.err
 
 
 def test_an_operator_and_a_site_on_two_machines(cli: Any, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from sottovoce.deployment.audit_log import LOG_NAME, OrderName
 from sottovoce.deployment.site import Site
 from sottovoce.domains import Vector
 from sottovoce.errors import OutputError, PolicyError
+from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger
 
 DAY = audit_state.DAY_SECONDS
@@ -259,7 +260,7 @@ def test_a_charge_without_a_line_counts_as_a_round_of_today(tmp_path: Path) -> N
 
 def test_many_at_once_cannot_have_more_rounds_than_a_day_allows(tmp_path: Path) -> None:
     site = logged(tmp_path, rounds_per_day=3)
-    Ledger(site.ledger).close()
+    Ledger(site.ledger, create=True).close()
     together = threading.Barrier(6, timeout=60.0)
 
     def one(number: int) -> bool:
@@ -407,7 +408,7 @@ def test_the_commands_show_log_and_warnings(tmp_path: Path) -> None:
 def test_a_site_is_told_at_once_what_its_file_leaves_open(tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text(SITE)
     (tmp_path / "people.csv").write_text("age\n1\n2\n3\n")
-    Ledger(tmp_path / "ledger.sqlite").close()
+    seal.create(tmp_path)
     shown = call("ledger", "show", str(tmp_path))
     assert "does not apply to mvu" in shown.text
     assert "there are 3 records" in shown.text

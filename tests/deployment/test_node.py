@@ -2,13 +2,18 @@
 
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from sottovoce.deployment.machines import node
+from sottovoce.deployment.machines.address import Address, free_port
+from sottovoce.deployment.machines.federation import create_federation
+from sottovoce.deployment.machines.fleet import Standing
 from sottovoce.deployment.machines.processes import Child
+from sottovoce.deployment.machines.site_folder import SiteFolder, create_rehearsal_sites
 from sottovoce.errors import DeploymentError
 
 
@@ -66,3 +71,58 @@ def test_one_whose_ledger_is_lost_is_not_started_again(monkeypatch: pytest.Monke
     assert next(found) == 1.0  # it ended for another reason
     with pytest.raises(DeploymentError, match=r"^the ledger is gone$"):
         next(found)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> SiteFolder:
+    """A site whose link is away."""
+    address = Address(host="127.0.0.1", port=free_port())
+    federation = create_federation(tmp_path / "fed", address=address, sites=["a"])
+    create_rehearsal_sites(federation)
+    return SiteFolder.read(federation.folder / "sites" / "a")
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+def test_a_goodbye_that_nobody_hears_is_said_at_the_next_start(
+    site: SiteFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> bool:
+        (site.node_folder / "node.log").write_text("SuperNode ID: 42\n")
+        raise SystemExit(0)
+
+    monkeypatch.setattr(node, "_start", stopped)
+    with pytest.raises(SystemExit):
+        node.keep_node(site, on_ready=_ignore)
+    (site.node_folder / "node.log").write_text("")  # of a start that did not reach the link either
+    heard: list[int] = []
+
+    def hear(node_id: int, *_: object) -> bool:
+        heard.append(node_id)
+        return True
+
+    monkeypatch.setattr(node, "_listens", lambda _: True)
+    monkeypatch.setattr(node, "deactivate", hear)
+    node._say_goodbye(site)
+    node._say_goodbye(site)
+    assert heard == [42]
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (Standing.UNKNOWN, "it does not know the key"),
+        (Standing.CLOCK, "this machine's clock is 8 s ahead of the link's"),
+        (Standing.KNOWN, None),
+        (Standing.AWAY, None),
+    ],
+)
+def test_a_refusal_is_told_by_its_reason(
+    site: SiteFolder, monkeypatch: pytest.MonkeyPatch, found: Standing, said: str | None
+) -> None:
+    monkeypatch.setattr(node, "standing", lambda *_: found)
+    monkeypatch.setattr(node, "seconds_ahead", lambda *_: 8.0)
+    refusal = node._refusal(site)
+    assert refusal is None if said is None else said in str(refusal)

@@ -214,15 +214,15 @@ def test_a_ledger_says_which_one_it_is_and_how_far_it_has_come(tmp_path: Path) -
         Ledger(tmp_path / "two.db", create=True) as other,
     ):
         empty = ledger.standing()
-        assert (empty.charges, empty.head) == (0, "")
+        assert (empty.charges, empty.charges_head) == (0, "")
         assert len(empty.identity) == 32
         assert empty.identity != other.standing().identity
-        heads = [empty.head]
+        heads = [empty.charges_head]
         for number in (1, 2, 3):
             ledger.charge(release("ada", number), 0, EVENT)
             now = ledger.standing()
             assert (now.identity, now.charges) == (empty.identity, number)
-            heads.append(now.head)
+            heads.append(now.charges_head)
         assert len(set(heads)) == 4
         assert [ledger.head_after(number) for number in range(4)] == heads
         assert ledger.head_after(4) is ledger.head_after(-1) is None
@@ -239,7 +239,7 @@ def test_version_2_gets_an_identity_that_all_its_copies_share(tmp_path: Path) ->
         assert ledger.standing() == other.standing()
         before = ledger.standing()
         ledger.charge(release("ada", 2), 0, EVENT)
-        assert ledger.head_after(1) == before.head
+        assert ledger.head_after(1) == before.charges_head
     with Ledger(path) as ledger:
         assert ledger.standing().identity == before.identity
     assert version(path) == schema.SCHEMA_VERSION

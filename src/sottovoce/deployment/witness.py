@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,6 +27,7 @@ from sottovoce import files
 from sottovoce.deployment.orders import check_name
 from sottovoce.errors import LedgerError, RolledBackError, WireError
 from sottovoce.ledger.reader import LedgerReader
+from sottovoce.ledger.records import Standing
 
 WITNESS_NAME = "witness.json"  # beside a site's ledger
 MOST_BYTES = 16 * 1024  # of a statement or a receipt as text: each is far shorter
@@ -39,30 +40,12 @@ _LINK = re.compile(r"[0-9a-f]{32}")  # of a chain, or a ledger's identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerState:
-    """How far a ledger has come: both chains only grow, and a link stands for all rows before it.
-
-    Messages count as well as charges: a copy that has a charge but not yet the message that it paid
-    for would send another one under the same charge.
-    """
-
-    identity: str
-    charges: int
-    charges_head: str
-    messages: int
-    messages_head: str
+class LedgerState(Standing):
+    """How far a ledger has come, as it is stated to others: both chains only grow."""
 
     @classmethod
     def of(cls, ledger: LedgerReader) -> Self:
-        with ledger.snapshot():
-            now, (messages, messages_head) = ledger.standing(), ledger.messages_end()
-        return cls(
-            identity=now.identity,
-            charges=now.charges,
-            charges_head=now.head,
-            messages=messages,
-            messages_head=messages_head,
-        )
+        return cls(**asdict(ledger.standing()))
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -84,7 +67,7 @@ class LedgerState:
                 "charges": (self.charges, self.charges_head, ledger.head_after(self.charges)),
                 "messages": (
                     *(self.messages, self.messages_head),
-                    ledger.messages_head_after(self.messages),
+                    ledger.head_after(self.messages, "messages"),
                 ),
             }
         for table, (count, witnessed, found) in heads.items():
@@ -95,13 +78,7 @@ class LedgerState:
         return None
 
     def to_plain(self) -> dict[str, Any]:
-        return {
-            "identity": self.identity,
-            "charges": self.charges,
-            "charges_head": self.charges_head,
-            "messages": self.messages,
-            "messages_head": self.messages_head,
-        }
+        return asdict(self)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
@@ -114,10 +91,10 @@ class LedgerState:
                 links.append(plain[f"{key}_head"])
         if not all(isinstance(text, str) and _LINK.fullmatch(text) for text in links):
             raise WireError("a ledger's identity and heads are 32 hexadecimal digits")
-        return cls(**{key: plain[key] for key in _STATE_KEYS})
+        return cls(**{key: plain[key] for key in STATE_KEYS})
 
 
-_STATE_KEYS = ("identity", "charges", "charges_head", "messages", "messages_head")
+STATE_KEYS = tuple(field.name for field in fields(Standing))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +196,7 @@ class Receipt:
     def from_plain(cls, plain: object) -> Self:
         """Read a receipt, signatures unchecked; WireError if it is not one."""
         signed = ("signature", "link_signature", "link_certificate")
-        keys = {"federation", "site", "key", *_STATE_KEYS, *signed}
+        keys = {"federation", "site", "key", *STATE_KEYS, *signed}
         if not isinstance(plain, dict) or set(plain) != keys:
             raise WireError(f"a receipt has {', '.join(sorted(keys))}")
         check_name("site", plain["site"])

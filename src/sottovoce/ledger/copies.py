@@ -23,7 +23,7 @@ def back_up(ledger: Ledger, path: Path) -> Standing:
         ledger.copy_to(temporary)
         with Ledger(temporary) as copy:
             check_whole(copy)
-            if copy.head_after(before.charges) != before.head:
+            if copy.head_after(before.charges) != before.charges_head:
                 raise LedgerError(f"the copy {path} is not what was copied; check the disk")
             standing = copy.standing()
         with files.explained("write", path):

@@ -45,7 +45,8 @@ class Entry:
     @classmethod
     def of_row(cls, *row: Any) -> "Entry":
         try:
-            return cls(*row[:6], Unit(row[6]), *row[7:])
+            cells = [*row[:6], Unit(row[6]), *row[7:]]
+            return cls(*cells)
         except ValueError as error:
             raise LedgerError(f"charge {row[0]} is damaged: {error}; restore the ledger") from None
 
@@ -296,29 +297,28 @@ class LedgerReader:
         return verification.chain_end(self._db, "charges")[0]
 
     def standing(self) -> Standing:
-        """Return which ledger this is, how many charges it holds, and the last one's link."""
-        charges, end = verification.chain_end(self._db, "charges")
-        identity = verification.identity(self._db)
-        return Standing(identity=identity, charges=charges, head=end.hex())
+        """Return which ledger this is, how many charges and messages it holds, and their links."""
+        if not self._db.in_transaction:
+            with self.snapshot():
+                return self.standing()
+        charges, charges_end = verification.chain_end(self._db, "charges")
+        messages, messages_end = verification.chain_end(self._db, "messages")
+        return Standing(
+            identity=verification.identity(self._db),
+            charges=charges,
+            charges_head=charges_end.hex(),
+            messages=messages,
+            messages_head=messages_end.hex(),
+        )
 
-    def head_after(self, charges: int) -> str | None:
-        """Return the chain link after that many charges, in hexadecimal; None if there are fewer.
+    def head_after(self, count: int, table: verification.Chain = "charges") -> str | None:
+        """Return the chain link after that many rows, in hexadecimal; None if there are fewer.
 
         Two ledgers with the same link after a number of charges hold the same charges up to there.
         """
-        if charges < 0:
+        if count < 0:
             return None
-        link = verification.link_after(self._db, "charges", charges) if charges else b""
-        return None if link is None else link.hex()
-
-    def messages_end(self) -> tuple[int, str]:
-        """Return how many messages were ever stored, and the chain link of the last one."""
-        messages, end = verification.chain_end(self._db, "messages")
-        return messages, end.hex()
-
-    def messages_head_after(self, messages: int) -> str | None:
-        """Return the chain link after that many messages, as `head_after` does for charges."""
-        link = verification.link_after(self._db, "messages", messages) if messages else b""
+        link = verification.link_after(self._db, table, count) if count else b""
         return None if link is None else link.hex()
 
     @property

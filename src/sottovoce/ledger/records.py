@@ -70,13 +70,17 @@ class Due:
 class Standing:
     """Which ledger it is, and how far it has come: what a copy or a new one cannot match.
 
-    `identity` is drawn when a ledger is made (32 hexadecimal digits). `head` is the chain link of
-    the last of its `charges`, in hexadecimal, and empty while there are none.
+    `identity` is drawn when a ledger is made (32 hexadecimal digits). A head is the chain link of
+    the last row, in hexadecimal, and empty while there is none. Messages count as well as charges:
+    a copy that has a charge but not yet the message that it paid for would send another one under
+    the same charge.
     """
 
     identity: str
     charges: int
-    head: str
+    charges_head: str
+    messages: int
+    messages_head: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ changes both files.
 import json
 import os
 import sqlite3
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from sottovoce.errors import LedgerError, LedgerLostError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.reader import LedgerReader
 from sottovoce.ledger.records import Standing
+from sottovoce.ledger.verification import Chain
 
 SEAL_NAME = "ledger.seal"
 _LOG = printable_text.logger()
@@ -65,14 +66,17 @@ def read(path: Path) -> Seal | None:
 
 
 def _seal_in(plain: Any) -> Seal:
-    standing = Standing(**{key: plain[key] for key in ("identity", "charges", "head")})
+    standing = Standing(**{field.name: plain[field.name] for field in fields(Standing)})
     seal = Seal(
         standing=standing,
         moved_to=plain.get("moved_to"),
         arriving_from=plain.get("arriving_from"),
     )
-    texts = (standing.identity, standing.head, seal.moved_to or "", seal.arriving_from or "")
-    if type(standing.charges) is not int or not all(isinstance(text, str) for text in texts):
+    heads = (standing.identity, standing.charges_head, standing.messages_head)
+    texts = (*heads, seal.moved_to or "", seal.arriving_from or "")
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError
+    if not all(type(count) is int for count in (standing.charges, standing.messages)):
         raise TypeError
     return seal
 
@@ -129,17 +133,22 @@ def check(opened: LedgerReader, seal: Seal | None, path: Path) -> None:
             f"{path} is another ledger, with {_charges(found.charges)}; this site's, with "
             f"{_charges(sealed.charges)}, is gone: {_RESTORE}"
         )
-    head = opened.head_after(sealed.charges)
-    if head is None:
-        raise LedgerLostError(
-            f"{path} is an older copy, with {_charges(found.charges)} where {sealed.charges} were "
-            f"made: {_RESTORE}"
-        )
-    if head != sealed.head:
-        raise LedgerLostError(
-            f"{path} is a copy that was charged elsewhere: its first {sealed.charges} charges are "
-            f"not those that this site has made: {_RESTORE}"
-        )
+    chains: tuple[tuple[Chain, int, str], ...] = (
+        ("charges", sealed.charges, sealed.charges_head),
+        ("messages", sealed.messages, sealed.messages_head),
+    )
+    for table, count, head in chains:
+        there = opened.head_after(count, table)
+        if there is None:
+            raise LedgerLostError(
+                f"{path} is an older copy, with {getattr(found, table)} {table} where {count} were "
+                f"made: {_RESTORE}"
+            )
+        if there != head:
+            raise LedgerLostError(
+                f"{path} is a copy that was charged elsewhere: its first {count} {table} are "
+                f"not those that this site has made: {_RESTORE}"
+            )
 
 
 def settle(ledger: Ledger, seal: Path) -> None:

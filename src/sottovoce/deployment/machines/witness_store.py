@@ -20,6 +20,7 @@ from sottovoce.deployment.machines.federation import Federation
 from sottovoce.deployment.orders import strict_json
 from sottovoce.deployment.witness import (
     MOST_BYTES,
+    STATE_KEYS,
     LedgerState,
     Receipt,
     Statement,
@@ -110,7 +111,7 @@ class WitnessStore:
         if len(text) > MOST_BYTES:
             raise WireError(f"a statement has at most {MOST_BYTES} bytes")
         plain = strict_json("the statement", text)
-        keys = {*LedgerState.__slots__, "signature"}
+        keys = {*STATE_KEYS, "signature"}
         if not isinstance(plain, dict) or set(plain) != keys:
             raise WireError(f"a statement has {', '.join(sorted(keys))}")
         key = self._keys.get(site)
