@@ -1,6 +1,7 @@
 """One account over several ledgers: nothing that was released is left out, no copy counts twice."""
 
 import math
+import shutil
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import call, printed_json
+from specs import small_spec
 
 import sottovoce
 from sottovoce import ledger_total, ledger_totals
@@ -37,6 +39,7 @@ from sottovoce.privacy.events import (
     ZeroConcentrated,
     basic_counts,
 )
+from sottovoce.runs.runner import run
 
 ZERO_OUT, REPLACE_ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 DELTA = 1e-5
@@ -157,6 +160,18 @@ def test_two_runs_of_one_spec_have_equal_chains_and_are_two(made: Made) -> None:
     # The same keystream on the same input is the same message, and gives nothing new away.
     seeded = [made(name, run=SPEC_NAME, commitment=b"seen") for name in ("third", "fourth")]
     assert ledger_total(seeded, delta=DELTA).charges == 2
+
+
+def test_two_runs_of_one_spec_have_names_of_their_own(tmp_path: Path) -> None:
+    spec = small_spec(rounds=1, randomness="system")
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        run(spec, folder)
+    shutil.copytree(first, tmp_path / "copy")
+    ledgers = [first, second, tmp_path / "copy"]
+    found = ledger_total(ledgers, client="client-0000", delta=DELTA)
+    assert [one.counted for one in found.ledgers] == [1, 1, 0]
+    assert not any("both are counted" in note for note in found.notes)
 
 
 def test_a_server_and_a_site_that_record_one_run_are_both_counted_and_named(made: Made) -> None:
