@@ -11,12 +11,13 @@ no protection against someone who recomputes the chain.
 """
 
 import contextlib
+import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from sottovoce.errors import BudgetExhaustedError, LedgerError
-from sottovoce.ledger import accounts, chain, verification
+from sottovoce.ledger import accounts, chain, schema, verification
 from sottovoce.ledger.accounts import Accounts
 from sottovoce.ledger.chain import Cell
 from sottovoce.ledger.reader import LedgerReader, by_round, count_in
@@ -142,8 +143,9 @@ class Ledger(LedgerReader):
                 digest = chain.digest(message)
                 if charge.id not in stored:
                     stored[charge.id] = [commitment, digest, message]
-                    content = (charge.id, chain.as_hex(commitment), chain.as_hex(digest))
-                    new.append((content, (charge.id, commitment, digest, message)))
+                    drawn = commitment if commitment is not None or new else _nonce()
+                    content = (charge.id, chain.as_hex(drawn), chain.as_hex(digest))
+                    new.append((content, (charge.id, drawn, digest, message)))
                 elif _is_the_same(stored[charge.id], message, digest, commitment):
                     again.append((message, charge.id))
                 else:
@@ -207,9 +209,12 @@ class Ledger(LedgerReader):
         for number, (due, text) in enumerate(dues, start=first):
             release = due.release
             key = (*release.key, due.attempt, str(release.unit))
-            # The empty place is version 1's commitment, which its digests cover.
-            rows.append(((*key, text, None), (number, *key, events_by_text[text])))
-        self._append("charges", "id, run, client, round, uplink, attempt, unit, event", rows)
+            # The last place is version 1's commitment, which its digests cover.
+            drawn = None if rows else _nonce()
+            content = (*key, text, chain.as_hex(drawn))
+            rows.append((content, (number, *key, events_by_text[text], drawn)))
+        columns = "id, run, client, round, uplink, attempt, unit, event, commitment"
+        self._append("charges", columns, rows)
         return list(range(first, first + len(dues)))
 
     def _append(
@@ -240,6 +245,11 @@ class Ledger(LedgerReader):
             with self._db.transaction():
                 self.check_unaltered()
                 yield
+
+
+def _nonce() -> bytes:
+    """What tells the rows of a commit from those of any copy of the ledger."""
+    return secrets.token_bytes(schema.NONCE_BYTES)
 
 
 def _is_the_same(
