@@ -186,8 +186,8 @@ def test_three_ends_of_a_charge_without_a_message_are_two_releases(made: Made) -
         assert ledger_total(order, delta=DELTA).charges == 4  # of 3 releases
 
 
-def test_two_runs_of_one_spec_have_equal_chains_and_are_two(made: Made) -> None:
-    """Their charges agree link by link, and equal messages of few bits prove nothing."""
+def test_two_runs_of_one_spec_are_two(made: Made) -> None:
+    """Their charges agree, and equal messages of few bits prove nothing."""
     first, second = made("first", run=SPEC_NAME), made("second", run=SPEC_NAME)
     found = ledger_total([first, second], delta=DELTA)
     assert found.charges == 4
@@ -271,6 +271,26 @@ def test_a_message_in_two_sums_is_hidden_by_neither(made: Made) -> None:
         ledger_total([path, copied(path, "copy")], client="ann", delta=DELTA).epsilon
         == ledger_total([path], client="ann", delta=DELTA).epsilon
     )
+
+
+@pytest.mark.parametrize("run", [OWN_NAME, SPEC_NAME])
+def test_a_sum_without_a_client_shows_its_message_in_the_sum_with_it(made: Made, run: str) -> None:
+    """The others' messages are the same in both, stored before the copy or drawn from one seed."""
+    event = Shuffled(event=PureDp(epsilon=2.0, adjacency=ZERO_OUT), clients=10_000)
+    path = made("ledger.sqlite", (1,), event=event, run=run, client="bob", commitment=b"same")
+    if run == OWN_NAME:
+        other = copied(path, "other")
+    else:
+        other = made("other", (1,), event=event, run=run, client="bob", commitment=b"same")
+    made("ledger.sqlite", (1,), event=event, run=run)
+    made("other", (2,), event=event, run=run, client="bob")
+    assert ledger_total([path], client="ann", delta=DELTA).epsilon < 1.0
+    found = ledger_totals([path, other], delta=DELTA)["ann"]
+    assert found.epsilon == pytest.approx(2.0, abs=1e-3)
+    noise = made("noise", (1,), run=SPEC_NAME, says=None)
+    made("noise", (1,), run=SPEC_NAME, says=None, client="bob")
+    others = made("noise 2", (1,), run=SPEC_NAME, says=None, client="bob")
+    assert math.isinf(ledger_totals([noise, others], delta=DELTA)["ann"].epsilon)
 
 
 def test_two_names_in_one_run_are_hidden_in_no_round_of_it(made: Made) -> None:

@@ -17,7 +17,7 @@ from sottovoce.errors import AdjacencyMismatchError, LedgerError, ParameterError
 from sottovoce.files import finite
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
-from sottovoce.ledger.merging import Counted, Merged, Source, charged, events, merge
+from sottovoce.ledger.merging import SEEDED_NAME, Counted, Merged, Source, charged, events, merge
 from sottovoce.ledger.reader import Entry
 from sottovoce.ledger.records import FIRST_EVENT, Standing
 from sottovoce.ledger.schema import DERIVED
@@ -134,7 +134,8 @@ class LedgerTotal:
 class _Opened:
     """A ledger as it was at one moment. `site` is the name of the site whose account it is.
 
-    `held_by` are the numbers of all ledgers that have every row of it, its own among them.
+    `held_by` are the numbers of all ledgers that have every row of it, its own among them;
+    `repeated` are its runs of which another ledger may have the same messages.
     """
 
     path: str
@@ -143,11 +144,13 @@ class _Opened:
     standing: Standing
     clients: tuple[str, ...]
     rows: Mapping[str, Sequence[Entry]]
+    runs: frozenset[str]
     site: str | None = None
     policy: Policy | None = None
     admitted: bool = False
     number: int = 0
     held_by: frozenset[int] = frozenset()
+    repeated: frozenset[str] = frozenset()
 
     def holds(self, other: "_Opened") -> bool:
         """Whether all rows of another are in this ledger, charges and messages."""
@@ -164,6 +167,15 @@ class _Opened:
                 ledger.head_after(its.charges) == its.charges_head
                 and ledger.head_after(its.messages, "messages") == its.messages_head
             )
+
+    def repeats(self, other: "_Opened") -> frozenset[str]:
+        """Runs of which both may have the same messages: of a copy that went on, or of one seed."""
+        if self.number in other.held_by or other.number in self.held_by:
+            return frozenset()
+        shared = self.runs & other.runs
+        if self.standing.identity == other.standing.identity:
+            return shared
+        return frozenset(run for run in shared if SEEDED_NAME.fullmatch(run))
 
     def root(self, among: Iterable["_Opened"]) -> int:
         """The number of the longest ledger that has every row of this one."""
@@ -209,7 +221,7 @@ def ledger_total(
         if path not in paths:
             raise UnknownNameError.among("ledger", path, paths)
     anywhere = () if client is None else (client,)
-    opened = _with_holders([_opened(path, given.get(path, anywhere)) for path in paths])
+    opened = _compared([_opened(path, given.get(path, anywhere)) for path in paths])
     accounts = [_account(one, given.get(one.path), anywhere) for one in opened]
     return _total(opened, accounts, delta, _adjacency(adjacency))
 
@@ -224,7 +236,7 @@ def ledger_totals(
 
     Everything in a site's folder is of the site's name.
     """
-    opened = _with_holders([_opened(str(path), ()) for path in ledgers])
+    opened = _compared([_opened(str(path), ()) for path in ledgers])
     found: dict[str, None] = {}
     for one in opened:
         found.update(dict.fromkeys([one.site] if one.site is not None else one.clients))
@@ -258,7 +270,7 @@ def _opened(shown: str, names: tuple[str, ...]) -> _Opened:
             seals.check(ledger, sealed, file)
         clients = tuple(ledger.clients())
         status = file.stat()
-        standing = ledger.standing()
+        standing, runs = ledger.standing(), ledger.runs()
         rows: dict[str, list[Entry]] = {}
         for entry in ledger.entries(clients if site or not names else names):
             rows.setdefault(entry.client, []).append(entry)
@@ -276,15 +288,16 @@ def _opened(shown: str, names: tuple[str, ...]) -> _Opened:
         standing=standing,
         clients=clients,
         rows=rows,
+        runs=runs,
         site=site.name if site else None,
         policy=policy if isinstance(policy, Policy) else None,
         admitted=admitted,
     )
 
 
-def _with_holders(opened: Sequence[_Opened]) -> list[_Opened]:
-    """The same, each with its number and with who has all of its rows."""
-    return [
+def _compared(opened: Sequence[_Opened]) -> list[_Opened]:
+    """The same, each with its number and with what others have of it."""
+    numbered = [
         replace(
             one,
             number=number,
@@ -293,6 +306,10 @@ def _with_holders(opened: Sequence[_Opened]) -> list[_Opened]:
             ),
         )
         for number, one in enumerate(opened)
+    ]
+    return [
+        replace(one, repeated=frozenset().union(*(one.repeats(other) for other in numbered)))
+        for one in numbered
     ]
 
 
@@ -339,6 +356,7 @@ def _total(
         Source(
             number=one.number,
             root=one.root(opened),
+            repeated=one.repeated,
             entries=[entry for name in chosen for entry in one.rows.get(name, ())],
         )
         for one, chosen in zip(opened, accounts, strict=True)

@@ -25,6 +25,8 @@ from sottovoce.ledger.records import Budget, Charge, Due, Release
 from sottovoce.ledger.verification import Chain
 from sottovoce.privacy.events import PrivacyEvent
 
+_Row = tuple[tuple[Cell, ...], tuple[Any, ...]]  # what its digest covers, and what is stored
+
 LEDGER_NAME = "ledger.sqlite"  # in the folder of a run, a site or a question
 
 
@@ -138,7 +140,8 @@ class Ledger(LedgerReader):
                     [charge.id for charge, _, _ in sealed],
                 )
             }
-            new, again = [], []
+            new: list[_Row] = []
+            again = []
             for charge, message, commitment in sealed:
                 digest = chain.digest(message)
                 if charge.id not in stored:
@@ -205,7 +208,7 @@ class Ledger(LedgerReader):
                 f"the ledger {self._db.path} has lost count of its charges; restore it"
             )
         first = (last[0] if last else 0) + 1
-        rows = []
+        rows: list[_Row] = []
         for number, (due, text) in enumerate(dues, start=first):
             release = due.release
             key = (*release.key, due.attempt, str(release.unit))
@@ -221,7 +224,7 @@ class Ledger(LedgerReader):
         self,
         table: Chain,
         columns: str,
-        rows: Sequence[tuple[tuple[Cell, ...], tuple[Any, ...]]],
+        rows: Sequence[_Row],
     ) -> None:
         """Write (what the digest covers, what is stored) and move the end of the chain on."""
         if not rows:

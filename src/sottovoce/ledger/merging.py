@@ -5,9 +5,10 @@ of the other, charges and messages: the same file by another path, a copy, or an
 commit draws a number that its chain covers, so two ledgers that went on apart are never taken for
 copies, whatever they answered.
 
-Where two ledgers have charges of one run, their messages may be in two sums or shuffles, and where
-an account has two names in a run, both are in one. Nothing hides them then: all that was hidden in
-that run counts as if it were seen.
+Where an account has charges of one run in two ledgers, its messages may be in two sums or shuffles,
+and where it has two names in a run, both are in one. So may those of others, repeated, if a run was
+copied and went on in both, or was made twice with one seed: then two sums may differ by a single
+message. Nothing hides it: all that was hidden in that run counts as if it were seen.
 """
 
 import re
@@ -30,7 +31,7 @@ from sottovoce.privacy.events import (
 )
 
 # The run of a spec whose randomness is seeded: the same name, and noise, whatever the data.
-_SEEDED_NAME = re.compile(r"[0-9a-f]{16}")
+SEEDED_NAME = re.compile(r"[0-9a-f]{16}")
 
 Counted = Literal["as charged", "seen", "one seed", "one noise"]
 Counts = Counter[tuple[str, Unit, Counted]]
@@ -38,11 +39,15 @@ Counts = Counter[tuple[str, Unit, Counted]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The rows of one account in one file. `root` is the file that has all rows of this one."""
+    """The rows of one account in one file. `root` is the file that has all rows of this one.
+
+    `repeated` are runs of which another ledger may have the same messages, of whatever client.
+    """
 
     number: int
     root: int
     entries: Sequence[Entry]
+    repeated: frozenset[str]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,7 +95,10 @@ def merge(sources: Sequence[Source]) -> Merged:
                 merged.counted[place] += 1
             else:
                 merged.same[place, known] += 1
-    rules = _Rules((sources[place].root, entry) for place, entry in releases.values())
+    rules = _Rules(
+        ((sources[place].root, entry) for place, entry in releases.values()),
+        frozenset().union(*(source.repeated for source in sources)),
+    )
     for _, entry in releases.values():
         merged.counts[entry.event, entry.unit, rules.counted(entry)] += 1
     merged.own = [
@@ -104,7 +112,8 @@ def merge(sources: Sequence[Source]) -> Merged:
 class _Rules:
     """How each release is counted, by what else there is of its run."""
 
-    def __init__(self, releases: Iterable[tuple[int, Entry]]) -> None:
+    def __init__(self, releases: Iterable[tuple[int, Entry]], repeated: frozenset[str]) -> None:
+        self._repeated = repeated
         self._ledgers: dict[str, set[int]] = {}
         self._names: dict[str, set[str]] = {}
         # Of messages that a seed may have drawn: with system randomness they have none.
@@ -117,17 +126,21 @@ class _Rules:
 
     def counted(self, entry: Entry) -> Counted:
         commitments = self._commitments.get(entry.key, [])
-        is_seeded = any(commitments) or _SEEDED_NAME.fullmatch(entry.run) is not None
+        is_seeded = any(commitments) or SEEDED_NAME.fullmatch(entry.run) is not None
         # The same keystream on the same input is the same message; on another it gives both away.
-        is_repeated = None not in commitments and len(set(commitments)) == 1
-        if len(commitments) > 1 and is_seeded and not is_repeated:
+        is_same = None not in commitments and len(set(commitments)) == 1
+        if len(commitments) > 1 and is_seeded and not is_same:
             return "one seed"
-        names = len(self._names[_run(entry)])
+        run, is_repeated = _run(entry), entry.run in self._repeated
+        several_names = len(self._names[run]) > 1
         # Noise that is added once, to a sum, has no message, and its event is that of a message.
-        if names > 1 and not entry.is_stored and _is_noise(entry.event):
-            return "one noise"
-        several = names > 1 or len(self._ledgers[_run(entry)]) > 1
-        return "seen" if several and _is_hidden(entry.event) else "as charged"
+        if not entry.is_stored and _is_noise(entry.event):
+            if is_repeated and is_seeded:
+                return "one seed"
+            if several_names:
+                return "one noise"
+        is_shared = several_names or is_repeated or len(self._ledgers[run]) > 1
+        return "seen" if is_shared and _is_hidden(entry.event) else "as charged"
 
 
 def _run(entry: Entry) -> str:

@@ -282,6 +282,10 @@ class LedgerReader:
         )
         return sorted((Entry.of_row(*row) for row in rows), key=lambda entry: entry.id)
 
+    def runs(self) -> frozenset[str]:
+        """The runs that anybody was charged for."""
+        return frozenset(run for (run,) in self._db.all("SELECT DISTINCT run FROM charges"))
+
     @property
     def num_charges(self) -> int:
         """How many charges were ever made: a ledger only grows."""
