@@ -52,7 +52,12 @@ class Rules(Protocol):
     def set_aside(self, event: PrivacyEvent, planned: int) -> Budget | None: ...
 
     def check_spending(
-        self, history: History, dues: Sequence[Due], first: Budget | None = None
+        self,
+        history: History,
+        dues: Sequence[Due],
+        first: Budget | None = None,
+        *,
+        this_round: History = (),
     ) -> None: ...
 
 
@@ -274,7 +279,9 @@ class Site:
         begins = bool(dues) and not history and first is None
         if begins:
             first = self.policy.set_aside(dues[0].event, planned)
-        self.policy.check_spending(history, dues, first)
+        rounds = {(due.release.run, due.release.round) for due in dues}
+        this_round = [one for run, number in rounds for one in ledger.events_of(run, number)]
+        self.policy.check_spending(history, dues, first, this_round=this_round)
         if begins and charging and first is not None:
             ledger.set_budget(FIRST_EVENT, first)
 

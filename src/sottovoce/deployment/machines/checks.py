@@ -161,7 +161,8 @@ def _ledger(site: SiteFolder) -> str:
         # Under whatever names it was charged, and as the site's total counts it.
         history = ledger.everything(limits.level)
         spent = limits.filter(ledger.budget(FIRST_EVENT)).spent(history)
-    return f"{charges} charges, epsilon {show_epsilon(spent)} of {limits.epsilon_total:g}"
+    counted = f"epsilon {show_epsilon(spent)} of {limits.epsilon_total:g}"
+    return f"{charges} charges, counted as {counted}"
 
 
 def _data(site: SiteFolder) -> str:
