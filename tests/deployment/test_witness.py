@@ -33,7 +33,8 @@ from sottovoce.deployment.machines.witness_store import WitnessStore
 from sottovoce.deployment.orders import STATEMENT, Order, read_refusal
 from sottovoce.deployment.post import Reply
 from sottovoce.deployment.records import from_records, to_records
-from sottovoce.deployment.site import Site, read_site
+from sottovoce.deployment.site import Site
+from sottovoce.deployment.site_file import read_site
 from sottovoce.deployment.site_witness import check_witnessed, key_name, statement_part
 from sottovoce.deployment.witness import WITNESS_NAME, Receipt
 from sottovoce.deployment.witnessed_post import WitnessedPost

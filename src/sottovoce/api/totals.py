@@ -12,7 +12,7 @@ from sottovoce.analytics.charging import pure_spent
 from sottovoce.api.shown import text_fields
 from sottovoce.api.spending import spent_on
 from sottovoce.deployment.policy import Policy
-from sottovoce.deployment.site import SITE_FILE, read_site
+from sottovoce.deployment.site_file import SITE_FILE, read_site
 from sottovoce.errors import AdjacencyMismatchError, LedgerError, ParameterError, UnknownNameError
 from sottovoce.files import finite
 from sottovoce.ledger import seal as seals

@@ -37,7 +37,7 @@ def _open(path: Path) -> "Ledger":
 
 def _check_seal(path: Path, ledger: "Ledger") -> None:
     """Refuse a site's ledger that is not the one that was charged, by its seal and its receipt."""
-    from sottovoce.deployment.site import SITE_FILE
+    from sottovoce.deployment.site_file import SITE_FILE
     from sottovoce.deployment.witness import check_kept
     from sottovoce.ledger import seal
     from sottovoce.ledger.ledger import LEDGER_NAME
@@ -79,7 +79,7 @@ def _run_spec(path: Path) -> dict[str, Any] | None:
 def _site_rows(path: Path, delta: float | None) -> list[dict[str, Any]] | None:
     """A site's one account, which goes on under whatever name it has; None for other folders."""
     from sottovoce.deployment.policy import Policy
-    from sottovoce.deployment.site import SITE_FILE, read_site, warnings_of
+    from sottovoce.deployment.site_file import SITE_FILE, read_site, warnings_of
     from sottovoce.ledger.records import FIRST_EVENT
 
     if not (path / SITE_FILE).is_file():

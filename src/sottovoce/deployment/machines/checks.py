@@ -20,7 +20,8 @@ from sottovoce.deployment.machines.keeper import shown, state_of
 from sottovoce.deployment.machines.processes import records_in
 from sottovoce.deployment.machines.site_folder import SiteFolder
 from sottovoce.deployment.policy import Policy
-from sottovoce.deployment.site import OwnRecords, Site, read_site
+from sottovoce.deployment.site import OwnRecords, Site
+from sottovoce.deployment.site_file import read_site
 from sottovoce.errors import SottovoceError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.records import FIRST_EVENT
