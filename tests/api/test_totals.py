@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import call, printed_json
+from ledger_files import make_version_2
 from specs import small_spec
 
 import sottovoce
@@ -29,12 +30,14 @@ from sottovoce.ledger.records import Release
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.compositions import as_replace_one, multiset
 from sottovoce.privacy.events import (
+    Allocated,
     FiniteTable,
     GaussianNoise,
     PrivacyEvent,
     PureDp,
     RenyiCurve,
     Sampled,
+    SecureSum,
     Shuffled,
     ZeroConcentrated,
     basic_counts,
@@ -122,15 +125,47 @@ def test_a_ledger_by_two_paths_a_copy_and_an_older_copy_count_once(made: Made) -
     assert f"2 charges of {older} are those of {path}, and are counted once" in found.notes
 
 
-def test_ledgers_that_part_share_their_beginning_and_count_both_ends(made: Made) -> None:
-    path = made("ledger.sqlite")
+@pytest.mark.parametrize("answers", [8, 1])
+def test_ledgers_that_part_count_in_full_whatever_they_answered(made: Made, answers: int) -> None:
+    """Answers of one byte agree by chance, all of them if they are few, and are two releases."""
+    one = PureDp(epsilon=1.0, adjacency=ZERO_OUT)
+    path = made("ledger.sqlite", (0,), event=one)
     other = copied(path, "other")
-    made("ledger.sqlite", (3, 4), says="one end")
-    made("other", (3,), says="another end")
-    found = ledger_total([path, other], delta=DELTA)
-    # Both have the same charge of round 3, link by link: only their messages are two.
-    assert [one.counted for one in found.ledgers] == [4, 1]
-    assert found.epsilon == pytest.approx(gaussian(5 * 0.09), rel=1e-9)
+    for name in ("ledger.sqlite", "other"):
+        made(name, range(1, answers + 1), event=one, says="")
+    found = ledger_total([path, other])
+    # One shared release and two ends. The beginning counts twice, for nothing shows how long it is.
+    assert found.epsilon >= 1 + 2 * answers
+    assert [one.counted for one in found.ledgers] == [answers + 1] * 2
+
+
+def test_a_message_that_version_1_discarded_may_have_been_sent(made: Made) -> None:
+    path = made("ledger.sqlite", (1,), says=None)
+    other = copied(path, "other")
+    with Ledger(path) as ledger, ledger.transaction():
+        ledger._append(
+            "messages", "charge, commitment, digest, message", [((1, None, None), (1, *[None] * 3))]
+        )
+    with Ledger(other) as ledger:
+        charge = ledger.latest(
+            Release(unit=Unit.CLIENT, run=OWN_NAME, client="ann", round=1, uplink=0)
+        )
+        assert charge is not None
+        ledger.store_message(charge, b"another")
+    # Two messages under one charge.
+    assert ledger_total([path, other], delta=DELTA).charges == 2
+
+
+def test_ledgers_of_earlier_versions_are_one_only_if_they_are_one_file(made: Made) -> None:
+    """Two runs of one spec began with the same charge, from which their identity follows."""
+    path = made("ledger.sqlite", (1,))
+    make_version_2(path)
+    other = path.with_name("other")
+    other.write_bytes(path.read_bytes())  # what another run of one bit may well have written
+    link = path.with_name("link")
+    link.symlink_to(path)
+    found = ledger_total([path, other, link], delta=DELTA)
+    assert [one.counted for one in found.ledgers] == [1, 1, 0]
 
 
 def test_three_ends_of_a_charge_without_a_message_are_two_releases(made: Made) -> None:
@@ -148,18 +183,33 @@ def test_three_ends_of_a_charge_without_a_message_are_two_releases(made: Made) -
             assert charge is not None
             ledger.store_message(charge, end.name.encode())
     for order in ([path, *ends], [*ends, path], [ends[0], path, ends[1]]):
-        assert ledger_total(order, delta=DELTA).charges == 3
+        assert ledger_total(order, delta=DELTA).charges == 4  # of 3 releases
 
 
-def test_two_runs_of_one_spec_have_equal_chains_and_are_two(made: Made) -> None:
-    """Their charges agree link by link, and equal messages of few bits prove nothing."""
+def test_two_runs_of_one_spec_are_two(made: Made) -> None:
+    """Their charges agree, and equal messages of few bits prove nothing."""
     first, second = made("first", run=SPEC_NAME), made("second", run=SPEC_NAME)
     found = ledger_total([first, second], delta=DELTA)
     assert found.charges == 4
     assert any("both are counted" in note for note in found.notes)
-    # The same keystream on the same input is the same message, and gives nothing new away.
-    seeded = [made(name, run=SPEC_NAME, commitment=b"seen") for name in ("third", "fourth")]
-    assert ledger_total(seeded, delta=DELTA).charges == 2
+
+
+def test_one_seed_on_two_inputs_has_no_bound(made: Made) -> None:
+    """The same noise on changed data: the difference of the two is that of the data."""
+    first, again, changed = (
+        made(name, run="a name", commitment=name[:4].encode()) for name in ("same", "same 2", "new")
+    )
+    assert math.isfinite(ledger_total([first, again], delta=DELTA).epsilon)
+    found = ledger_total([first, changed], delta=DELTA)
+    assert math.isinf(found.epsilon)
+    assert any("the same noise" in note for note in found.notes)
+    # Nothing is stored of what is added to a sum: two runs of a seeded spec may be on any data.
+    sums = [made(name, run=SPEC_NAME, says=None) for name in ("sum", "sum 2")]
+    assert math.isinf(ledger_total(sums, delta=DELTA).epsilon)
+    assert math.isfinite(ledger_total([sums[0], copied(sums[0], "copy")], delta=DELTA).epsilon)
+    pure = PureDp(epsilon=1.0, adjacency=ZERO_OUT)
+    bits = [made(name, run=SPEC_NAME, says=None, event=pure) for name in ("bit", "bit 2")]
+    assert math.isinf(ledger_total(bits).epsilon)
 
 
 def test_two_runs_of_one_spec_have_names_of_their_own(tmp_path: Path) -> None:
@@ -179,7 +229,7 @@ def test_a_server_and_a_site_that_record_one_run_are_both_counted_and_named(made
     found = ledger_total([site, server], delta=DELTA)
     assert found.charges == 5
     assert any(
-        f"2 charges of {site}" in note and "server's account" in note for note in found.notes
+        f"2 charges of {server}" in note and "server's account" in note for note in found.notes
     )
     question = made("question", (0,), run="question-" + "0" * 12 + "-" + "1" * 8, says=None)
     answer = made("answer", (0,), run="question-" + "0" * 12 + "-" + "1" * 8 + "/" + "2" * 16)
@@ -198,12 +248,87 @@ def test_two_messages_of_a_round_are_hidden_by_no_channel(made: Made) -> None:
     assert any("shuffler" in assumption for assumption in alone.assumptions)
     both = ledger_total([path, other], delta=DELTA)
     assert both.epsilon == pytest.approx(2.0, abs=1e-4)
-    assert any("as if their messages were seen" in note for note in both.notes)
+    assert any("as if every message" in note for note in both.notes)
     # One person under two names has both messages in one shuffle, which was to hide one.
     made("ledger.sqlite", (1,), event=event, client="bob")
     names = {str(path): ["ann", "bob"]}
     assert ledger_total([path], names=names, delta=DELTA).epsilon == pytest.approx(2.0, abs=1e-4)
     assert ledger_total([path], client="bob", delta=DELTA).epsilon < 0.2
+
+
+def test_a_message_in_two_sums_is_hidden_by_neither(made: Made) -> None:
+    """The others drew anew in each copy of the run: ann's one bit is in two sums."""
+    event = SecureSum(shift=0.2, dimension=1, logit_bound=1.0, clients=100, adjacency=ZERO_OUT)
+    path = made("ledger.sqlite", (1,), event=event)
+    other = copied(path, "other")
+    made("ledger.sqlite", (1,), event=event, client="bob", says="one end")
+    made("other", (1,), event=event, client="bob", says="another end")
+    found = ledger_total([path, other], client="ann", delta=DELTA)
+    local = privacy_spent(event.local(), DELTA).epsilon
+    assert found.epsilon >= local > ledger_total([path], client="ann", delta=DELTA).epsilon
+    # A copy that neither sum is of changes nothing.
+    assert (
+        ledger_total([path, copied(path, "copy")], client="ann", delta=DELTA).epsilon
+        == ledger_total([path], client="ann", delta=DELTA).epsilon
+    )
+
+
+@pytest.mark.parametrize("run", [OWN_NAME, SPEC_NAME])
+def test_a_sum_without_a_client_shows_its_message_in_the_sum_with_it(made: Made, run: str) -> None:
+    """The others' messages are the same in both, stored before the copy or drawn from one seed."""
+    event = Shuffled(event=PureDp(epsilon=2.0, adjacency=ZERO_OUT), clients=10_000)
+    path = made("ledger.sqlite", (1,), event=event, run=run, client="bob", commitment=b"same")
+    if run == OWN_NAME:
+        other = copied(path, "other")
+    else:
+        other = made("other", (1,), event=event, run=run, client="bob", commitment=b"same")
+    made("ledger.sqlite", (1,), event=event, run=run)
+    made("other", (2,), event=event, run=run, client="bob")
+    assert ledger_total([path], client="ann", delta=DELTA).epsilon < 1.0
+    found = ledger_totals([path, other], delta=DELTA)["ann"]
+    assert found.epsilon == pytest.approx(2.0, abs=1e-3)
+    noise = made("noise", (1,), run=SPEC_NAME, says=None)
+    made("noise", (1,), run=SPEC_NAME, says=None, client="bob")
+    others = made("noise 2", (1,), run=SPEC_NAME, says=None, client="bob")
+    assert math.isinf(ledger_totals([noise, others], delta=DELTA)["ann"].epsilon)
+
+
+def test_two_names_in_one_run_are_hidden_in_no_round_of_it(made: Made) -> None:
+    """A secret order shuffles a whole epoch: messages of two rounds are in one shuffle."""
+    event = Shuffled(event=PureDp(epsilon=2.0, adjacency=ZERO_OUT), clients=10_000)
+    path = made("ledger.sqlite", (1,), event=event)
+    made("ledger.sqlite", (2,), event=event, client="bob")
+    found = ledger_total([path], names={str(path): ["ann", "bob"]}, delta=DELTA)
+    assert found.epsilon == pytest.approx(4.0, abs=1e-3)
+    assert found.ledgers[0].epsilon == found.epsilon
+    assert found.local_epsilon == pytest.approx(4.0, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        EVENT,
+        Sampled(event=EVENT, rate=0.1, scheme="poisson", hidden_by="central-noise"),
+        Allocated(event=EVENT, steps=10),
+    ],
+)
+def test_two_names_in_one_sum_share_its_noise(made: Made, event: PrivacyEvent) -> None:
+    """Distances add, to 2 mu, where two releases are mu sqrt 2; of samples nothing is proved."""
+    path = made("ledger.sqlite", (1,), event=event, run=SPEC_NAME, says=None)
+    made("ledger.sqlite", (1,), event=event, run=SPEC_NAME, says=None, client="bob")
+    found = ledger_total([path], names={str(path): ["ann", "bob"]}, delta=DELTA)
+    assert math.isinf(found.epsilon)
+    assert math.isinf(found.ledgers[0].epsilon)
+    assert found.notes
+    assert math.isfinite(ledger_total([path], client="ann", delta=DELTA).epsilon)
+
+
+def test_what_was_charged_rests_on_promises_that_no_conversion_takes_away(made: Made) -> None:
+    event = Sampled(event=EVENT, rate=0.1, scheme="poisson", hidden_by="central-noise")
+    path = made("ledger.sqlite", (1,), event=event, run=SPEC_NAME, says=None)
+    found = ledger_total([path], delta=DELTA, adjacency="replace-one")
+    assert any("someone trusted adds the noise" in one for one in found.assumptions)
+    assert found.local_epsilon == math.inf  # no message has noise of its own
 
 
 def test_whose_account_it_is_must_be_clear(made: Made) -> None:
@@ -325,6 +450,27 @@ def test_a_sites_folder_is_one_account_whose_limit_holds_for_any_server(
     assert ledger_totals([folder], delta=DELTA).keys() == {"hospital-a"}
 
 
+def test_limits_add_up_only_over_all_sites_and_where_all_is_hidden_that_they_count_on(
+    made: Made, tmp_path: Path
+) -> None:
+    event = Shuffled(event=PureDp(epsilon=1.0, adjacency=ZERO_OUT), clients=10_000)
+    folders = [tmp_path / name for name in ("a", "copy", "c")]
+    for number in (0, 2):
+        folders[number].mkdir()
+        (folders[number] / "site.toml").write_text(POLICY.format(total=1.0 + number))
+        seal.create(folders[number])
+        Ledger(folders[number] / "ledger.sqlite", create=True).close()
+    shutil.copytree(folders[0], folders[1])
+    made("a/ledger.sqlite", (1,), event=event)
+    # The site that has answered nothing yet may answer within its own limit.
+    found = ledger_total([folders[0], folders[2]], delta=DELTA)
+    assert found.limits == pytest.approx((4.0, 2e-5))
+    # The copy answers too: two messages of one round, which add up to 2 where 0.2 was charged.
+    made("copy/ledger.sqlite", (1,), event=event)
+    found = ledger_total(folders, delta=DELTA)
+    assert (found.epsilon, found.limits) == (pytest.approx(2.0, abs=1e-4), None)
+
+
 def test_the_command_says_what_was_counted_and_what_holds(made: Made, tmp_path: Path) -> None:
     first, second = made("first"), made("second", client="bob", run="another")
     words = ("ledger", "total", str(first), str(second), "--delta", "1e-5")
@@ -342,7 +488,10 @@ def test_the_command_says_what_was_counted_and_what_holds(made: Made, tmp_path: 
     )
     every = printed_json(*words, "--every")
     assert [one["client"] for one in every] == ["ann", "bob"]
-    assert "a name is taken for one person" in call(*words, "--every").text
+    shown = call(*words, "--every")
+    assert "a name is taken for one person" in shown.text
+    assert "assuming that what was asked was fixed beforehand" in shown.text
+    assert "if all is seen" in shown.text
     assert call(*words, "--client", "ann", "--client", "bob").code == 2
     assert call("ledger", "total", str(tmp_path / "nothing")).code == 2
     before = {path: path.read_bytes() for path in (first, second)}

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,28 @@ from sottovoce.errors import AdjacencyMismatchError, LedgerError, ParameterError
 from sottovoce.files import finite
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
-from sottovoce.ledger.merging import Merged, Source, merge
+from sottovoce.ledger.merging import SEEDED_NAME, Counted, Merged, Source, charged, events, merge
 from sottovoce.ledger.reader import Entry
-from sottovoce.ledger.records import FIRST_EVENT
-from sottovoce.privacy.accounting import privacy_spent
-from sottovoce.privacy.compositions import as_replace_one, local_event, multiset
+from sottovoce.ledger.records import FIRST_EVENT, Standing
+from sottovoce.ledger.schema import DERIVED
+from sottovoce.privacy.compositions import (
+    as_replace_one,
+    assumptions_in_words,
+    local_event,
+)
 from sottovoce.privacy.event_json import from_json
-from sottovoce.privacy.events import PrivacyEvent
-from sottovoce.privacy.pure import pure_epsilon
+from sottovoce.privacy.events import NonPrivate, PrivacyEvent, basic_counts
 
 History = list[tuple[PrivacyEvent, int]]
+
+_WHY: dict[Counted, str] = {
+    "seen": "are counted as if every message and every sample were seen: two ledgers have charges "
+    "of their run, or the account has two names in it, and no channel hides two messages",
+    "one seed": "have no bound: two ledgers of a seeded run have the same noise, and not shown to "
+    "be on the same input; whoever sees both takes the noise away",
+    "one noise": "have no bound: the account has two names in their run, whose messages were not "
+    "stored, so that both may be in one sum, with one noise",
+}
 
 FIXED = (
     "what was asked was fixed beforehand: no run and no question was chosen in the light of an "
@@ -38,8 +50,8 @@ FIXED = (
 class LedgerShare:
     """One ledger's part of a total.
 
-    `epsilon` is that of all `charges` of the account in this ledger alone; `counted` of them are
-    in the total, the others are another ledger's too.
+    `epsilon` is that of all `charges` of the account in this ledger, each as the total counts it;
+    `counted` of them are in the total, the others are another ledger's too.
     """
 
     path: str
@@ -59,7 +71,8 @@ class LedgerTotal:
     pure_epsilon   the sum of all pure epsilons: these answers change nobody's odds by more than
                    its exponential, however they were asked for. Infinite if a charge has none.
     limits         (epsilon, delta) that the sites' own limits add up to, where all ledgers are
-                   sites': it holds whatever was asked in the light of earlier answers. Else None.
+                   sites', no two of them copies, and nothing that was hidden is counted as seen: it
+                   holds whatever was asked in the light of earlier answers. Else None.
     notes          what was counted once, what twice, and what was converted.
     """
 
@@ -119,16 +132,58 @@ class LedgerTotal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
-    """A ledger as it was at one moment. `site` is the name of the site whose account it is."""
+    """A ledger as it was at one moment. `site` is the name of the site whose account it is.
+
+    `held_by` are the numbers of all ledgers that have every row of it, its own among them;
+    `repeated` are its runs of which another ledger may have the same messages.
+    """
 
     path: str
-    file: tuple[int, int]
+    file: Path
+    inode: tuple[int, int]
+    standing: Standing
     clients: tuple[str, ...]
     rows: Mapping[str, Sequence[Entry]]
-    storing: frozenset[str]
+    runs: frozenset[str]
     site: str | None = None
     policy: Policy | None = None
     admitted: bool = False
+    number: int = 0
+    held_by: frozenset[int] = frozenset()
+    repeated: frozenset[str] = frozenset()
+
+    def holds(self, other: "_Opened") -> bool:
+        """Whether all rows of another are in this ledger, charges and messages."""
+        mine, its = self.standing, other.standing
+        if its.charges > mine.charges or its.messages > mine.messages:
+            return False
+        if self.inode == other.inode:
+            return True
+        # Two runs of one spec share what an earlier version's ledger is given for an identity.
+        if its.identity != mine.identity or its.identity.startswith(DERIVED):
+            return False
+        with Ledger(self.file) as ledger:  # which only grows
+            return (
+                ledger.head_after(its.charges) == its.charges_head
+                and ledger.head_after(its.messages, "messages") == its.messages_head
+            )
+
+    def repeats(self, other: "_Opened") -> frozenset[str]:
+        """Runs of which both may have the same messages: of a copy that went on, or of one seed."""
+        if self.number in other.held_by or other.number in self.held_by:
+            return frozenset()
+        shared = self.runs & other.runs
+        if self.standing.identity == other.standing.identity:
+            return shared
+        return frozenset(run for run in shared if SEEDED_NAME.fullmatch(run))
+
+    def root(self, among: Iterable["_Opened"]) -> int:
+        """The number of the longest ledger that has every row of this one."""
+        holders = [one for one in among if one.number in self.held_by]
+        longest = max(
+            holders, key=lambda one: (one.standing.charges, one.standing.messages, -one.number)
+        )
+        return longest.number
 
 
 def ledger_total(
@@ -166,7 +221,7 @@ def ledger_total(
         if path not in paths:
             raise UnknownNameError.among("ledger", path, paths)
     anywhere = () if client is None else (client,)
-    opened = [_opened(path, given.get(path, anywhere)) for path in paths]
+    opened = _compared([_opened(path, given.get(path, anywhere)) for path in paths])
     accounts = [_account(one, given.get(one.path), anywhere) for one in opened]
     return _total(opened, accounts, delta, _adjacency(adjacency))
 
@@ -181,7 +236,7 @@ def ledger_totals(
 
     Everything in a site's folder is of the site's name.
     """
-    opened = [_opened(str(path), ()) for path in ledgers]
+    opened = _compared([_opened(str(path), ()) for path in ledgers])
     found: dict[str, None] = {}
     for one in opened:
         found.update(dict.fromkeys([one.site] if one.site is not None else one.clients))
@@ -215,7 +270,7 @@ def _opened(shown: str, names: tuple[str, ...]) -> _Opened:
             seals.check(ledger, sealed, file)
         clients = tuple(ledger.clients())
         status = file.stat()
-        identity, storing = (status.st_dev, status.st_ino), ledger.runs_with_messages()
+        standing, runs = ledger.standing(), ledger.runs()
         rows: dict[str, list[Entry]] = {}
         for entry in ledger.entries(clients if site or not names else names):
             rows.setdefault(entry.client, []).append(entry)
@@ -228,14 +283,34 @@ def _opened(shown: str, names: tuple[str, ...]) -> _Opened:
                 admitted = spent <= policy.epsilon_total
     return _Opened(
         path=shown,
-        file=identity,
+        file=file,
+        inode=(status.st_dev, status.st_ino),
+        standing=standing,
         clients=clients,
         rows=rows,
-        storing=storing,
+        runs=runs,
         site=site.name if site else None,
         policy=policy if isinstance(policy, Policy) else None,
         admitted=admitted,
     )
+
+
+def _compared(opened: Sequence[_Opened]) -> list[_Opened]:
+    """The same, each with its number and with what others have of it."""
+    numbered = [
+        replace(
+            one,
+            number=number,
+            held_by=frozenset(
+                place for place, other in enumerate(opened) if place == number or other.holds(one)
+            ),
+        )
+        for number, one in enumerate(opened)
+    ]
+    return [
+        replace(one, repeated=frozenset().union(*(one.repeats(other) for other in numbered)))
+        for one in numbered
+    ]
 
 
 def _account(
@@ -277,26 +352,36 @@ def _total(
 ) -> LedgerTotal:
     if delta is not None:
         parameter_rules.delta(delta)
-    sources = [_source(one, chosen) for one, chosen in zip(opened, accounts, strict=True)]
+    sources = [
+        Source(
+            number=one.number,
+            root=one.root(opened),
+            repeated=one.repeated,
+            entries=[entry for name in chosen for entry in one.rows.get(name, ())],
+        )
+        for one, chosen in zip(opened, accounts, strict=True)
+    ]
     merged = merge(sources)
     wanted, unit, notes = _one_kind(merged, adjacency, opened, sources)
-    history = _history(((event, count) for event, _, count in merged.events()), wanted)
+    history = _history(events(merged.counts), wanted)
     pure = pure_spent(history)
-    if delta is None and not math.isfinite(pure):
+    if delta is None and not math.isfinite(pure) and not _has_no_bound(history):
         raise ParameterError(
             "not all charges are pure, so epsilon is told at a delta; give --delta"
         )
     spent = spent_on(history, delta, pure) if history else None
+    raw = [(event, count) for event, _, count in charged(merged.counts)]
+    needed = (sentence for event, _ in raw for sentence in assumptions_in_words(event))
     shares = [
         LedgerShare(
             path=one.path,
             account=one.site if one.site is not None else ", ".join(chosen) or "nobody",
             charges=len(source.entries),
             counted=counted,
-            epsilon=_own_epsilon(source, wanted, delta),
+            epsilon=_epsilon(_history(events(own), wanted), delta),
         )
-        for one, chosen, source, counted in zip(
-            opened, accounts, sources, merged.counted, strict=True
+        for one, chosen, source, counted, own in zip(
+            opened, accounts, sources, merged.counted, merged.own, strict=True
         )
     ]
     return LedgerTotal(
@@ -306,18 +391,14 @@ def _total(
         unit=unit,
         accountant=spent.accountant if spent else None,
         bounds=dict(spent.bounds) if spent else {},
-        assumptions=spent.assumptions if spent else (),
-        local_epsilon=_local_epsilon(history, delta),
+        # What an event rests on is lost where it is converted.
+        assumptions=tuple(dict.fromkeys([*spent.assumptions, *needed])) if spent else (),
+        local_epsilon=_local_epsilon(raw, wanted, delta),
         pure_epsilon=pure,
-        limits=_limits(opened, sources, merged, wanted, unit),
+        limits=_limits(opened, merged, wanted, unit),
         ledgers=tuple(shares),
         notes=(*_overlaps(opened, merged), *notes),
     )
-
-
-def _source(one: _Opened, chosen: Iterable[str]) -> Source:
-    entries = [entry for name in chosen for entry in one.rows.get(name, ())]
-    return Source(file=one.file, entries=entries, storing=one.storing)
 
 
 def _one_kind(
@@ -327,8 +408,8 @@ def _one_kind(
     sources: Sequence[Source],
 ) -> tuple[Adjacency | None, Unit | None, list[str]]:
     """The one adjacency and unit of the total, and what had to be converted to them."""
-    adjacencies = {event.adjacency for event, _, _ in merged.events()}
-    units = {unit for _, unit, _ in merged.events()}
+    adjacencies = {event.adjacency for event, _, _ in charged(merged.counts)}
+    units = {unit for _, unit, _ in charged(merged.counts)}
     notes = []
     if asked is None and len(adjacencies) > 1:
         raise AdjacencyMismatchError(
@@ -380,51 +461,48 @@ def _history(events: Iterable[tuple[PrivacyEvent, int]], adjacency: Adjacency | 
     return list(found.items())
 
 
-def _own_epsilon(source: Source, adjacency: Adjacency | None, delta: float | None) -> float:
-    texts: dict[str, int] = {}
-    for entry in source.entries:
-        texts[entry.event] = texts.get(entry.event, 0) + 1
-    history = _history(((from_json(text), count) for text, count in texts.items()), adjacency)
+def _has_no_bound(history: History) -> bool:
+    return any(isinstance(part, NonPrivate) for event, _ in history for part in basic_counts(event))
+
+
+def _epsilon(history: History, delta: float | None) -> float:
     return spent_on(history, delta, pure_spent(history)).epsilon if history else 0.0
 
 
-def _local_epsilon(history: History, delta: float | None) -> float | None:
-    """What holds if nothing is hidden; None where nothing is."""
-    if not history:
-        return None
-    whole = multiset(history)
-    local = local_event(whole)
-    if local == whole:
-        return None
-    return pure_epsilon(local) if delta is None else privacy_spent(local, delta).epsilon
+def _local_epsilon(
+    charges: History, adjacency: Adjacency | None, delta: float | None
+) -> float | None:
+    """What holds if nothing is hidden, of events as they were charged; None where nothing is."""
+    local = [(local_event(event), count) for event, count in charges]
+    return None if local == charges else _epsilon(_history(local, adjacency), delta)
 
 
 def _limits(
-    opened: Sequence[_Opened],
-    sources: Sequence[Source],
-    merged: Merged,
-    adjacency: Adjacency | None,
-    unit: Unit | None,
+    opened: Sequence[_Opened], merged: Merged, adjacency: Adjacency | None, unit: Unit | None
 ) -> tuple[float, float] | None:
-    """What the limits of sites add up to; None unless every charge is within a site's limits.
+    """What the limits of sites add up to; None unless everything is within a site's limits.
 
-    Sites whose ledgers part share a beginning, and are no two interactions.
+    Two copies of a site share a beginning, and are no two interactions. What a site counts as
+    hidden must be so, in the total too.
     """
+    if not merged.counts or any(how != "as charged" for *_, how in merged.counts):
+        return None
+    sites = {one.inode: one for one in opened}.values()
+    if len({one.standing.identity for one in sites}) < len(sites):
+        return None
     epsilon = delta = 0.0
-    for one, source, counted in zip(opened, sources, merged.counted, strict=True):
-        if not counted:
-            continue
-        if one.policy is None or not one.admitted or counted < len(source.entries):
+    for one in sites:  # also those that have answered nothing yet
+        if one.policy is None or not one.admitted:
             return None
         if (one.policy.adjacency, one.policy.level) != (adjacency, unit):
             return None
         epsilon = math.nextafter(epsilon + one.policy.epsilon_total, math.inf)
         delta = math.nextafter(delta + one.policy.delta, math.inf)
-    return (epsilon, delta) if merged.history else None
+    return epsilon, delta
 
 
 def _overlaps(opened: Sequence[_Opened], merged: Merged) -> list[str]:
-    """What was counted once although it is in two ledgers, and what was not."""
+    """What was counted once although it is in two ledgers, what was not, and what as seen."""
     found = []
     for (number, other), count in sorted(merged.same.items()):
         first, second = opened[number].path, opened[other].path
@@ -433,12 +511,11 @@ def _overlaps(opened: Sequence[_Opened], merged: Merged) -> list[str]:
         first, second = opened[number].path, opened[other].path
         found.append(
             f"{count} charges of {first} have the run, client and round of charges of {second}, "
-            "and nothing shows that they are the same messages: both are counted. If one is a "
-            "copy of the other, or the server's account of what the other answered, leave it out"
+            "and neither ledger has all rows of the other: both are counted. If one is the "
+            "server's account of what the other answered, or a copy that an earlier version made, "
+            "leave it out"
         )
-    if merged.exposed:
-        found.append(
-            f"{merged.exposed} charges are counted as if their messages were seen: no channel "
-            "hides two messages of one round"
-        )
+    for how, why in _WHY.items():
+        count = merged.number(how)
+        found += [f"{count} charges {why}"] if count else []
     return found

@@ -1,7 +1,7 @@
 """`sottovoce ledger total`: what one account has spent over several ledgers."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,10 +51,10 @@ def total(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """What one person or site has spent over several ledgers; what two of them record counts once.
+    """What one person or site has spent over several ledgers; a copy of a ledger counts once.
 
-    Every charge is counted unless it is shown to be another ledger's too. Nothing is written, and a
-    ledger that was altered is refused.
+    Every charge is counted, but for those of a copy whose rows are all in another of the ledgers.
+    Nothing is written, and a ledger that was altered is refused.
     """
     from sottovoce.api.totals import ledger_total, ledger_totals
     from sottovoce.errors import ParameterError
@@ -118,10 +118,7 @@ def _print_total(found: "LedgerTotal") -> None:
 
 def _say_what_holds(found: "LedgerTotal") -> None:
     """What a total assumes, and what holds without that."""
-    from sottovoce.api.totals import FIXED
-
-    for assumption in (FIXED, *found.assumptions):
-        say(f"assuming that {assumption}")
+    _say_assumptions(found.assumptions)
     if found.local_epsilon is not None:
         local = show(found.local_epsilon, "epsilon")
         say(f"if every message and every sample is seen: epsilon {local}")
@@ -143,14 +140,23 @@ def _say_what_holds(found: "LedgerTotal") -> None:
     )
 
 
+def _say_assumptions(assumptions: Iterable[str]) -> None:
+    from sottovoce.api.totals import FIXED
+
+    for assumption in (FIXED, *assumptions):
+        say(f"assuming that {assumption}")
+
+
 def _print_totals(totals: Mapping[str, "LedgerTotal"]) -> None:
-    columns = ["client", "ledgers", "counted", "epsilon", "delta", "adjacency", "unit"]
+    columns = ["client", "ledgers", "counted", "epsilon", "if all is seen", "delta"]
+    columns += ["adjacency", "unit"]
     rows = [
         [
             name,
             show(len(one.ledgers)),
             show(one.charges),
             show(one.epsilon, "epsilon"),
+            show(one.epsilon if one.local_epsilon is None else one.local_epsilon, "epsilon"),
             show(one.delta, "delta") if one.delta else "0",
             show(one.adjacency),
             show(one.unit),
@@ -160,6 +166,5 @@ def _print_totals(totals: Mapping[str, "LedgerTotal"]) -> None:
     print_table(columns, rows)
     for note in dict.fromkeys(note for one in totals.values() for note in one.notes):
         say(note)
-    for assumption in dict.fromkeys(said for one in totals.values() for said in one.assumptions):
-        say(f"assuming that {assumption}")
+    _say_assumptions(dict.fromkeys(said for one in totals.values() for said in one.assumptions))
     say("a name is taken for one person or site in all ledgers; name one with --client for more")

@@ -11,18 +11,21 @@ no protection against someone who recomputes the chain.
 """
 
 import contextlib
+import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from sottovoce.errors import BudgetExhaustedError, LedgerError
-from sottovoce.ledger import accounts, chain, verification
+from sottovoce.ledger import accounts, chain, schema, verification
 from sottovoce.ledger.accounts import Accounts
 from sottovoce.ledger.chain import Cell
 from sottovoce.ledger.reader import LedgerReader, by_round, count_in
 from sottovoce.ledger.records import Budget, Charge, Due, Release
 from sottovoce.ledger.verification import Chain
 from sottovoce.privacy.events import PrivacyEvent
+
+_Row = tuple[tuple[Cell, ...], tuple[Any, ...]]  # what its digest covers, and what is stored
 
 LEDGER_NAME = "ledger.sqlite"  # in the folder of a run, a site or a question
 
@@ -137,13 +140,15 @@ class Ledger(LedgerReader):
                     [charge.id for charge, _, _ in sealed],
                 )
             }
-            new, again = [], []
+            new: list[_Row] = []
+            again = []
             for charge, message, commitment in sealed:
                 digest = chain.digest(message)
                 if charge.id not in stored:
                     stored[charge.id] = [commitment, digest, message]
-                    content = (charge.id, chain.as_hex(commitment), chain.as_hex(digest))
-                    new.append((content, (charge.id, commitment, digest, message)))
+                    drawn = commitment if commitment is not None or new else _nonce()
+                    content = (charge.id, chain.as_hex(drawn), chain.as_hex(digest))
+                    new.append((content, (charge.id, drawn, digest, message)))
                 elif _is_the_same(stored[charge.id], message, digest, commitment):
                     again.append((message, charge.id))
                 else:
@@ -203,20 +208,23 @@ class Ledger(LedgerReader):
                 f"the ledger {self._db.path} has lost count of its charges; restore it"
             )
         first = (last[0] if last else 0) + 1
-        rows = []
+        rows: list[_Row] = []
         for number, (due, text) in enumerate(dues, start=first):
             release = due.release
             key = (*release.key, due.attempt, str(release.unit))
-            # The empty place is version 1's commitment, which its digests cover.
-            rows.append(((*key, text, None), (number, *key, events_by_text[text])))
-        self._append("charges", "id, run, client, round, uplink, attempt, unit, event", rows)
+            # The last place is version 1's commitment, which its digests cover.
+            drawn = None if rows else _nonce()
+            content = (*key, text, chain.as_hex(drawn))
+            rows.append((content, (number, *key, events_by_text[text], drawn)))
+        columns = "id, run, client, round, uplink, attempt, unit, event, commitment"
+        self._append("charges", columns, rows)
         return list(range(first, first + len(dues)))
 
     def _append(
         self,
         table: Chain,
         columns: str,
-        rows: Sequence[tuple[tuple[Cell, ...], tuple[Any, ...]]],
+        rows: Sequence[_Row],
     ) -> None:
         """Write (what the digest covers, what is stored) and move the end of the chain on."""
         if not rows:
@@ -240,6 +248,11 @@ class Ledger(LedgerReader):
             with self._db.transaction():
                 self.check_unaltered()
                 yield
+
+
+def _nonce() -> bytes:
+    """What tells the rows of a commit from those of any copy of the ledger."""
+    return secrets.token_bytes(schema.NONCE_BYTES)
 
 
 def _is_the_same(

@@ -1,165 +1,180 @@
-"""The releases that several ledgers record, each once.
+"""The releases that several ledgers record.
 
-Charges have no number of their own beyond their ledger: the chain of a ledger begins with nothing,
-so two runs of one spec write the same rows, and their messages alone differ. Two rows are taken
-for one release only if they have the same run, client, round, uplink, attempt, unit and event, and
+A row counts for each ledger that it is in. Rows are taken for one only where one file has all rows
+of the other, charges and messages: the same file by another path, a copy, or an older copy. Every
+commit draws a number that its chain covers, so two ledgers that went on apart are never taken for
+copies, whatever they answered.
 
-    lie in one file                 whatever path leads to it, or
-    have the same message, and      their run has a name of its own (part of it is drawn at random),
-                                    or their commitments show the same keystream and input, or
-    have no message in either       and their run has a name of its own, and all rows before them
-                                    are the same: copies of a ledger that stores no messages.
-
-A row without a message, in a ledger that stores messages of its run, has released nothing; where it
-is the beginning of a row of another copy, it is that row. All others are counted one by one.
+Where an account has charges of one run in two ledgers, its messages may be in two sums or shuffles,
+and where it has two names in a run, both are in one. So may those of others, repeated, if a run was
+copied and went on in both, or was made twice with one seed: then two sums may differ by a single
+message. Nothing hides it: all that was hidden in that run counts as if it were seen.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal
 
 from sottovoce.adjacency import Unit
 from sottovoce.ledger.reader import Entry
-from sottovoce.privacy.compositions import unhidden
+from sottovoce.privacy.compositions import local_event
 from sottovoce.privacy.event_json import from_json
-from sottovoce.privacy.events import PrivacyEvent
-
-# What makes the names of runs, and how many of them are drawn: see their `run_name`s.
-_OWN_NAME = re.compile(
-    r"[0-9a-f]{16}-[0-9a-f]{8}"
-    r"|estimate-[0-9a-f]{16}"
-    r"|question-[0-9a-f]{12}-[0-9a-f]{8}(/[0-9a-f]{16})?"
-    r"|flower-[0-9]{10,}"
+from sottovoce.privacy.events import (
+    GaussianNoise,
+    LaplaceNoise,
+    NonPrivate,
+    PrivacyEvent,
+    basic_counts,
 )
 
-Key = tuple[str, str, int, int, int]
+# The run of a spec whose randomness is seeded: the same name, and noise, whatever the data.
+SEEDED_NAME = re.compile(r"[0-9a-f]{16}")
+
+Counted = Literal["as charged", "seen", "one seed", "one noise"]
+Counts = Counter[tuple[str, Unit, Counted]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The rows of one account in one file; `storing` are the runs whose messages it stores."""
+    """The rows of one account in one file. `root` is the file that has all rows of this one.
 
-    file: tuple[int, int]
+    `repeated` are runs of which another ledger may have the same messages, of whatever client.
+    """
+
+    number: int
+    root: int
     entries: Sequence[Entry]
-    storing: frozenset[str]
+    repeated: frozenset[str]
 
 
 @dataclass(slots=True, kw_only=True)
 class Merged:
     """What several sources record.
 
-    history   every event with its unit and count
-    counted   how many rows of each source are counted for it
+    counts    how often each event is counted, and how
+    own       the same for all rows of each source, by themselves
+    counted   how many rows of each source are in `counts`
     same      (source, other): rows of a source that are counted as the other's
     doubtful  (source, other): rows that are counted although the other has one of the same name
-    exposed   releases that are counted as if every message were seen
     """
 
-    history: dict[tuple[str, Unit, bool], int] = field(default_factory=dict)
-    counted: list[int]
-    same: dict[tuple[int, int], int] = field(default_factory=dict)
-    doubtful: dict[tuple[int, int], int] = field(default_factory=dict)
-    exposed: int = 0
+    counts: Counts = field(default_factory=Counter)
+    own: list[Counts] = field(default_factory=list)
+    counted: list[int] = field(default_factory=list)
+    same: Counter[tuple[int, int]] = field(default_factory=Counter)
+    doubtful: Counter[tuple[int, int]] = field(default_factory=Counter)
 
-    def events(self) -> list[tuple[PrivacyEvent, Unit, int]]:
-        """(event, unit, count), in the order of first use."""
-        found = []
-        for (text, unit, is_exposed), count in self.history.items():
-            event = from_json(text)
-            found.append((unhidden(event, samples_too=True) if is_exposed else event, unit, count))
-        return found
+    def number(self, counted: Counted) -> int:
+        """How many releases are counted so."""
+        return sum(count for (*_, how), count in self.counts.items() if how == counted)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Release:
-    """A release, by the row that says most about it."""
+def charged(counts: Counts) -> list[tuple[PrivacyEvent, Unit, int]]:
+    """(event, unit, count) as they were charged, in the order of first use."""
+    return [(from_json(text), unit, count) for (text, unit, _), count in counts.items()]
 
-    entry: Entry
-    source: int
-    rows: set[tuple[tuple[int, int], int]]
-    is_stored: bool
+
+def events(counts: Counts) -> list[tuple[PrivacyEvent, int]]:
+    """(event, count) as they are counted."""
+    return [(_event(text, how), count) for (text, _, how), count in counts.items()]
 
 
 def merge(sources: Sequence[Source]) -> Merged:
-    """Count every release of some sources once; the longest source comes first.
-
-    Two messages of one round behind a channel that hides one of them are counted as if they were
-    seen: under one name, where the others repeat theirs, two sums or two shuffles differ by these
-    two alone; under two names that are one person's, both are in one sum.
-    """
-    found: dict[Key, list[_Release]] = {}
+    """Count every release of some sources, and those that they are shown to share once."""
+    # Where a file has all rows of another, they are counted in that one.
+    order = sorted(range(len(sources)), key=lambda one: sources[one].root != sources[one].number)
+    releases: dict[tuple[int, int], tuple[int, Entry]] = {}
     merged = Merged(counted=[0] * len(sources))
-    order = sorted(range(len(sources)), key=lambda one: -len(sources[one].entries))
-    for number in order:
-        for entry in sources[number].entries:
-            _add(found.setdefault(entry.key, []), entry, number, sources[number], merged)
-    together: dict[tuple[object, ...], list[_Release]] = {}
-    for (run, _, *others), releases in found.items():
-        together.setdefault((run, *others), []).extend(releases)
-    for releases in together.values():
-        texts = {release.entry.event for release in releases}
-        hidden = len(releases) > 1 and any(map(_is_hidden, texts))
-        merged.exposed += len(releases) if hidden else 0
-        for release in releases:
-            key = release.entry.event, release.entry.unit, hidden
-            merged.history[key] = merged.history.get(key, 0) + 1
-            merged.counted[release.source] += 1
-    _find_doubtful(found, merged)
+    for place in order:
+        for entry in sources[place].entries:
+            known, _ = releases.setdefault((sources[place].root, entry.id), (place, entry))
+            if known == place:
+                merged.counted[place] += 1
+            else:
+                merged.same[place, known] += 1
+    rules = _Rules(
+        ((sources[place].root, entry) for place, entry in releases.values()),
+        frozenset().union(*(source.repeated for source in sources)),
+    )
+    for _, entry in releases.values():
+        merged.counts[entry.event, entry.unit, rules.counted(entry)] += 1
+    merged.own = [
+        Counter((entry.event, entry.unit, rules.counted(entry)) for entry in source.entries)
+        for source in sources
+    ]
+    _find_doubtful(releases.values(), merged)
     return merged
 
 
-def _add(
-    releases: list[_Release], entry: Entry, number: int, source: Source, merged: Merged
-) -> None:
-    row, is_stored = (source.file, entry.id), entry.run in source.storing
-    for known in releases:
-        if row in known.rows or _is_same(entry, is_stored, known):
-            if known.source != number:
-                pair = number, known.source
-                merged.same[pair] = merged.same.get(pair, 0) + 1
-            known.rows.add(row)
-            if known.entry.digest is None:
-                known.entry = replace(entry, link=known.entry.link)
-                known.is_stored = known.is_stored and is_stored
-            return
-    releases.append(_Release(entry=entry, source=number, rows={row}, is_stored=is_stored))
+class _Rules:
+    """How each release is counted, by what else there is of its run."""
+
+    def __init__(self, releases: Iterable[tuple[int, Entry]], repeated: frozenset[str]) -> None:
+        self._repeated = repeated
+        self._ledgers: dict[str, set[int]] = {}
+        self._names: dict[str, set[str]] = {}
+        # Of messages that a seed may have drawn: with system randomness they have none.
+        self._commitments: dict[object, list[bytes | None]] = {}
+        for root, entry in releases:
+            self._ledgers.setdefault(_run(entry), set()).add(root)
+            self._names.setdefault(_run(entry), set()).add(entry.client)
+            if entry.commitment or not entry.is_stored:
+                self._commitments.setdefault(entry.key, []).append(entry.commitment)
+
+    def counted(self, entry: Entry) -> Counted:
+        commitments = self._commitments.get(entry.key, [])
+        is_seeded = any(commitments) or SEEDED_NAME.fullmatch(entry.run) is not None
+        # The same keystream on the same input is the same message; on another it gives both away.
+        is_same = None not in commitments and len(set(commitments)) == 1
+        if len(commitments) > 1 and is_seeded and not is_same:
+            return "one seed"
+        run, is_repeated = _run(entry), entry.run in self._repeated
+        several_names = len(self._names[run]) > 1
+        # Noise that is added once, to a sum, has no message, and its event is that of a message.
+        if not entry.is_stored and _is_noise(entry.event):
+            if is_repeated and is_seeded:
+                return "one seed"
+            if several_names:
+                return "one noise"
+        is_shared = several_names or is_repeated or len(self._ledgers[run]) > 1
+        return "seen" if is_shared and _is_hidden(entry.event) else "as charged"
 
 
-def _is_same(entry: Entry, is_stored: bool, known: _Release) -> bool:
-    """Whether a row of another file is shown to be of a known release."""
-    other = known.entry
-    if (entry.event, entry.unit) != (other.event, other.unit):
-        return False
-    same_message = entry.digest is not None and entry.digest == other.digest
-    if same_message and entry.commitment is not None and entry.commitment == other.commitment:
-        return True
-    if _OWN_NAME.fullmatch(entry.run) is None:
-        return False
-    if entry.digest is not None and other.digest is not None:
-        return same_message
-    if entry.link != other.link:
-        return False
-    # Without a message nothing has left, but only where messages are stored before they leave.
-    bare = [
-        stored for one, stored in ((entry, is_stored), (other, known.is_stored)) if not one.digest
-    ]
-    return len(bare) == 2 or all(bare)
+def _run(entry: Entry) -> str:
+    """The name of its run; a site adds to the name of a question what it was asked."""
+    return entry.run.partition("/")[0]
 
 
+def _event(text: str, counted: Counted) -> PrivacyEvent:
+    event = from_json(text)
+    match counted:
+        case "as charged":
+            return event
+        case "seen":
+            return local_event(event)
+        case "one seed" | "one noise":
+            return NonPrivate(adjacency=event.adjacency)
+
+
+@lru_cache(maxsize=1024)
 def _is_hidden(text: str) -> bool:
     event = from_json(text)
-    return unhidden(event, samples_too=True) != event
+    return local_event(event) != event
 
 
-def _find_doubtful(found: dict[Key, list[_Release]], merged: Merged) -> None:
-    """Releases of the same name that were counted more than once, or may be an order's answer."""
-    by_name: dict[tuple[object, ...], list[_Release]] = {}
-    for (run, *others), releases in found.items():
-        # A site adds to the name of a question what it was asked.
-        by_name.setdefault((run.partition("/")[0], *others), []).extend(releases)
-    for releases in by_name.values():
-        first = releases[0]
-        for other in releases[1:]:
-            if other.source != first.source:
-                pair = other.source, first.source
-                merged.doubtful[pair] = merged.doubtful.get(pair, 0) + 1
+@lru_cache(maxsize=1024)
+def _is_noise(text: str) -> bool:
+    parts = basic_counts(from_json(text))
+    return any(isinstance(part, GaussianNoise | LaplaceNoise) for part in parts)
+
+
+def _find_doubtful(releases: Iterable[tuple[int, Entry]], merged: Merged) -> None:
+    """Releases of one name that are counted for two sources."""
+    first: dict[object, int] = {}
+    for place, entry in releases:
+        known = first.setdefault((_run(entry), *entry.key[1:]), place)
+        if known != place:
+            merged.doubtful[place, known] += 1

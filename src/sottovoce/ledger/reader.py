@@ -13,6 +13,7 @@ from sottovoce.ledger import accounts, verification
 from sottovoce.ledger.accounts import Accounts, Before
 from sottovoce.ledger.database import Database
 from sottovoce.ledger.records import FIRST_EVENT, Budget, Charge, Due, Release, Standing
+from sottovoce.ledger.schema import NONCE_BYTES
 from sottovoce.privacy import compositions
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
 from sottovoce.privacy.event_json import from_json
@@ -21,10 +22,7 @@ from sottovoce.privacy.events import PrivacyEvent
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A charge as its ledger's chain has it: `link` is a digest of all rows up to it.
-
-    `digest` is that of the stored message, `commitment` that of what a seeded one encodes.
-    """
+    """A charge, whether its message was stored, and the commitment to what a seeded one encodes."""
 
     id: int
     run: str
@@ -34,8 +32,7 @@ class Entry:
     attempt: int
     unit: Unit
     event: str
-    link: bytes
-    digest: bytes | None
+    is_stored: bool
     commitment: bytes | None
 
     @property
@@ -45,7 +42,7 @@ class Entry:
     @classmethod
     def of_row(cls, *row: Any) -> "Entry":
         try:
-            cells = [*row[:6], Unit(row[6]), *row[7:]]
+            cells = [*row[:6], Unit(row[6]), row[7], bool(row[8]), _commitment(row[9])]
             return cls(*cells)
         except ValueError as error:
             raise LedgerError(f"charge {row[0]} is damaged: {error}; restore the ledger") from None
@@ -123,7 +120,7 @@ class LedgerReader:
                     attempt=attempt,
                     event=from_json(text),
                     sealed=bool(sealed),
-                    commitment=commitment,
+                    commitment=_commitment(commitment),
                     message=message,
                 )
         return found
@@ -281,24 +278,22 @@ class LedgerReader:
             yield dict(zip(names, (*values, event, bool(stored)), strict=True))
 
     def entries(self, clients: Sequence[str]) -> list["Entry"]:
-        """The charges of some clients, in order, with what tells them from those of other ledgers.
+        """The charges of some clients, in order.
 
         Ask within a `snapshot`, after `check_unaltered`.
         """
         rows = self._db.of_many(
-            "SELECT charges.id, run, client, round, uplink, attempt, unit, json, charges.chain, "
-            "digest, messages.commitment FROM charges JOIN events ON events.id = charges.event "
+            "SELECT charges.id, run, client, round, uplink, attempt, unit, json, "
+            "digest IS NOT NULL, messages.commitment FROM charges "
+            "JOIN events ON events.id = charges.event "
             "LEFT JOIN messages ON messages.charge = charges.id WHERE client IN ({names})",
             clients,
         )
         return sorted((Entry.of_row(*row) for row in rows), key=lambda entry: entry.id)
 
-    def runs_with_messages(self) -> frozenset[str]:
-        """The runs of which this ledger has stored a message, kept or discarded."""
-        rows = self._db.all(
-            "SELECT DISTINCT run FROM messages JOIN charges ON charges.id = messages.charge"
-        )
-        return frozenset(run for (run,) in rows)
+    def runs(self) -> frozenset[str]:
+        """The runs that anybody was charged for."""
+        return frozenset(run for (run,) in self._db.all("SELECT DISTINCT run FROM charges"))
 
     @property
     def num_charges(self) -> int:
@@ -352,6 +347,11 @@ class LedgerReader:
     def verify(self) -> list[str]:
         """Everything that is wrong with the ledger, in sentences; empty if all is well."""
         return verification.problems(self._db)
+
+
+def _commitment(stored: bytes | None) -> bytes | None:
+    """A commitment; None for the random number that stands in its place."""
+    return None if isinstance(stored, bytes) and len(stored) == NONCE_BYTES else stored
 
 
 def count_in(book: Accounts, due: Due, text: str) -> BudgetExhaustedError | None:

@@ -1,9 +1,12 @@
 """The tables of a ledger, and how a ledger of an earlier version becomes one of this version.
 
-charges    one row for each attempt at a release. `commitment` is there for rows of version 1,
-           whose digests cover it; it is NULL in newer ones.
+charges    one row for each attempt at a release. `commitment` is that of version 1, whose digests
+           cover it. In newer rows it is NULL, but for the first of each commit: there it is a
+           random number, so that the chains of two ledgers that went on apart differ, whatever
+           was charged and answered.
 messages   what was encoded under a charge, from the moment it may leave. A row is never deleted: a
            discarded message leaves its digests behind, so that whatever has no row never left.
+           Without a commitment the first of each commit has a random number in its place, too.
 spending   how often each event was charged to each client: the charges counted, by a trigger, so
            that no charge can be entered without it.
 meta       length and end of each chain, so that rows missing at the end are noticed; the identity
@@ -19,6 +22,9 @@ from sottovoce.ledger import chain
 
 SCHEMA_VERSION = 3
 EARLIER_VERSIONS = (1, 2)
+NONCE_BYTES = 8  # of a random number in the place of a commitment, which is longer
+# Begins an identity that was worked out and not drawn: two ledgers may share it.
+DERIVED = "0" * 8
 COUNTING = "every_charge_counts"  # the trigger without which a charge would cost nothing
 
 SCHEMA = (
@@ -94,12 +100,14 @@ def _begin(connection: sqlite3.Connection, *, identity: str, bound: bool) -> Non
 def _derived(connection: sqlite3.Connection) -> str:
     """An identity for a ledger that has none: the same for every copy of it, however old.
 
-    It follows from the first charge, which all copies share. Without a charge one is drawn.
+    It follows from the first charge, which all copies share, and so do two runs of one spec.
+    Without a charge one is drawn.
     """
     first = connection.execute("SELECT chain FROM charges ORDER BY id LIMIT 1").fetchone()
     if first is None or not isinstance(first[0], bytes):
         return secrets.token_hex(16)
-    return hashlib.blake2b(first[0], digest_size=16, person=b"ledger identity").hexdigest()
+    digest = hashlib.blake2b(first[0], digest_size=12, person=b"ledger identity")
+    return DERIVED + digest.hexdigest()
 
 
 def _migrate_from_1(connection: sqlite3.Connection) -> None:
