@@ -331,7 +331,7 @@ def test_the_budget_is_warned_of_once_and_at_every_start(
     found = _three_rounds(tmp_path / "b", **changes)
     (warning,) = [entry for entry in found if entry["what"] == "warning"]
     assert warning["about"] == "budget"
-    assert "of the site's budget is spent" in warning["reason"]
+    assert "of the site's budget is used" in warning["reason"]
     assert warning["reason"] in caplog.text
     site = logged(tmp_path / "b", **changes)
     restart()

@@ -44,7 +44,7 @@ def failing(found: list[Check]) -> set[str]:
 def test_without_a_link_the_site_is_sound_and_the_rest_is_not_checked(site: SiteFolder) -> None:
     found = by_name(check_site(site))
     assert failing(list(found.values())) == {"port"}
-    assert found["ledger"].detail == "0 charges, epsilon 0 of 10"
+    assert found["ledger"].detail == "0 charges, counted as epsilon 0.0000 of 10"
     assert found["host name"].state == "ok"
     for name in ("link's certificate", "gate", "clock", "key at the link"):
         assert (found[name].state, found[name].detail) == ("not checked", "needs 'port'")

@@ -26,6 +26,8 @@ from sottovoce.deployment.machines.link import gate_command
 from sottovoce.deployment.machines.site_signatures import SiteKeys
 
 pytest.importorskip("flwr")
+from flwr.supercore.error import FlowerError
+
 PUSH, HEARTBEAT = "/v1/fleet/push-object", "/v1/fleet/send-node-heartbeat"
 SMALL = replies_due.OVERHEAD_BYTES
 # Few connections, or short times: a test of the one must not wait for the other.
@@ -184,7 +186,9 @@ def test_what_is_not_signed_by_a_site_is_refused_before_its_body(gate: Federatio
     assert _Echo.paths == []
     # Flower's node tells its keeper of this code that the link does not know its key.
     status, _, answer = call(gate, gate_calls.ACTIVATE, b"", other)
-    assert (status, json.loads(answer)["code"]) == (412, 2004)
+    said = FlowerError.from_json(answer.decode())
+    assert said is not None
+    assert (status, said.code) == (412, 2004)
 
 
 def test_signatures_are_checked_as_flower_does() -> None:

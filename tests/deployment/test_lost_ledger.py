@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -80,6 +81,7 @@ def test_a_running_node_stops_when_its_ledger_is_lost(
         running.start_link()
         for name in sites:
             allow_questions(running, name)
+            shutil.copytree(running.site(name).folder, tmp_path / f"{name}-before")
             running.start_node(name)
         assert json.loads(ask(running))["people"] == 50 * len(sites)
         for name in sites:
@@ -100,3 +102,9 @@ def test_a_running_node_stops_when_its_ledger_is_lost(
             assert not (site.folder / LEDGER_NAME).is_file() or name == "emptied"
             assert json.loads((site.folder / seal.SEAL_NAME).read_text())["charges"] == 1
             assert reason in running.deploy("node", site.folder, code=2)  # nor does it start again
+
+            # All of its folder from before the answer, with a ledger and a seal that match.
+            shutil.rmtree(site.folder)
+            shutil.copytree(tmp_path / f"{name}-before", site.folder)
+            witnessed = "it holds fewer charges than the 1 that were witnessed"
+            assert witnessed in running.deploy("node", site.folder, code=2)

@@ -10,7 +10,8 @@ import pytest
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.channels.channel import Direct, SecureSum, Shuffler
 from sottovoce.deployment.policy import Policy, Terms, from_table
-from sottovoce.deployment.site import OwnRecords, read_site
+from sottovoce.deployment.site import OwnRecords
+from sottovoce.deployment.site_file import read_site
 from sottovoce.domains import L2Ball
 from sottovoce.errors import ParameterError, PolicyError, SottovoceError, UnknownNameError
 from sottovoce.ledger.records import Due, Release

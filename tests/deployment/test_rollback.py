@@ -17,6 +17,7 @@ pytest.importorskip("flwr")
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="a federation of real processes"),
     pytest.mark.xdist_group("federation"),
+    pytest.mark.slow,  # test_lost_ledger has the quick case
 ]
 
 REASON = "it holds fewer charges than the 2 that were witnessed"
@@ -58,7 +59,6 @@ def test_a_node_does_not_start_from_a_restored_folder(answered: RunningFederatio
     assert REASON in answered.deploy("node", folder, "--background", code=2)
 
 
-@pytest.mark.slow
 def test_the_first_order_stops_a_node_whose_link_was_silent_when_it_started(
     answered: RunningFederation, tmp_path: Path
 ) -> None:

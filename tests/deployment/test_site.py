@@ -169,6 +169,16 @@ def test_a_request_that_passes_reaches_the_training(tmp_path: Path) -> None:
     assert rows(site) == []
 
 
+def test_a_round_asked_for_in_parts_costs_no_more_than_a_round_may(tmp_path: Path) -> None:
+    one = privacy_spent(FOUR.privacy(Adjacency.ZERO_OUT), DELTA).epsilon
+    site = a_site(tmp_path, epsilon_per_round=one, epsilon_total=100.0)
+    answered(site, asked(1))
+    with pytest.raises(PolicyError, match="is allowed in a round"):
+        answered(site, asked(1, uplinks=2))  # the first uplink is charged: one more is due
+    answered(site, asked(2))
+    assert len(rows(site)) == 2
+
+
 def test_what_others_spend_meanwhile_counts(tmp_path: Path) -> None:
     one = privacy_spent(FOUR.privacy(Adjacency.ZERO_OUT), DELTA).epsilon
     site = a_site(tmp_path, epsilon_total=one * 1.2)

@@ -11,7 +11,7 @@ from sottovoce.assembly.federated import oversampled
 from sottovoce.cli.main import app
 from sottovoce.config.loading import load
 from sottovoce.config.spec import FixedSizeSpec
-from sottovoce.deployment.site import read_site
+from sottovoce.deployment.site_file import read_site
 from sottovoce.domains import L2Ball
 from sottovoce.errors import PolicyError
 from sottovoce.ledger import seal

@@ -38,10 +38,12 @@ def opened(folder: Path) -> Ledger:
     return seal.open_sealed(folder / LEDGER_NAME, folder / seal.SEAL_NAME)
 
 
-def charge(folder: Path, number: int, *, settle: bool = True) -> None:
+def charge(folder: Path, number: int, *, settle: bool = True, message: bytes | None = None) -> None:
     release = Release(unit=Unit.CLIENT, run="run", client="ada", round=number, uplink=0)
     with opened(folder) as ledger:
-        ledger.charge(release, 0, EVENT)
+        charged = ledger.charge(release, 0, EVENT)
+        if message is not None:
+            ledger.store_message(charged, message)
         if settle:
             seal.settle(ledger, folder / seal.SEAL_NAME)
 
@@ -78,6 +80,15 @@ def replace_by_older(folder: Path) -> None:
     (folder / LEDGER_NAME).write_bytes(older)
 
 
+def replace_by_one_without_the_message(folder: Path) -> None:
+    """A copy from between a charge and its message would send another under the same charge."""
+    copy = folder.with_name("copy")
+    shutil.copytree(folder, copy)
+    charge(copy, 4)
+    charge(folder, 4, message=b"it may have left")
+    shutil.copyfile(copy / LEDGER_NAME, folder / LEDGER_NAME)
+
+
 def replace_by_one_that_parted(folder: Path) -> None:
     copy = folder.with_name("copy")
     shutil.copytree(folder, copy)
@@ -107,6 +118,7 @@ LOSSES: dict[Callable[[Path], None], str] = {
     link_to_nothing: "is a link to a file that is gone",
     replace_by_new: "is another ledger, with 0 charges; this site's, with 3 charges, is gone",
     replace_by_older: "is an older copy, with 3 charges where 4 were made",
+    replace_by_one_without_the_message: "is an older copy, with 0 messages where 1 were made",
     replace_by_one_that_parted: "its first 4 charges are not those that this site has made",
     remove_the_seal: "has no seal",
     remove_both: "so is its seal; restore both",

@@ -20,8 +20,9 @@ from sottovoce.deployment.inquiries import (
     read_tally,
     tally_bytes,
 )
-from sottovoce.deployment.site import Site, read_site
+from sottovoce.deployment.site import Site
 from sottovoce.deployment.site_answers import answer
+from sottovoce.deployment.site_file import read_site
 from sottovoce.errors import SottovoceError
 from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger

@@ -21,7 +21,8 @@ from sottovoce.deployment.drop_in.announcement import (
 from sottovoce.deployment.orders import Order, read_order, read_reply, reply_blobs
 from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.records import RECORD, from_records, to_records
-from sottovoce.deployment.site import Site, read_site
+from sottovoce.deployment.site import Site
+from sottovoce.deployment.site_file import read_site
 from sottovoce.errors import SottovoceError
 from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sottovoce.deployment.policy import Policy
-from sottovoce.deployment.site import SITE_FILE, read_site
+from sottovoce.deployment.site_file import SITE_FILE, read_site
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.merging import SEEDED_NAME

@@ -159,7 +159,7 @@ def node(folder: SitePath, background: Background = False) -> None:
     """Run a site's node, which answers the link as far as the site's policy allows."""
     from sottovoce.deployment.machines.node import START_SECONDS, keep_node
     from sottovoce.deployment.machines.site_folder import SiteFolder
-    from sottovoce.deployment.site import warnings_of
+    from sottovoce.deployment.site_file import warnings_of
 
     site = SiteFolder.read(folder)
 

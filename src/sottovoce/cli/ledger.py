@@ -36,13 +36,15 @@ def _open(path: Path) -> "Ledger":
 
 
 def _check_seal(path: Path, ledger: "Ledger") -> None:
-    """Refuse a site's ledger that is not the one that was charged."""
-    from sottovoce.deployment.site import SITE_FILE
+    """Refuse a site's ledger that is not the one that was charged, by its seal and its receipt."""
+    from sottovoce.deployment.site_file import SITE_FILE
+    from sottovoce.deployment.witness import check_kept
     from sottovoce.ledger import seal
     from sottovoce.ledger.ledger import LEDGER_NAME
 
     if any((path / name).is_file() for name in (SITE_FILE, seal.SEAL_NAME)):
         seal.check(ledger, seal.read(path / seal.SEAL_NAME), path / LEDGER_NAME)
+        check_kept(ledger, path)
 
 
 def open_whole(path: Path) -> "Ledger":
@@ -77,7 +79,7 @@ def _run_spec(path: Path) -> dict[str, Any] | None:
 def _site_rows(path: Path, delta: float | None) -> list[dict[str, Any]] | None:
     """A site's one account, which goes on under whatever name it has; None for other folders."""
     from sottovoce.deployment.policy import Policy
-    from sottovoce.deployment.site import SITE_FILE, read_site, warnings_of
+    from sottovoce.deployment.site_file import SITE_FILE, read_site, warnings_of
     from sottovoce.ledger.records import FIRST_EVENT
 
     if not (path / SITE_FILE).is_file():
@@ -152,7 +154,10 @@ def show_(
     if is_servers:
         say(f"all of it {BY_SERVER}; what a site has spent is in its own ledger")
     if any("counted" in row for row in rows):
-        say("left is by the site's privacy filter, which may count more than epsilon says")
+        say(
+            "epsilon assumes that what was asked was fixed beforehand; left is by the site's "
+            "privacy filter, which holds without that and may count more"
+        )
     for warning in [text for row in rows for text in row.get("warnings", [])]:
         print_warning(warning)
 

@@ -18,7 +18,7 @@ def create(
     'deploy join' and 'deploy init' make it with the folder. A site that has answered before
     restores its ledger, or moves it: a new one would forget what was spent.
     """
-    from sottovoce.deployment.site import SITE_FILE
+    from sottovoce.deployment.site_file import SITE_FILE
     from sottovoce.errors import ConfigError
     from sottovoce.ledger import seal
     from sottovoce.ledger.ledger import LEDGER_NAME

@@ -304,8 +304,9 @@ class AuditLog:
         limit = self.policy.epsilon_total
         share = "all" if total >= limit else f"{math.floor(100.0 * total / limit)}%"
         return (
-            f"{share} of the site's budget is spent: epsilon {show_epsilon(total)} of {limit:g} "
-            f"at delta {self.policy.delta:g} (warn_at = {self.policy.warn_at:g})"
+            f"{share} of the site's budget is used: its filter counts epsilon "
+            f"{show_epsilon(total)} of {limit:g} at delta {self.policy.delta:g} "
+            f"(warn_at = {self.policy.warn_at:g})"
         )
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from flwr.app import Context
 
-from sottovoce.deployment.site import Site, read_site
+from sottovoce.deployment.site import Site
+from sottovoce.deployment.site_file import read_site
 from sottovoce.errors import DeploymentError, SottovoceError
 
 SITE_KEY = "site"

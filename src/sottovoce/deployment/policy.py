@@ -208,9 +208,18 @@ class Policy:
         )
 
     def check_spending(
-        self, history: History, dues: Sequence[Due], first: Budget | None = None
+        self,
+        history: History,
+        dues: Sequence[Due],
+        first: Budget | None = None,
+        *,
+        this_round: History = (),
     ) -> None:
-        """Refuse a round that costs more than a round may, or than is left."""
+        """Refuse a round that costs more than a round may, or than is left.
+
+        `this_round` is what the ledger has charged for the same round already: a server that asks
+        twice for parts of a round does not get more than one round's epsilon.
+        """
         for due in dues:
             if due.attempt:
                 # Its message may have been seen and is not kept: another one would cost again.
@@ -218,7 +227,7 @@ class Policy:
         if not dues:
             return
         asked = [(due.event, 1) for due in dues]
-        now, after = multiset(asked), [*history, *asked]
+        now, after = multiset([*this_round, *asked]), [*history, *asked]
         floors.check_sampled(
             now,
             delta=self.delta,

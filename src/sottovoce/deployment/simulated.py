@@ -36,7 +36,12 @@ class Unlimited:
         """Nothing."""
 
     def check_spending(
-        self, history: History, dues: Sequence[Due], first: Budget | None = None
+        self,
+        history: History,
+        dues: Sequence[Due],
+        first: Budget | None = None,
+        *,
+        this_round: History = (),
     ) -> None:
         """Any amount."""
 

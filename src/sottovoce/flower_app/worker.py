@@ -10,7 +10,8 @@ from pathlib import Path
 from sottovoce.deployment.client import client_app
 from sottovoce.deployment.drop_in.installed_app import with_installed_app
 from sottovoce.deployment.node_site import SITE_VARIABLE, site_of
-from sottovoce.deployment.site import LEDGER_LOST, read_site
+from sottovoce.deployment.site import LEDGER_LOST
+from sottovoce.deployment.site_file import read_site
 from sottovoce.deployment.worker import serve
 from sottovoce.errors import LedgerError, LedgerLostError, SottovoceError
 from sottovoce.printable_text import printable

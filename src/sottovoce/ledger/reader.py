@@ -232,6 +232,15 @@ class LedgerReader:
         )
         return dict(rows)
 
+    def events_of(self, run: str, number: int) -> list[tuple[PrivacyEvent, int]]:
+        """Return how often each event was charged for a round of a run, to whomever."""
+        rows = self._db.all(
+            "SELECT json, COUNT(*) FROM charges JOIN events ON events.id = charges.event "
+            "WHERE run = ? AND round = ? GROUP BY json",
+            (run, number),
+        )
+        return [(from_json(text), count) for text, count in rows]
+
     def charges_after(self, count: int) -> list[tuple[str, int, PrivacyEvent]]:
         """(run, round, event) of every charge but the first `count`, in order."""
         rows = self._db.all(

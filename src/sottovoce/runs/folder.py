@@ -36,7 +36,7 @@ _KINDS: tuple[tuple[str, Any, str], ...] = (  # keys of run.json that are read w
     *((path, str, "text") for path in (*_TEXTS, "spec.name", "spec.privacy.adjacency")),
     *((path, int | float, "number") for path in ("spec.privacy.delta", "bits_per_coordinate")),
     ("spec.rounds", int, "whole number"),
-    ("clients", list, "list"),
+    ("clients", list | dict, "list"),  # of many it is a summary, and the list lies beside
 )
 DIGEST_NAME = "data.digest"
 AUDIT_NAME = "audit.json"

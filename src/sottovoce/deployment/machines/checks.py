@@ -20,7 +20,8 @@ from sottovoce.deployment.machines.keeper import shown, state_of
 from sottovoce.deployment.machines.processes import records_in
 from sottovoce.deployment.machines.site_folder import SiteFolder
 from sottovoce.deployment.policy import Policy
-from sottovoce.deployment.site import OwnRecords, Site, read_site
+from sottovoce.deployment.site import OwnRecords, Site
+from sottovoce.deployment.site_file import read_site
 from sottovoce.errors import SottovoceError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.records import FIRST_EVENT
@@ -161,7 +162,8 @@ def _ledger(site: SiteFolder) -> str:
         # Under whatever names it was charged, and as the site's total counts it.
         history = ledger.everything(limits.level)
         spent = limits.filter(ledger.budget(FIRST_EVENT)).spent(history)
-    return f"{charges} charges, epsilon {show_epsilon(spent)} of {limits.epsilon_total:g}"
+    counted = f"epsilon {show_epsilon(spent)} of {limits.epsilon_total:g}"
+    return f"{charges} charges, counted as {counted}"
 
 
 def _data(site: SiteFolder) -> str:

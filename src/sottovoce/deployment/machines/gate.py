@@ -15,7 +15,7 @@ import resource
 import ssl
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,10 +42,11 @@ _TIMEOUT_SECONDS = 60.0
 _STOP_SECONDS = 3
 _KEEP_SECONDS = 4.0
 _MOST_DISCARDED_BYTES = 2**25
+_MOST_UNREAD_BYTES = 2**12  # of calls that nobody has signed: a node's first one is shorter
 # About this connection, not about the message in it.
 _HOP_HEADERS = {"connection", "host", "keep-alive", "te", "transfer-encoding", "upgrade"}
 # What Flower's link says to a key that it does not know, and its nodes understand.
-_UNKNOWN_KEY = {"code": 2004, "message": "Failed to activate SuperNode.", "public_details": None}
+_UNKNOWN_KEY = {"code": 2004, "detail": "Failed to activate SuperNode.", "extra": None}
 
 
 @dataclass
@@ -108,23 +109,23 @@ async def _health(_: Request) -> Response:
 async def _forward(request: Request) -> Response:
     """Pass a site's call on, or refuse it by what its headers say."""
     path: str = request.scope["path"]  # as it was sent; a URL would take it apart anew
+    length = request.headers.get("content-length", "")
     if not is_call(path):
-        return _refused(403, "only sites' calls pass here")
+        return await _refused(request, 403, "only sites' calls pass here")
     door: Door = request.app.state.door
     try:
         site = door.keys.site_of(request.headers)
     except UnknownKeyError:
         if path == ACTIVATE:
-            return JSONResponse(_UNKNOWN_KEY, status_code=412, headers={"connection": "close"})
-        return _refused(401, "the key is no site's")
+            return await _refused(request, 412, json.dumps(_UNKNOWN_KEY))
+        return await _refused(request, 401, "the key is no site's")
     except SignatureError:
-        return _refused(401, "the call is not signed by a site")
+        return await _refused(request, 401, "the call is not signed by a site")
     connection = getattr(request.state, "connection", None)
     if connection is not None:
         door.connections.belongs_to(connection, site)
-    length = request.headers.get("content-length", "")
     if not length.isdecimal() or "transfer-encoding" in request.headers:
-        return _refused(411, "a call declares the length of its body")
+        return await _refused(request, 411, "a call declares the length of its body")
     try:
         async with door.calls.one(site, path, int(length)):
             return await _passed_on(request, path, site, door)
@@ -170,8 +171,17 @@ async def _passed_on(request: Request, path: str, site: str, door: Door) -> Resp
     )
 
 
-def _refused(status: int, text: str) -> Response:
-    """Say no to somebody of whom nothing is known; what still comes is not waited for."""
+async def _refused(request: Request, status: int, text: str) -> Response:
+    """Say no to somebody of whom nothing is known, and close the connection.
+
+    A short body is read and forgotten first: closing a connection over bytes that were not read
+    resets it, and a site with a wrong clock or an unknown key would never see why.
+    """
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) <= _MOST_UNREAD_BYTES:
+        with suppress(ClientDisconnect):
+            async for _ in request.stream():
+                pass
     return PlainTextResponse(text, status_code=status, headers={"connection": "close"})
 
 

@@ -20,7 +20,8 @@ from sottovoce.deployment.machines.keeper import keeping
 from sottovoce.deployment.machines.processes import Child, stopped_at_the_end, wait_until, watch
 from sottovoce.deployment.machines.site_folder import SiteFolder
 from sottovoce.deployment.machines.witness_endpoint import check_at_start
-from sottovoce.deployment.site import LEDGER_LOST, read_site
+from sottovoce.deployment.site import LEDGER_LOST
+from sottovoce.deployment.site_file import read_site
 from sottovoce.errors import DeploymentError
 from sottovoce.printable_text import printable_lines
 
