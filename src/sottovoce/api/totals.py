@@ -2,25 +2,19 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.analytics.charging import pure_spent
+from sottovoce.api.opened_ledgers import Opened, compared, open_ledger
 from sottovoce.api.shown import text_fields
 from sottovoce.api.spending import spent_on
-from sottovoce.deployment.policy import Policy
-from sottovoce.deployment.site_file import SITE_FILE, read_site
 from sottovoce.errors import AdjacencyMismatchError, LedgerError, ParameterError, UnknownNameError
 from sottovoce.files import finite
-from sottovoce.ledger import seal as seals
-from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
-from sottovoce.ledger.merging import SEEDED_NAME, Counted, Merged, Source, charged, events, merge
-from sottovoce.ledger.reader import Entry
-from sottovoce.ledger.records import FIRST_EVENT, Standing
-from sottovoce.ledger.schema import DERIVED
+from sottovoce.ledger.merging import Counted, Merged, Source, charged, events, merge
 from sottovoce.privacy.compositions import (
     as_replace_one,
     assumptions_in_words,
@@ -130,62 +124,6 @@ class LedgerTotal:
         return text_fields(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Opened:
-    """A ledger as it was at one moment. `site` is the name of the site whose account it is.
-
-    `held_by` are the numbers of all ledgers that have every row of it, its own among them;
-    `repeated` are its runs of which another ledger may have the same messages.
-    """
-
-    path: str
-    file: Path
-    inode: tuple[int, int]
-    standing: Standing
-    clients: tuple[str, ...]
-    rows: Mapping[str, Sequence[Entry]]
-    runs: frozenset[str]
-    site: str | None = None
-    policy: Policy | None = None
-    admitted: bool = False
-    number: int = 0
-    held_by: frozenset[int] = frozenset()
-    repeated: frozenset[str] = frozenset()
-
-    def holds(self, other: "_Opened") -> bool:
-        """Whether all rows of another are in this ledger, charges and messages."""
-        mine, its = self.standing, other.standing
-        if its.charges > mine.charges or its.messages > mine.messages:
-            return False
-        if self.inode == other.inode:
-            return True
-        # Two runs of one spec share what an earlier version's ledger is given for an identity.
-        if its.identity != mine.identity or its.identity.startswith(DERIVED):
-            return False
-        with Ledger(self.file) as ledger:  # which only grows
-            return (
-                ledger.head_after(its.charges) == its.charges_head
-                and ledger.head_after(its.messages, "messages") == its.messages_head
-            )
-
-    def repeats(self, other: "_Opened") -> frozenset[str]:
-        """Runs of which both may have the same messages: of a copy that went on, or of one seed."""
-        if self.number in other.held_by or other.number in self.held_by:
-            return frozenset()
-        shared = self.runs & other.runs
-        if self.standing.identity == other.standing.identity:
-            return shared
-        return frozenset(run for run in shared if SEEDED_NAME.fullmatch(run))
-
-    def root(self, among: Iterable["_Opened"]) -> int:
-        """The number of the longest ledger that has every row of this one."""
-        holders = [one for one in among if one.number in self.held_by]
-        longest = max(
-            holders, key=lambda one: (one.standing.charges, one.standing.messages, -one.number)
-        )
-        return longest.number
-
-
 def ledger_total(
     ledgers: Sequence[str | Path],
     *,
@@ -221,7 +159,7 @@ def ledger_total(
         if path not in paths:
             raise UnknownNameError.among("ledger", path, paths)
     anywhere = () if client is None else (client,)
-    opened = _compared([_opened(path, given.get(path, anywhere)) for path in paths])
+    opened = compared([open_ledger(path, given.get(path, anywhere)) for path in paths])
     accounts = [_account(one, given.get(one.path), anywhere) for one in opened]
     return _total(opened, accounts, delta, _adjacency(adjacency))
 
@@ -236,7 +174,7 @@ def ledger_totals(
 
     Everything in a site's folder is of the site's name.
     """
-    opened = _compared([_opened(str(path), ()) for path in ledgers])
+    opened = compared([open_ledger(str(path), ()) for path in ledgers])
     found: dict[str, None] = {}
     for one in opened:
         found.update(dict.fromkeys([one.site] if one.site is not None else one.clients))
@@ -252,69 +190,8 @@ def _adjacency(name: str | Adjacency | None) -> Adjacency | None:
     return None if name is None else Adjacency.parse(str(name))
 
 
-def _opened(shown: str, names: tuple[str, ...]) -> _Opened:
-    """Read the charges of some clients, or of all, while others may go on charging.
-
-    A ledger that was altered, or is not the one that its site was charged in, is refused.
-    """
-    path = Path(shown)
-    file = path / LEDGER_NAME if path.is_dir() else path
-    folder = path if path.is_dir() else path.parent
-    is_site = file.name == LEDGER_NAME and (folder / SITE_FILE).is_file()
-    site = read_site(folder / SITE_FILE) if is_site else None
-    policy = site.policy if site else None
-    sealed = seals.read(folder / seals.SEAL_NAME) if is_site else None
-    with Ledger(file) as ledger, ledger.snapshot():
-        ledger.check_unaltered()
-        if is_site:
-            seals.check(ledger, sealed, file)
-        clients = tuple(ledger.clients())
-        status = file.stat()
-        standing, runs = ledger.standing(), ledger.runs()
-        rows: dict[str, list[Entry]] = {}
-        for entry in ledger.entries(clients if site or not names else names):
-            rows.setdefault(entry.client, []).append(entry)
-        admitted = False
-        if isinstance(policy, Policy):
-            units = {entry.unit for entries in rows.values() for entry in entries}
-            if units <= {policy.level}:
-                history = ledger.everything(policy.level)
-                spent = policy.filter(ledger.budget(FIRST_EVENT)).spent(history)
-                admitted = spent <= policy.epsilon_total
-    return _Opened(
-        path=shown,
-        file=file,
-        inode=(status.st_dev, status.st_ino),
-        standing=standing,
-        clients=clients,
-        rows=rows,
-        runs=runs,
-        site=site.name if site else None,
-        policy=policy if isinstance(policy, Policy) else None,
-        admitted=admitted,
-    )
-
-
-def _compared(opened: Sequence[_Opened]) -> list[_Opened]:
-    """The same, each with its number and with what others have of it."""
-    numbered = [
-        replace(
-            one,
-            number=number,
-            held_by=frozenset(
-                place for place, other in enumerate(opened) if place == number or other.holds(one)
-            ),
-        )
-        for number, one in enumerate(opened)
-    ]
-    return [
-        replace(one, repeated=frozenset().union(*(one.repeats(other) for other in numbered)))
-        for one in numbered
-    ]
-
-
 def _account(
-    one: _Opened, names: tuple[str, ...] | None, anywhere: tuple[str, ...]
+    one: Opened, names: tuple[str, ...] | None, anywhere: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Whose charges count in a ledger."""
     if one.site is not None:
@@ -345,7 +222,7 @@ def _account(
 
 
 def _total(
-    opened: Sequence[_Opened],
+    opened: Sequence[Opened],
     accounts: Sequence[tuple[str, ...]],
     delta: float | None,
     adjacency: Adjacency | None,
@@ -404,7 +281,7 @@ def _total(
 def _one_kind(
     merged: Merged,
     asked: Adjacency | None,
-    opened: Sequence[_Opened],
+    opened: Sequence[Opened],
     sources: Sequence[Source],
 ) -> tuple[Adjacency | None, Unit | None, list[str]]:
     """The one adjacency and unit of the total, and what had to be converted to them."""
@@ -440,7 +317,7 @@ def _one_kind(
     return wanted, unit, notes
 
 
-def _where(opened: Sequence[_Opened], sources: Sequence[Source]) -> str:
+def _where(opened: Sequence[Opened], sources: Sequence[Source]) -> str:
     """Which ledger has which kind of charges."""
     found = []
     for one, source in zip(opened, sources, strict=True):
@@ -478,7 +355,7 @@ def _local_epsilon(
 
 
 def _limits(
-    opened: Sequence[_Opened], merged: Merged, adjacency: Adjacency | None, unit: Unit | None
+    opened: Sequence[Opened], merged: Merged, adjacency: Adjacency | None, unit: Unit | None
 ) -> tuple[float, float] | None:
     """What the limits of sites add up to; None unless everything is within a site's limits.
 
@@ -501,7 +378,7 @@ def _limits(
     return epsilon, delta
 
 
-def _overlaps(opened: Sequence[_Opened], merged: Merged) -> list[str]:
+def _overlaps(opened: Sequence[Opened], merged: Merged) -> list[str]:
     """What was counted once although it is in two ledgers, what was not, and what as seen."""
     found = []
     for (number, other), count in sorted(merged.same.items()):
