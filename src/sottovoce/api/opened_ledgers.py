@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site_file import SITE_FILE, read_site
+from sottovoce.deployment.witness import check_kept
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.merging import SEEDED_NAME
@@ -82,6 +83,9 @@ def open_ledger(shown: str, names: tuple[str, ...]) -> Opened:
     site = read_site(folder / SITE_FILE) if is_site else None
     policy = site.policy if site else None
     sealed = seals.read(folder / seals.SEAL_NAME) if is_site else None
+    if is_site:
+        with Ledger(file) as ledger:
+            check_kept(ledger, folder)
     with Ledger(file) as ledger, ledger.snapshot():
         ledger.check_unaltered()
         if is_site:
