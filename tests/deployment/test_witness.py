@@ -179,7 +179,7 @@ def test_a_ledger_that_went_back_is_refused_and_stays_refused(
     with pytest.raises(RolledBackError, match=reason):
         check_witnessed(site, None)  # now the folder knows, whether a link is there or not
     folder = str(site.ledger.parent)
-    for command in ("show", "export"):  # nor does any command tell what it says
+    for command in ("show", "export", "total"):  # nor does any command tell what it says
         assert reason in call("ledger", command, folder).text
     assert call("ledger", "verify", folder).code == 1
     restore(site, newest)

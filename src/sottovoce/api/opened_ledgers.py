@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site_file import SITE_FILE, read_site
+from sottovoce.deployment.witness import check_kept
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.merging import SEEDED_NAME
@@ -86,6 +87,7 @@ def open_ledger(shown: str, names: tuple[str, ...]) -> Opened:
         ledger.check_unaltered()
         if is_site:
             seals.check(ledger, sealed, file)
+            check_kept(ledger, folder)
         clients = tuple(ledger.clients())
         status = file.stat()
         standing, runs = ledger.standing(), ledger.runs()
