@@ -83,26 +83,26 @@ def open_ledger(shown: str, names: tuple[str, ...]) -> Opened:
     site = read_site(folder / SITE_FILE) if is_site else None
     policy = site.policy if site else None
     sealed = seals.read(folder / seals.SEAL_NAME) if is_site else None
-    if is_site:
-        with Ledger(file) as ledger:
-            check_kept(ledger, folder)
-    with Ledger(file) as ledger, ledger.snapshot():
-        ledger.check_unaltered()
+    with Ledger(file) as ledger:
         if is_site:
-            seals.check(ledger, sealed, file)
-        clients = tuple(ledger.clients())
-        status = file.stat()
-        standing, runs = ledger.standing(), ledger.runs()
-        rows: dict[str, list[Entry]] = {}
-        for entry in ledger.entries(clients if site or not names else names):
-            rows.setdefault(entry.client, []).append(entry)
-        admitted = False
-        if isinstance(policy, Policy):
-            units = {entry.unit for entries in rows.values() for entry in entries}
-            if units <= {policy.level}:
-                history = ledger.everything(policy.level)
-                spent = policy.filter(ledger.budget(FIRST_EVENT)).spent(history)
-                admitted = spent <= policy.epsilon_total
+            check_kept(ledger, folder)
+        with ledger.snapshot():
+            ledger.check_unaltered()
+            if is_site:
+                seals.check(ledger, sealed, file)
+            clients = tuple(ledger.clients())
+            status = file.stat()
+            standing, runs = ledger.standing(), ledger.runs()
+            rows: dict[str, list[Entry]] = {}
+            for entry in ledger.entries(clients if site or not names else names):
+                rows.setdefault(entry.client, []).append(entry)
+            admitted = False
+            if isinstance(policy, Policy):
+                units = {entry.unit for entries in rows.values() for entry in entries}
+                if units <= {policy.level}:
+                    history = ledger.everything(policy.level)
+                    spent = policy.filter(ledger.budget(FIRST_EVENT)).spent(history)
+                    admitted = spent <= policy.epsilon_total
     return Opened(
         path=shown,
         file=file,
