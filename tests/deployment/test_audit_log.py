@@ -412,3 +412,23 @@ def test_a_site_is_told_at_once_what_its_file_leaves_open(tmp_path: Path) -> Non
     shown = call("ledger", "show", str(tmp_path))
     assert "does not apply to mvu" in shown.text
     assert "there are 3 records" in shown.text
+
+
+def _charged_on(day: float, number: int) -> dict[str, Any]:
+    time = audit_state.time_text(1.8e9 + day * DAY)
+    return {"time": time, "what": "charged", "run": "run", "round": number}
+
+
+def test_a_round_that_is_charged_again_after_a_day_counts_again() -> None:
+    state = audit_state.LogState()
+    for entry in (_charged_on(0.0, 1), _charged_on(1.5, 1), _charged_on(1.5, 2)):
+        state.take_entry(entry)
+    assert state.rounds_within_a_day(1.8e9 + 1.5 * DAY) == {("run", 1), ("run", 2)}
+
+
+def test_a_start_by_a_wrong_clock_keeps_no_later_round_for_years() -> None:
+    state = audit_state.LogState()
+    state.take_entry({"time": audit_state.time_text(1.8e9 + 3650 * DAY), "what": "started"})
+    for number in range(10):
+        state.take_entry(_charged_on(float(number), number))
+    assert state.rounds_within_a_day(1.8e9 + 9.0 * DAY) == {("run", 9)}

@@ -275,23 +275,25 @@ def test_bodies_wait_for_room_and_a_site_makes_few_calls_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     federation = _federation(tmp_path / "f")
-    limits = Limits(body_bytes=100_000, calls_per_site=2)
+    limits = Limits(body_bytes=300_000, calls_per_site=2)
     calls = SiteCalls(federation.replies_due_folder, SiteKeys(federation.folder), limits)
     monkeypatch.setattr(gate_calls, "_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(gate_calls, "_SHARES", 1)
+    monkeypatch.setattr(SiteCalls, "largest_push_bytes", lambda _: 200_000)
 
     async def status(site: str, length: int) -> int:
         try:
-            async with calls.one(site, HEARTBEAT, length):
+            async with calls.one(site, PUSH, length):
                 return 200
         except Refusal as refusal:
             return refusal.status
 
     async def crowded() -> list[int]:
-        async with calls.one("a", HEARTBEAT, 60_000):
-            found = [await status("b", 60_000), await status("b", 40_000)]
+        async with calls.one("a", PUSH, 200_000):
+            found = [await status("b", 150_000), await status("b", 90_000)]
             async with calls.one("a", HEARTBEAT, 0):
                 found.append(await status("a", 0))
-            later = asyncio.create_task(status("b", 60_000))
+            later = asyncio.create_task(status("b", 150_000))
             await asyncio.sleep(0)
         return [*found, await later]
 
@@ -379,3 +381,32 @@ def test_the_oldest_of_the_address_with_the_most_connections_makes_room() -> Non
     table.release(first[3])
     table.release(first[3])
     assert table.anonymous == 0
+
+
+def test_a_call_that_finds_no_room_costs_a_site_nothing_and_short_ones_always_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation = create_federation(
+        tmp_path / "fed", address=Address(host="127.0.0.1", port=free_port()), sites=["a", "b"]
+    )
+    monkeypatch.setattr(gate_calls, "_WAIT_SECONDS", 0.01)
+    calls = SiteCalls(federation.replies_due_folder, SiteKeys(federation.folder), Limits())
+    monkeypatch.setattr(SiteCalls, "largest_push_bytes", lambda _: 2**27)
+    monkeypatch.setattr(gate_calls, "_SHARES", 1)
+
+    async def scenario() -> None:
+        async with calls.one("a", PUSH, 2**27):  # announced, and sent slowly
+            for _ in range(10):
+                with pytest.raises(Refusal, match="try again"):
+                    async with calls.one("b", PUSH, 2**27):
+                        raise AssertionError("there is no room")
+            async with calls.one("b", HEARTBEAT, 300), calls.one("b", PUSH, SMALL):
+                pass
+        for _ in range(9):  # the link is away: nor does that cost anything
+            with pytest.raises(Refusal, match="does not answer"):
+                async with calls.one("b", PUSH, 2**27):
+                    raise Refusal(503, "the link does not answer")
+        async with calls.one("b", PUSH, 2**27):
+            pass
+
+    asyncio.run(scenario())

@@ -12,7 +12,7 @@ from sottovoce.deployment.machines import node
 from sottovoce.deployment.machines.address import Address, free_port
 from sottovoce.deployment.machines.federation import create_federation
 from sottovoce.deployment.machines.fleet import Standing
-from sottovoce.deployment.machines.processes import Child
+from sottovoce.deployment.machines.processes import Child, ChildEndedError
 from sottovoce.deployment.machines.site_folder import SiteFolder, create_rehearsal_sites
 from sottovoce.errors import DeploymentError
 
@@ -63,6 +63,30 @@ def test_one_that_ran_for_a_while_begins_anew(monkeypatch: pytest.MonkeyPatch) -
     lives = iter([1.0, 1.0, 1.0, 3600.0, 1.0, 1.0])
     found = pauses(monkeypatch, [Program()], lives)
     assert [next(found) for _ in range(6)] == [1.0, 2.0, 4.0, 1.0, 1.0, 2.0]
+
+
+def test_one_that_is_killed_while_it_starts_again_is_started_once_more(
+    site: SiteFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[int] = []
+
+    def start(*_: object) -> bool:
+        starts.append(len(starts))
+        if len(starts) == 2:
+            raise ChildEndedError("the node ended with code -9")
+        if len(starts) == 4:
+            raise DeploymentError("the link does not know the key")
+        return True
+
+    def watch(_: object) -> None:
+        raise ChildEndedError("the worker ended with code -9")
+
+    monkeypatch.setattr(node, "_start", start)
+    monkeypatch.setattr(node, "watch", watch)
+    monkeypatch.setattr(node, "_PAUSES_SECONDS", (0.0,) * 5)
+    with pytest.raises(DeploymentError, match="does not know the key"):
+        node.keep_node(site, on_ready=_ignore)
+    assert len(starts) == 4
 
 
 def test_one_whose_ledger_is_lost_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,8 +220,7 @@ def test_a_model_is_exported_only_as_its_run_describes_it(
 ) -> None:
     folder = tmp_path / "run"
     run = RunFolder(folder)
-    run.create(HEADER)
-    Ledger(folder / "ledger.sqlite", create=True).close()
+    run.create(HEADER, with_ledger=True)
     run.save_checkpoint(Progress(rounds_done=3, model=np.ones(8), algorithm_state={}), 0)
     assert export_model(folder, tmp_path / "m.safetensors")["parameters"] == 8
     (folder / "run.json").write_text(json.dumps({**HEADER, **change}))
@@ -232,8 +231,7 @@ def test_a_model_is_exported_only_as_its_run_describes_it(
 
 def test_a_model_that_no_float32_holds_is_not_exported(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "run")
-    run.create(HEADER)
-    Ledger(tmp_path / "run" / "ledger.sqlite", create=True).close()
+    run.create(HEADER, with_ledger=True)
     model = np.ones(8)
     model[7] = -1e39
     run.save_checkpoint(Progress(rounds_done=3, model=model, algorithm_state={}), 0)

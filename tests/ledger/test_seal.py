@@ -229,5 +229,11 @@ def test_a_site_s_ledger_is_made_once(site: Path, left: str) -> None:
     assert [path.name for path in site.iterdir()] == [left]
 
 
+def test_a_ledger_that_was_made_and_not_sealed_is_sealed_by_making_it_again(tmp_path: Path) -> None:
+    Ledger(tmp_path / LEDGER_NAME, create=True).close()  # and killed
+    seal.create(tmp_path)
+    opened(tmp_path).close()
+
+
 def test_ledger_and_seal_are_their_owner_s_alone(site: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in site.iterdir()} == {0o600}

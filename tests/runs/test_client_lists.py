@@ -1,6 +1,7 @@
 """Lists of many clients, beside run.json and result.json."""
 
 import gzip
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -138,3 +139,16 @@ def test_a_list_that_is_lost_or_not_of_this_run_is_one_clear_error(
 def test_a_watcher_waits_for_a_run_whose_list_is_written_before_it(tmp_path: Path) -> None:
     (tmp_path / "run-clients.json.gz").write_bytes(b"")
     assert live.read(tmp_path).state == "waiting"
+
+
+def test_a_small_file_that_unpacks_to_a_large_one_is_refused_before_it_does(
+    copied: Path,
+) -> None:
+    folder = copied
+    header = json.loads((folder / "run.json").read_text())
+    content = b'{"client":[' + b"[]," * 10**7 + b"[]]}"
+    header["clients"]["sha256"] = hashlib.sha256(content).hexdigest()
+    (folder / "run.json").write_text(json.dumps(header))
+    (folder / "run-clients.json.gz").write_bytes(gzip.compress(content))
+    with pytest.raises(OutputError, match="is damaged"):
+        RunFolder(folder).full_header()

@@ -16,7 +16,6 @@ from sottovoce.analytics.csv_columns import CsvColumns
 from sottovoce.config.data_spec import CsvSpec
 from sottovoce.design import store
 from sottovoce.design.store import DesignSpec
-from sottovoce.ledger.ledger import Ledger
 from sottovoce.local_learning import datasets, public_images
 from sottovoce.runs.export import export_model
 from sottovoce.runs.folder import RunFolder
@@ -167,8 +166,7 @@ def _checkpoints(folder: Path) -> Case:
         "randomness": "seeded",
         "sampling_grade": "exact",
     }
-    run.create(header)
-    Ledger(folder / "ledger.sqlite", create=True).close()
+    run.create(header, with_ledger=True)
     state = {"momentum": np.zeros(8)}
     run.save_checkpoint(Progress(rounds_done=3, model=np.ones(8), algorithm_state=state), 0)
     path = folder / "checkpoint.npz"

@@ -68,7 +68,8 @@ class LogState:
             self.take_entry(line.entry)
 
     def take_entry(self, entry: Entry) -> None:
-        self.latest = max(self.latest, seconds_of(entry.get("time")) or 0.0)
+        if entry.get("what") == "charged":  # others tell no rounds: a wrong clock costs nothing
+            self.latest = max(self.latest, seconds_of(entry.get("time")) or 0.0)
         charges, records = entry.get("charges"), entry.get("records")
         if type(charges) is int:
             self.charges, self.link = charges, entry.get("link")
@@ -78,8 +79,11 @@ class LogState:
             case "charged":
                 run, number = entry.get("run"), entry.get("round")
                 if isinstance(run, str) and type(number) is int:
-                    # The first time counts: a later line of a round is not another round.
-                    self.rounds.setdefault((run, number), self.latest)
+                    # The first time counts: a later line of a round is not another round, unless
+                    # that was more than a day ago.
+                    first = self.rounds.pop((run, number), self.latest)
+                    is_old = first <= self.latest - DAY_SECONDS
+                    self.rounds[run, number] = self.latest if is_old else first
                     self._forget()
             case "policy changed" if isinstance(changes := entry.get("changes"), Mapping):
                 self.policy.update({key: new for key, (_, new) in _pairs(changes)})
@@ -95,7 +99,7 @@ class LogState:
     def _forget(self) -> None:
         """Drop rounds that are a day old by the log itself: the clock alone may be wrong."""
         since = self.latest - DAY_SECONDS
-        oldest = next(iter(self.rounds.values()))  # for `latest` only grows
+        oldest = min(self.rounds.values())
         if oldest <= since - DAY_SECONDS:  # a day's rounds at once: not all of them at every line
             self.rounds = {key: at for key, at in self.rounds.items() if at > since}
 

@@ -19,6 +19,7 @@ from sottovoce.errors import OutputError, WireError
 FOLDER_VARIABLE = "SOTTOVOCE_REPLIES_DUE"
 # Around a reply's own bytes: Flower's metadata, a refusal's reason, what the site's ledger says.
 OVERHEAD_BYTES = 2**16
+_FRESH_NS = 2 * 10**9
 _GRACE_SECONDS = 60.0  # a late reply is refused by Flower, in words that its node understands
 
 
@@ -60,7 +61,9 @@ class RepliesDue:
             changed_ns = self._folder.stat().st_mtime_ns
         except OSError:
             return 0
-        if changed_ns != self._changed_ns:
+        # A folder that has just changed may change again within the same tick of its clock.
+        is_fresh = time.time_ns() - changed_ns < _FRESH_NS
+        if is_fresh or changed_ns != self._changed_ns:
             self._changed_ns, self._due = changed_ns, self._read()
         now = time.time()
         return max((size for size, until in self._due if until > now), default=0)

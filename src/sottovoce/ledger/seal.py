@@ -84,10 +84,11 @@ def _seal_in(plain: Any) -> Seal:
 def create(folder: Path) -> None:
     """Make a site's ledger and its seal, both new."""
     ledger, seal = folder / LEDGER_NAME, folder / SEAL_NAME
-    for path in (ledger, seal):
-        if os.path.lexists(path):
-            raise LedgerError(f"{path} is there already: a site has one ledger, made once")
+    if os.path.lexists(seal):
+        raise LedgerError(f"{seal} is there already: a site has one ledger, made once")
     with Ledger(ledger, create=True) as made:
+        if made.num_charges:
+            raise LedgerError(f"{ledger} is there already: a site has one ledger, made once")
         Seal(standing=made.standing()).write(seal)
 
 

@@ -15,12 +15,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sottovoce import files
+from sottovoce import bounded_json, files
 from sottovoce.errors import OutputError
 
 MOST_INLINE = 100
 SUFFIX = "-clients.json.gz"
 _MOST_BYTES = 1 << 30  # of columns, unpacked: some hundred bytes for each of millions of clients
+_MOST_CLIENTS = 10**8
+_MOST_CLIENT_BYTES, _MOST_COLUMNS = 4096, 64  # of one client
 _LEVEL = 6
 
 
@@ -63,7 +65,7 @@ def bring_back(path: Path, table: dict[str, Any]) -> dict[str, Any]:
         raise OutputError(f"{beside} is missing, and {path.name} names it; restore it")
     with files.explained("read", beside):
         packed = beside.read_bytes()
-    rows = _rows(packed, summary.get("sha256"))
+    rows = _rows(packed, summary.get("sha256"), summary.get("count"))
     if rows is None or len(rows) != summary.get("count"):
         raise OutputError(f"{beside} is damaged, or not of this {path.name}; restore it")
     return {**table, "clients": rows}
@@ -73,14 +75,19 @@ def _beside(path: Path) -> Path:
     return path.with_name(path.stem + SUFFIX)
 
 
-def _rows(packed: bytes, digest: object) -> Sequence[dict[str, Any]] | None:
+def _rows(packed: bytes, digest: object, count: object) -> Sequence[dict[str, Any]] | None:
     """Return an entry for each client; None if the columns are not those of the digest."""
+    if type(count) is not int or not 0 <= count <= _MOST_CLIENTS:
+        return None
+    most_bytes = min(_MOST_BYTES, (count + 1) * _MOST_CLIENT_BYTES)  # whoever made the folder
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
-            content = file.read(_MOST_BYTES)
-        if hashlib.sha256(content).hexdigest() != digest:
+            content = file.read(most_bytes + 1)
+        if len(content) > most_bytes or hashlib.sha256(content).hexdigest() != digest:
             return None
-        columns = json.loads(content)
+        columns = bounded_json.loads(
+            content, most_bytes=most_bytes, most_values=(count + 1) * _MOST_COLUMNS
+        )
         # Each row has an entry of every column.
         return [
             dict(zip(columns, row, strict=False)) for row in zip(*columns.values(), strict=True)

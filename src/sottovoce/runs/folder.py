@@ -55,8 +55,11 @@ class RunFolder:
     def exists(self) -> bool:
         return (self.path / "run.json").is_file()
 
-    def create(self, header: dict[str, Any]) -> None:
-        """A new run; a folder that holds anything is left alone."""
+    def create(self, header: dict[str, Any], *, with_ledger: bool) -> None:
+        """A new run; a folder that holds anything is left alone.
+
+        The ledger is made before run.json, so that a run that can be resumed has one.
+        """
         if self.path.exists() and not self.path.is_dir():
             raise OutputError(f"cannot create {self.path}: it is a file; choose another --out")
         if self.exists:
@@ -68,6 +71,8 @@ class RunFolder:
             self.path.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
             if any(self.path.iterdir()):
                 raise OutputError(f"{self.path} is not empty; choose another --out")
+        if with_ledger:
+            Ledger(self.path / LEDGER_NAME, create=True).close()
         path = self.path / "run.json"
         files.write_json(path, client_lists.put_beside(path, header), mode=files.PRIVATE)
 
@@ -95,8 +100,8 @@ class RunFolder:
     def has_ledger(self) -> bool:
         return (self.path / LEDGER_NAME).is_file()
 
-    def ledger(self, *, create: bool = False) -> Ledger:
-        return Ledger(self.path / LEDGER_NAME, create=create)
+    def ledger(self) -> Ledger:
+        return Ledger(self.path / LEDGER_NAME)
 
     # -- metrics ---------------------------------------------------------------------------
 

@@ -80,10 +80,11 @@ def _run(
         assembly = dataclasses.replace(assembly, run=run_folder.header().get("run", assembly.run))
     else:
         assembly = _named(assembly)
-        run_folder.create(header(assembly))
+        stored = assembly.spec.runtime.messages == "stored"
+        run_folder.create(header(assembly), with_ledger=stored)
         if not assembly.spec.data.sites:
             run_folder.save_data_digest(digest_of(assembly.spec, assembly.clients, assembly.task))
-    with run_folder.locked(), _opened(run_folder, assembly, resume=resume) as books:
+    with run_folder.locked(), _opened(run_folder, assembly) as books:
         if resume:
             _check_nothing_is_missing(run_folder, books, assembly.run)
             on_resume(where_it_resumes(run_folder, assembly.spec))
@@ -111,13 +112,12 @@ def _run(
 
 
 @contextlib.contextmanager
-def _opened(run_folder: RunFolder, assembly: Assembly, *, resume: bool) -> Iterator[Books]:
+def _opened(run_folder: RunFolder, assembly: Assembly) -> Iterator[Books]:
     """The ledger in the folder, or a tally where nothing is stored."""
     if assembly.spec.runtime.messages != "stored":
         yield tally_of(assembly)
         return
-    # A run that is resumed has a ledger: a new, empty one would forget what was spent.
-    with run_folder.ledger(create=not resume) as ledger:
+    with run_folder.ledger() as ledger:
         yield ledger
 
 

@@ -151,7 +151,7 @@ async def _passed_on(request: Request, path: str, site: str, door: Door) -> Resp
         async with door.calls.turn:
             answer = await client.send(call, stream=True)
     except httpx.TransportError:
-        return PlainTextResponse("the link does not answer", status_code=503)
+        raise Refusal(503, "the link does not answer") from None
     except ClientDisconnect:  # nobody hears it; a traceback for each would let anybody fill the log
         return PlainTextResponse("the call was cut off", status_code=400)
     if path == PULL and answer.is_success and answer.headers.get("content-length", "0") != "0":

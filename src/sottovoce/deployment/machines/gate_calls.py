@@ -21,7 +21,8 @@ _PUSHES = {"/v1/fleet/push-messages", "/v1/fleet/push-object"}
 _CALL = re.compile(r"/v1/fleet/[a-z-]+")
 _TRIES = 4  # of a reply: a node sends it again where the connection broke
 _MOST_ORDERS = 4  # whose replies may be outstanding
-_WAIT_SECONDS = 10.0
+_SHARES = 4  # sites that may send their largest replies at once
+_WAIT_SECONDS = 30.0
 _SAID_SECONDS = 60.0
 
 _LOG = printable_text.logger()
@@ -49,7 +50,8 @@ class SiteCalls:
         self._limits = limits
         self._calls: dict[str, int] = {}
         self._pushed: dict[str, float] = {}  # in largest replies, less what orders have allowed
-        self._bytes = 0  # of bodies under way
+        self._bytes = 0  # of long bodies under way
+        self._sending: dict[str, int] = {}  # the same, by site
         self._room = asyncio.Condition()
         self.turn = asyncio.Semaphore(limits.calls)  # to be held while the link works on a call
         self._said: dict[str, float] = {}
@@ -71,8 +73,13 @@ class SiteCalls:
         self._check_length(site, path, length)
         self._calls[site] = self._calls.get(site, 0) + 1
         try:
-            async with self._body(length):
-                yield
+            async with self._body(site, length):
+                share = self._count_push(site, path, length)
+                try:
+                    yield
+                except Refusal:  # it was not passed on: the site tries again
+                    self._pushed[site] = self._pushed.get(site, 0.0) - share
+                    raise
         finally:
             self._calls[site] -= 1
 
@@ -81,30 +88,52 @@ class SiteCalls:
         if length > most:
             self._say(site, f"{path} with {length} bytes", f"at most {most} are due")
             raise Refusal(413, f"this call has at most {most} bytes now, got {length}")
+
+    def _count_push(self, site: str, path: str, length: int) -> float:
+        """Count what a site pushes against its orders; return its share of the largest reply."""
         if path not in _PUSHES:
-            return
+            return 0.0
+        most = self.largest_push_bytes()
         pushed = self._pushed.get(site, 0.0) + length / most
         if pushed > _TRIES:
             self._say(site, "more replies", f"its orders allow {_TRIES} times {most} bytes each")
             raise Refusal(413, "the site has pushed all that its orders allow")
         self._pushed[site] = pushed
+        return length / most
 
     @asynccontextmanager
-    async def _body(self, length: int) -> AsyncIterator[None]:
-        """Wait for room: Flower's link holds every body in memory."""
-        most = max(self._limits.body_bytes, self.largest_push_bytes())
+    async def _body(self, site: str, length: int) -> AsyncIterator[None]:
+        """Wait for room: Flower's link holds every body in memory.
+
+        Short calls always have it, and no site takes more than its share, so that one that sends
+        slowly keeps nobody else waiting.
+        """
+        if length <= OVERHEAD_BYTES:
+            yield
+            return
+        share = self.largest_push_bytes()
+        most = max(self._limits.body_bytes, _SHARES * share)
+
+        def has_room() -> bool:
+            own = self._sending.get(site, 0) + length
+            return self._bytes + length <= most and own <= share
+
         try:
             async with asyncio.timeout(_WAIT_SECONDS), self._room:
-                await self._room.wait_for(lambda: self._bytes + length <= most)
-                self._bytes += length
+                await self._room.wait_for(has_room)
+                self._add(site, length)
         except TimeoutError:
             raise Refusal(503, "too much is being sent at once; try again") from None
         try:
             yield
         finally:
-            self._bytes -= length
+            self._add(site, -length)
             async with self._room:
                 self._room.notify_all()
+
+    def _add(self, site: str, length: int) -> None:
+        self._bytes += length
+        self._sending[site] = self._sending.get(site, 0) + length
 
     def _say(self, site: str, what: str, why: str) -> None:
         """Log a refusal, once a minute for each site at most."""

@@ -40,7 +40,7 @@ class Limits:
     stalled_seconds: float = 30.0
     header_bytes: int = 2**14
     body_seconds: float = 30.0
-    slowest_bytes: int = 2**14
+    slowest_bytes: int = 2**16
     body_bytes: int = 2**26  # of all bodies together: Flower's link holds each in memory
 
 

@@ -38,6 +38,8 @@ def keeping(folder: Path, *, what: str) -> Iterator[Announce]:
             folder.mkdir(mode=0o700, exist_ok=True)
             lock = stack.enter_context(files.open_private(folder / "lock", append=True))
         _acquire(lock, what)
+        # What a killed keeper has announced is no longer true, and its number may be another's.
+        (folder / "state.json").unlink(missing_ok=True)
         files.make_private(folder)
         for process in end_recorded(records_in(folder), seconds=STOP_SECONDS):
             print(f"ended what was left of an earlier start: {shown(process)}", file=sys.stderr)

@@ -1,5 +1,6 @@
 """A site's side: Flower's node, and the worker that answers it with the installed code."""
 
+import contextlib
 import re
 import socket
 import sys
@@ -17,7 +18,13 @@ from sottovoce.deployment.machines.fleet import (
     standing,
 )
 from sottovoce.deployment.machines.keeper import keeping
-from sottovoce.deployment.machines.processes import Child, stopped_at_the_end, wait_until, watch
+from sottovoce.deployment.machines.processes import (
+    Child,
+    ChildEndedError,
+    stopped_at_the_end,
+    wait_until,
+    watch,
+)
 from sottovoce.deployment.machines.site_folder import SiteFolder
 from sottovoce.deployment.machines.witness_endpoint import check_at_start
 from sottovoce.deployment.site import LEDGER_LOST
@@ -73,7 +80,9 @@ def keep_node(site: SiteFolder, *, on_ready: Callable[[bool], None]) -> None:
             on_ready(connected)
             for pause_seconds in _pauses(children, lambda: _lost_ledger(site, children)):
                 time.sleep(pause_seconds)
-                _start(site, runtime, children)
+                # One that is killed while it starts is one more end, and not the end of the node.
+                with contextlib.suppress(ChildEndedError):
+                    _start(site, runtime, children)
     except SystemExit:  # a calm end: Flower's node has said goodbye, if there was a link to hear it
         _say_goodbye(site)
         raise

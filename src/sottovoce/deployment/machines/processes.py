@@ -32,6 +32,10 @@ _UMASK = 0o077  # nothing that a link or a node writes is for other users of the
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
+class ChildEndedError(DeploymentError):
+    """A program that should run has ended; it may be started again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child:
     """A program that runs for us; `name` is what people know it by, `process` is its guard."""
@@ -69,7 +73,7 @@ class Child:
         """Raise with the log's last lines if the program has ended."""
         code = self.process.poll()
         if code is not None:
-            raise DeploymentError(
+            raise ChildEndedError(
                 f"{self.name} ended with code {code}; the last lines of {self.log}:\n"
                 f"{last_lines(self.log)}"
             )

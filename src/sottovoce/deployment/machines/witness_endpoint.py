@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from sottovoce import bounded_json
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.witness_store import FOLDER_NAME, read_entry
 from sottovoce.deployment.site import Site
@@ -27,6 +28,7 @@ from sottovoce.errors import DeploymentError
 WITNESS_PATH = "/v1/witness/"
 _KEY = re.compile(r"[0-9a-f]{64}")
 _SECONDS = 5.0
+_PLAIN = {"accept-encoding": "identity"}  # a few bytes must not unpack to many
 
 
 def witness_route(authority: Path) -> Route:
@@ -61,11 +63,18 @@ def fetch_receipt(address: Address, authority: Path, key: str) -> dict[str, Any]
     """Return what the link serves as the receipt for a key; None where it has none, or is away."""
     context = ssl.create_default_context(cafile=str(authority))
     try:
-        with httpx.Client(verify=context, timeout=_SECONDS, trust_env=False) as client:
-            answer = client.get(f"https://{address}{WITNESS_PATH}{key}")
-        if not answer.is_success or len(answer.content) > MOST_BYTES:
-            return None
-        found = answer.json()
+        with (
+            httpx.Client(verify=context, timeout=_SECONDS, trust_env=False) as client,
+            client.stream("GET", f"https://{address}{WITNESS_PATH}{key}", headers=_PLAIN) as answer,
+        ):
+            content = b""
+            for chunk in answer.iter_raw():
+                content += chunk
+                if len(content) > MOST_BYTES:
+                    return None
+            if not answer.is_success:
+                return None
+        found = bounded_json.loads(content, most_bytes=MOST_BYTES)
     except (httpx.HTTPError, ValueError):
         return None
     return found if isinstance(found, dict) else None
