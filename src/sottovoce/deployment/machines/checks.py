@@ -193,10 +193,10 @@ def _record_files(records: OwnRecords) -> list[Path]:
 
 
 def _key(site: SiteFolder, key: Path) -> str:
-    anew = "make a new folder with 'sottovoce deploy join', and move site.toml and the ledger there"
+    again = "make a new folder with 'sottovoce deploy join', and then 'sottovoce ledger move'"
     if not key.is_file():
-        raise _ProblemError(f"{key} is not there", f"restore it; if it is lost, {anew}")
-    _demand(certificates.key_problem(key), f"chmod 600 {key}; if it is damaged, {anew}")
+        raise _ProblemError(f"{key} is not there", f"restore it; if it is lost, {again}")
+    _demand(certificates.key_problem(key), f"chmod 600 {key}; if it is damaged, {again}")
     public = site.folder / "node.pub"
     if not public.exists():
         return "private; node.pub is not here"
@@ -244,7 +244,7 @@ def _dial(address: Address) -> str:
             return f"{address} answers"
     except OSError as error:
         raise _ProblemError(
-            f"nobody answers at {address}: {error}",
+            f"there is no answer at {address}: {error}",
             "ask the operator whether the link is up; let this machine reach that port",
         ) from None
 

@@ -1,4 +1,4 @@
-"""What a site asks and tells its link beside Flower's node: its standing, goodbye, the time."""
+"""Calls of a site to its link, next to those of Flower's node: standing, goodbye, the time."""
 
 import contextlib
 import email.utils
