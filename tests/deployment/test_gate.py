@@ -21,7 +21,12 @@ from sottovoce.deployment.machines import certificates, gate_calls, site_signatu
 from sottovoce.deployment.machines.address import Address, free_port
 from sottovoce.deployment.machines.federation import Federation, create_federation
 from sottovoce.deployment.machines.gate_calls import PULL, Refusal, SiteCalls
-from sottovoce.deployment.machines.gate_connections import Connection, Connections, Limits
+from sottovoce.deployment.machines.gate_connections import (
+    Connection,
+    Connections,
+    Limits,
+    address_group,
+)
 from sottovoce.deployment.machines.link import gate_command
 from sottovoce.deployment.machines.site_signatures import SiteKeys
 
@@ -32,7 +37,7 @@ PUSH, HEARTBEAT = "/v1/fleet/push-object", "/v1/fleet/send-node-heartbeat"
 SMALL = replies_due.OVERHEAD_BYTES
 # Few connections, or short times: a test of the one must not wait for the other.
 FEW = {"anonymous_per_address": 4, "handshake_seconds": 600.0, "header_seconds": 600.0}
-SHORT = {"handshake_seconds": 1.0, "header_seconds": 1.0, "body_seconds": 1.0}
+SHORT = dict.fromkeys(("handshake_seconds", "header_seconds", "body_seconds", "idle_seconds"), 1.0)
 
 
 class _Echo(BaseHTTPRequestHandler):
@@ -151,10 +156,14 @@ def test_a_link_that_is_away_is_said_and_who_does_not_go_on_is_cut(tmp_path: Pat
             socket.create_connection(address, timeout=30) as handshake,
             tls_connection(federation) as header,
             tls_connection(federation) as body,
+            tls_connection(federation) as answered,
         ):
             header.sendall(b"POST / HTTP/1.1\r\n")
             body.sendall(head(PUSH, _signed(federation) | {"content-length": "1000"}) + b"half")
-            assert all(map(is_closed, (handshake, header, body)))
+            answered.sendall(head(PUSH, _signed(federation) | {"content-length": "70000"}))
+            assert answered.recv(4096).startswith(b"HTTP/1.1 413")
+            answered.sendall(bytes(70_000))  # all that was declared, and nothing more
+            assert all(map(is_closed, (handshake, header, body, answered)))
     finally:
         process.terminate()
         assert process.wait(30) is not None
@@ -381,6 +390,14 @@ def test_the_oldest_of_the_address_with_the_most_connections_makes_room() -> Non
     table.release(first[3])
     table.release(first[3])
     assert table.anonymous == 0
+
+
+def test_the_addresses_of_one_ipv6_network_are_counted_together() -> None:
+    one, two, other = "2001:db8::1", "2001:db8::ffff:1", "2001:db8:0:1::1"
+    assert address_group(one) == address_group(two) != address_group(other)
+    assert address_group("fe80::1%eth0") == address_group("fe80::2")
+    assert address_group("192.0.2.1") != address_group("192.0.2.2")
+    assert address_group("::ffff:192.0.2.1") != address_group("::ffff:192.0.2.2")
 
 
 def test_a_call_that_finds_no_room_costs_a_site_nothing_and_short_ones_always_pass(

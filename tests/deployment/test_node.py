@@ -11,7 +11,7 @@ import pytest
 from sottovoce.deployment.machines import node
 from sottovoce.deployment.machines.address import Address, free_port
 from sottovoce.deployment.machines.federation import create_federation
-from sottovoce.deployment.machines.fleet import Standing
+from sottovoce.deployment.machines.fleet import LinkVerdict
 from sottovoce.deployment.machines.processes import Child, ChildEndedError
 from sottovoce.deployment.machines.site_folder import SiteFolder, create_rehearsal_sites
 from sottovoce.errors import DeploymentError
@@ -137,16 +137,16 @@ def test_a_goodbye_that_nobody_hears_is_said_at_the_next_start(
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (Standing.UNKNOWN, "it does not know the key"),
-        (Standing.CLOCK, "this machine's clock is 8 s ahead of the link's"),
-        (Standing.KNOWN, None),
-        (Standing.AWAY, None),
+        (LinkVerdict.UNKNOWN, "it does not know the key"),
+        (LinkVerdict.CLOCK, "this machine's clock is 8 s ahead of the link's"),
+        (LinkVerdict.KNOWN, None),
+        (LinkVerdict.AWAY, None),
     ],
 )
 def test_a_refusal_is_told_by_its_reason(
-    site: SiteFolder, monkeypatch: pytest.MonkeyPatch, found: Standing, said: str | None
+    site: SiteFolder, monkeypatch: pytest.MonkeyPatch, found: LinkVerdict, said: str | None
 ) -> None:
-    monkeypatch.setattr(node, "standing", lambda *_: found)
+    monkeypatch.setattr(node, "link_verdict", lambda *_: found)
     monkeypatch.setattr(node, "seconds_ahead", lambda *_: 8.0)
     refusal = node._refusal(site)
     assert refusal is None if said is None else said in str(refusal)

@@ -126,11 +126,11 @@ def test_a_site_that_is_ready_passes_all_checks_and_the_link_knows_its_key(
     assert authority is not None
     assert key is not None
     certificates.create_node_key(tmp_path / "new.key", tmp_path / "new.pub", comment="new")
-    assert fleet.standing(address, authority, tmp_path / "new.key") is fleet.Standing.UNKNOWN
+    assert fleet.link_verdict(address, authority, tmp_path / "new.key") is fleet.LinkVerdict.UNKNOWN
     ahead, real = datetime.timedelta(seconds=AHEAD_SECONDS), time.time
     monkeypatch.setattr(node_auth_http_interceptor, "now", lambda: date.now() + ahead)
     monkeypatch.setattr(time, "time", lambda: real() + AHEAD_SECONDS)
-    assert fleet.standing(address, authority, key) is fleet.Standing.CLOCK
+    assert fleet.link_verdict(address, authority, key) is fleet.LinkVerdict.CLOCK
 
 
 def test_a_clock_that_is_ahead_is_named_as_the_reason(

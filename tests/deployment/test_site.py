@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import one_site
 import pytest
+from one_site import BALL, FOUR, KEYS, POLICY, VALUES, Reached, answered, asked, charges, never
 
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.channels.channel import Shuffler
-from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site import Asked, Site
 from sottovoce.domains import Box, L2Ball, Vector
 from sottovoce.errors import (
@@ -37,87 +38,34 @@ from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import FIRST_EVENT
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
-from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.compositions import multiset
 from sottovoce.privacy.events import PrivacyEvent
-from sottovoce.randomness import Randomness, SeededRandomness, SystemRandomness
-from sottovoce.rounds.plan import ClientPlan, RoundPlan
+from sottovoce.randomness import Randomness, SeededRandomness
 from sottovoce.rounds.server import RoundServer
 from sottovoce.wire.message import open_sealed
 
-DIMENSION = 32
-DELTA = 1e-6
-BALL = L2Ball(dimension=DIMENSION, radius=1.0)
-FOUR = GaussHermite(input_domain=BALL, levels=4, noise_multiplier=8.0)
+DIMENSION = BALL.dimension
+DELTA = POLICY.delta
 ONE_BIT = GaussHermite(input_domain=BALL, levels=2, noise_multiplier=5.0)
-VALUES = np.linspace(-0.1, 0.1, DIMENSION)
-KEYS = SystemRandomness()
-
-POLICY = Policy(
-    mechanisms=("gauss_hermite",),
-    level=Unit.CLIENT,
-    adjacency=Adjacency.ZERO_OUT,
-    epsilon_per_round=100.0,
-    epsilon_total=500.0,
-    delta=DELTA,
-    smallest_cohort=1,
-)
-
-
-class Reached(Exception):
-    """Somebody trained."""
 
 
 def a_site(folder: Path, **changes: Any) -> Site:
-    policy = dataclasses.replace(POLICY, **changes)
+    """A site whose ledger is bound to its folder, as that of a deployed one is."""
     sealed = folder / seal.SEAL_NAME
     if not sealed.exists():
         folder.mkdir(exist_ok=True)
         seal.create(folder)
-    return Site(name="ada", policy=policy, ledger=folder / "ledger.sqlite", seal=sealed)
-
-
-def asked(
-    number: int = 1,
-    *,
-    run: str = "run",
-    client: str = "ada",
-    mechanism: Mechanism = FOUR,
-    uplinks: int = 1,
-    cohort: int = 10,
-    rounds: int = 1,
-    **plan: Any,
-) -> Asked:
-    part = ClientPlan(client=client, mechanism=mechanism, weight=1.0)
-    terms = {"unit": Unit.CLIENT, "adjacency": Adjacency.ZERO_OUT, **plan}
-    whole = RoundPlan(run=run, round=number, clients=(part,), **terms)
-    return Asked(plan=whole, part=part, cohort=cohort, uplinks=uplinks, rounds=rounds)
+    return dataclasses.replace(one_site.a_site(folder, **changes), seal=sealed)
 
 
 def trained(*vectors: Vector) -> Callable[[], Sequence[Vector]]:
     return lambda: list(vectors or (VALUES,))
 
 
-def never() -> Sequence[Vector]:
-    raise Reached
-
-
-def answered(site: Site, request: Asked, keys: Randomness = KEYS, **more: Any) -> list[bytes]:
-    more = {"keep_from": request.plan.round, **more}
-    vectors = [VALUES] * request.uplinks
-    return site.answer(request, keys, trained(*vectors), **more)
-
-
 def history(site: Site) -> list[tuple[PrivacyEvent, int]]:
     with Ledger(site.ledger) as ledger:
         return ledger.history("ada")
-
-
-def rows(site: Site) -> list[dict[str, object]]:
-    with Ledger(site.ledger) as ledger:
-        assert ledger.verify() == []
-        return list(ledger.rows())
 
 
 # -- order -------------------------------------------------------------------------------------
@@ -141,7 +89,7 @@ def test_what_is_refused_is_refused_before_anybody_trains_and_charged_nothing(
     site = a_site(tmp_path, **changes)
     with pytest.raises(PolicyError, match=reason):
         site.answer(request_, keys, never, keep_from=1)
-    assert rows(site) == []
+    assert charges(site) == []
 
 
 @pytest.mark.parametrize(
@@ -166,7 +114,7 @@ def test_a_request_that_passes_reaches_the_training(tmp_path: Path) -> None:
     site = a_site(tmp_path)
     with pytest.raises(Reached):
         site.answer(asked(), KEYS, never, keep_from=1)
-    assert rows(site) == []
+    assert charges(site) == []
 
 
 def test_a_round_asked_for_in_parts_costs_no_more_than_a_round_may(tmp_path: Path) -> None:
@@ -176,7 +124,7 @@ def test_a_round_asked_for_in_parts_costs_no_more_than_a_round_may(tmp_path: Pat
     with pytest.raises(PolicyError, match="is allowed in a round"):
         answered(site, asked(1, uplinks=2))  # the first uplink is charged: one more is due
     answered(site, asked(2))
-    assert len(rows(site)) == 2
+    assert len(charges(site)) == 2
 
 
 def test_what_others_spend_meanwhile_counts(tmp_path: Path) -> None:
@@ -189,7 +137,7 @@ def test_what_others_spend_meanwhile_counts(tmp_path: Path) -> None:
 
     with pytest.raises(PolicyError, match="is allowed in all"):
         site.answer(asked(), KEYS, slow, keep_from=1)
-    assert [row["run"] for row in rows(site)] == ["quicker"]
+    assert [row["run"] for row in charges(site)] == ["quicker"]
 
 
 def test_the_charge_is_on_disk_before_a_code_is_drawn(
@@ -199,7 +147,7 @@ def test_the_charge_is_on_disk_before_a_code_is_drawn(
     seen: list[int] = []
 
     def broken(self: GaussHermite, values: object, keystream: object) -> None:
-        seen.append(len(rows(site)))
+        seen.append(len(charges(site)))
         raise RuntimeError("the power fails")
 
     with monkeypatch.context() as patch:
@@ -207,10 +155,10 @@ def test_the_charge_is_on_disk_before_a_code_is_drawn(
         with pytest.raises(RuntimeError, match="power"):
             answered(site, asked())
     assert seen == [1]
-    assert [row["message_stored"] for row in rows(site)] == [False]
+    assert [row["message_stored"] for row in charges(site)] == [False]
     # Nothing had left, so the same charge serves when it is asked again.
     assert len(answered(site, asked())) == 1
-    assert [row["message_stored"] for row in rows(site)] == [True]
+    assert [row["message_stored"] for row in charges(site)] == [True]
 
 
 def test_the_message_is_on_disk_before_it_leaves(
@@ -224,7 +172,7 @@ def test_the_message_is_on_disk_before_it_leaves(
     monkeypatch.setattr(Ledger, "store_messages", full)
     with pytest.raises(LedgerError, match="disk is full"):
         answered(site, asked())
-    assert [row["message_stored"] for row in rows(site)] == [False]
+    assert [row["message_stored"] for row in charges(site)] == [False]
 
 
 def test_a_charge_that_was_never_used_pays_for_nothing_dearer(
@@ -254,7 +202,7 @@ def test_asked_again_it_sends_the_same_bytes_and_is_not_charged(tmp_path: Path) 
     first = answered(site, asked())
     for other in (VALUES, -VALUES, np.zeros(DIMENSION)):  # also if the server sent another model
         assert site.answer(asked(), KEYS, trained(other), keep_from=1) == first
-    assert len(rows(site)) == 1
+    assert len(charges(site)) == 1
 
 
 def test_asked_again_it_needs_no_budget(tmp_path: Path) -> None:
@@ -279,7 +227,7 @@ def test_asked_again_with_another_mechanism_it_sends_nothing(
     answered(site, asked())
     with pytest.raises(LedgerError, match="other parameters"):
         answered(site, asked(**change))
-    assert len(rows(site)) == 1
+    assert len(charges(site)) == 1
 
 
 def test_asked_again_as_another_level_it_sends_nothing(tmp_path: Path) -> None:
@@ -287,7 +235,7 @@ def test_asked_again_as_another_level_it_sends_nothing(tmp_path: Path) -> None:
     site = a_site(tmp_path, level=Unit.SAMPLE)
     with pytest.raises(SottovoceError, match="accounted per client"):
         answered(site, asked(unit=Unit.SAMPLE))
-    assert len(rows(site)) == 1
+    assert len(charges(site)) == 1
 
 
 def test_asked_again_through_a_shuffler_it_sends_nothing(tmp_path: Path) -> None:
@@ -299,7 +247,7 @@ def test_asked_again_through_a_shuffler_it_sends_nothing(tmp_path: Path) -> None
     hidden = asked(mechanism=mechanism, adjacency=replaced, channel=Shuffler(minimum_clients=5))
     with pytest.raises(LedgerError, match="other parameters"):
         answered(site, hidden)
-    assert len(rows(site)) == 1
+    assert len(charges(site)) == 1
 
 
 @pytest.mark.parametrize("keep_from", [2, 3, 2**32 - 1])
@@ -310,7 +258,7 @@ def test_what_was_discarded_cannot_be_asked_again(tmp_path: Path, keep_from: int
     for _ in range(2):
         with pytest.raises(PolicyError, match="was answered before; start a new run"):
             site.answer(asked(1), KEYS, never, keep_from=1)
-    assert len(rows(site)) == 1
+    assert len(charges(site)) == 1
 
 
 def test_earlier_rounds_are_dropped_when_a_later_one_is_asked(tmp_path: Path) -> None:
@@ -328,7 +276,7 @@ def test_rounds_out_of_order_are_each_charged_once(tmp_path: Path) -> None:
     site = a_site(tmp_path)
     for number in (5, 1, 3, 5, 1, 2**32 - 1, 0):
         answered(site, asked(number), keep_from=0)
-    assert sorted(row["round"] for row in rows(site)) == [0, 1, 3, 5, 2**32 - 1]  # type: ignore[type-var]
+    assert sorted(row["round"] for row in charges(site)) == [0, 1, 3, 5, 2**32 - 1]  # type: ignore[type-var]
 
 
 # -- what training may return ------------------------------------------------------------------
@@ -345,7 +293,7 @@ def test_an_update_that_diverged_is_sent_as_zero_and_charged(tmp_path: Path, bad
     (message,) = site.answer(request, KEYS, trained(update), keep_from=1)
     codes = open_sealed(message, request.plan.envelope(request.part, 0))
     assert np.abs(silent.decode(codes)).max() < 1e-3
-    assert len(rows(site)) == 1
+    assert len(charges(site)) == 1
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
@@ -353,7 +301,7 @@ def test_another_number_of_vectors_than_asked_is_not_sent(tmp_path: Path, count:
     site = a_site(tmp_path)
     with pytest.raises(PolicyError, match=f"2 vectors are asked for, not {count}"):
         site.answer(asked(uplinks=2), KEYS, lambda: [VALUES] * count, keep_from=1)
-    assert rows(site) == []
+    assert charges(site) == []
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (DIMENSION + 1,), (1, DIMENSION)])
@@ -361,7 +309,7 @@ def test_a_vector_of_another_shape_is_not_sent(tmp_path: Path, shape: tuple[int,
     site = a_site(tmp_path)
     with pytest.raises(DomainError, match="nothing was sent"):
         site.answer(asked(), KEYS, trained(np.zeros(shape)), keep_from=1)
-    assert rows(site) == []
+    assert charges(site) == []
 
 
 def test_an_update_beyond_the_clip_norm_is_projected(tmp_path: Path) -> None:
@@ -407,7 +355,7 @@ def test_runs_of_any_name_share_one_total(tmp_path: Path) -> None:
     for name in ("seventh", "run\u200b"):
         with pytest.raises(PolicyError, match="is allowed in all"):
             site.answer(asked(run=name), KEYS, never, keep_from=1)
-    assert [row["run"] for row in rows(site)] == names
+    assert [row["run"] for row in charges(site)] == names
 
 
 def test_a_cheaper_mechanism_spends_the_same_account(tmp_path: Path) -> None:
@@ -467,7 +415,7 @@ def test_the_adjacency_of_an_account_cannot_be_changed(tmp_path: Path) -> None:
     site = a_site(tmp_path, adjacency=Adjacency.REPLACE_ONE)
     with pytest.raises(SottovoceError, match="replace-one"):
         answered(site, asked(2, adjacency=Adjacency.REPLACE_ONE))
-    assert len(rows(site)) == 1
+    assert len(charges(site)) == 1
 
 
 def test_many_at_once_cannot_spend_more_than_the_total(tmp_path: Path) -> None:
@@ -519,7 +467,7 @@ def test_many_at_once_on_one_round_send_one_message(tmp_path: Path) -> None:
     assert len(set(sent)) == 1
     assert len(sent) + len(refused) == 6
     assert all("has another message already" in reason for reason in refused)
-    assert len(rows(site)) == 1
+    assert len(charges(site)) == 1
     assert answered(site, asked()) == sent[:1]
 
 
@@ -557,7 +505,7 @@ def test_a_ledger_that_is_lost_while_it_trains_lets_nothing_leave(
     # What was charged to a file that is gone is not in the account, so its message stays here.
     assert (tmp_path / seal.SEAL_NAME).read_bytes() == sealed
     if lose is go_back:  # the charges before are all there: the site goes on
-        assert len(rows(site)) == 1
+        assert len(charges(site)) == 1
         return
     for _ in range(2):
         with pytest.raises(LedgerLostError):
@@ -580,7 +528,7 @@ def test_a_message_leaves_after_its_charge_is_in_the_file_itself(
         stored = ledger.latest(asked(2).plan.release("ada", 0))
     assert stored is not None
     assert site.answer(asked(2), KEYS, trained(VALUES), keep_from=0) == [stored.message]
-    assert len(rows(site)) == 2
+    assert len(charges(site)) == 2
     assert json.loads((tmp_path / seal.SEAL_NAME).read_text())["charges"] == 2
 
 

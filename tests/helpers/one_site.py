@@ -14,7 +14,7 @@ from sottovoce.domains import L2Ball, Vector
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.randomness import SystemRandomness
+from sottovoce.randomness import Randomness, SystemRandomness
 from sottovoce.rounds.plan import ClientPlan, RoundPlan
 
 BALL = L2Ball(dimension=32, radius=1.0)
@@ -41,25 +41,30 @@ def asked(
     number: int = 1,
     *,
     run: str = "run",
+    client: str = "ada",
     mechanism: Mechanism = FOUR,
     uplinks: int = 1,
     cohort: int = 10,
     rounds: int = 1,
     **plan: Any,
 ) -> Asked:
-    part = ClientPlan(client="ada", mechanism=mechanism, weight=1.0)
+    part = ClientPlan(client=client, mechanism=mechanism, weight=1.0)
     terms = {"unit": Unit.CLIENT, "adjacency": Adjacency.ZERO_OUT, **plan}
     whole = RoundPlan(run=run, round=number, clients=(part,), **terms)
     return Asked(plan=whole, part=part, cohort=cohort, uplinks=uplinks, rounds=rounds)
 
 
-def answered(site: Site, request: Asked) -> list[bytes]:
+def answered(site: Site, request: Asked, keys: Randomness = KEYS, **more: Any) -> list[bytes]:
     vectors = [VALUES] * request.uplinks
-    return site.answer(request, KEYS, lambda: vectors, keep_from=request.plan.round)
+    return site.answer(request, keys, lambda: vectors, **{"keep_from": request.plan.round, **more})
+
+
+class Reached(Exception):
+    """The site trained."""
 
 
 def never() -> Sequence[Vector]:
-    raise AssertionError("somebody trained")
+    raise Reached
 
 
 def charges(site: Site) -> list[dict[str, object]]:

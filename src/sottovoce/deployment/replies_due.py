@@ -5,12 +5,10 @@ its own in the link's folder; the gate refuses a longer one by its declared leng
 name is in the environment of the servers that a link starts; elsewhere nothing is announced.
 """
 
-import atexit
 import contextlib
 import os
 import time
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 
 from sottovoce import files
@@ -29,15 +27,9 @@ def announce(reply_bytes: int, *, seconds: float) -> None:
     if not folder:
         return
     due = {"bytes": reply_bytes, "until": time.time() + seconds + _GRACE_SECONDS}
-    files.write_json(_own_file(Path(folder)), due, mode=files.PRIVATE)
-
-
-@cache
-def _own_file(folder: Path) -> Path:
-    """Where this process announces, until it ends; the link's next start removes a killed one's."""
-    path = folder / f"{os.getpid()}.json"
-    atexit.register(path.unlink, missing_ok=True)
-    return path
+    # It stays when this process ends, since replies may still be on their way; the link's next
+    # start removes it.
+    files.write_json(Path(folder) / f"{os.getpid()}.json", due, mode=files.PRIVATE)
 
 
 def check_length(blobs: Mapping[str, bytes] | None, most_bytes: int) -> None:

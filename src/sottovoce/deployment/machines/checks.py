@@ -14,7 +14,7 @@ import httpx
 from sottovoce.deployment.machines import certificates, fleet
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.federation import Federation
-from sottovoce.deployment.machines.fleet import Standing
+from sottovoce.deployment.machines.fleet import LinkVerdict
 from sottovoce.deployment.machines.guard import recorded
 from sottovoce.deployment.machines.keeper import shown, state_of
 from sottovoce.deployment.machines.processes import records_in
@@ -286,13 +286,13 @@ def _clock(address: Address, authority: Path) -> str:
 
 
 def _known(site: SiteFolder, authority: Path, key: Path) -> str:
-    found = fleet.standing(site.address, authority, key)
-    if found is not Standing.KNOWN:
+    found = fleet.link_verdict(site.address, authority, key)
+    if found is not LinkVerdict.KNOWN:
         raise _ProblemError(
             found.value,
             "the operator adds it: sottovoce deploy certificates DIR --add "
             f"{site.name} {site.folder / 'node.pub'}"
-            if found is Standing.UNKNOWN
+            if found is LinkVerdict.UNKNOWN
             else "try again; if it stays so, ask the operator to look at the link's logs",
         )
     return str(found.value)

@@ -25,7 +25,7 @@ _TIMEOUT_SECONDS = 10.0
 _DATE_SECONDS = 1.0  # how far the time in an answer's header may be off, either way
 
 
-class Standing(Enum):
+class LinkVerdict(Enum):
     """What the link says to a call that is signed with a site's key."""
 
     KNOWN = "the link knows the key"
@@ -34,7 +34,7 @@ class Standing(Enum):
     AWAY = "the link does not answer"
 
 
-def standing(address: Address, authority: Path, private_key: Path) -> Standing:
+def link_verdict(address: Address, authority: Path, private_key: Path) -> LinkVerdict:
     """Whether the link takes calls that are signed with this key; changes nothing there."""
     key = _read(private_key)
     # Flower's link looks for the key first, and then refuses this interval.
@@ -47,16 +47,16 @@ def standing(address: Address, authority: Path, private_key: Path) -> Standing:
     except httpx.HTTPStatusError as error:
         said = FlowerError.from_json(error.response.text)
         if said and said.code == ApiErrorCode.FLEET_INVALID_HEARTBEAT_INTERVAL:
-            return Standing.KNOWN
+            return LinkVerdict.KNOWN
         refused = error.response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
         if refused and _is_off(seconds_ahead(address, authority)):
-            return Standing.CLOCK
+            return LinkVerdict.CLOCK
         if refused or (said and said.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED):
-            return Standing.UNKNOWN
-        return Standing.AWAY
+            return LinkVerdict.UNKNOWN
+        return LinkVerdict.AWAY
     except httpx.HTTPError:
-        return Standing.AWAY
-    return Standing.KNOWN
+        return LinkVerdict.AWAY
+    return LinkVerdict.KNOWN
 
 
 def deactivate(node_id: int, address: Address, authority: Path, private_key: Path) -> bool:

@@ -2,11 +2,12 @@
 
 A connection is anonymous until a site's signature has come over it. Of anonymous ones an address
 has few, and all addresses together have few; where one more comes the oldest is cut, so that
-nobody who only holds connections keeps others out. A site has few of its own.
+merely holding connections keeps no site out. A site has few of its own.
 """
 
 import asyncio
 import contextlib
+import ipaddress
 import socket
 import ssl
 import struct
@@ -20,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 _RESET, _CLOSE = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 _NO_DESCRIPTOR_SECONDS = 0.1
 _SHUTDOWN_SECONDS = 0.5
+_IPV6_PREFIX_BITS = 64  # one customer of a provider has all addresses with the same prefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +171,9 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        self._expect_within(None)
+        # After an early answer nothing is under way: what is due is the next request.
+        is_answered = self.cycle is None or self.cycle.response_complete
+        self._expect_within(self._limits.idle_seconds if is_answered else None)
         super().on_message_complete()
 
     def pause_writing(self) -> None:
@@ -227,7 +231,7 @@ class GateServer(uvicorn.Server):
             except OSError:  # no descriptor is left: some will be
                 await asyncio.sleep(_NO_DESCRIPTOR_SECONDS)
                 continue
-            connection = Connection(accepted, address[0])
+            connection = Connection(accepted, address_group(address[0]))
             self._table.admit(connection)
             task = asyncio.create_task(self._shake_hands(connection))
             connection.cut_by(task.cancel)
@@ -261,3 +265,11 @@ class GateServer(uvicorn.Server):
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def address_group(host: str) -> str:
+    """Return the address by which connections are counted: for IPv6 its network of 2^64."""
+    found = ipaddress.ip_address(host.partition("%")[0])
+    if found.version == 6 and found.ipv4_mapped is None:
+        return str(ipaddress.ip_network((found, _IPV6_PREFIX_BITS), strict=False))
+    return host

@@ -11,11 +11,11 @@ from pathlib import Path
 from sottovoce.deployment.machines import processes
 from sottovoce.deployment.machines.address import LOOPBACK, Address, free_port
 from sottovoce.deployment.machines.fleet import (
-    Standing,
+    LinkVerdict,
     clock_problem,
     deactivate,
+    link_verdict,
     seconds_ahead,
-    standing,
 )
 from sottovoce.deployment.machines.keeper import keeping
 from sottovoce.deployment.machines.processes import (
@@ -197,17 +197,17 @@ def _refusal(site: SiteFolder) -> str | None:
     """Why the link would not take any node of this site; None if it would, or cannot be asked."""
     if site.root_certificate is None or site.private_key is None:
         return None
-    match standing(site.address, site.root_certificate, site.private_key):
-        case Standing.CLOCK:
+    match link_verdict(site.address, site.root_certificate, site.private_key):
+        case LinkVerdict.CLOCK:
             ahead = seconds_ahead(site.address, site.root_certificate)
             return clock_problem(ahead, certain=False)
-        case Standing.UNKNOWN:
+        case LinkVerdict.UNKNOWN:
             return (
                 f"the link at {site.address} refuses '{site.name}': it does not know the key in "
                 f"{site.folder / 'node.pub'}. The operator adds a key with 'sottovoce deploy "
                 f"certificates DIR --add {site.name} node.pub'"
             )
-        case Standing.KNOWN | Standing.AWAY:
+        case LinkVerdict.KNOWN | LinkVerdict.AWAY:
             return None
 
 
