@@ -24,6 +24,7 @@ from sottovoce.deployment.machines.gate_calls import PULL, Refusal, SiteCalls
 from sottovoce.deployment.machines.gate_connections import (
     Connection,
     Connections,
+    Handshakes,
     Limits,
     address_group,
 )
@@ -398,6 +399,14 @@ def test_the_addresses_of_one_ipv6_network_are_counted_together() -> None:
     assert address_group("fe80::1%eth0") == address_group("fe80::2")
     assert address_group("192.0.2.1") != address_group("192.0.2.2")
     assert address_group("::ffff:192.0.2.1") != address_group("::ffff:192.0.2.2")
+
+
+def test_an_address_begins_as_many_handshakes_as_it_may_hold_and_then_some_each_second() -> None:
+    handshakes = Handshakes(Limits(anonymous_per_address=3, handshakes_per_second=2.0))
+    assert [handshakes.begin("x", 10.0) for _ in range(5)] == [0.0, 0.0, 0.0, 0.5, 0.5]
+    assert handshakes.begin("y", 10.0) == 0.0
+    assert [handshakes.begin("x", 10.5) for _ in range(2)] == [0.0, 0.5]
+    assert [handshakes.begin("x", 99.0) for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]
 
 
 def test_a_call_that_finds_no_room_costs_a_site_nothing_and_short_ones_always_pass(

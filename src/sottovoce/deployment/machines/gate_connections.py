@@ -2,7 +2,8 @@
 
 A connection is anonymous until a site's signature has come over it. Of anonymous ones an address
 has few, and all addresses together have few; where one more comes the oldest is cut, so that
-merely holding connections keeps no site out. A site has few of its own.
+merely holding connections keeps no site out. A site has few of its own. Handshakes cost processor
+time, so those of one address are begun at a limited rate.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 _RESET, _CLOSE = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 _NO_DESCRIPTOR_SECONDS = 0.1
 _SHUTDOWN_SECONDS = 0.5
+_MOST_REMEMBERED = 4096  # addresses, before those that no limit concerns are forgotten
 _IPV6_PREFIX_BITS = 64  # one customer of a provider has all addresses with the same prefix
 
 
@@ -33,6 +35,7 @@ class Limits:
 
     anonymous: int = 256
     anonymous_per_address: int = 64
+    handshakes_per_second: float = 50.0  # of one address, once it has begun as many as it may hold
     connections_per_site: int = 16
     calls: int = 32  # that the link works on at once: Flower's has 40 threads
     calls_per_site: int = 8
@@ -122,6 +125,25 @@ class Connections:
         oldest.cut()
 
 
+class Handshakes:
+    """How fast an address may begin handshakes: as many at once as it may hold, then at a rate."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._seconds_each = 1.0 / limits.handshakes_per_second
+        self._burst_seconds = (limits.anonymous_per_address - 1) * self._seconds_each
+        self._paid_until: dict[str, float] = {}  # when an address has made up for what it began
+
+    def begin(self, address: str, now: float) -> float:
+        """Begin one and return 0, or return the seconds after which to ask again."""
+        paid_until = max(self._paid_until.get(address, now), now)
+        if (wait := paid_until - now - self._burst_seconds) > 0.0:
+            return wait
+        if len(self._paid_until) > _MOST_REMEMBERED:
+            self._paid_until = {one: at for one, at in self._paid_until.items() if at > now}
+        self._paid_until[address] = paid_until + self._seconds_each
+        return 0.0
+
+
 class LimitedProtocol(HttpToolsProtocol):
     """HTTP/1.1 with limits: short headers, few requests at once, and nothing waits for ever."""
 
@@ -201,6 +223,7 @@ class GateServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, limits: Limits, table: Connections) -> None:
         super().__init__(config)
         self._limits, self._table = limits, table
+        self._handshakes = Handshakes(limits)
         self._listener: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -242,6 +265,8 @@ class GateServer(uvicorn.Server):
         assert self.config.ssl is not None
         loop = asyncio.get_running_loop()
         try:
+            while wait := self._handshakes.begin(connection.address, loop.time()):
+                await asyncio.sleep(wait)
             await loop.connect_accepted_socket(
                 lambda: LimitedProtocol(
                     connection,
