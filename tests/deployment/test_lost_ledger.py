@@ -20,6 +20,7 @@ from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 pytest.importorskip("flwr")
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="a federation of real processes"),
+    pytest.mark.slow,  # test_parity has the quick case
     pytest.mark.xdist_group("federation"),
 ]
 
@@ -71,12 +72,8 @@ def ask(running: RunningFederation, *, code: int = 0) -> str:
     )
 
 
-@pytest.mark.parametrize(
-    "sites", [("removed",), pytest.param(("emptied", "linked"), marks=pytest.mark.slow)]
-)
-def test_a_running_node_stops_when_its_ledger_is_lost(
-    tmp_path: Path, sites: tuple[str, ...]
-) -> None:
+def test_a_running_node_stops_when_its_ledger_is_lost(tmp_path: Path) -> None:
+    sites = tuple(LOSSES)
     with rehearsal(tmp_path, sites=sites, start=False) as running:
         running.start_link()
         for name in sites:

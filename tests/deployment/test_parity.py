@@ -1,15 +1,19 @@
 """The same spec on nodes with TLS and keys, in Flower's simulation and here: the same bits.
 
-The two nodes are the one federation of real processes that `make test` starts; all others are
-for `make test-full`.
+The two nodes are the one federation of real processes that `make test` starts, so they are also
+checked, stopped, started again, and robbed of a ledger here, in this order; all other federations
+are for `make test-full`.
 """
 
 import importlib.util
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +27,15 @@ from federated_runs import (
     simulated,
     start_run,
 )
-from federation_faults import (
-    allow,
-    site_names,
-)
+from federation_faults import allow, eventually, site_names
 from federations import SRC, rehearsal
 
 from sottovoce.deployment.audit_file import verified
 from sottovoce.deployment.audit_log import LOG_NAME
+from sottovoce.deployment.machines import certificates, fleet
+from sottovoce.deployment.machines.keeper import state_of
+from sottovoce.ledger import seal
+from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.runs.folder import RunFolder
 
 pytest.importorskip("flwr")
@@ -53,6 +58,15 @@ LEARNED = (
     "payload_bytes_down",
 )
 _SIMULATION_SECONDS = 300.0
+AHEAD_SECONDS = 8
+# Flower signs with this time, and the time is what the program reads.
+_CLOCK = f"""\
+import datetime, time
+import flwr.supercore.date as date
+real, now = time.time, date.now
+time.time = lambda: real() + {AHEAD_SECONDS}
+date.now = lambda: now() + datetime.timedelta(seconds={AHEAD_SECONDS})
+"""
 
 
 @pytest.fixture(
@@ -83,6 +97,7 @@ def run(
         running.start_link()
         for site in sites:
             allow(running, site)
+            shutil.copytree(running.site(site).folder, folder / "before" / site)
             running.start_node(site)
         started = start_run(running, table, folder / "run")
         started.finish()
@@ -153,6 +168,72 @@ def test_sites_log_every_round_that_they_answered(run: StartedRun, sites: list[s
             (run.name, number) for number in range(1, ROUNDS + 1)
         ]
         assert all(entry["left"] < 1000.0 for entry in charged)
+
+
+def test_a_site_passes_all_checks_and_the_link_knows_its_key_alone(
+    run: StartedRun, sites: list[str], tmp_path: Path
+) -> None:
+    running, site = run.running, run.running.site(sites[0])
+    found = json.loads(running.deploy("check", site.folder, "--json"))
+    assert {check["state"] for check in found["checks"]} == {"ok"}
+    named = {check["name"] for check in found["checks"]}
+    assert {"clock", "key at the link", "ledger", "data"} <= named
+    assert json.loads(running.deploy("check", running.folder, "--json"))["ok"]
+    assert site.root_certificate is not None
+    certificates.create_node_key(tmp_path / "new.key", tmp_path / "new.pub", comment="new")
+    verdict = fleet.link_verdict(site.address, site.root_certificate, tmp_path / "new.key")
+    assert verdict is fleet.LinkVerdict.UNKNOWN
+    assert running.status()["sites"] == dict.fromkeys(sites, "online")  # nothing was changed
+
+
+def test_link_and_site_start_again_at_once_but_not_with_a_wrong_clock(
+    run: StartedRun, sites: list[str], tmp_path: Path
+) -> None:
+    running, site = run.running, run.running.site(sites[0])
+    state = state_of(running.federation.link_folder)
+    assert state
+    os.kill(state["pid"], signal.SIGKILL)
+    eventually(running.federation.address.is_free)
+    running.stop_node(site.name)  # its goodbye reaches nobody, as after a link that was stopped
+    running.start_link()
+
+    (tmp_path / "sitecustomize.py").write_text(_CLOCK)
+    paths = [str(tmp_path), *running.environment["PYTHONPATH"].split(os.pathsep)]
+    skewed = {**running.environment, "PYTHONPATH": os.pathsep.join(paths)}
+    error = replace(running, environment=skewed).deploy("node", site.folder, code=2)
+    assert any(f"clock is {AHEAD_SECONDS - late} s ahead" in error for late in (0, 1)), error
+    assert "NTP" in error
+
+    running.start_node(site.name)
+    assert running.status()["sites"][site.name] == "online"
+    assert "trying again" not in (site.node_folder / "keeper.log").read_text()
+
+
+def test_a_node_whose_ledger_is_lost_sends_nothing_and_stops(
+    run: StartedRun, sites: list[str], table: dict[str, Any], tmp_path: Path
+) -> None:
+    running, site = run.running, run.running.site(sites[-1])
+    ledger = site.folder / LEDGER_NAME
+    (tmp_path / "copy.sqlite").write_bytes(ledger.read_bytes())
+    with Ledger(tmp_path / "copy.sqlite") as copied:  # the file alone has what has left
+        assert copied.num_charges == ROUNDS
+        assert copied.verify() == []
+    for path in site.folder.glob(f"{LEDGER_NAME}*"):
+        path.unlink()
+    (row,) = start_run(running, {**table, "name": "lost", "rounds": 1}, tmp_path / "run").finish()
+    assert row["clients_received"] == len(sites) - 1
+    eventually(lambda: state_of(site.node_folder) is None)
+    reason = f"{LEDGER_NAME} is gone, with {ROUNDS} charges: restore its newest copy"
+    assert reason in (site.node_folder / "keeper.log").read_text()
+    assert not ledger.exists()
+    assert json.loads((site.folder / seal.SEAL_NAME).read_text())["charges"] == ROUNDS
+    assert reason in running.deploy("node", site.folder, code=2)  # nor does it start again
+
+    # All of its folder from before the first round, with a ledger and a seal that match.
+    shutil.rmtree(site.folder)
+    shutil.copytree(run.out.parent / "before" / site.name, site.folder)
+    witnessed = f"it holds fewer charges than the {ROUNDS} that were witnessed"
+    assert witnessed in running.deploy("node", site.folder, code=2)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ pytest.importorskip("flwr")
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="a federation of real processes"),
     pytest.mark.xdist_group("federation"),
-    pytest.mark.slow,  # test_lost_ledger has the quick case
+    pytest.mark.slow,  # test_parity has the quick case
 ]
 
 REASON = "it holds fewer charges than the 2 that were witnessed"
