@@ -281,6 +281,14 @@ def test_a_site_pushes_a_few_times_what_its_order_allows_and_no_more(gate: Feder
     assert _call(gate, PUSH, bytes(SMALL))[0] == 418
 
 
+def test_a_reply_that_is_cut_off_on_its_way_costs_a_site_nothing(gate: Federation) -> None:
+    for _ in range(20):
+        with tls_connection(gate) as connection:
+            headers = _signed(gate) | {"content-length": str(SMALL)}
+            connection.sendall(head(PUSH, headers) + b"half")
+    assert _call(gate, PUSH, bytes(SMALL))[0] == 418
+
+
 def test_bodies_wait_for_room_and_a_site_makes_few_calls_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

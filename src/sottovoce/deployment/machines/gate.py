@@ -152,8 +152,8 @@ async def _passed_on(request: Request, path: str, site: str, door: Door) -> Resp
             answer = await client.send(call, stream=True)
     except httpx.TransportError:
         raise Refusal(503, "the link does not answer") from None
-    except ClientDisconnect:  # nobody hears it; a traceback for each would let anybody fill the log
-        return PlainTextResponse("the call was cut off", status_code=400)
+    except ClientDisconnect:  # nothing was passed on, so it costs the site nothing
+        raise Refusal(400, "the call was cut off") from None
     if path == PULL and answer.is_success and answer.headers.get("content-length", "0") != "0":
         door.calls.order_delivered(site)
     traffic.down += _head_bytes(answer.reason_phrase, answer.headers)

@@ -124,8 +124,8 @@ def _register(name: str, key: bytes, control: Control) -> int:
     except DeploymentError as error:
         raise DeploymentError(
             f"the key of '{name}' was not taken ({error}). A site that was taken out comes back "
-            "with a new key: it makes a new folder with 'sottovoce deploy join', and moves its "
-            "ledger.sqlite and site.toml there"
+            "with a new key: it makes a new folder with 'sottovoce deploy join', moves its ledger "
+            "there with 'sottovoce ledger move OLD NEW', and copies the policy of its site.toml"
         ) from None
 
 
