@@ -37,7 +37,7 @@ smallest_cohort = 1
 
 
 def test_ledger_show_adds_up_what_a_site_spent_under_all_its_names(tmp_path: Path) -> None:
-    ball = L2Ball(dimension=8, radius=1.0)
+    ball = L2Ball(dimension=1000, radius=1.0)
     mechanism = GaussHermite(input_domain=ball, levels=2, noise_multiplier=5.0)
     event = mechanism.privacy(Adjacency.ZERO_OUT)
     (tmp_path / "site.toml").write_text(SITE)

@@ -82,7 +82,7 @@ def without_digest(folder: Path) -> None:
 
 
 def other_parameters(folder: Path) -> None:
-    other = spec_of(2.5, 2, 2)
+    other = spec_of(2.5, 1, 1)
     store.save(SOLVED(other), folder)
     shutil.move(folder / f"{other.name}.json", folder / f"{SPEC.name}.json")
 

@@ -15,7 +15,7 @@ import pytest
 from sottovoce.errors import ParameterError
 from sottovoce.mechanism_explorer.server import Explorer, Superseded, Turns, open_server
 
-QUESTION = {"mechanism": "gauss_hermite", "bits": 1, "dimension": 10, "rounds": 2}
+QUESTION = {"mechanism": "gauss_hermite", "bits": 1, "dimension": 1000, "rounds": 2}
 
 
 def _ask(

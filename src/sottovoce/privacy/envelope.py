@@ -26,6 +26,7 @@ Reference: Chaudhuri, Guo and Rabbat 2022 (MVU), section 4.3, program (4) and le
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -64,37 +65,61 @@ def rowwise_renyi(
 ) -> Vector:
     """D_a(p || q) = log( sum_j p_j^a q_j^(1-a) ) / (a - 1) along the last axis, rounded up.
 
-    While every a log(p/q) <= 600 it is computed as log1p( sum q (r^a - 1 - a (r - 1)) ), r = p/q:
-    no term is negative, so nothing cancels, for orders near 1 and rows close together too. Beyond,
-    as a sum of logarithms. Infinite where p puts mass that q does not; never NaN. A relative error
-    of the cells up to `cell_error` is covered.
+    See `RowPairs.renyi`.
     """
-    check_order(order)
-    p, q = np.broadcast_arrays(first, second)
-    with np.errstate(all="ignore"):
-        log_q, quotient, change = np.log(q), p / q, (p - q) / q
-        ratios = np.where(np.abs(change) < 0.5, np.log1p(change), np.log(quotient))
-        extreme = (quotient < 1e-290) | (quotient > 1e290)  # the quotient itself is not exact
-        if extreme.any():
-            ratios = np.where(extreme, np.log(p) - log_q, ratios)
-        ratios = np.where((p == 0.0) & (q == 0.0), 0.0, ratios)  # an outcome of neither
-        powers, slopes = np.expm1(order * ratios), order * np.expm1(ratios)
-        # A relative error e of p or q changes a term by at most q (a |r^a - 1| + a |r - 1|) e.
-        size = (1.0 + order) * (np.abs(powers) + np.abs(slopes))
-        terms = q * (np.maximum(0.0, powers - slopes) + cell_error * size)
-        largest = ratios.max(axis=-1)
-        small = np.log1p(terms.sum(axis=-1)) / (order - 1.0)
-        unsafe = order * largest > _LARGEST_EXPONENT
-        if not unsafe.any():
-            return np.asarray(small)
-        logs = np.where(q > 0.0, log_q, -np.inf) + order * ratios
-        top = logs.max(axis=-1, keepdims=True)
-        sums = top[..., 0] + np.log(np.exp(logs - top).sum(axis=-1))
-        sums += 2.0**-50 * (order * largest + np.abs(top[..., 0]) + 1000.0)
-        sums += 2.0 * order * np.max(np.broadcast_to(cell_error, p.shape), axis=-1)
-        large = np.where(np.isnan(sums), np.inf, sums) / (order - 1.0)
-        impossible = ((p > 0.0) & (q == 0.0)).any(axis=-1)
-        return np.where(impossible, np.inf, np.where(unsafe, large, small))
+    return RowPairs.of(first, second).renyi(order, cell_error)
+
+
+@dataclass(frozen=True, slots=True)
+class RowPairs:
+    """Pairs of pmf rows, with what their divergences of all orders share."""
+
+    p: Vector
+    q: Vector
+    log_q: Vector
+    ratios: Vector  # log(p/q)
+    changes: Vector  # p/q - 1
+
+    @classmethod
+    def of(cls, first: Vector, second: Vector) -> "RowPairs":
+        p, q = np.broadcast_arrays(first, second)
+        with np.errstate(all="ignore"):
+            log_q, quotient, change = np.log(q), p / q, (p - q) / q
+            ratios = np.where(np.abs(change) < 0.5, np.log1p(change), np.log(quotient))
+            extreme = (quotient < 1e-290) | (quotient > 1e290)  # the quotient itself is not exact
+            if extreme.any():
+                ratios = np.where(extreme, np.log(p) - log_q, ratios)
+            ratios = np.where((p == 0.0) & (q == 0.0), 0.0, ratios)  # an outcome of neither
+            return cls(p, q, log_q, ratios, np.expm1(ratios))
+
+    def renyi(self, order: float, cell_error: Vector | float = 2.0**-50) -> Vector:
+        """Return D_a(p || q) along the last axis, rounded up.
+
+        While every a log(p/q) <= 600 it is computed as log1p( sum q (r^a - 1 - a (r - 1)) ), with
+        r = p/q: no term is negative, so nothing cancels, for orders near 1 and rows close together
+        too. Beyond, as a sum of logarithms. Infinite where p puts mass that q does not; never NaN.
+        A relative error of the cells up to `cell_error` is covered.
+        """
+        check_order(order)
+        p, q, log_q, ratios = self.p, self.q, self.log_q, self.ratios
+        with np.errstate(all="ignore"):
+            powers, slopes = np.expm1(order * ratios), order * self.changes
+            # A relative error e of p or q changes a term by at most q (a |r^a - 1| + a |r - 1|) e.
+            size = (1.0 + order) * (np.abs(powers) + np.abs(slopes))
+            terms = q * (np.maximum(0.0, powers - slopes) + cell_error * size)
+            largest = ratios.max(axis=-1)
+            small = np.log1p(terms.sum(axis=-1)) / (order - 1.0)
+            unsafe = order * largest > _LARGEST_EXPONENT
+            if not unsafe.any():
+                return np.asarray(small)
+            logs = np.where(q > 0.0, log_q, -np.inf) + order * ratios
+            top = logs.max(axis=-1, keepdims=True)
+            sums = top[..., 0] + np.log(np.exp(logs - top).sum(axis=-1))
+            sums += 2.0**-50 * (order * largest + np.abs(top[..., 0]) + 1000.0)
+            sums += 2.0 * order * np.max(np.broadcast_to(cell_error, p.shape), axis=-1)
+            large = np.where(np.isnan(sums), np.inf, sums) / (order - 1.0)
+            impossible = ((p > 0.0) & (q == 0.0)).any(axis=-1)
+            return np.where(impossible, np.inf, np.where(unsafe, large, small))
 
 
 def greedy_bound(costs: ArrayLike, values: ArrayLike, budget: float, dimension: int) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.domains import Vector
-from sottovoce.privacy.envelope import BUDGET_ROUNDING, envelope_bound, rowwise_renyi
+from sottovoce.privacy.envelope import BUDGET_ROUNDING, RowPairs, envelope_bound
 from sottovoce.privacy.events import SecureSum
 from sottovoce.privacy.finite_menus import Bit, bit_corners, sums_of_others
 
@@ -38,8 +38,7 @@ class _Menu:
     """Ends of the cells of costs, and the laws of each right end's corners one after another."""
 
     ends: Vector
-    first: Vector  # corners by others by sums
-    second: Vector
+    laws: RowPairs  # corners by others by sums
     starts: NDArray[np.intp]  # of each cell's corners
 
 
@@ -64,7 +63,8 @@ def _menu(event: SecureSum) -> _Menu:
     bits = np.array(corners).reshape(-1, 2, 1, 2)  # corners, neighbors, others, values
     without, with_one = (np.pad(others, ((0, 0), ends)) for ends in ((0, 1), (1, 0)))
     laws = bits[..., :1] * without + bits[..., 1:] * with_one
-    return _Menu(np.array(ends), laws[:, 0], laws[:, 1], np.array(starts, dtype=np.intp))
+    pairs = RowPairs.of(laws[:, 0], laws[:, 1])
+    return _Menu(np.array(ends), pairs, np.array(starts, dtype=np.intp))
 
 
 def small_sum_renyi(event: SecureSum, order: float) -> float:
@@ -72,7 +72,7 @@ def small_sum_renyi(event: SecureSum, order: float) -> float:
     menu = _menu(event)
     costs, values = [menu.ends[0]], [order * menu.ends[0] / 8.0 * (1.0 + _ROUNDING)]
     if len(menu.starts):
-        found = rowwise_renyi(menu.first, menu.second, order, _CELL_ERROR).max(axis=-1)
+        found = menu.laws.renyi(order, _CELL_ERROR).max(axis=-1)
         costs.extend(menu.ends[:-1])
         values.extend(np.maximum.reduceat(found, menu.starts))
     budget = event.shift**2 * (1.0 + BUDGET_ROUNDING)
