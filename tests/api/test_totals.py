@@ -212,6 +212,56 @@ def test_one_seed_on_two_inputs_has_no_bound(made: Made) -> None:
     assert math.isinf(ledger_total(bits).epsilon)
 
 
+def hidden_events(adjacency: Adjacency) -> list[PrivacyEvent]:
+    """Events that something hides, also where that gains nothing."""
+    noise = GaussianNoise(mu=0.5, adjacency=adjacency)
+    pure = PureDp(epsilon=1.0, adjacency=adjacency)
+    return [
+        *(
+            Sampled(event=event, rate=rate, scheme="poisson", hidden_by=by)
+            for event, by in ((pure, "own-records"), (noise, "own-records"))
+            for rate in (0.1, 0.999999)
+        ),
+        Sampled(event=noise, rate=0.1, scheme="poisson", hidden_by="central-noise"),
+        *(Shuffled(event=pure, clients=clients) for clients in (2, 10_000)),
+        SecureSum(shift=0.2, dimension=1, logit_bound=1.0, clients=9, adjacency=adjacency),
+        Allocated(event=noise, steps=10),
+    ]
+
+
+@pytest.mark.parametrize("adjacency", [ZERO_OUT, REPLACE_ONE])
+@pytest.mark.parametrize("case", ["alone", "one seed", "two ledgers", "two names"])
+def test_if_all_is_seen_no_total_is_less(made: Made, adjacency: Adjacency, case: str) -> None:
+    for number, event in enumerate(hidden_events(adjacency)):
+        run = SPEC_NAME if case == "one seed" else OWN_NAME
+        first = made(f"{number}", event=event, run=run, commitment=b"one input")
+        paths, names = [first], {str(first): ["ann"]}
+        if case == "two names":
+            made(f"{number}", event=event, client="bob", says=None)
+            names = {str(first): ["ann", "bob"]}
+        elif case != "alone":
+            paths.append(made(f"{number} 2", event=event, run=run, commitment=b"another"))
+        for delta in (DELTA, None):
+            try:
+                found = ledger_total(paths, names=names, delta=delta)
+            except ParameterError:  # not all of them are pure
+                assert delta is None
+                continue
+            assert found.local_epsilon is not None
+            assert found.local_epsilon >= found.epsilon
+            if case == "one seed":
+                assert math.isinf(found.epsilon)
+
+
+def test_the_commands_have_no_bound_for_one_seed_with_everything_seen(made: Made) -> None:
+    event = Sampled(event=EVENT, rate=0.1, scheme="poisson", hidden_by="own-records")
+    paths = [made(name, event=event, run=SPEC_NAME, commitment=name.encode()) for name in "ab"]
+    words = ("ledger", "total", *map(str, paths), "--delta", "1e-5")
+    assert "every sample is seen: epsilon infinite" in call(*words).text
+    (row,) = [line for line in call(*words, "--every").text.splitlines() if "ann" in line]
+    assert row.count("infinite") == 2
+
+
 def test_two_runs_of_one_spec_have_names_of_their_own(tmp_path: Path) -> None:
     spec = small_spec(rounds=1, randomness="system")
     first, second = tmp_path / "first", tmp_path / "second"
