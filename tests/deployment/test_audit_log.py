@@ -152,6 +152,54 @@ def test_an_altered_log_is_found(tmp_path: Path, damage: str) -> None:
     assert any("was altered" in text for text in site.audit_log.warnings(site.ledger))
 
 
+STRANGE = {
+    "overflows": b"1e999",
+    "overflows below": b"-1e999",
+    "constant": b"NaN",
+    "infinity": b"Infinity",
+    "long": b"1" + b"0" * 5000,
+    "larger than a count": b"1" + b"0" * 299,
+    "negative": b"-3",
+    "nested": b"[" * 500 + b"]" * 500,
+    "nested deeper": b"[" * 100_000 + b"]" * 100_000,
+    "surrogate": rb'"\ud800"',
+    "twice": b'1, "charges": 2, "charges": 2',
+    "not UTF-8": b'"\xff"',
+    "year 10000": b'2, "time": "9999-12-31T23:59:59-23:59"',
+    "object": b'{"a": 1}',
+}
+
+
+def test_a_line_with_anything_in_it_is_an_altered_line(tmp_path: Path) -> None:
+    """It is told, and it stops no command, no start and no answer."""
+    site = logged(tmp_path, rounds_per_day=1000)
+    for number in (1, 2):
+        answered(site, asked(number))
+    path = tmp_path / LOG_NAME
+    whole = path.read_bytes().rstrip(b"\n").split(b"\n")
+    assert site.audit_log is not None
+    for number, (name, value) in enumerate(STRANGE.items(), start=3):
+        place = number % 3  # the last one has no end, too
+        lines = list(whole)
+        keys = (b"charges", b"records", b"time", b"epsilon", b"changes")
+        added = b"".join(b', "%s": %s' % (key, value) for key in keys)
+        lines[place] = lines[place].replace(b', "chain"', added + b', "chain"')
+        path.write_bytes(b"\n".join(lines))
+        expected = f"line {place + 1}, or one before it, was altered"
+        assert audit_file.verified(path)[1] == [expected], name
+        for option in ([], ["--json"]):
+            shown = call("ledger", "log", str(tmp_path), *option)
+            assert (shown.code, expected in shown.text) == (1, True), name
+            shown.text.encode()
+        restart()
+        assert any("was altered" in text for text in site.audit_log.warnings(site.ledger)), name
+        site.note_start()
+        restart()
+        answered(site, asked(number))
+        found, problems = audit_file.verified(path)
+        assert (found[-1]["what"], found[-1]["round"], problems) == ("charged", number, [expected])
+
+
 def test_charges_without_a_line_get_one_at_the_next_start(tmp_path: Path) -> None:
     site = a_site(tmp_path)  # which keeps no log
     for number in (1, 2):

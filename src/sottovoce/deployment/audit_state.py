@@ -36,9 +36,9 @@ def seconds_of(text: object) -> float | None:
     """The time that a line has; None for anything else."""
     try:
         found = datetime.fromisoformat(str(text))
-    except ValueError:
+        return (found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
         return None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class LogState:
         if entry.get("what") == "charged":  # others tell no rounds: a wrong clock costs nothing
             self.latest = max(self.latest, seconds_of(entry.get("time")) or 0.0)
         charges, records = entry.get("charges"), entry.get("records")
-        if type(charges) is int:
+        if type(charges) is int and 0 <= charges < 2**63:  # as a ledger counts
             self.charges, self.link = charges, entry.get("link")
         if type(records) is int and records > 0:
             self.records = records
