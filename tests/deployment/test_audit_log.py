@@ -300,6 +300,32 @@ def test_a_round_that_was_charged_while_the_clock_was_back_counts_too(
         answered(site, asked(3))
 
 
+def test_a_clock_that_was_far_ahead_is_named_and_a_new_log_is_the_way_out(
+    tmp_path: Path, clock: list[float]
+) -> None:
+    site = logged(tmp_path, rounds_per_day=2)
+    start = clock[0]
+    clock[0] = start + 3 * 365 * DAY
+    ahead = audit_state.time_text(clock[0])
+    answered(site, asked(1))
+    clock[0] = start
+    answered(site, asked(2))
+    for later in (0.0, 30 * DAY):
+        clock[0] = start + later
+        with pytest.raises(PolicyError, match=f"on record is of {ahead}, which is in the future"):
+            answered(site, asked(3))
+    (tmp_path / LOG_NAME).rename(tmp_path / "old.jsonl")
+    restart()
+    site.note_start()
+    for later in (0.0, 1.0, DAY - 1.0):  # no round is forgotten before a day has passed
+        clock[0] = start + 30 * DAY + later
+        with pytest.raises(PolicyError, match=r"2 rounds were charged .*; ask again later"):
+            answered(site, asked(3))
+    clock[0] = start + 31 * DAY + 1.0
+    answered(site, asked(3))
+    assert [one.get("late") for one in entries(site)[2:]] == [True, True, None]
+
+
 def test_a_charge_without_a_line_counts_as_a_round_of_today(tmp_path: Path) -> None:
     answered(a_site(tmp_path), asked(1))
     with pytest.raises(PolicyError, match="1 rounds were charged"):

@@ -9,6 +9,7 @@ from typing import Any
 from sottovoce.deployment.audit_file import Entry, Line, Position
 
 DAY_SECONDS = 24 * 3600.0
+_LAST_TIME = 253402300799.0  # 9999-12-31T23:59:59Z, after which there is no text for a time
 # Lines that anybody who reaches the link can cause: so many at once, and then one a minute.
 _BURST_LINES, _SECONDS_A_LINE = 20.0, 60.0
 
@@ -36,9 +37,10 @@ def seconds_of(text: object) -> float | None:
     """The time that a line has; None for anything else."""
     try:
         found = datetime.fromisoformat(str(text))
-        return (found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
+    except ValueError:
         return None
+    found = found if found.tzinfo else found.replace(tzinfo=UTC)
+    return min(found.timestamp(), _LAST_TIME)
 
 
 @dataclass(slots=True)
