@@ -166,6 +166,12 @@ def test_ledgers_of_earlier_versions_are_one_only_if_they_are_one_file(made: Mad
     link.symlink_to(path)
     found = ledger_total([path, other, link], delta=DELTA)
     assert [one.counted for one in found.ledgers] == [1, 1, 0]
+    # Nor is a copy that this version made told from another run.
+    backup = path.with_name("backup")
+    assert call("ledger", "backup", str(path), str(backup)).code == 0
+    found = ledger_total([path, backup], delta=DELTA)
+    assert [one.counted for one in found.ledgers] == [1, 1]
+    assert any("copy of a ledger that an earlier version began" in note for note in found.notes)
 
 
 def test_three_ends_of_a_charge_without_a_message_are_two_releases(made: Made) -> None:

@@ -389,8 +389,8 @@ def _overlaps(opened: Sequence[Opened], merged: Merged) -> list[str]:
         found.append(
             f"{count} charges of {first} have the run, client and round of charges of {second}, "
             "and neither ledger has all rows of the other: both are counted. If one is the "
-            "server's account of what the other answered, or a copy that an earlier version made, "
-            "leave it out"
+            "server's account of what the other answered, or a copy of a ledger that an earlier "
+            "version began, and was not charged since it was copied, leave it out"
         )
     for how, why in _WHY.items():
         count = merged.number(how)
