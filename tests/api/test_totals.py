@@ -166,6 +166,12 @@ def test_ledgers_of_earlier_versions_are_one_only_if_they_are_one_file(made: Mad
     link.symlink_to(path)
     found = ledger_total([path, other, link], delta=DELTA)
     assert [one.counted for one in found.ledgers] == [1, 1, 0]
+    # Nor is a copy that this version made told from another run.
+    backup = path.with_name("backup")
+    assert call("ledger", "backup", str(path), str(backup)).code == 0
+    found = ledger_total([path, backup], delta=DELTA)
+    assert [one.counted for one in found.ledgers] == [1, 1]
+    assert any("copy of a ledger that an earlier version began" in note for note in found.notes)
 
 
 def test_three_ends_of_a_charge_without_a_message_are_two_releases(made: Made) -> None:
@@ -210,6 +216,56 @@ def test_one_seed_on_two_inputs_has_no_bound(made: Made) -> None:
     pure = PureDp(epsilon=1.0, adjacency=ZERO_OUT)
     bits = [made(name, run=SPEC_NAME, says=None, event=pure) for name in ("bit", "bit 2")]
     assert math.isinf(ledger_total(bits).epsilon)
+
+
+def hidden_events(adjacency: Adjacency) -> list[PrivacyEvent]:
+    """Events that something hides, also where that gains nothing."""
+    noise = GaussianNoise(mu=0.5, adjacency=adjacency)
+    pure = PureDp(epsilon=1.0, adjacency=adjacency)
+    return [
+        *(
+            Sampled(event=event, rate=rate, scheme="poisson", hidden_by=by)
+            for event, by in ((pure, "own-records"), (noise, "own-records"))
+            for rate in (0.1, 0.999999)
+        ),
+        Sampled(event=noise, rate=0.1, scheme="poisson", hidden_by="central-noise"),
+        *(Shuffled(event=pure, clients=clients) for clients in (2, 10_000)),
+        SecureSum(shift=0.2, dimension=1, logit_bound=1.0, clients=9, adjacency=adjacency),
+        Allocated(event=noise, steps=10),
+    ]
+
+
+@pytest.mark.parametrize("adjacency", [ZERO_OUT, REPLACE_ONE])
+@pytest.mark.parametrize("case", ["alone", "one seed", "two ledgers", "two names"])
+def test_if_all_is_seen_no_total_is_less(made: Made, adjacency: Adjacency, case: str) -> None:
+    for number, event in enumerate(hidden_events(adjacency)):
+        run = SPEC_NAME if case == "one seed" else OWN_NAME
+        first = made(f"{number}", event=event, run=run, commitment=b"one input")
+        paths, names = [first], {str(first): ["ann"]}
+        if case == "two names":
+            made(f"{number}", event=event, client="bob", says=None)
+            names = {str(first): ["ann", "bob"]}
+        elif case != "alone":
+            paths.append(made(f"{number} 2", event=event, run=run, commitment=b"another"))
+        for delta in (DELTA, None):
+            try:
+                found = ledger_total(paths, names=names, delta=delta)
+            except ParameterError:  # not all of them are pure
+                assert delta is None
+                continue
+            assert found.local_epsilon is not None
+            assert found.local_epsilon >= found.epsilon
+            if case == "one seed":
+                assert math.isinf(found.epsilon)
+
+
+def test_the_commands_have_no_bound_for_one_seed_with_everything_seen(made: Made) -> None:
+    event = Sampled(event=EVENT, rate=0.1, scheme="poisson", hidden_by="own-records")
+    paths = [made(name, event=event, run=SPEC_NAME, commitment=name.encode()) for name in "ab"]
+    words = ("ledger", "total", *map(str, paths), "--delta", "1e-5")
+    assert "every sample is seen: epsilon infinite" in call(*words).text
+    (row,) = [line for line in call(*words, "--every").text.splitlines() if "ann" in line]
+    assert row.count("infinite") == 2
 
 
 def test_two_runs_of_one_spec_have_names_of_their_own(tmp_path: Path) -> None:

@@ -152,6 +152,54 @@ def test_an_altered_log_is_found(tmp_path: Path, damage: str) -> None:
     assert any("was altered" in text for text in site.audit_log.warnings(site.ledger))
 
 
+STRANGE = {
+    "overflows": b"1e999",
+    "overflows below": b"-1e999",
+    "constant": b"NaN",
+    "infinity": b"Infinity",
+    "long": b"1" + b"0" * 5000,
+    "larger than a count": b"1" + b"0" * 299,
+    "negative": b"-3",
+    "nested": b"[" * 500 + b"]" * 500,
+    "nested deeper": b"[" * 100_000 + b"]" * 100_000,
+    "surrogate": rb'"\ud800"',
+    "twice": b'1, "charges": 2, "charges": 2',
+    "not UTF-8": b'"\xff"',
+    "year 10000": b'2, "time": "9999-12-31T23:59:59-23:59"',
+    "object": b'{"a": 1}',
+}
+
+
+def test_a_line_with_anything_in_it_is_an_altered_line(tmp_path: Path) -> None:
+    """It is told, and it stops no command, no start and no answer."""
+    site = logged(tmp_path, rounds_per_day=1000)
+    for number in (1, 2):
+        answered(site, asked(number))
+    path = tmp_path / LOG_NAME
+    whole = path.read_bytes().rstrip(b"\n").split(b"\n")
+    assert site.audit_log is not None
+    for number, (name, value) in enumerate(STRANGE.items(), start=3):
+        place = number % 3  # the last one has no end, too
+        lines = list(whole)
+        keys = (b"charges", b"records", b"time", b"epsilon", b"changes")
+        added = b"".join(b', "%s": %s' % (key, value) for key in keys)
+        lines[place] = lines[place].replace(b', "chain"', added + b', "chain"')
+        path.write_bytes(b"\n".join(lines))
+        expected = f"line {place + 1}, or one before it, was altered"
+        assert audit_file.verified(path)[1] == [expected], name
+        for option in ([], ["--json"]):
+            shown = call("ledger", "log", str(tmp_path), *option)
+            assert (shown.code, expected in shown.text) == (1, True), name
+            shown.text.encode()
+        restart()
+        assert any("was altered" in text for text in site.audit_log.warnings(site.ledger)), name
+        site.note_start()
+        restart()
+        answered(site, asked(number))
+        found, problems = audit_file.verified(path)
+        assert (found[-1]["what"], found[-1]["round"], problems) == ("charged", number, [expected])
+
+
 def test_charges_without_a_line_get_one_at_the_next_start(tmp_path: Path) -> None:
     site = a_site(tmp_path)  # which keeps no log
     for number in (1, 2):
@@ -250,6 +298,32 @@ def test_a_round_that_was_charged_while_the_clock_was_back_counts_too(
     clock[0] += 3 * DAY
     with pytest.raises(PolicyError, match="2 rounds were charged"):
         answered(site, asked(3))
+
+
+def test_a_clock_that_was_far_ahead_is_named_and_a_new_log_is_the_way_out(
+    tmp_path: Path, clock: list[float]
+) -> None:
+    site = logged(tmp_path, rounds_per_day=2)
+    start = clock[0]
+    clock[0] = start + 3 * 365 * DAY
+    ahead = audit_state.time_text(clock[0])
+    answered(site, asked(1))
+    clock[0] = start
+    answered(site, asked(2))
+    for later in (0.0, 30 * DAY):
+        clock[0] = start + later
+        with pytest.raises(PolicyError, match=f"on record is of {ahead}, which is in the future"):
+            answered(site, asked(3))
+    (tmp_path / LOG_NAME).rename(tmp_path / "old.jsonl")
+    restart()
+    site.note_start()
+    for later in (0.0, 1.0, DAY - 1.0):  # no round is forgotten before a day has passed
+        clock[0] = start + 30 * DAY + later
+        with pytest.raises(PolicyError, match=r"2 rounds were charged .*; ask again later"):
+            answered(site, asked(3))
+    clock[0] = start + 31 * DAY + 1.0
+    answered(site, asked(3))
+    assert [one.get("late") for one in entries(site)[2:]] == [True, True, None]
 
 
 def test_a_charge_without_a_line_counts_as_a_round_of_today(tmp_path: Path) -> None:

@@ -44,7 +44,8 @@ class Opened:
             return False
         if self.inode == other.inode:
             return True
-        # Two runs of one spec share what an earlier version's ledger is given for an identity.
+        # Two runs of one spec share what an earlier version's ledger is given for an identity, and
+        # their charges have no random numbers: a copy of it is not told from another run.
         if its.identity != mine.identity or its.identity.startswith(DERIVED):
             return False
         with Ledger(self.file) as ledger:  # which only grows

@@ -61,7 +61,8 @@ class LedgerTotal:
 
     epsilon        the smallest sound bound for events that were fixed beforehand.
     assumptions    what else it rests on, in sentences.
-    local_epsilon  where something is hidden, what holds if nothing of it is; None where nothing is.
+    local_epsilon  where something was charged as hidden, what holds if nothing of it is: never
+                   below epsilon. None where nothing was.
     pure_epsilon   the sum of all pure epsilons: these answers change nobody's odds by more than
                    its exponential, however they were asked for. Infinite if a charge has none.
     limits         (epsilon, delta) that the sites' own limits add up to, where all ledgers are
@@ -240,29 +241,36 @@ def _total(
     ]
     merged = merge(sources)
     wanted, unit, notes = _one_kind(merged, adjacency, opened, sources)
-    history = _history(events(merged.counts), wanted)
+    counted = events(merged.counts)
+    history = _history(counted, wanted)
     pure = pure_spent(history)
     if delta is None and not math.isfinite(pure) and not _has_no_bound(history):
         raise ParameterError(
             "not all charges are pure, so epsilon is told at a delta; give --delta"
         )
     spent = spent_on(history, delta, pure) if history else None
-    raw = [(event, count) for event, _, count in charged(merged.counts)]
-    needed = (sentence for event, _ in raw for sentence in assumptions_in_words(event))
+    raw = [event for event, *_ in charged(merged.counts)]
+    needed = (sentence for event in raw for sentence in assumptions_in_words(event))
     shares = [
         LedgerShare(
             path=one.path,
             account=one.site if one.site is not None else ", ".join(chosen) or "nobody",
             charges=len(source.entries),
-            counted=counted,
+            counted=number,
             epsilon=_epsilon(_history(events(own), wanted), delta),
         )
-        for one, chosen, source, counted, own in zip(
+        for one, chosen, source, number, own in zip(
             opened, accounts, sources, merged.counted, merged.own, strict=True
         )
     ]
+    epsilon = spent.epsilon if spent else 0.0
+    local = None
+    if any(local_event(event) != event for event in raw):
+        seen = _history([(local_event(event), count) for event, count in counted], wanted)
+        # An accountant of hidden events may be less tight, and what is seen costs no less.
+        local = max(epsilon, _epsilon(seen, delta))
     return LedgerTotal(
-        epsilon=spent.epsilon if spent else 0.0,
+        epsilon=epsilon,
         delta=spent.delta if spent else delta or 0.0,
         adjacency=wanted,
         unit=unit,
@@ -270,7 +278,7 @@ def _total(
         bounds=dict(spent.bounds) if spent else {},
         # What an event rests on is lost where it is converted.
         assumptions=tuple(dict.fromkeys([*spent.assumptions, *needed])) if spent else (),
-        local_epsilon=_local_epsilon(raw, wanted, delta),
+        local_epsilon=local,
         pure_epsilon=pure,
         limits=_limits(opened, merged, wanted, unit),
         ledgers=tuple(shares),
@@ -346,14 +354,6 @@ def _epsilon(history: History, delta: float | None) -> float:
     return spent_on(history, delta, pure_spent(history)).epsilon if history else 0.0
 
 
-def _local_epsilon(
-    charges: History, adjacency: Adjacency | None, delta: float | None
-) -> float | None:
-    """What holds if nothing is hidden, of events as they were charged; None where nothing is."""
-    local = [(local_event(event), count) for event, count in charges]
-    return None if local == charges else _epsilon(_history(local, adjacency), delta)
-
-
 def _limits(
     opened: Sequence[Opened], merged: Merged, adjacency: Adjacency | None, unit: Unit | None
 ) -> tuple[float, float] | None:
@@ -389,8 +389,8 @@ def _overlaps(opened: Sequence[Opened], merged: Merged) -> list[str]:
         found.append(
             f"{count} charges of {first} have the run, client and round of charges of {second}, "
             "and neither ledger has all rows of the other: both are counted. If one is the "
-            "server's account of what the other answered, or a copy that an earlier version made, "
-            "leave it out"
+            "server's account of what the other answered, or a copy of a ledger that an earlier "
+            "version began, and was not charged since it was copied, leave it out"
         )
     for how, why in _WHY.items():
         count = merged.number(how)

@@ -54,6 +54,8 @@ def total(
     """What one person or site has spent over several ledgers; a copy of a ledger counts once.
 
     Every charge is counted, but for those of a copy whose rows are all in another of the ledgers.
+    Copies of a ledger that an earlier version began count in full: leave out those that were not
+    charged since they were copied.
     Nothing is written, and a ledger that was altered is refused.
     """
     from sottovoce.api.totals import ledger_total, ledger_totals

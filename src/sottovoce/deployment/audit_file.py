@@ -10,22 +10,28 @@ a line of its own and is chained from the last whole one.
 import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sottovoce import files
+from sottovoce import bounded_json, files
 from sottovoce.errors import OutputError
 from sottovoce.ledger import chain
 
 Entry = dict[str, Any]
 CHAIN = "chain"
+_MOST_NESTED = 8  # no line of ours is nested half as deep
+_ENDING = re.compile(rb'"chain": *"([0-9a-f]{32})"}')  # of a whole line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A line of the file; without an entry it is half a line, which a crash left."""
+    """A line of the file.
+
+    Without an entry it is half a line, which a crash left, or, with a problem, no line of ours.
+    """
 
     number: int
     entry: Entry | None
@@ -52,27 +58,28 @@ class Position:
                 continue
             self.num_lines += 1
             entry, found = _parsed(raw)
-            if entry is None:
+            if found is None:
                 yield Line(number=self.num_lines, entry=None)
                 continue
-            expected = raw == _rendered(entry, self.end)
+            expected = entry is not None and raw == _rendered(entry, self.end)
             problem = None if expected else f"line {self.num_lines}, or one before it, was altered"
             self.end = found
             yield Line(number=self.num_lines, entry=entry, problem=problem)
         self.num_bytes -= 1
 
 
-def _parsed(raw: bytes) -> tuple[Entry | None, bytes]:
-    """The entry of a line and its digest; None for half a line."""
+def _parsed(raw: bytes) -> tuple[Entry | None, bytes | None]:
+    """The entry of a line and its digest.
+
+    No digest for half a line; no entry for a whole one that no entry is written as: what is not
+    JSON, a number that overflows or is very long, or lists within lists.
+    """
     try:
-        entry = json.loads(raw.decode(), parse_constant=_refuse)
+        entry = bounded_json.loads(raw, most_nested=_MOST_NESTED, finite=True)
         return entry, bytes.fromhex(entry.pop(CHAIN))
-    except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
-        return None, b""
-
-
-def _refuse(text: str) -> float:
-    raise ValueError(f"{text} is no number of JSON")
+    except (ValueError, AttributeError, KeyError, TypeError):
+        ending = _ENDING.search(raw)
+        return None, bytes.fromhex(ending[1].decode()) if ending else None
 
 
 def _rendered(entry: Entry, previous: bytes) -> bytes:

@@ -43,6 +43,7 @@ from sottovoce.version import __version__
 LOG_NAME = "audit.jsonl"
 _LOG = printable_text.logger()
 _LONGEST_TEXT = 300
+_CLOCK_SECONDS = 60.0  # a clock that is adjusted by less was not wrong
 _BUDGET, _DELTA, _NOISE, _CHAIN, _LEDGER = "budget", "delta", "noise floor", "log", "ledger"
 
 
@@ -96,12 +97,13 @@ class AuditLog:
             if limit is None or not dues:
                 return
             unlisted = {(run, number) for run, number, _ in ledger.charges_after(state.charges)}
-            charged = state.rounds_within_a_day(audit_state.wall_clock()) | unlisted
+            now = audit_state.wall_clock()
+            charged = state.rounds_within_a_day(now) | unlisted
         asked = {(due.release.run, due.release.round) for due in dues}
         if len(charged | asked) > limit:
             raise PolicyError(
                 f"{len(charged)} rounds were charged within 24 hours, and 'rounds_per_day' is "
-                f"{limit}; ask again later"
+                f"{limit}; {_when_again(state, now)}"
             )
 
     def answered(
@@ -308,6 +310,17 @@ class AuditLog:
             f"{show_epsilon(total)} of {limit:g} at delta {self.policy.delta:g} "
             f"(warn_at = {self.policy.warn_at:g})"
         )
+
+
+def _when_again(state: LogState, now: float) -> str:
+    """What to do about a day's rounds that are used up; in years, where a clock was far ahead."""
+    if state.latest <= now + _CLOCK_SECONDS:
+        return "ask again later"
+    return (
+        f"the latest charge on record is of {time_text(state.latest)}, which is in the future, and "
+        "rounds count from then on: the site's clock was ahead, or is behind now. See "
+        "'rounds_per_day' in docs/deployment.md for the way out"
+    )
 
 
 def _size(known: _Open) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 from sottovoce.deployment.audit_file import Entry, Line, Position
 
 DAY_SECONDS = 24 * 3600.0
+_LAST_TIME = 253402300799.0  # 9999-12-31T23:59:59Z, after which there is no text for a time
 # Lines that anybody who reaches the link can cause: so many at once, and then one a minute.
 _BURST_LINES, _SECONDS_A_LINE = 20.0, 60.0
 
@@ -38,7 +39,8 @@ def seconds_of(text: object) -> float | None:
         found = datetime.fromisoformat(str(text))
     except ValueError:
         return None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    found = found if found.tzinfo else found.replace(tzinfo=UTC)
+    return min(found.timestamp(), _LAST_TIME)
 
 
 @dataclass(slots=True)
@@ -71,7 +73,7 @@ class LogState:
         if entry.get("what") == "charged":  # others tell no rounds: a wrong clock costs nothing
             self.latest = max(self.latest, seconds_of(entry.get("time")) or 0.0)
         charges, records = entry.get("charges"), entry.get("records")
-        if type(charges) is int:
+        if type(charges) is int and 0 <= charges < 2**63:  # as a ledger counts
             self.charges, self.link = charges, entry.get("link")
         if type(records) is int and records > 0:
             self.records = records
