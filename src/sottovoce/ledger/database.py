@@ -151,7 +151,12 @@ class Database:
     @property
     def _log(self) -> Path:
         """SQLite's log of commits that are not in the file itself yet."""
-        return self.path.with_name(f"{self.path.name}-wal")
+        return self._file.with_name(f"{self._file.name}-wal")
+
+    @property
+    def _file(self) -> Path:
+        """Where the ledger itself lies: SQLite keeps the log there, not beside a link to it."""
+        return Path(os.path.realpath(self.path))
 
     def _check_file(self, given: Path) -> None:
         """Refuse what is no file with anything in it: SQLite would make an empty ledger of it."""
@@ -165,11 +170,11 @@ class Database:
 
     def _is_archived(self) -> bool:
         """Whether the ledger lies, whole, where nothing can be written."""
-        return not os.access(self.path.parent, os.W_OK) and not self._log.exists()
+        return not os.access(self._file.parent, os.W_OK) and not self._log.exists()
 
     def _connect(self, *, archived: bool) -> sqlite3.Connection:
         # SQLite wants to write beside a database even to read it, unless it is told not to.
-        target = f"{self.path.as_uri()}?immutable=1" if archived else self.path
+        target = f"{self._file.as_uri()}?immutable=1" if archived else self.path
         return sqlite3.connect(target, uri=archived, isolation_level=None, timeout=_BUSY_SECONDS)
 
     def _roll_back(self) -> None:
