@@ -7,14 +7,13 @@ can be killed between the two; nothing has left then. It is no protection agains
 changes both files.
 """
 
-import json
 import os
 import sqlite3
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from sottovoce import files, printable_text
+from sottovoce import bounded_json, files, printable_text
 from sottovoce.errors import LedgerError, LedgerLostError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.reader import LedgerReader
@@ -22,6 +21,8 @@ from sottovoce.ledger.records import Standing
 from sottovoce.ledger.verification import Chain
 
 SEAL_NAME = "ledger.seal"
+_MOST_BYTES = 2**16  # two paths and some numbers
+_LARGEST_COUNT = 2**63 - 1  # of rows in SQLite
 _LOG = printable_text.logger()
 _RESTORE = (
     "restore its newest copy; if none is as new, make a new folder with 'sottovoce deploy join', "
@@ -57,7 +58,7 @@ def read(path: Path) -> Seal | None:
     except OSError as error:
         raise LedgerError(f"cannot read {path}: {error.strerror or error}") from error
     try:
-        return _seal_in(json.loads(text))
+        return _seal_in(bounded_json.loads(text, most_bytes=_MOST_BYTES))
     except (ValueError, TypeError, KeyError):
         raise LedgerLostError(
             f"{path} is damaged, and without it nobody knows whether the ledger beside it is whole;"
@@ -76,8 +77,9 @@ def _seal_in(plain: Any) -> Seal:
     texts = (*heads, seal.moved_to or "", seal.arriving_from or "")
     if not all(isinstance(text, str) for text in texts):
         raise TypeError
-    if not all(type(count) is int for count in (standing.charges, standing.messages)):
-        raise TypeError
+    for count in (standing.charges, standing.messages):
+        if type(count) is not int or not 0 <= count <= _LARGEST_COUNT:
+            raise TypeError
     return seal
 
 
