@@ -19,6 +19,7 @@ from sottovoce.deployment.machines.guard import recorded
 from sottovoce.deployment.machines.keeper import shown, state_of
 from sottovoce.deployment.machines.processes import records_in
 from sottovoce.deployment.machines.site_folder import SiteFolder
+from sottovoce.deployment.node_key import read_node_key
 from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site import OwnRecords, Site
 from sottovoce.deployment.site_file import read_site
@@ -196,11 +197,11 @@ def _key(site: SiteFolder, key: Path) -> str:
     again = "make a new folder with 'sottovoce deploy join', and then 'sottovoce ledger move'"
     if not key.is_file():
         raise _ProblemError(f"{key} is not there", f"restore it; if it is lost, {again}")
-    _demand(certificates.key_problem(key), f"chmod 600 {key}; if it is damaged, {again}")
+    _demand(certificates.key_problem(key), f"do as it says; if it is damaged, {again}")
     public = site.folder / "node.pub"
     if not public.exists():
         return "private; node.pub is not here"
-    if certificates.public_key_of(key) != certificates.read_public_key(public):
+    if read_node_key(key).public_key() != certificates.read_public_key(public):
         raise _ProblemError(
             f"{public} is not the public key of {key}",
             f"ssh-keygen -y -f {key} > {public}, and give it to the operator",
