@@ -12,16 +12,17 @@ from command_line import call, printed_json
 from ledger_files import contents
 
 from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.deployment.machines import keeper
+from sottovoce.deployment.machines import keeper, ledger_move
 from sottovoce.deployment.machines.keeper import keeping
 from sottovoce.deployment.machines.ledger_move import move_ledger
 from sottovoce.errors import ConfigError, DeploymentError, LedgerError, LedgerLostError
-from sottovoce.ledger import seal
+from sottovoce.ledger import database, seal
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.records import Release
 from sottovoce.privacy.events import PureDp
 
 EVENT = PureDp(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
+RELEASE = Release(unit=Unit.CLIENT, run="run", client="ada", round=9, uplink=0)
 Folders = tuple[Path, Path]
 
 
@@ -173,6 +174,50 @@ def test_a_ledger_that_moved_does_not_move_elsewhere(folders: Folders, tmp_path:
     with pytest.raises(LedgerLostError, match="was moved to"):
         move_ledger(folders[0], third)
     assert move_ledger(folders[1], third).charges == 3
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_node_that_charges_while_the_ledger_moves_does_not_answer(
+    folders: Folders, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in the old folder nor in the new: a node of Flower's own is not stopped by it."""
+    seal_file, refusals = folders[number] / seal.SEAL_NAME, []
+
+    def copy(*arguments: Any) -> Any:
+        node.charge(RELEASE, 0, EVENT)
+        with pytest.raises(LedgerLostError) as refusal:
+            seal.settle(node, seal_file)
+        refusals.append(str(refusal.value))
+        return _copy(*arguments)
+
+    _copy = ledger_move._copy
+    monkeypatch.setattr(ledger_move, "_copy", copy)
+    with opened(folders[number]) as node:
+        move_ledger(*folders)
+        with pytest.raises(LedgerError):
+            seal.settle(node, folders[0] / seal.SEAL_NAME)
+    assert len(refusals) == 1
+    assert "sottovoce ledger move" in refusals[0]
+    assert not answers(folders[0])
+
+
+def test_a_move_and_a_node_that_settles_wait_for_each_other(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited, write = [], seal.Seal.write
+
+    def write_against(new: seal.Seal, path: Path) -> None:
+        if new.moved_to or new.arriving_from:
+            monkeypatch.setattr(database, "_BUSY_SECONDS", 0.05)
+            node = Ledger(path.with_name(LEDGER_NAME))
+            with node, pytest.raises(LedgerError, match="locked"):
+                seal.settle(node, path)
+            waited.append(path.parent)
+        write(new, path)
+
+    monkeypatch.setattr(seal.Seal, "write", write_against)
+    move_ledger(*folders)
+    assert waited == [folders[1], folders[0]]
 
 
 def test_an_older_copy_is_not_moved(folders: Folders) -> None:

@@ -55,6 +55,10 @@ class LedgerReader:
         self._db = Database(Path(path), create=create)
         self._found_whole_at: int | None = None
 
+    @property
+    def path(self) -> Path:
+        return self._db.path
+
     def snapshot(self) -> contextlib.AbstractContextManager[None]:
         """Answers to all questions within are of one moment, while others go on charging."""
         return self._db.snapshot()

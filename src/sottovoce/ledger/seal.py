@@ -155,11 +155,15 @@ def check(opened: LedgerReader, seal: Seal | None, path: Path) -> None:
 
 
 def settle(ledger: Ledger, seal: Path) -> None:
-    """Bring a ledger's file and its seal up to its last charge, before a message leaves."""
+    """Bring a ledger's file and its seal up to its last charge, before a message leaves.
+
+    Where the account is being moved it raises LedgerLostError, and nothing leaves.
+    """
     ledger.checkpoint()
     with ledger.transaction():  # one process at a time, so that no seal goes back
-        now = Seal(standing=ledger.standing())
-        if read(seal) != now:
+        before, now = read(seal), Seal(standing=ledger.standing())
+        check_there(ledger.path, before)
+        if before != now:
             now.write(seal)
 
 

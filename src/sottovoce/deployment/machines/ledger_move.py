@@ -47,24 +47,29 @@ def _begin(old: Path, new: Path) -> Standing:
         return seal.standing
     with seals.open_sealed(old / LEDGER_NAME, old / SEAL_NAME) as ledger:
         copies.check_whole(ledger)
-        _check_empty(new, arriving_from=old)
         ledger.checkpoint()
-        standing = ledger.standing()
-    Seal(standing=standing, arriving_from=str(old)).write(new / SEAL_NAME)
-    Seal(standing=standing, moved_to=str(new)).write(old / SEAL_NAME)
+        # A node that was not started by 'deploy node' may be charging: from the end of the
+        # transaction on its `settle` refuses, and what it has settled before is in the standing.
+        with ledger.transaction():
+            standing = ledger.standing()
+            _await(new, old, standing)
+            Seal(standing=standing, moved_to=str(new)).write(old / SEAL_NAME)
     return standing
 
 
-def _check_empty(new: Path, *, arriving_from: Path) -> None:
-    seal = seals.read(new / SEAL_NAME)
-    if seal is not None and seal.arriving_from == str(arriving_from):
-        return  # by a move that was interrupted
-    with seals.open_sealed(new / LEDGER_NAME, new / SEAL_NAME) as ledger:
+def _await(new: Path, old: Path, standing: Standing) -> None:
+    """Let the new folder, whose ledger has no charges, wait for the account of the old one."""
+    seal, arriving = seals.read(new / SEAL_NAME), Seal(standing=standing, arriving_from=str(old))
+    if seal is not None and seal.arriving_from == str(old):
+        arriving.write(new / SEAL_NAME)  # after a move that was interrupted
+        return
+    with seals.open_sealed(new / LEDGER_NAME, new / SEAL_NAME) as ledger, ledger.transaction():
         if ledger.num_charges:
             raise LedgerError(
                 f"{new / LEDGER_NAME} has charges of its own ({ledger.num_charges}), and two "
                 "accounts are not put together; move to a folder that has never answered"
             )
+        arriving.write(new / SEAL_NAME)
 
 
 def _copy(old: Path, new: Path, standing: Standing) -> None:
