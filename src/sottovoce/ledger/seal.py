@@ -74,8 +74,8 @@ def _seal_in(plain: Any) -> Seal:
         arriving_from=plain.get("arriving_from"),
     )
     heads = (standing.identity, standing.charges_head, standing.messages_head)
-    texts = (*heads, seal.moved_to or "", seal.arriving_from or "")
-    if not all(isinstance(text, str) for text in texts):
+    folders = (folder for folder in (seal.moved_to, seal.arriving_from) if folder is not None)
+    if any(b"\0" in os.fsencode(text) for text in (*heads, *folders)):  # which refuses no text
         raise TypeError
     for count in (standing.charges, standing.messages):
         if type(count) is not int or not 0 <= count <= _LARGEST_COUNT:
