@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ledger_files import make_version_2
 
 from sottovoce.deployment.machines import checks
 from sottovoce.deployment.machines.address import Address, free_port
@@ -86,6 +87,22 @@ def test_what_is_missing_fails_alone(
 ) -> None:
     harm(site)
     assert failing(check_site(site)) == {name, "port"}
+
+
+def test_a_ledger_of_an_earlier_version_is_checked_and_left_without_a_seal(
+    site: SiteFolder,
+) -> None:
+    path, seal = site.folder / "ledger.sqlite", site.folder / "ledger.seal"
+    make_version_2(path)
+    seal.unlink()
+    before = path.read_bytes()
+    found = by_name(check_site(site))["ledger"]
+    assert found.state == "ok"
+    assert found.detail.endswith("the node's next start makes its seal")
+    assert path.read_bytes() == before
+    assert not seal.exists()
+    assert site.ledger_problem() is None  # which is asked at the start
+    assert seal.exists()
 
 
 def test_a_key_with_a_password_is_refused_with_the_way_to_remove_it(site: SiteFolder) -> None:

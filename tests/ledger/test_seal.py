@@ -219,7 +219,7 @@ def test_a_ledger_of_an_earlier_version_gets_a_seal_once(
 ) -> None:
     make_version_2(site / LEDGER_NAME)
     remove_the_seal(site)
-    Ledger(site / LEDGER_NAME).close()  # 'ledger show' after an update, say, before the node starts
+    Ledger(site / LEDGER_NAME).close()  # brought up to date before the node starts
     with caplog.at_level(logging.WARNING):
         opened(site).close()
         opened(site).close()

@@ -11,7 +11,7 @@ import os
 import sqlite3
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sottovoce import bounded_json, files, printable_text
 from sottovoce.errors import LedgerError, LedgerLostError
@@ -24,6 +24,7 @@ SEAL_NAME = "ledger.seal"
 _MOST_BYTES = 2**16  # two paths and some numbers
 _LARGEST_COUNT = 2**63 - 1  # of rows in SQLite
 _LOG = printable_text.logger()
+_Kind = TypeVar("_Kind", bound=LedgerReader)
 _RESTORE = (
     "restore its newest copy; if none is as new, make a new folder with 'sottovoce deploy join', "
     "and lower its limits by what was spent"
@@ -101,7 +102,7 @@ def open_sealed(ledger: Path, seal: Path) -> Ledger:
     """
     found = read(seal)  # before the ledger, which others may be charging: it is never behind
     check_there(ledger, found)
-    opened = _opened(ledger)
+    opened = _opened(ledger, Ledger)
     try:
         if found is None and not opened.is_bound:
             settle(opened, seal)
@@ -114,6 +115,19 @@ def open_sealed(ledger: Path, seal: Path) -> Ledger:
             check(opened, found, ledger)
         if not opened.is_bound:
             opened.bind()
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def open_to_read(ledger: Path, seal: Path) -> LedgerReader:
+    """Open a site's ledger to be read, as `open_sealed` does; nothing is changed, no seal made."""
+    found = read(seal)
+    check_there(ledger, found)
+    opened = _opened(ledger, LedgerReader)
+    try:
+        check(opened, found, ledger)
     except BaseException:
         opened.close()
         raise
@@ -184,7 +198,7 @@ def check_there(path: Path, seal: Seal | None) -> None:
         raise LedgerLostError(f"{path} is gone, with {charges}: {_RESTORE}")
 
 
-def _opened(path: Path) -> Ledger:
+def _opened(path: Path, kind: type[_Kind]) -> _Kind:
     if not os.path.lexists(path):
         raise LedgerLostError(
             f"{path} is gone, or was never made, and so is its seal; restore both from a backup. "
@@ -192,7 +206,7 @@ def _opened(path: Path) -> Ledger:
             f"deploy join', or by 'sottovoce ledger create {path.parent}'"
         )
     try:
-        return Ledger(path)
+        return kind(path)
     except LedgerError as error:
         if isinstance(error.__cause__, sqlite3.OperationalError):  # locked, or a disk's failure
             raise
