@@ -254,7 +254,8 @@ def test_a_node_that_charges_while_the_ledger_moves_does_not_answer(
     folders: Folders, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither in the old folder nor in the new: a node of Flower's own is not stopped by it."""
-    seal_file, refusals = folders[number] / seal.SEAL_NAME, []
+    seal_file = folders[number] / seal.SEAL_NAME
+    refusals: list[str] = []
 
     def copy(*arguments: Any) -> Any:
         node.charge(RELEASE, 0, EVENT)
