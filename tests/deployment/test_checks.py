@@ -1,19 +1,26 @@
 """`sottovoce deploy check` where parts are missing: each fails by itself, with a remedy."""
 
+import base64
 import json
 import os
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ledger_files import make_version_2
 
 from sottovoce.deployment.machines import checks
 from sottovoce.deployment.machines.address import Address, free_port
 from sottovoce.deployment.machines.checks import Check, check_federation, check_site
 from sottovoce.deployment.machines.federation import Federation, create_federation
+from sottovoce.deployment.machines.fleet import link_verdict
 from sottovoce.deployment.machines.site_folder import SiteFolder, create_rehearsal_sites
+from sottovoce.deployment.site import Keys
+from sottovoce.deployment.site_witness import key_name
+from sottovoce.errors import DeploymentError
 
 pytest.importorskip("flwr")
 
@@ -80,6 +87,52 @@ def test_what_is_missing_fails_alone(
 ) -> None:
     harm(site)
     assert failing(check_site(site)) == {name, "port"}
+
+
+def test_a_ledger_of_an_earlier_version_is_checked_and_left_without_a_seal(
+    site: SiteFolder,
+) -> None:
+    path, seal = site.folder / "ledger.sqlite", site.folder / "ledger.seal"
+    make_version_2(path)
+    seal.unlink()
+    before = path.read_bytes()
+    found = by_name(check_site(site))["ledger"]
+    assert found.state == "ok"
+    assert found.detail.endswith("the node's next start makes its seal")
+    assert path.read_bytes() == before
+    assert not seal.exists()
+    assert site.ledger_problem() is None  # which is asked at the start
+    assert seal.exists()
+
+
+def test_a_key_with_a_password_is_refused_with_the_way_to_remove_it(site: SiteFolder) -> None:
+    key, authority = site.folder / "node.key", site.folder / "ca.crt"
+    header, *body, end = key.read_text().splitlines()
+    content, plain = base64.b64decode("".join(body)), _openssh(b"none", b"none", b"")
+    assert content.startswith(plain)
+    public = content[len(plain) + 8 :][: int.from_bytes(content[len(plain) + 4 :][:4], "big")]
+    one = b"\0\0\0\1"
+    locked = _openssh(b"aes256-ctr", b"bcrypt", _texts(bytes(16)) + one) + one
+    locked += _texts(public, bytes(160))
+    key.write_text(f"{header}\n{base64.b64encode(locked).decode()}\n{end}\n")
+    found = by_name(check_site(site))["key"]
+    remove = "is protected by a password.*remove it: ssh-keygen -p"
+    assert found.state == "FAILS"
+    assert re.search(remove, found.detail)
+    for use in (
+        lambda: key_name(Keys(private_key=key, authority=authority)),
+        lambda: link_verdict(site.address, authority, key),
+    ):
+        with pytest.raises(DeploymentError, match=remove):
+            use()
+
+
+def _openssh(*texts: bytes) -> bytes:
+    return b"openssh-key-v1\0" + _texts(*texts)
+
+
+def _texts(*texts: bytes) -> bytes:
+    return b"".join(len(text).to_bytes(4, "big") + text for text in texts)
 
 
 def test_a_policy_that_is_not_filled_in_and_a_full_disk_fail(

@@ -12,27 +12,24 @@ from command_line import call, printed_json
 from ledger_files import contents
 
 from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.deployment.machines import keeper
+from sottovoce.deployment.machines import keeper, ledger_move
 from sottovoce.deployment.machines.keeper import keeping
 from sottovoce.deployment.machines.ledger_move import move_ledger
 from sottovoce.errors import ConfigError, DeploymentError, LedgerError, LedgerLostError
-from sottovoce.ledger import seal
+from sottovoce.ledger import database, seal
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.records import Release
 from sottovoce.privacy.events import PureDp
 
 EVENT = PureDp(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
+RELEASE = Release(unit=Unit.CLIENT, run="run", client="ada", round=9, uplink=0)
 Folders = tuple[Path, Path]
 
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Folders:
     """A site with three charges, and the folder that takes over."""
-    old, new = tmp_path / "old", tmp_path / "new"
-    for folder in (old, new):
-        folder.mkdir()
-        (folder / "site.toml").touch()
-        seal.create(folder)
+    old, new = join(tmp_path / "old"), join(tmp_path / "new")
     for number in (1, 2, 3):
         charge(old, number)
     (old / "audit.jsonl").write_text("{}\n")
@@ -96,6 +93,7 @@ def test_a_move_that_is_killed_anywhere_loses_nothing_and_is_finished_by_the_nex
         killed = _killed_at(step, old, new)
         assert answers(old) or not answers(new) or _has(new, before)
         assert not (answers(old) and answers(new) and _has(new, before))
+        assert not (_has(old, before) and answers(new) and _has(new, before))
         assert _has(old, before) or _has(new, before)
         move_ledger(old, new)
         assert_moved(old, new, before)
@@ -103,6 +101,85 @@ def test_a_move_that_is_killed_anywhere_loses_nothing_and_is_finished_by_the_nex
             break
     assert step > 20
     assert not killed
+
+
+@pytest.fixture
+def interrupted(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> Folders:
+    """A move that ended when neither folder answers and nothing has been copied."""
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger_move, "_copy", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            move_ledger(*folders)
+    assert not any(map(answers, folders))
+    return folders
+
+
+def join(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "site.toml").touch()
+    seal.create(folder)
+    return folder
+
+
+def test_an_interrupted_move_goes_on_to_a_folder_that_was_made_again(interrupted: Folders) -> None:
+    old, new = interrupted
+    before = contents(old / LEDGER_NAME)
+    shutil.rmtree(new)
+    join(new)
+    assert move_ledger(old, new).charges == 3
+    assert_moved(old, new, before)
+
+
+def test_an_interrupted_move_goes_on_between_folders_that_were_renamed(
+    interrupted: Folders, tmp_path: Path
+) -> None:
+    before = contents(interrupted[0] / LEDGER_NAME)
+    old, new = (folder.rename(tmp_path / f"renamed-{folder.name}") for folder in interrupted)
+    assert move_ledger(old, new).charges == 3
+    assert_moved(old, new, before)
+
+
+def test_an_interrupted_move_may_go_elsewhere_and_then_not_to_the_former_folder(
+    interrupted: Folders, tmp_path: Path
+) -> None:
+    (old, new), third = interrupted, join(tmp_path / "third")
+    before = contents(old / LEDGER_NAME)
+    assert move_ledger(old, third).charges == 3
+    assert_moved(old, third, before)
+    with pytest.raises(LedgerLostError, match=f"was moved to {third}"):
+        move_ledger(old, new)
+    assert not answers(new)
+
+
+def test_a_new_folder_that_awaits_one_account_does_not_take_another(
+    interrupted: Folders, tmp_path: Path
+) -> None:
+    old, new = interrupted
+    with pytest.raises(LedgerLostError, match=f"ledger move {old} {new}"):
+        move_ledger(join(tmp_path / "third"), new)
+    shutil.rmtree(old)
+    with pytest.raises(LedgerLostError, match="is another ledger, with 0 charges"):
+        move_ledger(join(old), new)
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_an_account_that_has_arrived_is_not_begun_again_from_the_old_folder(
+    folders: Folders, tmp_path: Path, restored: bool
+) -> None:
+    (old, new), third = folders, join(tmp_path / "third")
+    ledger = (old / LEDGER_NAME).read_bytes()
+    move_ledger(old, new)
+    charge(new, 4)
+    if restored:
+        (old / LEDGER_NAME).write_bytes(ledger)
+    else:
+        shutil.rmtree(new)
+        join(new)
+        with pytest.raises(LedgerLostError, match="is another ledger"):
+            move_ledger(old, new)
+    with pytest.raises(LedgerLostError, match="was moved to"):
+        move_ledger(old, third)
+    assert not answers(old)
 
 
 def _killed_at(step: int, old: Path, new: Path) -> bool:
@@ -166,13 +243,55 @@ def test_a_ledger_is_not_moved_while_a_node_runs(
 
 def test_a_ledger_that_moved_does_not_move_elsewhere(folders: Folders, tmp_path: Path) -> None:
     move_ledger(*folders)
-    third = tmp_path / "third"
-    third.mkdir()
-    (third / "site.toml").touch()
-    seal.create(third)
+    third = join(tmp_path / "third")
     with pytest.raises(LedgerLostError, match="was moved to"):
         move_ledger(folders[0], third)
     assert move_ledger(folders[1], third).charges == 3
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_node_that_charges_while_the_ledger_moves_does_not_answer(
+    folders: Folders, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in the old folder nor in the new: a node of Flower's own is not stopped by it."""
+    seal_file = folders[number] / seal.SEAL_NAME
+    refusals: list[str] = []
+
+    def copy(*arguments: Any) -> Any:
+        node.charge(RELEASE, 0, EVENT)
+        with pytest.raises(LedgerLostError) as refusal:
+            seal.settle(node, seal_file)
+        refusals.append(str(refusal.value))
+        return _copy(*arguments)
+
+    _copy = ledger_move._copy
+    monkeypatch.setattr(ledger_move, "_copy", copy)
+    with opened(folders[number]) as node:
+        move_ledger(*folders)
+        with pytest.raises(LedgerError):
+            seal.settle(node, folders[0] / seal.SEAL_NAME)
+    assert len(refusals) == 1
+    assert "sottovoce ledger move" in refusals[0]
+    assert not answers(folders[0])
+
+
+def test_a_move_and_a_node_that_settles_wait_for_each_other(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited, write = [], seal.Seal.write
+
+    def write_against(new: seal.Seal, path: Path) -> None:
+        if new.moved_to or new.arriving_from:
+            monkeypatch.setattr(database, "_BUSY_SECONDS", 0.05)
+            node = Ledger(path.with_name(LEDGER_NAME))
+            with node, pytest.raises(LedgerError, match="locked"):
+                seal.settle(node, path)
+            waited.append(path.parent)
+        write(new, path)
+
+    monkeypatch.setattr(seal.Seal, "write", write_against)
+    move_ledger(*folders)
+    assert waited == [folders[1], folders[0]]
 
 
 def test_an_older_copy_is_not_moved(folders: Folders) -> None:

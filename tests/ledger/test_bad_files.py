@@ -16,6 +16,7 @@ import sottovoce
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.errors import LedgerError
 from sottovoce.ledger import database
+from sottovoce.ledger.copies import back_up
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Due, Release
 from sottovoce.privacy.events import PureDp
@@ -79,6 +80,26 @@ def test_garbage_in_place_of_a_ledger_is_refused_and_left_alone(
     with pytest.raises(LedgerError):
         Ledger(path)
     assert path.read_bytes() == garbage
+
+
+def test_a_link_where_nothing_can_be_written_leads_to_every_charge(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log of a ledger in use lies beside the ledger, not beside a link to it."""
+    (tmp_path / "readers").mkdir()
+    link = tmp_path / "readers" / "ledger.db"
+    link.symlink_to(path)
+    with Ledger(path) as ledger:
+        ledger.charge_all([a_due(1000)])  # in the log, as long as the ledger is open
+        for locked in ([link.parent], [link.parent, tmp_path]):
+            # As root every folder is writable, so the answer of the operating system is planted.
+            monkeypatch.setattr(os, "access", lambda folder, _, locked=locked: folder not in locked)
+            with Ledger(link) as reader:
+                assert reader.num_charges == 501
+                back_up(reader, tmp_path / f"copy-{len(locked)}")
+            monkeypatch.undo()
+            with Ledger(tmp_path / f"copy-{len(locked)}") as copy:
+                assert copy.num_charges == 501
 
 
 def test_a_ledger_that_another_process_keeps_locked_is_waited_for_a_while_and_then_named(

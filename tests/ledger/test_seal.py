@@ -109,6 +109,23 @@ def damage_the_seal(folder: Path) -> None:
     (folder / seal.SEAL_NAME).write_text('{"charges": "3"}')
 
 
+def nest_the_seal(folder: Path) -> None:
+    (folder / seal.SEAL_NAME).write_text("[" * 100_000)
+
+
+def count_beyond_sqlite(folder: Path) -> None:
+    change_the_seal(folder, charges=2**70)
+
+
+def count_below_zero(folder: Path) -> None:
+    change_the_seal(folder, messages=-1)
+
+
+def change_the_seal(folder: Path, **changes: int) -> None:
+    path = folder / seal.SEAL_NAME
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
 LOSSES: dict[Callable[[Path], None], str] = {
     remove: r"is gone, with 3 charges: restore its newest copy.*deploy join.*lower its limits",
     truncate: "is empty: restore it from a backup",
@@ -122,6 +139,9 @@ LOSSES: dict[Callable[[Path], None], str] = {
     remove_the_seal: "has no seal",
     remove_both: "so is its seal; restore both",
     damage_the_seal: r"ledger\.seal is damaged",
+    nest_the_seal: r"ledger\.seal is damaged",
+    count_beyond_sqlite: r"ledger\.seal is damaged",
+    count_below_zero: r"ledger\.seal is damaged",
 }
 
 
@@ -199,7 +219,7 @@ def test_a_ledger_of_an_earlier_version_gets_a_seal_once(
 ) -> None:
     make_version_2(site / LEDGER_NAME)
     remove_the_seal(site)
-    Ledger(site / LEDGER_NAME).close()  # 'ledger show' after an update, say, before the node starts
+    Ledger(site / LEDGER_NAME).close()  # brought up to date before the node starts
     with caplog.at_level(logging.WARNING):
         opened(site).close()
         opened(site).close()

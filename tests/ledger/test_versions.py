@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import call
 from ledger_files import contents, make_version_2
 
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.errors import BudgetExhaustedError, LedgerError
 from sottovoce.ledger import schema
 from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.reader import LedgerReader
 from sottovoce.ledger.records import Budget, Release
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.event_json import to_json
@@ -261,6 +263,38 @@ def test_version_2_is_read_where_nothing_can_be_written(
             identities.add(archive.standing().identity)
     assert len(identities) == 1
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "command", ["show", "verify", "export", "total", "compare", "backup"], ids=str
+)
+def test_commands_that_read_leave_a_ledger_of_an_earlier_version_as_it_is(
+    tmp_path: Path, command: str
+) -> None:
+    path, copy = tmp_path / "ledger.db", tmp_path / "copy.db"
+    with Ledger(path, create=True) as ledger:
+        ledger.charge(release("ada", 1), 0, EVENT)
+    make_version_2(path)
+    more = {"total": ["--client", "ada"], "compare": [str(path)], "backup": [str(copy)]}
+    before = path.read_bytes()
+    shown = call("ledger", command, str(path), *more.get(command, []))
+    assert shown.code == 0, shown.text
+    assert path.read_bytes() == before
+    assert version(path) == 2
+    if command == "backup":
+        assert version(copy) == schema.SCHEMA_VERSION
+        assert sqlite3.connect(copy).execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_a_reader_changes_nothing(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.db", create=True) as ledger:
+        ledger.charge(release("ada", 1), 0, EVENT)
+        with LedgerReader(tmp_path / "ledger.db") as reader:
+            assert reader.num_charges == 1
+            ledger.charge(release("ada", 2), 0, EVENT)
+            assert reader.num_charges == 2
+            with pytest.raises(sqlite3.OperationalError, match="readonly"):
+                reader._db.execute("UPDATE meta SET bound = 0")
 
 
 def test_a_lost_identity_is_an_alteration(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.analytics.question import Question
 from sottovoce.errors import BudgetExhaustedError, LedgerError, ParameterError
 from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.reader import LedgerReader
 from sottovoce.ledger.records import Budget, Release
 from sottovoce.privacy.accounting import show_epsilon, show_left
 from sottovoce.privacy.compositions import multiset
@@ -38,7 +39,7 @@ def pure_left(budget: float, spent: float) -> float:
     return max(0.0, budget * (1.0 + _ROUNDING) - spent)
 
 
-def is_pure_account(ledger: Ledger, account: str) -> bool:
+def is_pure_account(ledger: LedgerReader, account: str) -> bool:
     """Whether every charge of an account is a question's, so that its budget is a pure one."""
     budget = ledger.budget(account)
     if budget is not None and budget.delta != BUDGET_DELTA:

@@ -8,9 +8,9 @@ from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site_file import SITE_FILE, read_site
 from sottovoce.deployment.witness import check_kept
 from sottovoce.ledger import seal as seals
-from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
+from sottovoce.ledger.ledger import LEDGER_NAME
 from sottovoce.ledger.merging import SEEDED_NAME
-from sottovoce.ledger.reader import Entry
+from sottovoce.ledger.reader import Entry, LedgerReader
 from sottovoce.ledger.records import FIRST_EVENT, Standing
 from sottovoce.ledger.schema import DERIVED
 
@@ -48,7 +48,7 @@ class Opened:
         # their charges have no random numbers: a copy of it is not told from another run.
         if its.identity != mine.identity or its.identity.startswith(DERIVED):
             return False
-        with Ledger(self.file) as ledger:  # which only grows
+        with LedgerReader(self.file) as ledger:  # which only grows
             return (
                 ledger.head_after(its.charges) == its.charges_head
                 and ledger.head_after(its.messages, "messages") == its.messages_head
@@ -84,7 +84,7 @@ def open_ledger(shown: str, names: tuple[str, ...]) -> Opened:
     site = read_site(folder / SITE_FILE) if is_site else None
     policy = site.policy if site else None
     sealed = seals.read(folder / seals.SEAL_NAME) if is_site else None
-    with Ledger(file) as ledger:
+    with LedgerReader(file) as ledger:
         if is_site:
             check_kept(ledger, folder)
         with ledger.snapshot():

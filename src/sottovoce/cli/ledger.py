@@ -13,7 +13,7 @@ from sottovoce.cli.ledger_total import check_one_ledger, total
 from sottovoce.cli.output import Json, print_json, print_table, print_warning, say, show
 
 if TYPE_CHECKING:
-    from sottovoce.ledger.ledger import Ledger
+    from sottovoce.ledger.reader import LedgerReader
     from sottovoce.privacy.events import PrivacyEvent
 
 app = typer.Typer(help="Read, check and copy a privacy ledger.", no_args_is_help=True)
@@ -25,17 +25,18 @@ Where = Annotated[Path, typer.Argument(help="A run's folder, a site's folder, or
 Client = Annotated[str | None, typer.Option(help="Only this client.")]
 
 
-def _open(path: Path) -> "Ledger":
+def _open(path: Path) -> "LedgerReader":
     from sottovoce.ledger import seal
-    from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
+    from sottovoce.ledger.ledger import LEDGER_NAME
+    from sottovoce.ledger.reader import LedgerReader
 
     check_one_ledger(path / LEDGER_NAME, path)
     if path.is_dir():
         seal.check_there(path / LEDGER_NAME, seal.read(path / seal.SEAL_NAME))
-    return Ledger(path / LEDGER_NAME if path.is_dir() else path)
+    return LedgerReader(path / LEDGER_NAME if path.is_dir() else path)
 
 
-def _check_seal(path: Path, ledger: "Ledger") -> None:
+def _check_seal(path: Path, ledger: "LedgerReader") -> None:
     """Refuse a site's ledger that is not the one that was charged, by its seal and its receipt."""
     from sottovoce.deployment.site_file import SITE_FILE
     from sottovoce.deployment.witness import check_kept
@@ -47,7 +48,7 @@ def _check_seal(path: Path, ledger: "Ledger") -> None:
         check_kept(ledger, path)
 
 
-def open_whole(path: Path) -> "Ledger":
+def open_whole(path: Path) -> "LedgerReader":
     """Open a ledger whose figures hold: one that was altered, or is not the site's, is refused."""
     ledger = _open(path)
     try:
@@ -59,7 +60,7 @@ def open_whole(path: Path) -> "Ledger":
     return ledger
 
 
-def _clients(ledger: "Ledger", client: str | None) -> list[str]:
+def _clients(ledger: "LedgerReader", client: str | None) -> list[str]:
     from sottovoce.errors import UnknownNameError
 
     known = ledger.clients()

@@ -58,14 +58,15 @@ def log(
 def _without_line(folder: Path, entries: list[dict[str, Any]]) -> int:
     """How many charges of the ledger beside the log have no line."""
     from sottovoce.deployment.audit_state import LogState
-    from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
+    from sottovoce.ledger.ledger import LEDGER_NAME
+    from sottovoce.ledger.reader import LedgerReader
 
     if not (folder / LEDGER_NAME).is_file():
         return 0
     state = LogState()
     for entry in entries:
         state.take_entry(entry)
-    with Ledger(folder / LEDGER_NAME) as ledger:
+    with LedgerReader(folder / LEDGER_NAME) as ledger:
         return max(0, ledger.num_charges - state.charges)
 
 

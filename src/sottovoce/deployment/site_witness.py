@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from sottovoce import files, printable_text
+from sottovoce.deployment.node_key import read_node_key
 from sottovoce.deployment.orders import STATEMENT
 from sottovoce.deployment.site import Keys, Site
 from sottovoce.deployment.witness import (
@@ -96,17 +95,12 @@ def _own(site: Site, given: Mapping[str, Any]) -> Receipt | None:
 
 
 def _loaded(keys: Keys) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    with files.explained("read", keys.private_key):
-        secret = keys.private_key.read_bytes()
     with files.explained("read", keys.authority):
         certificate = keys.authority.read_bytes()
     try:
-        key = load_ssh_private_key(secret, password=None)
         authority = x509.load_pem_x509_certificate(certificate)
-    except (ValueError, UnsupportedAlgorithm):
-        key = None
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
+    except ValueError:
         raise DeploymentError(
-            f"{keys.private_key} or {keys.authority} cannot be read as a key and a certificate"
-        )
-    return key, authority
+            f"{keys.authority} is not a certificate; ask the operator for the federation's ca.crt"
+        ) from None
+    return read_node_key(keys.private_key), authority

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from sottovoce import files
 from sottovoce.errors import LedgerError
-from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.reader import LedgerReader
 from sottovoce.ledger.records import Standing
 
 
-def back_up(ledger: Ledger, path: Path) -> Standing:
+def back_up(ledger: LedgerReader, path: Path) -> Standing:
     """Write a copy of a whole ledger to a new file, its owner's alone; return how far it goes.
 
     Others may go on charging meanwhile. A file that is there already is left alone.
@@ -21,7 +21,7 @@ def back_up(ledger: Ledger, path: Path) -> Standing:
         with files.explained("write", path):
             files.open_private(temporary).close()
         ledger.copy_to(temporary)
-        with Ledger(temporary) as copy:
+        with LedgerReader(temporary) as copy:
             check_whole(copy)
             if copy.head_after(before.charges) != before.charges_head:
                 raise LedgerError(f"the copy {path} is not what was copied; check the disk")
@@ -34,7 +34,7 @@ def back_up(ledger: Ledger, path: Path) -> Standing:
     return standing
 
 
-def check_whole(ledger: Ledger) -> None:
+def check_whole(ledger: LedgerReader) -> None:
     """Refuse a ledger in which anything is wrong."""
     for problem in ledger.verify():
         raise LedgerError(

@@ -7,7 +7,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sottovoce import files
 from sottovoce.errors import LedgerError
@@ -17,22 +17,29 @@ _BUSY_SECONDS = 30.0
 _NAMES_TOGETHER = 1000  # well below the number of variables that SQLite allows in a statement
 
 
-class Database:
-    """One connection; sqlite3 errors come out as LedgerError."""
+Access = Literal["read", "write", "create"]
 
-    def __init__(self, path: Path, *, create: bool) -> None:
+
+class Database:
+    """One connection; sqlite3 errors come out as LedgerError.
+
+    With `read` nothing is changed: a ledger of an earlier version is brought up to date in memory.
+    With `create` an empty ledger is made where nothing has the name yet.
+    """
+
+    def __init__(self, path: Path, access: Access) -> None:
         # Absolute, so that ':memory:' is a file like any other: a ledger must outlive its process.
         self.path = path.absolute()
         has_log = self._log.exists()  # before the file: whoever makes the file makes the log later
-        if create and not os.path.lexists(self.path):
+        if access == "create" and not os.path.lexists(self.path):
             self._create(has_log=has_log)
         self._check_file(path)
-        archived = not create and self._is_archived()
+        archived = access != "create" and self._is_archived()
         with self.explained("open"):
             self._connection = self._connect(archived=archived)
         try:
             with self.explained("open"):
-                self._open(archived=archived)
+                self._open(read_only=archived or access == "read")
         except BaseException:
             self._connection.close()
             raise
@@ -113,6 +120,7 @@ class Database:
         """Write a copy, of one moment and without a log, to a file that is empty or absent."""
         with self.explained("copy"), contextlib.closing(sqlite3.connect(path)) as copy:
             self._connection.backup(copy)
+            copy.execute("PRAGMA journal_mode = WAL")  # as a new one, also if it was in memory
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -151,7 +159,12 @@ class Database:
     @property
     def _log(self) -> Path:
         """SQLite's log of commits that are not in the file itself yet."""
-        return self.path.with_name(f"{self.path.name}-wal")
+        return self._file.with_name(f"{self._file.name}-wal")
+
+    @property
+    def _file(self) -> Path:
+        """Where the ledger itself lies: SQLite keeps the log there, not beside a link to it."""
+        return Path(os.path.realpath(self.path))
 
     def _check_file(self, given: Path) -> None:
         """Refuse what is no file with anything in it: SQLite would make an empty ledger of it."""
@@ -165,11 +178,11 @@ class Database:
 
     def _is_archived(self) -> bool:
         """Whether the ledger lies, whole, where nothing can be written."""
-        return not os.access(self.path.parent, os.W_OK) and not self._log.exists()
+        return not os.access(self._file.parent, os.W_OK) and not self._log.exists()
 
     def _connect(self, *, archived: bool) -> sqlite3.Connection:
         # SQLite wants to write beside a database even to read it, unless it is told not to.
-        target = f"{self.path.as_uri()}?immutable=1" if archived else self.path
+        target = f"{self._file.as_uri()}?immutable=1" if archived else self.path
         return sqlite3.connect(target, uri=archived, isolation_level=None, timeout=_BUSY_SECONDS)
 
     def _roll_back(self) -> None:
@@ -179,17 +192,17 @@ class Database:
             # Never go on inside a transaction of unknown state; reopening recovers the file.
             self._connection.close()
 
-    def _open(self, *, archived: bool) -> None:
+    def _open(self, *, read_only: bool) -> None:
         if "meta" not in self._tables():
             raise LedgerError(f"{self.path} is not a Sottovoce ledger")
         if self._version() in schema.EARLIER_VERSIONS:
-            if archived:
+            if read_only:
                 self._copy_to_memory()
             with self.transaction():
                 version = self._version()  # another process may have been first
                 if version in schema.EARLIER_VERSIONS:
                     schema.migrate(self._connection, version)
-        if archived:
+        if read_only:
             self.execute("PRAGMA query_only = ON")
         version = self._version()
         if version != schema.SCHEMA_VERSION:
@@ -206,7 +219,7 @@ class Database:
         return "no" if row is None else row[0]
 
     def _copy_to_memory(self) -> None:
-        """What cannot be brought up to date where it lies is read from a copy."""
+        """What is not brought up to date where it lies is read from a copy."""
         copy = sqlite3.connect(":memory:", isolation_level=None)
         self._connection.backup(copy)
         self._connection.close()

@@ -37,22 +37,12 @@ class Ledger(LedgerReader):
     empty ledger is made where nothing has the name yet.
     """
 
-    def __enter__(self) -> "Ledger":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._db.close()
+    def __init__(self, path: Path | str, *, create: bool = False) -> None:
+        self._open(Path(path), "create" if create else "write")
 
     def checkpoint(self) -> None:
         """Make the file whole without the log beside it, so that a copy of it has every charge."""
         self._db.checkpoint()
-
-    def copy_to(self, path: Path) -> None:
-        """Write a copy, of one moment, to an empty file; `copies.back_up` verifies it, too."""
-        self._db.copy_to(path)
 
     def bind(self) -> None:
         """Note that the ledger has a seal: from now on a missing one is a loss."""

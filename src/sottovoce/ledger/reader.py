@@ -5,13 +5,13 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from sottovoce.adjacency import Unit
 from sottovoce.errors import BudgetExhaustedError, LedgerError
 from sottovoce.ledger import accounts, verification
 from sottovoce.ledger.accounts import Accounts, Before
-from sottovoce.ledger.database import Database
+from sottovoce.ledger.database import Access, Database
 from sottovoce.ledger.records import FIRST_EVENT, Budget, Charge, Due, Release, Standing
 from sottovoce.ledger.schema import NONCE_BYTES
 from sottovoce.privacy import compositions
@@ -49,11 +49,34 @@ class Entry:
 
 
 class LedgerReader:
-    """The questions; `Ledger` adds what changes anything."""
+    """A file of charges, to be read; `Ledger` adds what changes anything.
 
-    def __init__(self, path: Path | str, *, create: bool = False) -> None:
-        self._db = Database(Path(path), create=create)
+    The file is left as it is, also where an earlier version has written it.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self._open(Path(path), "read")
+
+    def _open(self, path: Path, access: Access) -> None:
+        self._db = Database(path, access)
         self._found_whole_at: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def copy_to(self, path: Path) -> None:
+        """Write a copy, of one moment, to an empty file; `copies.back_up` verifies it, too."""
+        self._db.copy_to(path)
+
+    @property
+    def path(self) -> Path:
+        return self._db.path
 
     def snapshot(self) -> contextlib.AbstractContextManager[None]:
         """Answers to all questions within are of one moment, while others go on charging."""

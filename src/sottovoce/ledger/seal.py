@@ -7,14 +7,13 @@ can be killed between the two; nothing has left then. It is no protection agains
 changes both files.
 """
 
-import json
 import os
 import sqlite3
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from sottovoce import files, printable_text
+from sottovoce import bounded_json, files, printable_text
 from sottovoce.errors import LedgerError, LedgerLostError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.reader import LedgerReader
@@ -22,7 +21,10 @@ from sottovoce.ledger.records import Standing
 from sottovoce.ledger.verification import Chain
 
 SEAL_NAME = "ledger.seal"
+_MOST_BYTES = 2**16  # two paths and some numbers
+_LARGEST_COUNT = 2**63 - 1  # of rows in SQLite
 _LOG = printable_text.logger()
+_Kind = TypeVar("_Kind", bound=LedgerReader)
 _RESTORE = (
     "restore its newest copy; if none is as new, make a new folder with 'sottovoce deploy join', "
     "and lower its limits by what was spent"
@@ -57,7 +59,7 @@ def read(path: Path) -> Seal | None:
     except OSError as error:
         raise LedgerError(f"cannot read {path}: {error.strerror or error}") from error
     try:
-        return _seal_in(json.loads(text))
+        return _seal_in(bounded_json.loads(text, most_bytes=_MOST_BYTES))
     except (ValueError, TypeError, KeyError):
         raise LedgerLostError(
             f"{path} is damaged, and without it nobody knows whether the ledger beside it is whole;"
@@ -73,11 +75,12 @@ def _seal_in(plain: Any) -> Seal:
         arriving_from=plain.get("arriving_from"),
     )
     heads = (standing.identity, standing.charges_head, standing.messages_head)
-    texts = (*heads, seal.moved_to or "", seal.arriving_from or "")
-    if not all(isinstance(text, str) for text in texts):
+    folders = (folder for folder in (seal.moved_to, seal.arriving_from) if folder is not None)
+    if any(b"\0" in os.fsencode(text) for text in (*heads, *folders)):  # which refuses no text
         raise TypeError
-    if not all(type(count) is int for count in (standing.charges, standing.messages)):
-        raise TypeError
+    for count in (standing.charges, standing.messages):
+        if type(count) is not int or not 0 <= count <= _LARGEST_COUNT:
+            raise TypeError
     return seal
 
 
@@ -99,7 +102,7 @@ def open_sealed(ledger: Path, seal: Path) -> Ledger:
     """
     found = read(seal)  # before the ledger, which others may be charging: it is never behind
     check_there(ledger, found)
-    opened = _opened(ledger)
+    opened = _opened(ledger, Ledger)
     try:
         if found is None and not opened.is_bound:
             settle(opened, seal)
@@ -112,6 +115,19 @@ def open_sealed(ledger: Path, seal: Path) -> Ledger:
             check(opened, found, ledger)
         if not opened.is_bound:
             opened.bind()
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def open_to_read(ledger: Path, seal: Path) -> LedgerReader:
+    """Open a site's ledger to be read, as `open_sealed` does; nothing is changed, no seal made."""
+    found = read(seal)
+    check_there(ledger, found)
+    opened = _opened(ledger, LedgerReader)
+    try:
+        check(opened, found, ledger)
     except BaseException:
         opened.close()
         raise
@@ -153,11 +169,15 @@ def check(opened: LedgerReader, seal: Seal | None, path: Path) -> None:
 
 
 def settle(ledger: Ledger, seal: Path) -> None:
-    """Bring a ledger's file and its seal up to its last charge, before a message leaves."""
+    """Bring a ledger's file and its seal up to its last charge, before a message leaves.
+
+    Where the account is being moved it raises LedgerLostError, and nothing leaves.
+    """
     ledger.checkpoint()
     with ledger.transaction():  # one process at a time, so that no seal goes back
-        now = Seal(standing=ledger.standing())
-        if read(seal) != now:
+        before, now = read(seal), Seal(standing=ledger.standing())
+        check_there(ledger.path, before)
+        if before != now:
             now.write(seal)
 
 
@@ -178,7 +198,7 @@ def check_there(path: Path, seal: Seal | None) -> None:
         raise LedgerLostError(f"{path} is gone, with {charges}: {_RESTORE}")
 
 
-def _opened(path: Path) -> Ledger:
+def _opened(path: Path, kind: type[_Kind]) -> _Kind:
     if not os.path.lexists(path):
         raise LedgerLostError(
             f"{path} is gone, or was never made, and so is its seal; restore both from a backup. "
@@ -186,7 +206,7 @@ def _opened(path: Path) -> Ledger:
             f"deploy join', or by 'sottovoce ledger create {path.parent}'"
         )
     try:
-        return Ledger(path)
+        return kind(path)
     except LedgerError as error:
         if isinstance(error.__cause__, sqlite3.OperationalError):  # locked, or a disk's failure
             raise

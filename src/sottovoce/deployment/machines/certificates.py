@@ -22,12 +22,12 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
     load_pem_private_key,
-    load_ssh_private_key,
     load_ssh_public_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sottovoce.deployment.machines.address import Address, ip_address
+from sottovoce.deployment.node_key import read_node_key
 from sottovoce.errors import DeploymentError
 from sottovoce.files import explained
 
@@ -198,25 +198,16 @@ def link_problem(certificate: Path, key: Path, *, authority: Path, host: str) ->
     return None
 
 
-def public_key_of(path: Path) -> ec.EllipticCurvePublicKey:
-    """The public key that belongs to a site's private key, which `key_problem` has looked at."""
-    key = load_ssh_private_key(path.read_bytes(), password=None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
-    return key.public_key()
-
-
 def key_problem(path: Path) -> str | None:
     """Why a site's private key cannot serve, in a sentence; None if it can."""
     with explained("read", path):
-        content, mode = path.read_bytes(), path.stat().st_mode
+        mode = path.stat().st_mode
     if os.name != "nt" and mode & 0o077:
         return f"{path} can be read by others; make it yours alone: chmod 600 {path}"
     try:
-        key = load_ssh_private_key(content, password=None)
-    except (ValueError, UnsupportedAlgorithm):
-        key = None
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        return f"{path} is not a node's private key (ECDSA, OpenSSH, without a password)"
+        read_node_key(path)
+    except DeploymentError as error:
+        return str(error)
     return None
 
 

@@ -19,11 +19,14 @@ from sottovoce.deployment.machines.guard import recorded
 from sottovoce.deployment.machines.keeper import shown, state_of
 from sottovoce.deployment.machines.processes import records_in
 from sottovoce.deployment.machines.site_folder import SiteFolder
+from sottovoce.deployment.node_key import read_node_key
 from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site import OwnRecords, Site
 from sottovoce.deployment.site_file import read_site
-from sottovoce.errors import SottovoceError
-from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
+from sottovoce.deployment.witness import check_kept
+from sottovoce.errors import LedgerError, SottovoceError
+from sottovoce.ledger import seal as seals
+from sottovoce.ledger.ledger import LEDGER_NAME
 from sottovoce.ledger.records import FIRST_EVENT
 from sottovoce.local_learning import datasets
 from sottovoce.privacy.accounting import show_epsilon
@@ -154,16 +157,21 @@ def _limits(site: Site) -> Policy:
 def _ledger(site: SiteFolder) -> str:
     path = site.folder / LEDGER_NAME
     restore = f"restore {path} from the newest backup; a new one would forget what was spent"
-    _demand(site.ledger_problem(), restore)
-    with Ledger(path) as ledger:
-        damages = ledger.verify()
-        _demand("; ".join(damages[:3]), restore)
-        charges, limits = ledger.num_charges, _limits(read_site(site.file))
-        # Under whatever names it was charged, and as the site's total counts it.
-        history = ledger.everything(limits.level)
-        spent = limits.filter(ledger.budget(FIRST_EVENT)).spent(history)
+    seal = site.folder / seals.SEAL_NAME
+    try:
+        with seals.open_to_read(path, seal) as ledger:
+            check_kept(ledger, site.folder)
+            damages = ledger.verify()
+            _demand("; ".join(damages[:3]), restore)
+            charges, limits = ledger.num_charges, _limits(read_site(site.file))
+            # Under whatever names it was charged, and as the site's total counts it.
+            history = ledger.everything(limits.level)
+            spent = limits.filter(ledger.budget(FIRST_EVENT)).spent(history)
+    except LedgerError as error:
+        raise _ProblemError(str(error), restore) from None
     counted = f"epsilon {show_epsilon(spent)} of {limits.epsilon_total:g}"
-    return f"{charges} charges, counted as {counted}"
+    new = "" if seal.exists() else "; of an earlier version: the node's next start makes its seal"
+    return f"{charges} charges, counted as {counted}{new}"
 
 
 def _data(site: SiteFolder) -> str:
@@ -196,11 +204,11 @@ def _key(site: SiteFolder, key: Path) -> str:
     again = "make a new folder with 'sottovoce deploy join', and then 'sottovoce ledger move'"
     if not key.is_file():
         raise _ProblemError(f"{key} is not there", f"restore it; if it is lost, {again}")
-    _demand(certificates.key_problem(key), f"chmod 600 {key}; if it is damaged, {again}")
+    _demand(certificates.key_problem(key), f"do as it says; if it is damaged, {again}")
     public = site.folder / "node.pub"
     if not public.exists():
         return "private; node.pub is not here"
-    if certificates.public_key_of(key) != certificates.read_public_key(public):
+    if read_node_key(key).public_key() != certificates.read_public_key(public):
         raise _ProblemError(
             f"{public} is not the public key of {key}",
             f"ssh-keygen -y -f {key} > {public}, and give it to the operator",

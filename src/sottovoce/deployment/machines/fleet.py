@@ -10,7 +10,6 @@ from pathlib import Path
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
 from flwr.supercore.error import ApiErrorCode, FlowerError
@@ -20,6 +19,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.address import Address
+from sottovoce.deployment.node_key import read_node_key
 
 _TIMEOUT_SECONDS = 10.0
 _DATE_SECONDS = 1.0  # how far the time in an answer's header may be off, either way
@@ -36,7 +36,7 @@ class LinkVerdict(Enum):
 
 def link_verdict(address: Address, authority: Path, private_key: Path) -> LinkVerdict:
     """Whether the link takes calls that are signed with this key; changes nothing there."""
-    key = _read(private_key)
+    key = read_node_key(private_key)
     # Flower's link looks for the key first, and then refuses this interval.
     request = ActivateNodeRequest(
         public_key=certificates.as_flower_knows_it(key.public_key()), heartbeat_interval=-1.0
@@ -65,7 +65,7 @@ def deactivate(node_id: int, address: Address, authority: Path, private_key: Pat
     A link that has forgotten the node already is as good.
     """
     try:
-        with _client(address, authority, _read(private_key)) as client:
+        with _client(address, authority, read_node_key(private_key)) as client:
             client.DeactivateNode(DeactivateNodeRequest(node_id=node_id))
     except httpx.HTTPStatusError as error:
         return FlowerError.from_json(error.response.text) is not None
@@ -112,12 +112,6 @@ def _is_off(ahead: float | None, margin: float = -_DATE_SECONDS) -> bool:
 
 
 # -- parts ------------------------------------------------------------------------------------
-
-
-def _read(private_key: Path) -> ec.EllipticCurvePrivateKey:
-    key = load_ssh_private_key(private_key.read_bytes(), password=None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)  # checked before a node starts
-    return key
 
 
 @contextlib.contextmanager

@@ -1,10 +1,13 @@
 """A site's account moves to another folder: to one that `deploy join` made for a new key, say.
 
 At every moment at most one of the two folders answers, and the ledger is whole in one of them at
-least. Interrupted, the move is finished by the same call.
+least. Interrupted, the move is finished by the same call. The new folder answers only once the old
+one has no ledger any more: while it has one, nothing was charged elsewhere, and the move can begin
+again, to the same folder or to another.
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,46 +35,85 @@ def move_ledger(old: Path, new: Path) -> Standing:
         raise LedgerError(f"{old} has no ledger to move")
     with _stopped(old), _stopped(new):
         standing = _begin(old, new)
-        _copy(old, new, standing)
-        with seals.open_sealed(new / LEDGER_NAME, new / SEAL_NAME) as ledger:
-            seals.check(ledger, Seal(standing=standing), new / LEDGER_NAME)
+        seal = seals.read(new / SEAL_NAME)
+        is_arriving = seal is not None and seal.arriving_from is not None
+        if is_arriving and os.path.lexists(old / LEDGER_NAME):
+            _copy(old, new, standing)
+        _check_arrived(new, standing, is_arriving=is_arriving)
         for path in (*_files(old / LEDGER_NAME), *_along(old)):
             path.unlink(missing_ok=True)
+        files.sync_folder(old)
+        if is_arriving:
+            Seal(standing=standing).write(new / SEAL_NAME)
     return standing
 
 
 def _begin(old: Path, new: Path) -> Standing:
     """Let neither folder answer from now on; the standing of the account that moves."""
     seal = seals.read(old / SEAL_NAME)
-    if seal is not None and seal.moved_to == str(new):
+    if seal is not None and seal.moved_to is not None and _is_over(old, seal):
+        if seal.moved_to != str(new):
+            seals.check_there(old / LEDGER_NAME, seal)  # raises: it is elsewhere
         return seal.standing
-    with seals.open_sealed(old / LEDGER_NAME, old / SEAL_NAME) as ledger:
+    with _opened(old, seal) as ledger:
         copies.check_whole(ledger)
-        _check_empty(new, arriving_from=old)
         ledger.checkpoint()
-        standing = ledger.standing()
-    Seal(standing=standing, arriving_from=str(old)).write(new / SEAL_NAME)
-    Seal(standing=standing, moved_to=str(new)).write(old / SEAL_NAME)
+        # A node that was not started by 'deploy node' may be charging: from the end of the
+        # transaction on its `settle` refuses, and what it has settled before is in the standing.
+        with ledger.transaction():
+            standing = ledger.standing()
+            _await(new, ledger, standing)
+            Seal(standing=standing, moved_to=str(new)).write(old / SEAL_NAME)
     return standing
 
 
-def _check_empty(new: Path, *, arriving_from: Path) -> None:
-    seal = seals.read(new / SEAL_NAME)
-    if seal is not None and seal.arriving_from == str(arriving_from):
-        return  # by a move that was interrupted
-    with seals.open_sealed(new / LEDGER_NAME, new / SEAL_NAME) as ledger:
+def _is_over(old: Path, seal: Seal) -> bool:
+    """Whether the account is no longer in the old folder alone, by the seal that it left there."""
+    if not os.path.lexists(old / LEDGER_NAME):
+        return True
+    there = seals.read(Path(seal.moved_to or "") / SEAL_NAME)
+    if there is None or there.arriving_from is not None:
+        return False
+    return there.standing.identity == seal.standing.identity
+
+
+def _opened(old: Path, seal: Seal | None) -> Ledger:
+    """The old ledger, also where a move of it has begun; LedgerLostError if it is not whole."""
+    path = old / LEDGER_NAME
+    if seal is None or seal.moved_to is None:
+        return seals.open_sealed(path, old / SEAL_NAME)
+    ledger = Ledger(path)
+    try:
+        seals.check(ledger, Seal(standing=seal.standing), path)
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
+
+
+def _await(new: Path, old: Ledger, standing: Standing) -> None:
+    """Let the new folder, whose ledger has no charges, wait for the account of the old one."""
+    seal, sender = seals.read(new / SEAL_NAME), str(old.path.parent)
+    arriving = Seal(standing=standing, arriving_from=sender)
+    if (
+        seal is not None
+        and seal.arriving_from is not None  # by a move that was interrupted
+        and (seal.arriving_from == sender or seal.standing.identity == standing.identity)
+    ):
+        seals.check(old, Seal(standing=seal.standing), old.path)  # what has come is in the old one
+        arriving.write(new / SEAL_NAME)
+        return
+    with seals.open_sealed(new / LEDGER_NAME, new / SEAL_NAME) as ledger, ledger.transaction():
         if ledger.num_charges:
             raise LedgerError(
                 f"{new / LEDGER_NAME} has charges of its own ({ledger.num_charges}), and two "
                 "accounts are not put together; move to a folder that has never answered"
             )
+        arriving.write(new / SEAL_NAME)
 
 
 def _copy(old: Path, new: Path, standing: Standing) -> None:
-    """Bring the ledger, and what else is about it, to the new folder; then that one may answer."""
-    seal = seals.read(new / SEAL_NAME)
-    if seal is None or seal.arriving_from != str(old):
-        return  # it has arrived before, or the check that follows finds another ledger
+    """Bring the ledger, and what else is about it, to the new folder."""
     with Ledger(old / LEDGER_NAME) as ledger:
         seals.check(ledger, Seal(standing=standing), old / LEDGER_NAME)
         for path in _files(new / LEDGER_NAME):
@@ -82,7 +124,13 @@ def _copy(old: Path, new: Path, standing: Standing) -> None:
         if there.exists() and there.read_bytes() != content:
             there.replace(there.with_name(f"{there.name}.before-move"))
         files.write_atomic(there, content, mode=files.PRIVATE)
-    Seal(standing=standing).write(new / SEAL_NAME)
+
+
+def _check_arrived(new: Path, standing: Standing, *, is_arriving: bool) -> None:
+    """Refuse to go on where the new folder does not have the whole account: LedgerLostError."""
+    path = new / LEDGER_NAME
+    with Ledger(path) if is_arriving else seals.open_sealed(path, new / SEAL_NAME) as ledger:
+        seals.check(ledger, Seal(standing=standing), path)
 
 
 @contextlib.contextmanager
