@@ -20,7 +20,7 @@ WORKERS ?= $(shell expr $(CORES) + 1)
 CASES ?= 100000
 SEED ?= 1
 
-.PHONY: help install install-dev demo check lint types test quick-tests test-full fuzz wheel bench figures soundness mutations designs docs clean
+.PHONY: help install install-dev demo check lint types test quick-tests test-full fuzz wheel bench figures golden soundness mutations designs docs clean
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/'
@@ -78,6 +78,9 @@ bench: install-dev ## benchmarks into results/benchmarks.md: wrong results fail,
 
 figures: install-dev ## every figure that was asked for, measured, into results/figures.md (hours; ONLY=theme-or-name WITHIN=minutes)
 	$(BIN)/python benchmarks/measure_figures.py $(if $(ONLY),--only '$(ONLY)') $(if $(WITHIN),--within $(WITHIN))
+
+golden: install-dev ## seeded runs and commands give the bytes of tools/golden.json, which a change of behavior rewrites (ONLY=words)
+	$(BIN)/python tools/golden.py $(if $(ONLY),--only '$(ONLY)')
 
 soundness: install-dev ## the tests that docs/theorems.md names, with ten times the cases, into results/soundness.md (hours; ONLY=words)
 	$(BIN)/python tools/soundness.py $(if $(ONLY),--only '$(ONLY)')
