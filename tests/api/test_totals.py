@@ -224,8 +224,8 @@ def hidden_events(adjacency: Adjacency) -> list[PrivacyEvent]:
     pure = PureDp(epsilon=1.0, adjacency=adjacency)
     return [
         *(
-            Sampled(event=event, rate=rate, scheme="poisson", hidden_by=by)
-            for event, by in ((pure, "own-records"), (noise, "own-records"))
+            Sampled(event=event, rate=rate, scheme="poisson", hidden_by="own-records")
+            for event in (pure, noise)
             for rate in (0.1, 0.999999)
         ),
         Sampled(event=noise, rate=0.1, scheme="poisson", hidden_by="central-noise"),
