@@ -149,10 +149,12 @@ def _rows(path: Path) -> str:
     """Return all rows of a ledger but for what is drawn anew for each file."""
     with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
         rows = database.execute(
-            "SELECT run, client, round, uplink, attempt, event FROM charges ORDER BY id"
+            "SELECT run, client, round, uplink, attempt, unit, json FROM charges "
+            "JOIN events ON events.id = event ORDER BY charges.id"
         ).fetchall()
+        budgets = database.execute("SELECT client, epsilon, delta, adjacency, unit FROM budgets")
         messages = database.execute("SELECT charge, hex(digest) FROM messages ORDER BY charge")
-        return json.dumps([rows, messages.fetchall()], default=str)
+        return json.dumps([rows, budgets.fetchall(), messages.fetchall()])
 
 
 def _settled(text: str) -> str:

@@ -162,18 +162,21 @@ def test_a_new_folder_that_awaits_one_account_does_not_take_another(
         move_ledger(join(old), new)
 
 
-@pytest.mark.parametrize("restored", [False, True])
+@pytest.mark.parametrize("is_restored", [False, True])
+@pytest.mark.parametrize("is_wiped", [False, True])
 def test_an_account_that_has_arrived_is_not_begun_again_from_the_old_folder(
-    folders: Folders, tmp_path: Path, restored: bool
+    folders: Folders, tmp_path: Path, is_restored: bool, is_wiped: bool
 ) -> None:
     (old, new), third = folders, join(tmp_path / "third")
     ledger = (old / LEDGER_NAME).read_bytes()
     move_ledger(old, new)
     charge(new, 4)
-    if restored:
+    if is_restored:
         (old / LEDGER_NAME).write_bytes(ledger)
-    else:
+    if is_wiped:
         shutil.rmtree(new)
+        with pytest.raises(ConfigError, match="renamed since, gets its name back"):
+            move_ledger(old, new)
         join(new)
         with pytest.raises(LedgerLostError, match="is another ledger"):
             move_ledger(old, new)
@@ -269,7 +272,7 @@ def test_a_node_that_charges_while_the_ledger_moves_does_not_answer(
     with opened(folders[number]) as node:
         move_ledger(*folders)
         with pytest.raises(LedgerError):
-            seal.settle(node, folders[0] / seal.SEAL_NAME)
+            seal.settle(node, seal_file)
     assert len(refusals) == 1
     assert "sottovoce ledger move" in refusals[0]
     assert not answers(folders[0])
@@ -281,7 +284,7 @@ def test_a_move_and_a_node_that_settles_wait_for_each_other(
     waited, write = [], seal.Seal.write
 
     def write_against(new: seal.Seal, path: Path) -> None:
-        if new.moved_to or new.arriving_from:
+        if (new.moved_to or new.arriving_from) and not new.has_left:
             monkeypatch.setattr(database, "_BUSY_SECONDS", 0.05)
             node = Ledger(path.with_name(LEDGER_NAME))
             with node, pytest.raises(LedgerError, match="locked"):

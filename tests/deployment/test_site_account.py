@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from ledger_files import make_version_2
 from typer.testing import CliRunner
 
 from sottovoce.adjacency import Adjacency, Unit
@@ -19,7 +20,7 @@ from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy.accounting import privacy_spent
-from sottovoce.privacy.events import Repeated
+from sottovoce.privacy.events import GaussianNoise, Repeated
 
 ROOT = Path(__file__).parent.parent.parent
 SITE = """
@@ -54,6 +55,19 @@ def test_ledger_show_adds_up_what_a_site_spent_under_all_its_names(tmp_path: Pat
     # Counted for orders that may depend on answers: half of delta is the first event's.
     counted = privacy_spent(Repeated(event=event, count=3), 5e-7)
     assert row["left"] == pytest.approx(10.0 - counted.epsilon)
+
+
+def test_ledger_show_leaves_a_site_s_ledger_of_an_earlier_version_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text(SITE)
+    path = tmp_path / "ledger.sqlite"
+    with Ledger(path, create=True) as ledger:
+        release = Release(unit=Unit.CLIENT, run="run", client="after", round=1, uplink=0)
+        ledger.charge(release, 0, GaussianNoise(mu=0.1, adjacency=Adjacency.ZERO_OUT))
+    make_version_2(path)
+    before = path.read_bytes()
+    shown = CliRunner().invoke(app, ["ledger", "show", str(tmp_path), "--json"])
+    assert json.loads(shown.stdout)[0]["charges"] == 1
+    assert path.read_bytes() == before
 
 
 def test_classes_that_each_site_would_number_for_itself_are_refused(tmp_path: Path) -> None:

@@ -231,6 +231,7 @@ def test_a_ledger_of_an_earlier_version_gets_a_seal_once(
 
 def test_a_seal_of_a_ledger_of_an_earlier_version_binds_it_even_after_a_crash(site: Path) -> None:
     make_version_2(site / LEDGER_NAME)
+    remove_the_seal(site)
     with Ledger(site / LEDGER_NAME) as ledger:
         seal.settle(ledger, site / seal.SEAL_NAME)  # and killed before it was noted
     opened(site).close()

@@ -32,7 +32,7 @@ from sottovoce.deployment.audit_file import Entry
 from sottovoce.deployment.audit_state import LogState, Throttle, time_text
 from sottovoce.deployment.policy import Policy
 from sottovoce.errors import PolicyError, SottovoceError
-from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.reader import LedgerReader
 from sottovoce.ledger.records import FIRST_EVENT, Due
 from sottovoce.printable_text import printable
 from sottovoce.privacy.accounting import privacy_spent, show_epsilon
@@ -82,7 +82,7 @@ class AuditLog:
     path: Path
     policy: Policy
 
-    def check(self, ledger: Ledger, dues: Sequence[Due]) -> None:
+    def check(self, ledger: LedgerReader, dues: Sequence[Due]) -> None:
         """Refuse rounds beyond `rounds_per_day`; whoever charges asks within the transaction.
 
         Rounds in the ledger that have no line yet count as charged now.
@@ -107,7 +107,7 @@ class AuditLog:
             )
 
     def answered(
-        self, ledger: Ledger, order: OrderName, *, charged: bool, records: int | None = None
+        self, ledger: LedgerReader, order: OrderName, *, charged: bool, records: int | None = None
     ) -> None:
         """Write down what an answer cost, before it leaves; OutputError where that fails.
 
@@ -219,7 +219,7 @@ class AuditLog:
         return [_entry(audit_state.POLICY, changes=changes)] if changes else []
 
     def _charges(
-        self, ledger: Ledger, state: LogState, order: OrderName, *, charged: bool
+        self, ledger: LedgerReader, state: LogState, order: OrderName, *, charged: bool
     ) -> list[Entry]:
         """A line for each round that the ledger has charged and the log does not know."""
         entries: list[Entry] = []
@@ -255,7 +255,7 @@ class AuditLog:
         times = self._throttle.listed((audit_state.AGAIN, order.run, order.round))
         return [_entry(audit_state.AGAIN, **order.plain(), times=times)] if times else []
 
-    def _total(self, ledger: Ledger) -> dict[str, float]:
+    def _total(self, ledger: LedgerReader) -> dict[str, float]:
         """What was spent over all runs, as the filter counts, and what is left of the total."""
         history = ledger.everything(self.policy.level)
         spent = self.policy.filter(ledger.budget(FIRST_EVENT)).spent(history)
@@ -269,7 +269,7 @@ class AuditLog:
         if not path.is_file():
             return self._warnings(state, records, None), []
         try:
-            with Ledger(path) as ledger, ledger.snapshot():
+            with LedgerReader(path) as ledger, ledger.snapshot():
                 late = self._charges(ledger, state, OrderName(), charged=False)
                 total = self._total(ledger)["total"]
         except SottovoceError as error:  # nothing is answered on it; the node may still wait
@@ -332,7 +332,7 @@ def _entry(what: str, **fields: Any) -> Entry:
     return {"time": time_text(audit_state.wall_clock()), "what": what, **files.finite(kept)}
 
 
-def _is_same(ledger: Ledger, state: LogState) -> bool:
+def _is_same(ledger: LedgerReader, state: LogState) -> bool:
     """Whether the ledger begins with the charges that the log knows."""
     return state.charges == 0 or ledger.head_after(state.charges) == state.link
 

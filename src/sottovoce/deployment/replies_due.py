@@ -8,7 +8,7 @@ name is in the environment of the servers that a link starts; elsewhere nothing 
 import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sottovoce import files
@@ -26,10 +26,20 @@ def announce(reply_bytes: int, *, seconds: float) -> None:
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:
         return
+    for path, _, until in _announced(Path(folder)):
+        if until < time.time():
+            path.unlink(missing_ok=True)
     due = {"bytes": reply_bytes, "until": time.time() + seconds + _GRACE_SECONDS}
-    # It stays when this process ends, since replies may still be on their way; the link's next
-    # start removes it.
+    # It stays when this process ends, since replies may still be on their way.
     files.write_json(Path(folder) / f"{os.getpid()}.json", due, mode=files.PRIVATE)
+
+
+def _announced(folder: Path) -> Iterator[tuple[Path, int, float]]:
+    """Yield each announcement: its file, the bytes, and until when."""
+    for path in folder.glob("*.json"):
+        with contextlib.suppress(OutputError, KeyError, TypeError, ValueError):
+            due = files.read_json(path)
+            yield path, int(due["bytes"]), float(due["until"])
 
 
 def check_length(blobs: Mapping[str, bytes] | None, most_bytes: int) -> None:
@@ -56,14 +66,7 @@ class RepliesDue:
         # A folder that has just changed may change again within the same tick of its clock.
         is_fresh = time.time_ns() - changed_ns < _FRESH_NS
         if is_fresh or changed_ns != self._changed_ns:
-            self._changed_ns, self._due = changed_ns, self._read()
+            self._changed_ns = changed_ns
+            self._due = [(size, until) for _, size, until in _announced(self._folder)]
         now = time.time()
         return max((size for size, until in self._due if until > now), default=0)
-
-    def _read(self) -> list[tuple[int, float]]:
-        found = []
-        for path in self._folder.glob("*.json"):
-            with contextlib.suppress(OutputError, KeyError, TypeError, ValueError):
-                due = files.read_json(path)
-                found.append((int(due["bytes"]), float(due["until"])))
-        return found

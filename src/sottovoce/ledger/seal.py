@@ -36,17 +36,19 @@ class Seal:
     """What a ledger must match; while a ledger is being moved, no ledger matches it.
 
     `moved_to` is the folder where the account goes on, `arriving_from` the one that a move, which
-    was not finished, is from.
+    was not finished, is from. An account that `has_left` is whole in the other folder: a ledger
+    that turns up here again is an older copy.
     """
 
     standing: Standing
     moved_to: str | None = None
     arriving_from: str | None = None
+    has_left: bool = False
 
     def write(self, path: Path) -> None:
         """Replace the file, durably and whole."""
-        moves = {"moved_to": self.moved_to, "arriving_from": self.arriving_from}
-        plain = asdict(self.standing) | {key: to for key, to in moves.items() if to is not None}
+        moves = {key: getattr(self, key) for key in ("moved_to", "arriving_from", "has_left")}
+        plain = asdict(self.standing) | {key: value for key, value in moves.items() if value}
         files.write_json(path, plain, mode=files.PRIVATE)
 
 
@@ -73,6 +75,7 @@ def _seal_in(plain: Any) -> Seal:
         standing=standing,
         moved_to=plain.get("moved_to"),
         arriving_from=plain.get("arriving_from"),
+        has_left=plain.get("has_left", False),
     )
     heads = (standing.identity, standing.charges_head, standing.messages_head)
     folders = (folder for folder in (seal.moved_to, seal.arriving_from) if folder is not None)
@@ -177,6 +180,8 @@ def settle(ledger: Ledger, seal: Path) -> None:
     with ledger.transaction():  # one process at a time, so that no seal goes back
         before, now = read(seal), Seal(standing=ledger.standing())
         check_there(ledger.path, before)
+        if before is not None and before.standing.identity != now.standing.identity:
+            raise LedgerLostError(f"{ledger.path} was replaced by another ledger: {_RESTORE}")
         if before != now:
             now.write(seal)
 

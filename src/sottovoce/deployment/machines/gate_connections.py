@@ -2,8 +2,7 @@
 
 A connection is anonymous until a site's signature has come over it. Of anonymous ones an address
 has few, and all addresses together have few; where one more comes the oldest is cut, so that
-merely holding connections keeps no site out. A site has few of its own. Handshakes cost processor
-time, so those of one address are begun at a limited rate.
+merely holding connections keeps no site out. A site has few of its own.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 _RESET, _CLOSE = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 _NO_DESCRIPTOR_SECONDS = 0.1
 _SHUTDOWN_SECONDS = 0.5
-_MOST_REMEMBERED = 4096  # addresses, before those that no limit concerns are forgotten
+_ANSWER_SECONDS = 0.01  # in which an answer leaves, where the rest of a body is not wanted
 _IPV6_PREFIX_BITS = 64  # one customer of a provider has all addresses with the same prefix
 
 
@@ -35,7 +34,6 @@ class Limits:
 
     anonymous: int = 256
     anonymous_per_address: int = 64
-    handshakes_per_second: float = 50.0  # of one address, once it has begun as many as it may hold
     connections_per_site: int = 16
     calls: int = 32  # that the link works on at once: Flower's has 40 threads
     calls_per_site: int = 8
@@ -125,25 +123,6 @@ class Connections:
         oldest.cut()
 
 
-class Handshakes:
-    """How fast an address may begin handshakes: as many at once as it may hold, then at a rate."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._seconds_each = 1.0 / limits.handshakes_per_second
-        self._burst_seconds = (limits.anonymous_per_address - 1) * self._seconds_each
-        self._paid_until: dict[str, float] = {}  # when an address has made up for what it began
-
-    def begin(self, address: str, now: float) -> float:
-        """Begin one and return 0, or return the seconds after which to ask again."""
-        paid_until = max(self._paid_until.get(address, now), now)
-        if (wait := paid_until - now - self._burst_seconds) > 0.0:
-            return wait
-        if len(self._paid_until) > _MOST_REMEMBERED:
-            self._paid_until = {one: at for one, at in self._paid_until.items() if at > now}
-        self._paid_until[address] = paid_until + self._seconds_each
-        return 0.0
-
-
 class LimitedProtocol(HttpToolsProtocol):
     """HTTP/1.1 with limits: short headers, few requests at once, and nothing waits for ever."""
 
@@ -198,6 +177,12 @@ class LimitedProtocol(HttpToolsProtocol):
         self._expect_within(self._limits.idle_seconds if is_answered else None)
         super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing() and self.cycle.more_body:
+            # A polite end of TLS would decrypt, and forget, all that still comes.
+            self.loop.call_later(_ANSWER_SECONDS, self.transport.abort)
+
     def pause_writing(self) -> None:
         super().pause_writing()
         self._going = self.loop.call_later(self._limits.stalled_seconds, self.transport.abort)
@@ -223,7 +208,6 @@ class GateServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, limits: Limits, table: Connections) -> None:
         super().__init__(config)
         self._limits, self._table = limits, table
-        self._handshakes = Handshakes(limits)
         self._listener: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -265,8 +249,6 @@ class GateServer(uvicorn.Server):
         assert self.config.ssl is not None
         loop = asyncio.get_running_loop()
         try:
-            while wait := self._handshakes.begin(connection.address, loop.time()):
-                await asyncio.sleep(wait)
             await loop.connect_accepted_socket(
                 lambda: LimitedProtocol(
                     connection,

@@ -1,9 +1,9 @@
 """A site's account moves to another folder: to one that `deploy join` made for a new key, say.
 
 At every moment at most one of the two folders answers, and the ledger is whole in one of them at
-least. Interrupted, the move is finished by the same call. The new folder answers only once the old
-one has no ledger any more: while it has one, nothing was charged elsewhere, and the move can begin
-again, to the same folder or to another.
+least. Interrupted, the move is finished by the same call. The new folder answers only once the
+seal of the old one says that the account has left: until then nothing was charged elsewhere, and
+the move can begin again, to the same folder or to another.
 """
 
 import contextlib
@@ -28,7 +28,10 @@ def move_ledger(old: Path, new: Path) -> Standing:
     """Move the ledger of the folder `old` to the folder `new`, whose own has no charges yet."""
     old, new = old.resolve(), new.resolve()
     if not (new / FILE_NAME).is_file():
-        raise ConfigError(f"{new} is not a site's folder; make one with 'sottovoce deploy join'")
+        raise ConfigError(
+            f"{new} is not a site's folder; make one with 'sottovoce deploy join'. One that a move "
+            "was interrupted to, and that was renamed since, gets its name back"
+        )
     if old == new:
         raise ConfigError(f"{old} is one folder; name the old one and the new one")
     if not any((old / name).exists() for name in (LEDGER_NAME, SEAL_NAME)):
@@ -40,6 +43,7 @@ def move_ledger(old: Path, new: Path) -> Standing:
         if is_arriving and os.path.lexists(old / LEDGER_NAME):
             _copy(old, new, standing)
         _check_arrived(new, standing, is_arriving=is_arriving)
+        Seal(standing=standing, moved_to=str(new), has_left=True).write(old / SEAL_NAME)
         for path in (*_files(old / LEDGER_NAME), *_along(old)):
             path.unlink(missing_ok=True)
         files.sync_folder(old)
@@ -69,12 +73,7 @@ def _begin(old: Path, new: Path) -> Standing:
 
 def _is_over(old: Path, seal: Seal) -> bool:
     """Whether the account is no longer in the old folder alone, by the seal that it left there."""
-    if not os.path.lexists(old / LEDGER_NAME):
-        return True
-    there = seals.read(Path(seal.moved_to or "") / SEAL_NAME)
-    if there is None or there.arriving_from is not None:
-        return False
-    return there.standing.identity == seal.standing.identity
+    return seal.has_left or not os.path.lexists(old / LEDGER_NAME)
 
 
 def _opened(old: Path, seal: Seal | None) -> Ledger:
