@@ -1,6 +1,7 @@
 """`sottovoce deploy`: from an empty folder to a federation on several machines."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -107,6 +108,7 @@ def certificates(
     """Show who can prove who they are, and until when; take a site's key; renew."""
     from sottovoce.deployment.machines.federation import Federation
     from sottovoce.deployment.machines.keeper import state_of
+    from sottovoce.errors import DeploymentError
 
     federation = Federation.read(folder)
     if add is not None:
@@ -115,7 +117,9 @@ def certificates(
             from sottovoce.deployment.machines.link import register_sites, running_link
 
             with running_link(federation) as control:
-                register_sites(federation, control)
+                refused = register_sites(federation, control)
+            if refused:
+                raise DeploymentError(refused[0])
     if renew:
         federation.renew_certificate(days=days)
     _print_certificates(federation, as_json)
@@ -146,12 +150,18 @@ def link(folder: FederationFolder, background: Background = False) -> None:
     from sottovoce.deployment.machines.link import START_SECONDS, keep_link
 
     federation = Federation.read(folder)
-    up = f"the link is up at {federation.address}"
+
+    def tell(warnings: Sequence[str], end: str = "") -> None:
+        say(f"the link is up at {federation.address}{end}")
+        for text in warnings:
+            print_warning(text)
+
     if background:
-        _start_in_background("link", federation.folder, federation.link_folder, START_SECONDS)
-        say(up)
-        return
-    keep_link(federation, on_ready=lambda: say(f"{up}; Ctrl-C ends it"))
+        keeper = federation.link_folder
+        state = _start_in_background("link", federation.folder, keeper, START_SECONDS)
+        tell(state["warnings"])
+    else:
+        keep_link(federation, on_ready=lambda warnings: tell(warnings, "; Ctrl-C ends it"))
 
 
 @app.command()

@@ -30,6 +30,12 @@ def serve(grid: Grid, config: RunConfig) -> None:
         if not config.get(key):
             raise ConfigError(f"the run configuration lacks '{key}'; use 'sottovoce deploy run'")
     federation = Federation.read(Path(str(config["sites"])).parent) if config.get("sites") else None
+    if federation and not federation.sites_by_key():
+        # Without keys, nodes would be believed whatever name they say.
+        raise ConfigError(
+            f"no site of {config['sites']} has a key, so there is nobody to ask; take their keys: "
+            f"sottovoce deploy certificates {federation.folder} --add NAME node.pub"
+        )
     if task == "question":
         _ask(grid, config, federation)
     else:

@@ -14,7 +14,6 @@ from flwr.proto.control_pb2 import (
     ListRunsRequest,
     RegisterNodeRequest,
     StopRunRequest,
-    UnregisterNodeRequest,
 )
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.error import FlowerError
@@ -91,10 +90,6 @@ class Control:
         with _explained():
             request = RegisterNodeRequest(public_key=public_key, name=name)
             return int(self._client.RegisterNode(request).node_id)
-
-    def unregister(self, node_id: int) -> None:
-        with _explained():
-            self._client.UnregisterNode(UnregisterNodeRequest(node_id=node_id))
 
     def runs(self) -> list[RunStatus]:
         """All runs that the link remembers, the oldest first."""

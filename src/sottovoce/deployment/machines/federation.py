@@ -70,7 +70,7 @@ class Federation:
         """Keep what this says; the file is whole or as it was."""
         lines = [
             "# Who belongs to this federation. Written by 'sottovoce deploy'; a site that is taken",
-            "# out of the list is refused at once, and for ever from the link's next start on.",
+            "# out of the list is refused at once, and let in again once it is back in the list.",
             f'name = "{self.name}"',
             f'address = "{self.address}"  # what sites dial',
             f"sites = [{_quoted(self.sites)}]",
@@ -101,11 +101,6 @@ class Federation:
     @property
     def link_folder(self) -> Path:
         return self.folder / "link"
-
-    @property
-    def node_ids_path(self) -> Path:
-        """Which node of Flower's is which site, once the link has run."""
-        return self.link_folder / "nodes.json"
 
     @property
     def replies_due_folder(self) -> Path:

@@ -3,7 +3,7 @@
 import json
 import ssl
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -31,11 +31,16 @@ CONNECTION = "sottovoce"  # the link's name in Flower's own configuration
 _HEALTH_SECONDS = 5.0
 
 
-def keep_link(federation: Federation, *, on_ready: Callable[[], None]) -> None:
-    """Run the link until a signal ends it."""
+def keep_link(federation: Federation, *, on_ready: Callable[[Sequence[str]], None]) -> None:
+    """Run the link until a signal ends it; `on_ready` gets a sentence for each key refused."""
     problem = federation.certificate_problem()
     if problem:
         raise DeploymentError(problem)
+    if not federation.sites:
+        raise DeploymentError(
+            f"{federation.folder / 'federation.toml'}: 'sites' is empty, so nobody could join; "
+            'name the sites in it, as in sites = ["hospital-a", "hospital-b"]'
+        )
     with (
         keeping(federation.link_folder, what="the link") as announce,
         stopped_at_the_end() as children,
@@ -50,14 +55,14 @@ def keep_link(federation: Federation, *, on_ready: Callable[[], None]) -> None:
         _empty(federation.replies_due_folder)
         _start(children, federation, "Flower's link", link_command(federation, inner), inner)
         with connected(str(inner), federation.authority) as control:
-            register_sites(federation, control)
+            refused = register_sites(federation, control)
         _start(
             children, federation, "the link's executor", executor_command(federation, inner), inner
         )
         door = Address(host="localhost", port=federation.address.port)
         _start(children, federation, "the link's gate", gate_command(federation, inner), door)
-        announce({"control": str(inner)})
-        on_ready()
+        announce({"control": str(inner), "warnings": refused})
+        on_ready(refused)
         try:
             watch(children)
         except SystemExit:
@@ -97,18 +102,30 @@ def gate_command(federation: Federation, inner: Address) -> list[str]:
     ]
 
 
-def register_sites(federation: Federation, control: Control) -> dict[str, int]:
-    """Bring the link's list of sites in line with the federation's; gives their node ids."""
-    keys = flower_keys(federation)
-    known = {node.public_key: node.node_id for node in control.nodes()}
-    for key in known.keys() - set(keys.values()):
-        control.unregister(known[key])
-    node_ids = {
-        name: known[key] if key in known else _register(name, key, control)
-        for name, key in keys.items()
-    }
-    files.write_json(federation.node_ids_path, node_ids, mode=files.PRIVATE)
-    return node_ids
+def register_sites(federation: Federation, control: Control) -> list[str]:
+    """Make the sites' keys known to Flower's link; gives a sentence for each that it refuses.
+
+    Keys of sites that are no longer listed stay known there, because Flower never takes a key again
+    that was unregistered, and a slip in `sites` must not cost a site its key. They open nothing:
+    the gate lets only listed sites through, and servers ask only nodes with the keys of those.
+    """
+    known = {node.public_key for node in control.nodes()}
+    refused = []
+    for name, key in flower_keys(federation).items():
+        if key in known:
+            continue
+        try:
+            control.register(name, key)
+        except DeploymentError as error:
+            refused.append(
+                f"the key of '{name}' was not taken ({error}), and it cannot take part; the other "
+                "sites can. An earlier version may have unregistered the key, which Flower never "
+                "takes again: the site makes a new folder with 'sottovoce deploy join', moves its "
+                "ledger there with 'sottovoce ledger move OLD NEW', and copies the policy of its "
+                f"site.toml; then move {federation.public_key_path(name)} away and --add the new "
+                "key"
+            )
+    return refused
 
 
 def flower_keys(federation: Federation) -> dict[str, bytes]:
@@ -116,17 +133,6 @@ def flower_keys(federation: Federation) -> dict[str, bytes]:
     return {
         site: certificates.as_flower_knows_it(key) for site, key in federation.public_keys().items()
     }
-
-
-def _register(name: str, key: bytes, control: Control) -> int:
-    try:
-        return control.register(name, key)
-    except DeploymentError as error:
-        raise DeploymentError(
-            f"the key of '{name}' was not taken ({error}). A site that was taken out comes back "
-            "with a new key: it makes a new folder with 'sottovoce deploy join', moves its ledger "
-            "there with 'sottovoce ledger move OLD NEW', and copies the policy of its site.toml"
-        ) from None
 
 
 @contextmanager

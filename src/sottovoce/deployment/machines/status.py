@@ -9,6 +9,8 @@ from sottovoce.deployment.machines.link import flower_keys, running_link
 from sottovoce.deployment.machines.runs import run_row
 from sottovoce.deployment.machines.witness_store import warnings_of
 
+_UNREGISTERED = "its key is not registered; start the link again, which says why"
+
 
 def status_of(federation: Federation) -> dict[str, Any]:
     """The link, its sites and its runs, as plain data."""
@@ -21,7 +23,7 @@ def status_of(federation: Federation) -> dict[str, Any]:
         with running_link(federation) as control:
             seen = {node.public_key: node.state for node in control.nodes()}
             runs = [run_row(federation, run) for run in control.runs()]
-        sites |= {site: seen.get(key, "never seen") for site, key in keys.items()}
+        sites |= {site: seen.get(key, _UNREGISTERED) for site, key in keys.items()}
     return {
         "federation": federation.name,
         "address": str(federation.address),
