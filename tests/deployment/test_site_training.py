@@ -28,7 +28,14 @@ from sottovoce.deployment.orders import Order, read_refusal, read_rounds_charged
 from sottovoce.deployment.records import from_records, to_records
 from sottovoce.deployment.site import OwnRecords, Site
 from sottovoce.domains import L2Ball
-from sottovoce.errors import ConfigError, DataError, PolicyError, SottovoceError, WireError
+from sottovoce.errors import (
+    ConfigError,
+    DataError,
+    DeploymentError,
+    PolicyError,
+    SottovoceError,
+    WireError,
+)
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.local_learning import datasets
 from sottovoce.local_learning.clients import ClientData
@@ -154,6 +161,25 @@ def test_a_run_calibrated_for_a_sites_total_is_answered_to_its_end(tmp_path: Pat
     post = InProcessPost(sites_in(tmp_path, "client", **limits))
     run_with_sites(spec, tmp_path / "first", post)
     assert post.refusals == []
+
+
+def test_a_run_without_any_reply_has_failed_also_when_it_is_resumed(tmp_path: Path) -> None:
+    spec = small_spec(rounds=3, runtime=ALONE, privacy=CLIENT, algorithm=LOCAL)
+    refusing = InProcessPost(sites_in(tmp_path, "client", smallest_cohort=99))
+    out = tmp_path / "run"
+    with pytest.raises(DeploymentError, match=r"3 rounds in a row.*the smallest cohort is 99"):
+        run_with_sites(spec, out, refusing)
+    for _ in range(2):
+        with pytest.raises(
+            DeploymentError, match=r"none of 3 rounds.*cohort.*ask for less"
+        ):
+            run_with_sites(spec, out, refusing, resume=True)
+    assert RunFolder(out).result() is None
+    resumed = run_with_sites(spec, out, InProcessPost(sites_in(tmp_path, "client")), resume=True)
+    assert resumed["rounds"] == 3
+    short = small_spec(rounds=1, runtime=ALONE, privacy=CLIENT, algorithm=LOCAL)
+    with pytest.raises(DeploymentError, match="none of 1 rounds"):
+        run_with_sites(short, tmp_path / "short", refusing)
 
 
 def test_a_sites_ledger_says_what_the_servers_says_of_it(tmp_path: Path) -> None:

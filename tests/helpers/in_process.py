@@ -81,12 +81,15 @@ def sites_in(folder: Path, level: str, **changes: Any) -> Callable[[str], Site]:
     return site_of
 
 
-def run_with_sites(spec: RunSpec, folder: Path, post: InProcessPost) -> dict[str, Any]:
+def run_with_sites(
+    spec: RunSpec, folder: Path, post: InProcessPost, *, resume: bool = False
+) -> dict[str, Any]:
     """A run whose every message a site has computed from its order alone."""
     runtime = spec.runtime.model_copy(update={"backend": "flower"})
     return run(
         spec.model_copy(update={"runtime": runtime}),
         folder,
+        resume=resume,
         backend_of=lambda assembly, books: _rounds_over(post, assembly, books),
     )
 

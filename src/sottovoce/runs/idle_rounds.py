@@ -1,8 +1,11 @@
-"""Rounds in which nobody was asked, and why."""
+"""Rounds in which nobody was asked, and why; runs in which nothing ever counted."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from sottovoce.deployment.post import reasons_told
+from sottovoce.errors import DeploymentError
 
 
 def why_nobody_was_asked(row: Mapping[str, Any]) -> str:
@@ -22,3 +25,22 @@ def warnings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         "stayed as it was"
         for cause, count in causes.items()
     ]
+
+
+def check_any_counted(rows: Sequence[Mapping[str, Any]], *, minimum_replies: int) -> None:
+    """Refuse to call a run finished that no round of sites' replies has moved.
+
+    Rounds for which nobody was drawn say nothing about the sites.
+    """
+    drawn = [row for row in rows if row["clients_asked"] or row["clients_unreachable"]]
+    if not drawn or any(row["clients_received"] >= minimum_replies for row in drawn):
+        return
+    reasons: dict[str, str] = {}
+    for row in drawn:
+        reasons |= row.get("unanswered", {})
+    raise DeploymentError(
+        f"none of {len(rows)} rounds brought the {minimum_replies} replies that it needs, so the "
+        f"model is as it was at the start; {reasons_told(reasons)}if sites refused, ask for less "
+        "(a lower privacy.epsilon), or let the sites allow more; if they were silent, look at "
+        "their logs. Then resume the run, or begin another with a new --out"
+    )

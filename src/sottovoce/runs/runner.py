@@ -17,6 +17,7 @@ from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs.books import BackendOf, Books, tally_of, training_of
 from sottovoce.runs.checkpoints import Checkpoints, where_it_resumes
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.idle_rounds import check_any_counted
 from sottovoce.runs.outcome import Metrics, header, metrics_row, result_of
 from sottovoce.training.engine import Halted
 
@@ -94,6 +95,7 @@ def _run(
         run_folder.keep_metrics_up_to(progress.rounds_done)
         checkpoints = Checkpoints(run_folder, assembly, books, done=progress)
         halted = None
+        remote, needed = backend_of is not None, assembly.spec.deployment.minimum_replies
         with checkpoints.saved_if_interrupted():
             while progress.rounds_done < assembly.spec.rounds:
                 outcome = training.step(progress)
@@ -103,9 +105,14 @@ def _run(
                     break
                 progress, record = outcome
                 row = metrics_row(assembly, books, progress, record)
+                if remote and progress.rounds_done == assembly.spec.rounds:
+                    # Before it is saved: a resumed run asks for this round once more.
+                    check_any_counted([*run_folder.metrics(), row], minimum_replies=needed)
                 run_folder.append_metrics(row)
                 checkpoints.after_round(progress)
                 on_round(row)
+        if remote:
+            check_any_counted(run_folder.metrics(), minimum_replies=needed)
         result = result_of(assembly, training, books, run_folder.metrics(), progress, halted)
         run_folder.save_result(result)
     return result
