@@ -182,7 +182,8 @@ def _estimated(asking: Asking, inbox: _Inbox, folder: Path) -> Estimate:
     if len(inbox.tallies) < asking.minimum_sites:
         raise DeploymentError(
             f"{len(inbox.tallies)} of {len(inbox.asked)} sites have answered, and the question "
-            f"needs {asking.minimum_sites}; {told}those who were asked are charged"
+            f"needs {asking.minimum_sites}; {told}the server's own ledger counts all who "
+            "were asked as charged, but a site that refused has charged nothing"
         )
     total: Tally | None = None
     for site in sorted(inbox.tallies):  # not in the order of arrival: sums must not depend on it
