@@ -127,6 +127,24 @@ def test_a_folder_of_something_else_is_named(cli: Any, tmp_path: Path, command: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_node_is_stopped_though_its_file_is_gone_or_bad(cli: Any, tmp_path: Path) -> None:
+    fed = tmp_path / "fed"
+    _init(cli, fed)
+    for folder, file, kept in ((fed / "sites" / "a", "site", "node"), (fed, "federation", "link")):
+        (folder / kept / "lock").touch()
+        (folder / f"{file}.toml").write_text("name = ")
+        assert cli("deploy", "stop", folder).out == f"the {kept} was not running\n"
+        (folder / f"{file}.toml").unlink()
+        assert cli("deploy", "stop", folder).out == f"the {kept} was not running\n"
+
+
+def test_the_operators_commands_say_what_a_sites_folder_is(cli: Any, tmp_path: Path) -> None:
+    _init(cli, tmp_path / "fed")
+    result = cli("deploy", "status", tmp_path / "fed" / "sites" / "a")
+    assert result.code == 2
+    assert "is a site's folder, and this command is for the operator's" in result.err
+
+
 def test_what_needs_the_link_says_how_to_start_it(cli: Any, tmp_path: Path) -> None:
     fed = tmp_path / "fed"
     _init(cli, fed)

@@ -166,7 +166,9 @@ def test_too_few_sites_are_not_asked_and_not_charged(tmp_path: Path) -> None:
 def test_too_few_answers_are_no_estimate(tmp_path: Path) -> None:
     refused = [Reply(client="a", blobs=refusal_blobs("out of budget"))]
     post = FakePost(online=["a"], instead={"a": refused})
-    said = r"0 of 1 sites have answered.*'a': out of budget.*a site that refused has charged nothing"
+    said = (
+        r"0 of 1 sites have answered.*'a': out of budget.*a site that refused has charged nothing"
+    )
     with pytest.raises(DeploymentError, match=said):
         ask(_asking(), post, tmp_path)
     assert not (tmp_path / ESTIMATE_NAME).exists()

@@ -240,7 +240,7 @@ def stop(
     from sottovoce.deployment.machines.federation import Federation
     from sottovoce.deployment.machines.keeper import end_leftovers, shown, stop_keeper
     from sottovoce.deployment.machines.link import running_link
-    from sottovoce.deployment.machines.site_folder import FILE_NAME, SiteFolder
+    from sottovoce.deployment.machines.site_folder import keeper_folder
     from sottovoce.errors import DeploymentError
 
     if run is not None:
@@ -252,10 +252,8 @@ def stop(
         else:
             say(f"run {run} is stopped; 'sottovoce deploy run ... --resume' goes on")
         return
-    if (folder / FILE_NAME).is_file():
-        keeper, what = SiteFolder.read(folder).node_folder, "the node"
-    else:
-        keeper, what = Federation.read(folder).link_folder, "the link"
+    keeper = keeper_folder(folder)
+    what = f"the {keeper.name}"
     stopped = stop_keeper(keeper)
     left = end_leftovers(keeper)
     if as_json:

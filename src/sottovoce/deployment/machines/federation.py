@@ -42,6 +42,11 @@ class Federation:
     def read(cls, folder: Path) -> Self:
         folder = folder.absolute()
         path = folder / FILE_NAME
+        if not path.is_file() and (folder / "site.toml").is_file():
+            raise ConfigError(
+                f"{folder} is a site's folder, and this command is for the operator's, which has "
+                f"{FILE_NAME}. Of a site, 'sottovoce deploy check' and 'sottovoce ledger show' tell"
+            )
         if not path.is_file():
             raise ConfigError(
                 f"{folder} is not a federation's folder: it has no {FILE_NAME}; "

@@ -19,6 +19,7 @@ from typing import Self
 from sottovoce import files
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.address import Address
+from sottovoce.deployment.machines.federation import FILE_NAME as FEDERATION_FILE_NAME
 from sottovoce.deployment.machines.federation import Federation, make_folder
 from sottovoce.deployment.machines.tables import check_keys, name_of, read_table, require_keys
 from sottovoce.deployment.witness import check_kept
@@ -128,6 +129,19 @@ class SiteFolder:
             or certificates.date_problem(self.root_certificate)
             or certificates.handshake_problem(self.address, self.root_certificate)
         )
+
+
+def keeper_folder(folder: Path) -> Path:
+    """Where the node or the link of a folder is kept, also if the folder's file is gone or bad."""
+    node, link = folder.absolute() / "node", folder.absolute() / "link"
+    if (folder / FILE_NAME).is_file():
+        return node
+    if (folder / FEDERATION_FILE_NAME).is_file():
+        return link
+    for kept in (node, link):
+        if (kept / "lock").is_file():  # whatever is kept there holds it, or has held it
+            return kept
+    return Federation.read(folder).link_folder  # which says what the folder is not
 
 
 def create_site(folder: Path, *, name: str, address: Address, root_certificate: Path) -> SiteFolder:
