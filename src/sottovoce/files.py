@@ -49,10 +49,12 @@ def explained(action: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise OutputError(
-            f"cannot {action} {path}: {reason}; check permissions and free space, "
-            "or choose another place"
-        ) from error
+        what_to_do = (
+            "check that it is there and that you may read it"
+            if action == "read"
+            else "check permissions and free space, or choose another place"
+        )
+        raise OutputError(f"cannot {action} {path}: {reason}; {what_to_do}") from error
 
 
 def write_atomic(path: Path, content: bytes, *, mode: int = PUBLIC) -> None:

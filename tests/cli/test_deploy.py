@@ -138,6 +138,24 @@ def test_a_node_is_stopped_though_its_file_is_gone_or_bad(cli: Any, tmp_path: Pa
         assert cli("deploy", "stop", folder).out == f"the {kept} was not running\n"
 
 
+def test_a_question_that_cannot_be_asked_says_what_is_missing(cli: Any, tmp_path: Path) -> None:
+    about = ("--about", "age", "--epsilon", 2)
+    missing = cli("deploy", "ask", tmp_path, "mean", *about, "--upper", 120)
+    assert "'lower' is missing, and the mean needs it (--lower)" in missing.err
+    assert "'quantiles' with quantiles 0.5" in cli("deploy", "ask", tmp_path, "median", *about).err
+
+
+def test_a_site_without_its_root_certificate_hears_what_to_look_for(
+    cli: Any, tmp_path: Path
+) -> None:
+    _init(cli, tmp_path / "fed")
+    site = tmp_path / "fed" / "sites" / "a"
+    (site / "ca.crt").unlink()
+    said = cli("deploy", "node", site).err
+    assert "ca.crt" in said
+    assert "check that it is there and that you may read it" in said
+
+
 def test_the_operators_commands_say_what_a_sites_folder_is(cli: Any, tmp_path: Path) -> None:
     _init(cli, tmp_path / "fed")
     result = cli("deploy", "status", tmp_path / "fed" / "sites" / "a")

@@ -155,3 +155,10 @@ def test_an_operator_sees_keys_that_are_missing_or_open_and_what_a_killed_link_h
     records.mkdir()
     (records / "gate.json").write_text(json.dumps([[os.getpid(), "long ago", "another"]]))
     assert failing(check_federation(federation)) == {"private keys", "sites' keys"}
+
+
+def test_a_clock_that_is_right_is_no_minus_zero(
+    site: SiteFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks.fleet, "seconds_ahead", lambda *_: -0.3)
+    assert checks._clock(site.address, site.folder) == "+0 s from the link's"

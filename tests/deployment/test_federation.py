@@ -61,11 +61,11 @@ def test_a_folder_that_holds_anything_is_left_alone(tmp_path: Path) -> None:
         ('name = "f"\naddress = "h:1"\nsites = []\nsite = 1', "unknown key 'site'"),
         ('name = "f"\naddress = "h:1"\nsites = "a"', "'sites' must be a list"),
         ('name = 3\naddress = "h:1"\nsites = []', "'name' must be a string"),
-        ('name = "f"\naddress = "h"\nsites = []', "an address must be HOST:PORT"),
+        ('name = "f"\naddress = "h"\nsites = []', "toml: an address must be HOST:PORT"),
         ('name = "f"\naddress = "h:1"\nsites = ["a", "a"]', "the site 'a' is named twice"),
         ('name = "f"\naddress = "h:1"\nsites = ["a/b"]', "a site's name must be"),
         ('name = "f"\naddress = "h:1"\nsites = [1]', "a site's name must be"),
-        ('name = "f"\naddress = "h:1"\nsites = []\nhosts = ["a b"]', "a host must be"),
+        ('name = "f"\naddress = "h:1"\nsites = []\nhosts = ["a b"]', "toml: a host must be"),
         ('name = "../f"\naddress = "h:1"\nsites = []', "'name' must be"),
     ],
 )

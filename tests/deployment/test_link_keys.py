@@ -12,6 +12,7 @@ from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.control import Control, NodeStatus
 from sottovoce.deployment.machines.federation import Federation, create_federation
 from sottovoce.deployment.machines.link import keep_link, register_sites
+from sottovoce.deployment.machines.runs import rounds_done
 from sottovoce.deployment.machines.site_folder import create_rehearsal_sites
 from sottovoce.errors import ConfigError, DeploymentError
 from sottovoce.flower_app.server import serve
@@ -81,3 +82,9 @@ def test_a_run_of_a_federation_without_keys_believes_no_name(federation: Federat
     }
     with pytest.raises(ConfigError, match="has a key, so there is nobody to ask"):
         serve(None, config)  # type: ignore[arg-type]
+
+
+def test_a_question_that_was_answered_has_one_round_of_one(tmp_path: Path) -> None:
+    assert rounds_done(tmp_path) == 0
+    (tmp_path / "estimate.json").touch()
+    assert rounds_done(tmp_path) == 1

@@ -45,10 +45,16 @@ def question_for(statistic: str, *, public_seed: int | None = None, **options: A
 
     Without a `public_seed` a fresh one says who is asked what.
     """
+    if statistic == "median":
+        raise UnknownNameError(
+            "the median is one of the quantiles: ask for 'quantiles' with quantiles 0.5 "
+            "(--quantiles 0.5)"
+        )
     if statistic not in _QUESTIONS:
         raise UnknownNameError.among("statistic", statistic, _QUESTIONS)
     make = _QUESTIONS[statistic]
-    known = set(inspect.signature(make).parameters)
+    parameters = inspect.signature(make).parameters
+    known = set(parameters)
     if unknown := sorted(set(options) - known):
         raise UnknownNameError.among(
             f"option of the {statistic}", unknown[0], known - {"public_seed", "people"}
@@ -56,10 +62,11 @@ def question_for(statistic: str, *, public_seed: int | None = None, **options: A
     if statistic in _DRAWN:
         seed = secrets.randbelow(MAX_SEED) if public_seed is None else public_seed
         options = {**options, "public_seed": seed}
-    try:
-        inspect.signature(make).bind(**options)
-    except TypeError as error:
-        raise ParameterError(f"the {statistic} has a {error}; give it") from None
+    needed = [name for name, one in parameters.items() if one.default is inspect.Parameter.empty]
+    for name in needed:
+        if name not in options:
+            option = name.replace("_", "-")
+            raise ParameterError(f"'{name}' is missing, and the {statistic} needs it (--{option})")
     found: Question = make(**options)
     return found
 

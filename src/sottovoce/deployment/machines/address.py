@@ -19,16 +19,17 @@ class Address:
     port: int
 
     @classmethod
-    def parse(cls, text: str) -> "Address":
+    def parse(cls, text: str, *, where: str = "") -> "Address":
+        """Read an address; `where` it stands begins the sentence about a bad one."""
         host, _, port = text.rpartition(":")
         bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
         # Brackets are for IPv6, and for nothing else.
         sound = (":" in bare) == (bare != host) and port.isascii() and port.isdecimal()
         if not sound or not 0 < int(port) < 65536:
             raise ParameterError(
-                f"an address must be HOST:PORT, such as link.example.org:9443, got '{text}'"
+                f"{where}an address must be HOST:PORT, such as link.example.org:9443, got '{text}'"
             )
-        return cls(host=host_name(bare), port=int(port))
+        return cls(host=host_name(bare, where=where), port=int(port))
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -57,13 +58,13 @@ class Address:
         return True
 
 
-def host_name(text: str) -> str:
+def host_name(text: str, *, where: str = "") -> str:
     """A host as certificates write it: a name in lower case, or an IP address in its short form."""
     ip = ip_address(text)
     if ip is not None:
         return str(ip)
     if not _NAME.fullmatch(text.lower()):
-        raise ParameterError(f"a host must be a DNS name or an IP address, got '{text}'")
+        raise ParameterError(f"{where}a host must be a DNS name or an IP address, got '{text}'")
     return text.lower()
 
 

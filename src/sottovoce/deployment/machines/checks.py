@@ -290,7 +290,7 @@ def _clock(address: Address, authority: Path) -> str:
         fleet.clock_problem(ahead, certain=False),
         "correct this machine's clock, for example with NTP (timedatectl set-ntp true)",
     )
-    return "the link tells no time" if ahead is None else f"{ahead:+.0f} s from the link's"
+    return "the link tells no time" if ahead is None else f"{round(ahead):+d} s from the link's"
 
 
 def _known(site: SiteFolder, authority: Path, key: Path) -> str:

@@ -65,9 +65,9 @@ class Federation:
         return cls(
             folder=folder,
             name=name_of(table["name"], what=f"{path}: 'name'"),
-            address=Address.parse(table["address"]),
+            address=Address.parse(table["address"], where=f"{path}: "),
             sites=site_names(table["sites"], where=f"{path}: "),
-            hosts=tuple(host_name(str(host)) for host in table.get("hosts", [])),
+            hosts=tuple(host_name(str(host), where=f"{path}: ") for host in table.get("hosts", [])),
             largest_reply_bytes=table.get("largest_reply_bytes", 0),
         )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce import bounded_json, files
+from sottovoce.deployment.asking import ESTIMATE_NAME
 from sottovoce.deployment.machines import processes
 from sottovoce.deployment.machines.control import RunStatus
 from sottovoce.deployment.machines.federation import FILE_NAME, Federation
@@ -112,7 +113,9 @@ def latest_folder(federation: Federation) -> Path | None:
 
 
 def rounds_done(folder: Path) -> int:
-    """How many rounds a run's folder tells of."""
+    """How many rounds a run's folder tells of; a question that was answered has one."""
+    if (folder / ESTIMATE_NAME).is_file():
+        return 1
     try:
         return (folder / "metrics.jsonl").read_bytes().count(b"\n")
     except OSError:

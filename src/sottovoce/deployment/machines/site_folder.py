@@ -71,7 +71,7 @@ class SiteFolder:
         check_keys(link, kinds, where=where)
         insecure = link.get("insecure", False)
         require_keys(link, ["address"], where=where)
-        address = Address.parse(link["address"])
+        address = Address.parse(link["address"], where=f"{where}: ")
         if insecure:
             extra = sorted({"root_certificate", "private_key"} & set(link))
             if extra:
