@@ -90,8 +90,10 @@ def test_an_operator_and_a_site_on_two_machines(cli: Any, tmp_path: Path) -> Non
     refused = cli("deploy", "node", site)
     assert refused.code == 2
     assert "[policy] lacks mechanisms" in refused.err
-    added = cli("deploy", "certificates", fed, "--add", "a", site / "node.pub", "--json").json
+    taken = cli("deploy", "certificates", fed, "--add", "a", site / "node.pub", "--json")
+    added = taken.json
     assert added["sites"] == {"a": "key"}
+    assert taken.err == "the link takes the key when it starts\n"
     before = added["expires"]
     renewed = cli("deploy", "certificates", fed, "--renew", "--days", 9, "--json").json
     assert renewed["expires"] < before
@@ -136,6 +138,32 @@ def test_a_node_is_stopped_though_its_file_is_gone_or_bad(cli: Any, tmp_path: Pa
         assert cli("deploy", "stop", folder).out == f"the {kept} was not running\n"
         (folder / f"{file}.toml").unlink()
         assert cli("deploy", "stop", folder).out == f"the {kept} was not running\n"
+
+
+def test_a_running_link_takes_an_added_key_at_once(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sottovoce.deployment.machines import keeper, link
+
+    fed, registered = tmp_path / "fed", []
+    _init(cli, fed)
+    joined = cli(
+        "deploy", "join", tmp_path / "c", "--link", "127.0.0.1:9443", "--as", "c",
+        "--root-certificate", fed / "certificates" / "ca.crt", "--json",
+    ).json  # fmt: skip
+    monkeypatch.setattr(keeper, "state_of", lambda _: {"ready": True})
+    monkeypatch.setattr(link, "running_link", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(link, "register_sites", lambda f, _: registered.extend(f.sites) or [])
+    added = cli("deploy", "certificates", fed, "--add", "c", joined["public_key"])
+    assert added.err == "the running link has taken the key; it need not be started again\n"
+    assert registered == ["a", "b", "c"]
+
+
+def test_a_rehearsals_policy_says_what_questions_need(cli: Any, tmp_path: Path) -> None:
+    _init(cli, tmp_path / "fed")
+    text = (tmp_path / "fed" / "sites" / "a" / "site.toml").read_text()
+    assert 'need adjacency = "replace-one"' in text
+    assert "before the first charge" in text
 
 
 def test_a_question_that_cannot_be_asked_says_what_is_missing(cli: Any, tmp_path: Path) -> None:

@@ -113,6 +113,7 @@ def certificates(
     federation = Federation.read(folder)
     if add is not None:
         federation = federation.add_site(*add)
+        told = "the link takes the key when it starts"
         if state_of(federation.link_folder):
             from sottovoce.deployment.machines.link import register_sites, running_link
 
@@ -120,6 +121,8 @@ def certificates(
                 refused = register_sites(federation, control)
             if refused:
                 raise DeploymentError(refused[0])
+            told = "the running link has taken the key; it need not be started again"
+        say(told, err=True)
     if renew:
         federation.renew_certificate(days=days)
     _print_certificates(federation, as_json)

@@ -195,7 +195,8 @@ private_key = "node.key"
 # label_columns = ["outcome"]
 # classes = ["ill", "well"]
 
-# What questions about the site's people may be about ('sottovoce deploy ask').
+# What questions about the site's people may be about ('sottovoce deploy ask'); they need
+# adjacency = "replace-one" in [policy], and their mechanism in 'mechanisms'.
 # [columns.age]
 # csv = "/srv/records.csv"
 # column = "age"
@@ -220,6 +221,8 @@ _OPEN_POLICY = """\
 
 _REHEARSAL_POLICY = """\
 # For a rehearsal on data that is nobody's; a real site decides for itself.
+# Questions ('sottovoce deploy ask') need adjacency = "replace-one" and their mechanism in the list,
+# for example "mvu" for means. Change adjacency before the first charge: it stays as charged then.
 mechanisms = ["gauss_hermite", "discrete_gaussian"]
 level = "sample"
 adjacency = "zero-out"
