@@ -500,6 +500,10 @@ def test_a_sites_folder_is_one_account_whose_limit_holds_for_any_server(
     assert ledger_total([folder, elsewhere], delta=DELTA).limits is None
     with pytest.raises(LedgerError, match="one account"):
         ledger_total([folder], names={str(folder): ["ann"]}, delta=DELTA)
+    for name, text in (("nobody", "leave --client away"), ("wrong=x", "none of the ledgers")):
+        shown = call("ledger", "total", str(folder), "--client", name, "--delta", "1e-5")
+        assert shown.code == 2
+        assert text in shown.text
     # A limit that what was charged exceeds is none.
     (folder / "site.toml").write_text(POLICY.format(total=0.1))
     assert ledger_total([folder], delta=DELTA).limits is None
@@ -531,7 +535,7 @@ def test_limits_add_up_only_over_all_sites_and_where_all_is_hidden_that_they_cou
 def test_the_command_says_what_was_counted_and_what_holds(made: Made, tmp_path: Path) -> None:
     first, second = made("first"), made("second", client="bob", run="another")
     words = ("ledger", "total", str(first), str(second), "--delta", "1e-5")
-    names = ("--client", "ann", "--client", f"{second}=bob")
+    names = ("--client", "ann", "--client", f"{second}/=bob")
     shown = call(*words, *names)
     assert shown.code == 0, shown.text
     assert "assuming that what was asked was fixed beforehand" in shown.text

@@ -15,11 +15,7 @@ from sottovoce.api.spending import spent_on
 from sottovoce.errors import AdjacencyMismatchError, LedgerError, ParameterError, UnknownNameError
 from sottovoce.files import finite
 from sottovoce.ledger.merging import Counted, Merged, Source, charged, events, merge
-from sottovoce.privacy.compositions import (
-    as_replace_one,
-    assumptions_in_words,
-    local_event,
-)
+from sottovoce.privacy.compositions import as_replace_one, assumptions_in_words, local_event
 from sottovoce.privacy.event_json import from_json
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent, basic_counts
 
@@ -161,7 +157,8 @@ def ledger_total(
             raise UnknownNameError.among("ledger", path, paths)
     anywhere = () if client is None else (client,)
     opened = compared([open_ledger(path, given.get(path, anywhere)) for path in paths])
-    accounts = [_account(one, given.get(one.path), anywhere) for one in opened]
+    beyond = None if any(one.site is None for one in opened) else anywhere  # a name for no ledger
+    accounts = [_account(one, given.get(one.path, beyond), anywhere) for one in opened]
     return _total(opened, accounts, delta, _adjacency(adjacency))
 
 
@@ -199,7 +196,8 @@ def _account(
         if names:
             raise LedgerError(
                 f"{one.path} is the site '{one.site}', and its whole ledger is one account, "
-                "whatever name it went by; leave its name away"
+                f"whatever name it went by; leave --client away. What '{names[0]}' was charged: "
+                f"sottovoce ledger show {one.path} --client {names[0]}"
             )
         return one.clients
     chosen = names or anywhere

@@ -36,7 +36,7 @@ def total(
         list[str] | None,
         typer.Option(
             help="Whose charges: NAME, or PATH=NAME where the name in one ledger is another "
-            "(repeatable). A site's folder is one account and needs none."
+            "(repeatable). A site's folder is one account and takes none."
         ),
     ] = None,
     every: Annotated[
@@ -83,17 +83,24 @@ def total(
 
 
 def _names(given: Sequence[str], ledgers: Sequence[str]) -> tuple[str | None, dict[str, list[str]]]:
-    """(the name in all ledgers, the names in some); PATH= is one of the ledgers as it was given."""
+    """(the name in all ledgers, the names in some); PATH= is one of the ledgers."""
     from sottovoce.errors import ParameterError
 
     anywhere: list[str] = []
     names: dict[str, list[str]] = {}
     for text in given:
-        path = next((one for one in ledgers if text.startswith(f"{one}=")), None)
-        if path is None:
+        if "=" not in text:
             anywhere.append(text)
-        else:
-            names.setdefault(path, []).append(text.removeprefix(f"{path}="))
+            continue
+        parts = text.split("=")  # a path may have the sign, and so may a name
+        cuts = [("=".join(parts[:at]), "=".join(parts[at:])) for at in range(1, len(parts))]
+        found = [(str(Path(path)), name) for path, name in cuts if str(Path(path)) in ledgers]
+        if not found:
+            raise ParameterError(
+                f"--client {text}: '{cuts[0][0]}' is none of the ledgers that are counted "
+                f"({', '.join(ledgers)}); write PATH=NAME with one of them"
+            )
+        names.setdefault(found[0][0], []).append(found[0][1])
     if len(set(anywhere)) > 1:
         raise ParameterError(
             f"one account is counted, and --client names {', '.join(sorted(set(anywhere)))}; for "
