@@ -12,15 +12,21 @@ from pathlib import Path
 import pytest
 from ledger_files import make_version_2
 
+from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.deployment.machines import checks
 from sottovoce.deployment.machines.address import Address, free_port
 from sottovoce.deployment.machines.checks import Check, check_federation, check_site
 from sottovoce.deployment.machines.federation import Federation, create_federation
 from sottovoce.deployment.machines.fleet import link_verdict
+from sottovoce.deployment.machines.node import keep_node
 from sottovoce.deployment.machines.site_folder import SiteFolder, create_rehearsal_sites
 from sottovoce.deployment.site import Keys
+from sottovoce.deployment.site_file import warnings_of
 from sottovoce.deployment.site_witness import key_name
 from sottovoce.errors import DeploymentError
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.records import Release
+from sottovoce.privacy.events import PureDp
 
 pytest.importorskip("flwr")
 
@@ -103,6 +109,27 @@ def test_a_ledger_of_an_earlier_version_is_checked_and_left_without_a_seal(
     assert not seal.exists()
     assert site.ledger_problem() is None  # which is asked at the start
     assert seal.exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "was", "now"), [("adjacency", "zero-out", "replace-one"), ("level", "sample", "client")]
+)
+def test_a_policy_of_another_kind_than_the_ledgers_charges_fails(
+    site: SiteFolder, key: str, was: str, now: str
+) -> None:
+    release = Release(unit=Unit.SAMPLE, run="run", client="a", round=1, uplink=0)
+    with Ledger(site.folder / "ledger.sqlite") as ledger:
+        ledger.charge(release, 0, PureDp(epsilon=0.5, adjacency=Adjacency.ZERO_OUT))
+    assert failing(check_site(site)) == {"port"}
+    assert site.ledger_problem() is None
+    text = site.file.read_text().replace(f'{key} = "{was}"', f'{key} = "{now}"')
+    site.file.write_text(text.replace("epsilon_per_round = 2.0", "epsilon_per_round = 20.0"))
+    found = by_name(check_site(site))["ledger"]
+    assert found.state == "FAILS"
+    assert f'{key} = "{was}" again' in found.detail
+    with pytest.raises(DeploymentError, match=f'{key} = "{was}" again'):
+        keep_node(site, on_ready=lambda _: None)
+    assert any("the total is the smaller" in warning for warning in warnings_of(site.file))
 
 
 def test_a_key_with_a_password_is_refused_with_the_way_to_remove_it(site: SiteFolder) -> None:

@@ -22,7 +22,7 @@ from sottovoce.deployment.machines.site_folder import SiteFolder
 from sottovoce.deployment.node_key import read_node_key
 from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site import OwnRecords, Site
-from sottovoce.deployment.site_file import read_site
+from sottovoce.deployment.site_file import account_problem, read_site
 from sottovoce.deployment.witness import check_kept
 from sottovoce.errors import LedgerError, SottovoceError
 from sottovoce.ledger import seal as seals
@@ -163,7 +163,9 @@ def _ledger(site: SiteFolder) -> str:
             check_kept(ledger, site.folder)
             damages = ledger.verify()
             _demand("; ".join(damages[:3]), restore)
-            charges, limits = ledger.num_charges, _limits(read_site(site.file))
+            described = read_site(site.file)
+            _demand(account_problem(described, ledger), "do as it says")
+            charges, limits = ledger.num_charges, _limits(described)
             # Under whatever names it was charged, and as the site's total counts it.
             history = ledger.everything(limits.level)
             spent = limits.filter(ledger.budget(FIRST_EVENT)).spent(history)

@@ -21,6 +21,7 @@ from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.federation import Federation, make_folder
 from sottovoce.deployment.machines.tables import check_keys, name_of, read_table, require_keys
+from sottovoce.deployment.site_file import account_problem, read_site
 from sottovoce.deployment.witness import check_kept
 from sottovoce.errors import ConfigError, LedgerError
 from sottovoce.ledger import seal as seals
@@ -110,14 +111,17 @@ class SiteFolder:
         )
 
     def ledger_problem(self) -> str | None:
-        """Why the account cannot be kept; None if the ledger is the one that was charged."""
+        """Why the account cannot be kept; None if the ledger is the one that was charged.
+
+        Nor can it go on at another level or adjacency.
+        """
         try:
             path = self.folder / LEDGER_NAME
             with seals.open_sealed(path, self.folder / seals.SEAL_NAME) as ledger:
                 check_kept(ledger, self.folder)
+                return account_problem(read_site(self.file), ledger)
         except LedgerError as error:
             return str(error)
-        return None
 
     def link_problem(self) -> str | None:
         """Why this site and its link would not trust each other, as far as the site can tell."""
