@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import call
 from ledger_files import make_version_2
 
 from sottovoce.adjacency import Adjacency, Unit
@@ -18,6 +19,7 @@ from sottovoce.deployment.machines.address import Address, free_port
 from sottovoce.deployment.machines.checks import Check, check_federation, check_site
 from sottovoce.deployment.machines.federation import Federation, create_federation
 from sottovoce.deployment.machines.fleet import link_verdict
+from sottovoce.deployment.machines.ledger_move import move_ledger
 from sottovoce.deployment.machines.node import keep_node
 from sottovoce.deployment.machines.site_folder import SiteFolder, create_rehearsal_sites
 from sottovoce.deployment.site import Keys
@@ -26,6 +28,7 @@ from sottovoce.deployment.site_witness import key_name
 from sottovoce.errors import DeploymentError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
+from sottovoce.ledger.seal import create
 from sottovoce.privacy.events import PureDp
 
 pytest.importorskip("flwr")
@@ -130,6 +133,24 @@ def test_a_policy_of_another_kind_than_the_ledgers_charges_fails(
     with pytest.raises(DeploymentError, match=f'{key} = "{was}" again'):
         keep_node(site, on_ready=lambda _: None)
     assert any("the total is the smaller" in warning for warning in warnings_of(site.file))
+
+
+def test_a_folder_whose_account_was_moved_says_where_it_is(
+    site: SiteFolder, tmp_path: Path
+) -> None:
+    new = tmp_path / "new"
+    new.mkdir()
+    shutil.copy(site.file, new)
+    create(new)
+    move_ledger(site.folder, new)
+    found = by_name(check_site(site))["ledger"]
+    assert found.remedy.startswith(f"use {new}")
+    for command in ("total", "log", "show"):
+        shown = call("ledger", command, str(site.folder))
+        assert shown.code == 2
+        assert f"was moved to {new}" in shown.text
+    (new / "ledger.sqlite").unlink()
+    assert "'sottovoce ledger log' shows" in call("ledger", "total", str(new)).text
 
 
 def test_a_key_with_a_password_is_refused_with_the_way_to_remove_it(site: SiteFolder) -> None:

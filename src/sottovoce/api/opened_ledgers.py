@@ -84,6 +84,7 @@ def open_ledger(shown: str, names: tuple[str, ...]) -> Opened:
     site = read_site(folder / SITE_FILE) if is_site else None
     policy = site.policy if site else None
     sealed = seals.read(folder / seals.SEAL_NAME) if is_site else None
+    seals.check_there(file, sealed)
     with LedgerReader(file) as ledger:
         if is_site:
             check_kept(ledger, folder)

@@ -28,9 +28,11 @@ def log(
     from sottovoce.deployment import audit_file, audit_state
     from sottovoce.deployment.audit_log import LOG_NAME
     from sottovoce.errors import OutputError, ParameterError
+    from sottovoce.ledger import seal
 
     file = path / LOG_NAME if path.is_dir() else path
     if not file.is_file():
+        seal.check_not_moved(file, seal.read(file.with_name(seal.SEAL_NAME)))
         raise OutputError(f"{path} has no {LOG_NAME}: name a site's folder whose node was started")
     start = None if since is None else audit_state.seconds_of(since)
     if since is not None and start is None:
