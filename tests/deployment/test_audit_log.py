@@ -401,7 +401,8 @@ def test_the_budget_is_warned_of_once_and_at_every_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     spent = [entry for entry in _three_rounds(tmp_path / "a") if entry["what"] == "charged"]
-    changes = {"epsilon_total": spent[2]["total"] * 1.01, "warn_at": 0.6}
+    total = spent[2]["total"] * 1.01
+    changes = {"epsilon_total": total, "epsilon_per_round": total, "warn_at": 0.6}
     found = _three_rounds(tmp_path / "b", **changes)
     (warning,) = [entry for entry in found if entry["what"] == "warning"]
     assert warning["about"] == "budget"

@@ -9,7 +9,7 @@ from typing import Any
 from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.analytics.charging import pure_spent
-from sottovoce.api.opened_ledgers import Opened, compared, open_ledger
+from sottovoce.api.opened_ledgers import Opened, compared, open_ledger, sum_up
 from sottovoce.api.shown import text_fields
 from sottovoce.api.spending import spent_on
 from sottovoce.errors import AdjacencyMismatchError, LedgerError, ParameterError, UnknownNameError
@@ -365,15 +365,14 @@ def _limits(
     sites = {one.inode: one for one in opened}.values()
     if len({one.standing.identity for one in sites}) < len(sites):
         return None
-    epsilon = delta = 0.0
+    policies = []
     for one in sites:  # also those that have answered nothing yet
         if one.policy is None or not one.admitted:
             return None
         if (one.policy.adjacency, one.policy.level) != (adjacency, unit):
             return None
-        epsilon = math.nextafter(epsilon + one.policy.epsilon_total, math.inf)
-        delta = math.nextafter(delta + one.policy.delta, math.inf)
-    return epsilon, delta
+        policies.append(one.policy)
+    return sum_up(one.epsilon_total for one in policies), sum_up(one.delta for one in policies)
 
 
 def _overlaps(opened: Sequence[Opened], merged: Merged) -> list[str]:

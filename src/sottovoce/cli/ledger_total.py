@@ -78,8 +78,13 @@ def total(
     found = ledger_total(ledgers, delta=delta, client=name, names=names, adjacency=adjacency)
     if as_json:
         print_json(found.to_dict())
-    else:
-        _print_total(found)
+        return
+    _print_total(found)
+    if delta is None and found.epsilon:  # the sum of pure charges: few are best told at delta 0
+        lower = ledger_total(ledgers, delta=1e-5, client=name, names=names, adjacency=adjacency)
+        if lower.epsilon < found.epsilon:
+            smaller = show(lower.epsilon, "epsilon")
+            say(f"with --delta the total is smaller: epsilon {smaller} with --delta 1e-5")
 
 
 def _names(given: Sequence[str], ledgers: Sequence[str]) -> tuple[str | None, dict[str, list[str]]]:
@@ -110,6 +115,8 @@ def _names(given: Sequence[str], ledgers: Sequence[str]) -> tuple[str | None, di
 
 
 def _print_total(found: "LedgerTotal") -> None:
+    from sottovoce.privacy.accounting import show_delta
+
     columns = ["ledger", "account", "charges", "counted", "epsilon"]
     rows = [
         [one.path, one.account, show(one.charges), show(one.counted), show(one.epsilon, "epsilon")]
@@ -119,7 +126,9 @@ def _print_total(found: "LedgerTotal") -> None:
     print_table(columns, rows)
     for note in found.notes:
         say(note)
-    at = f"delta {found.delta or 0!r}, {found.adjacency} per {found.unit}"
+    if len(found.ledgers) > 1:
+        say("the ledgers are added up as those of one person or site")
+    at = f"delta {show_delta(found.delta)}, {found.adjacency} per {found.unit}"
     by = f", by the {found.accountant} accountant" if found.accountant else ""
     say(f"epsilon {show(found.epsilon, 'epsilon')} at {at}{by}")
     _say_what_holds(found)
@@ -127,6 +136,8 @@ def _print_total(found: "LedgerTotal") -> None:
 
 def _say_what_holds(found: "LedgerTotal") -> None:
     """What a total assumes, and what holds without that."""
+    from sottovoce.privacy.accounting import show_delta
+
     _say_assumptions(found.assumptions)
     if found.local_epsilon is not None:
         local = show(found.local_epsilon, "epsilon")
@@ -136,7 +147,7 @@ def _say_what_holds(found: "LedgerTotal") -> None:
         epsilon, delta = found.limits
         adaptive.append(
             f"the sites' limits, if they were fixed beforehand, keep everything that is ever "
-            f"answered within epsilon {show(epsilon, 'epsilon')} at delta {delta!r}"
+            f"answered within epsilon {show(epsilon, 'epsilon')} at delta {show_delta(delta)}"
         )
     if math.isfinite(found.pure_epsilon):
         adaptive.append(
@@ -157,6 +168,8 @@ def _say_assumptions(assumptions: Iterable[str]) -> None:
 
 
 def _print_totals(totals: Mapping[str, "LedgerTotal"]) -> None:
+    from sottovoce.privacy.accounting import show_delta
+
     columns = ["client", "ledgers", "counted", "epsilon", "if all is seen", "delta"]
     columns += ["adjacency", "unit"]
     rows = [
@@ -166,7 +179,7 @@ def _print_totals(totals: Mapping[str, "LedgerTotal"]) -> None:
             show(one.charges),
             show(one.epsilon, "epsilon"),
             show(one.epsilon if one.local_epsilon is None else one.local_epsilon, "epsilon"),
-            show(one.delta, "delta") if one.delta else "0",
+            show_delta(one.delta),
             show(one.adjacency),
             show(one.unit),
         ]
