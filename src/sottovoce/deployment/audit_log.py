@@ -14,8 +14,10 @@ policy changed   changes: for each key of [policy] its old and its new value
 started, stopped the process that answers
 warning          about, reason
 
-Whoever reaches the link can be refused, and ask again, as often as they like: such lines come 20 at
-once and then one a minute, and `times` says for how many orders one stands.
+Whoever reaches the link can be refused, and ask again, as often as they like: lines that differ
+from the one before come 20 at once and then one a minute; what has the run and the reason of the
+last one gets another line when the 20 are there again, a minute later at the earliest. `times` says
+for how many orders a line stands, those before it that have none included.
 """
 
 import dataclasses
