@@ -555,6 +555,10 @@ def test_the_command_says_what_was_counted_and_what_holds(made: Made, tmp_path: 
     assert "if all is seen" in shown.text
     assert call(*words, "--client", "ann", "--client", "bob").code == 2
     assert call("ledger", "total", str(tmp_path / "nothing")).code == 2
+    (tmp_path / "spec.toml").write_text("[data]\n" * 200)
+    assert (
+        "name a folder with a ledger" in call("ledger", "total", str(tmp_path / "spec.toml")).text
+    )
     before = {path: path.read_bytes() for path in (first, second)}
     assert call(*words, *names).code == 0
     assert before == {path: path.read_bytes() for path in (first, second)}

@@ -12,7 +12,7 @@ node/            what the running node keeps: log, Flower's own folder
 """
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Self
 
@@ -21,6 +21,7 @@ from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.federation import Federation, make_folder
 from sottovoce.deployment.machines.tables import check_keys, name_of, read_table, require_keys
+from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site_file import account_problem, read_site
 from sottovoce.deployment.witness import check_kept
 from sottovoce.errors import ConfigError, LedgerError
@@ -103,11 +104,14 @@ class SiteFolder:
         """Which of the policy's keys the site has not filled in; None if it has them all."""
         given = read_table(self.file)["policy"]
         missing = [key for key in _POLICY_KEYS if key not in given]
+        if not missing:
+            return None
+        known = {field.name for field in fields(Policy)}
+        unknown = [f"'{key}'" for key in given if key not in known]
+        has = f" and has {', '.join(unknown)}, which is no key of it" if unknown else ""
         return (
-            f"{self.file}: [policy] lacks {', '.join(missing)}; only the site can say what it "
-            "allows, so there are no defaults"
-            if missing
-            else None
+            f"{self.file}: [policy] lacks {', '.join(missing)}{has}; only the site can say what "
+            "it allows, so there are no defaults"
         )
 
     def ledger_problem(self) -> str | None:
