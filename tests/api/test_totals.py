@@ -27,7 +27,7 @@ from sottovoce.errors import (
 from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
-from sottovoce.privacy.accounting import privacy_spent
+from sottovoce.privacy.accounting import privacy_spent, show_delta, show_epsilon
 from sottovoce.privacy.compositions import as_replace_one, multiset
 from sottovoce.privacy.events import (
     Allocated,
@@ -500,6 +500,10 @@ def test_a_sites_folder_is_one_account_whose_limit_holds_for_any_server(
     assert ledger_total([folder, elsewhere], delta=DELTA).limits is None
     with pytest.raises(LedgerError, match="one account"):
         ledger_total([folder], names={str(folder): ["ann"]}, delta=DELTA)
+    for name, text in (("nobody", "leave --client away"), ("wrong=x", "none of the ledgers")):
+        shown = call("ledger", "total", str(folder), "--client", name, "--delta", "1e-5")
+        assert shown.code == 2
+        assert text in shown.text
     # A limit that what was charged exceeds is none.
     (folder / "site.toml").write_text(POLICY.format(total=0.1))
     assert ledger_total([folder], delta=DELTA).limits is None
@@ -520,7 +524,7 @@ def test_limits_add_up_only_over_all_sites_and_where_all_is_hidden_that_they_cou
     made("a/ledger.sqlite", (1,), event=event)
     # The site that has answered nothing yet may answer within its own limit.
     found = ledger_total([folders[0], folders[2]], delta=DELTA)
-    assert found.limits == pytest.approx((4.0, 2e-5))
+    assert found.limits == (4.0, 2e-5)
     # The copy answers too: two messages of one round, which add up to 2 where 0.2 was charged.
     made("copy/ledger.sqlite", (1,), event=event)
     found = ledger_total(folders, delta=DELTA)
@@ -531,7 +535,7 @@ def test_limits_add_up_only_over_all_sites_and_where_all_is_hidden_that_they_cou
 def test_the_command_says_what_was_counted_and_what_holds(made: Made, tmp_path: Path) -> None:
     first, second = made("first"), made("second", client="bob", run="another")
     words = ("ledger", "total", str(first), str(second), "--delta", "1e-5")
-    names = ("--client", "ann", "--client", f"{second}=bob")
+    names = ("--client", "ann", "--client", f"{second}/=bob")
     shown = call(*words, *names)
     assert shown.code == 0, shown.text
     assert "assuming that what was asked was fixed beforehand" in shown.text
@@ -551,9 +555,30 @@ def test_the_command_says_what_was_counted_and_what_holds(made: Made, tmp_path: 
     assert "if all is seen" in shown.text
     assert call(*words, "--client", "ann", "--client", "bob").code == 2
     assert call("ledger", "total", str(tmp_path / "nothing")).code == 2
+    (tmp_path / "spec.toml").write_text("[data]\n" * 200)
+    assert (
+        "name a folder with a ledger" in call("ledger", "total", str(tmp_path / "spec.toml")).text
+    )
     before = {path: path.read_bytes() for path in (first, second)}
     assert call(*words, *names).code == 0
     assert before == {path: path.read_bytes() for path in (first, second)}
+
+
+def test_a_sum_of_pure_charges_says_that_a_delta_makes_it_smaller(made: Made) -> None:
+    many = made("many", range(200), event=PureDp(epsilon=0.1, adjacency=ZERO_OUT))
+    few = made("few", event=PureDp(epsilon=0.1, adjacency=ZERO_OUT), run="another")
+    shown = call("ledger", "total", str(many), str(few))
+    assert "epsilon 20.2000 at delta 0," in shown.text
+    lower = show_epsilon(ledger_total([many, few], delta=DELTA).epsilon)
+    assert f"smaller: epsilon {lower} with --delta 1e-5" in shown.text
+    assert "of one person or site" in shown.text
+    assert "smaller" not in call("ledger", "total", str(few)).text
+
+
+def test_deltas_are_printed_in_few_digits_and_never_below(made: Made) -> None:
+    shown = call("ledger", "total", str(made("one")), "--delta", "2.000000000000001e-05")
+    assert "at delta 2.00001e-05," in shown.text
+    assert [show_delta(one) for one in (0.0, 1e-5, 1 / 3)] == ["0", "1e-05", "0.333334"]
 
 
 def test_an_altered_ledger_is_refused_and_one_in_use_is_read(made: Made) -> None:

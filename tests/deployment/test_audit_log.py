@@ -381,6 +381,20 @@ def test_a_flood_of_refusals_is_counted_and_not_listed(
     assert entries(site)[-1]["unlisted"] == 1
 
 
+def test_rounds_refused_at_once_for_one_reason_have_one_line_until_a_minute_has_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As docs/deployment.md says."""
+    now = [0.0]
+    monkeypatch.setattr(audit_state, "steady_clock", lambda: now[0])
+    site = logged(tmp_path)
+    for number, seconds in enumerate((0.0, 1.0, 2.0, 61.0)):
+        now[0] = seconds
+        site.note_refusal("too much", OrderName(run="run", round=number))
+    refused = [entry for entry in entries(site) if entry["what"] == "refused"]
+    assert [(one["round"], one["times"]) for one in refused] == [(0, 1), (3, 3)]
+
+
 def test_asking_again_without_end_does_not_fill_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,7 +415,8 @@ def test_the_budget_is_warned_of_once_and_at_every_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     spent = [entry for entry in _three_rounds(tmp_path / "a") if entry["what"] == "charged"]
-    changes = {"epsilon_total": spent[2]["total"] * 1.01, "warn_at": 0.6}
+    total = spent[2]["total"] * 1.01
+    changes = {"epsilon_total": total, "epsilon_per_round": total, "warn_at": 0.6}
     found = _three_rounds(tmp_path / "b", **changes)
     (warning,) = [entry for entry in found if entry["what"] == "warning"]
     assert warning["about"] == "budget"
@@ -462,16 +477,24 @@ def test_the_commands_show_log_and_warnings(tmp_path: Path) -> None:
     shown = call("ledger", "log", str(tmp_path))
     assert shown.code == 0
     assert "gauss_hermite" in shown.text
-    assert "3 lines; the chain is whole" in shown.text
+    assert "\n3 lines; the chain is whole" in shown.text
+    assert max(map(len, shown.text.splitlines())) <= 140
     for options, count in (
         (["--refused"], 1),
-        (["--run-name", "run"], 1),
+        (["--run-name", "ru"], 1),
         (["--since", "2020-01-01"], 3),
         (["--since", "2999-01-01T00:00"], 0),
     ):
         found = printed_json("ledger", "log", str(tmp_path), *options)
         assert found["ok"]
         assert len(found["entries"]) == count
+    shown = call("ledger", "log", str(tmp_path), "--run-name", "evil")
+    assert "1 of 3 lines; the chain is whole" in shown.text
+    assert "no run has" not in shown.text
+    shown = call("ledger", "log", str(tmp_path), "--run-name", "second")
+    assert "0 of 3 lines" in shown.text
+    assert "begins with 'second'" in shown.text
+    assert "evil, run" in shown.text
     path = tmp_path / LOG_NAME
     path.write_bytes(path.read_bytes().replace(b'"round": 1', b'"round": 2'))
     broken = call("ledger", "log", str(tmp_path))
@@ -485,6 +508,7 @@ def test_a_site_is_told_at_once_what_its_file_leaves_open(tmp_path: Path) -> Non
     seal.create(tmp_path)
     shown = call("ledger", "show", str(tmp_path))
     assert "does not apply to mvu" in shown.text
+    assert "all of it anew with the first event of another kind" in shown.text
     assert "there are 3 records" in shown.text
 
 

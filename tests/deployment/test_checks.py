@@ -10,17 +10,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import call
 from ledger_files import make_version_2
 
+from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.deployment.machines import checks
 from sottovoce.deployment.machines.address import Address, free_port
 from sottovoce.deployment.machines.checks import Check, check_federation, check_site
 from sottovoce.deployment.machines.federation import Federation, create_federation
 from sottovoce.deployment.machines.fleet import link_verdict
+from sottovoce.deployment.machines.ledger_move import move_ledger
+from sottovoce.deployment.machines.node import keep_node
 from sottovoce.deployment.machines.site_folder import SiteFolder, create_rehearsal_sites
 from sottovoce.deployment.site import Keys
+from sottovoce.deployment.site_file import warnings_of
 from sottovoce.deployment.site_witness import key_name
 from sottovoce.errors import DeploymentError
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.records import Release
+from sottovoce.ledger.seal import create
+from sottovoce.privacy.events import PureDp
 
 pytest.importorskip("flwr")
 
@@ -105,6 +114,45 @@ def test_a_ledger_of_an_earlier_version_is_checked_and_left_without_a_seal(
     assert seal.exists()
 
 
+@pytest.mark.parametrize(
+    ("key", "was", "now"), [("adjacency", "zero-out", "replace-one"), ("level", "sample", "client")]
+)
+def test_a_policy_of_another_kind_than_the_ledgers_charges_fails(
+    site: SiteFolder, key: str, was: str, now: str
+) -> None:
+    release = Release(unit=Unit.SAMPLE, run="run", client="a", round=1, uplink=0)
+    with Ledger(site.folder / "ledger.sqlite") as ledger:
+        ledger.charge(release, 0, PureDp(epsilon=0.5, adjacency=Adjacency.ZERO_OUT))
+    assert failing(check_site(site)) == {"port"}
+    assert site.ledger_problem() is None
+    text = site.file.read_text().replace(f'{key} = "{was}"', f'{key} = "{now}"')
+    site.file.write_text(text.replace("epsilon_per_round = 2.0", "epsilon_per_round = 20.0"))
+    found = by_name(check_site(site))["ledger"]
+    assert found.state == "FAILS"
+    assert f'{key} = "{was}" again' in found.detail
+    with pytest.raises(DeploymentError, match=f'{key} = "{was}" again'):
+        keep_node(site, on_ready=lambda _: None)
+    assert any("the total is the smaller" in warning for warning in warnings_of(site.file))
+
+
+def test_a_folder_whose_account_was_moved_says_where_it_is(
+    site: SiteFolder, tmp_path: Path
+) -> None:
+    new = tmp_path / "new"
+    new.mkdir()
+    shutil.copy(site.file, new)
+    create(new)
+    move_ledger(site.folder, new)
+    found = by_name(check_site(site))["ledger"]
+    assert found.remedy.startswith(f"use {new}")
+    for command in ("total", "log", "show"):
+        shown = call("ledger", command, str(site.folder))
+        assert shown.code == 2
+        assert f"was moved to {new}" in shown.text
+    (new / "ledger.sqlite").unlink()
+    assert "'sottovoce ledger log' shows" in call("ledger", "total", str(new)).text
+
+
 def test_a_key_with_a_password_is_refused_with_the_way_to_remove_it(site: SiteFolder) -> None:
     key, authority = site.folder / "node.key", site.folder / "ca.crt"
     header, *body, end = key.read_text().splitlines()
@@ -139,9 +187,9 @@ def test_a_policy_that_is_not_filled_in_and_a_full_disk_fail(
     site: SiteFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "_LEAST_FREE_BYTES", 2**80)
-    site.file.write_text(site.file.read_text().replace("epsilon_total", "# epsilon_total"))
+    site.file.write_text(site.file.read_text().replace("epsilon_total", "epsilon_totl"))
     found = by_name(check_site(site))
-    assert "lacks epsilon_total" in found["policy"].detail
+    assert "lacks epsilon_total and has 'epsilon_totl'" in found["policy"].detail
     assert found["free disk"].state == "FAILS"
 
 

@@ -317,6 +317,11 @@ def test_the_commands_say_what_they_have_done(folders: Folders, tmp_path: Path) 
     assert (again.code, "there already" in again.text) == (2, True)
     assert printed_json("ledger", "verify", str(tmp_path / "one.sqlite"))["charges"] == 3
     assert printed_json("ledger", "move", str(old), str(new))["to"] == str(new)
+    for folder, name in ((old, "hospital-b"), (new, "hospital-a")):
+        (folder / "site.toml").write_text(f'name = "{name}"')
+    finished = call("ledger", "move", str(old), str(new))
+    assert "warning: the account of 'hospital-b' goes on as 'hospital-a'" in finished.text
+    assert "[policy], [data], [columns], factories, app" in finished.text
     moved = call("ledger", "verify", str(old))
     assert (moved.code, f"was moved to {new}" in moved.text) == (2, True)
     third = tmp_path / "third"

@@ -125,7 +125,9 @@ class Soak:
 
         eventually(has_got_on, seconds=300.0, pause_seconds=0.5)
         if rounds_done(self.run.out) >= ROUNDS:
-            self.runs[-1].finish()
+            if self.run.wait_to_end().state != "finished:completed":
+                self.runs[-1] = self.run.again()  # killed between its last round and its end
+            self.run.finish()
             self._next_run()
 
     def _next_run(self) -> None:

@@ -1,7 +1,9 @@
 """Ledgers as they were at one moment, and which of them have the rows of others."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 
 from sottovoce.deployment.policy import Policy
@@ -84,6 +86,7 @@ def open_ledger(shown: str, names: tuple[str, ...]) -> Opened:
     site = read_site(folder / SITE_FILE) if is_site else None
     policy = site.policy if site else None
     sealed = seals.read(folder / seals.SEAL_NAME) if is_site else None
+    seals.check_there(file, sealed)
     with LedgerReader(file) as ledger:
         if is_site:
             check_kept(ledger, folder)
@@ -116,6 +119,13 @@ def open_ledger(shown: str, names: tuple[str, ...]) -> Opened:
         policy=policy if isinstance(policy, Policy) else None,
         admitted=admitted,
     )
+
+
+def sum_up(values: Iterable[float]) -> float:
+    """The sum of some numbers, rounded up where no float is it."""
+    exact = sum(map(Fraction, values), Fraction())
+    nearest = float(exact)
+    return math.nextafter(nearest, math.inf) if Fraction(nearest) < exact else nearest
 
 
 def compared(opened: Sequence[Opened]) -> list[Opened]:

@@ -9,17 +9,13 @@ from typing import Any
 from sottovoce import parameter_rules
 from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.analytics.charging import pure_spent
-from sottovoce.api.opened_ledgers import Opened, compared, open_ledger
+from sottovoce.api.opened_ledgers import Opened, compared, open_ledger, sum_up
 from sottovoce.api.shown import text_fields
 from sottovoce.api.spending import spent_on
 from sottovoce.errors import AdjacencyMismatchError, LedgerError, ParameterError, UnknownNameError
 from sottovoce.files import finite
 from sottovoce.ledger.merging import Counted, Merged, Source, charged, events, merge
-from sottovoce.privacy.compositions import (
-    as_replace_one,
-    assumptions_in_words,
-    local_event,
-)
+from sottovoce.privacy.compositions import as_replace_one, assumptions_in_words, local_event
 from sottovoce.privacy.event_json import from_json
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent, basic_counts
 
@@ -161,7 +157,8 @@ def ledger_total(
             raise UnknownNameError.among("ledger", path, paths)
     anywhere = () if client is None else (client,)
     opened = compared([open_ledger(path, given.get(path, anywhere)) for path in paths])
-    accounts = [_account(one, given.get(one.path), anywhere) for one in opened]
+    beyond = None if any(one.site is None for one in opened) else anywhere  # a name for no ledger
+    accounts = [_account(one, given.get(one.path, beyond), anywhere) for one in opened]
     return _total(opened, accounts, delta, _adjacency(adjacency))
 
 
@@ -199,7 +196,8 @@ def _account(
         if names:
             raise LedgerError(
                 f"{one.path} is the site '{one.site}', and its whole ledger is one account, "
-                "whatever name it went by; leave its name away"
+                f"whatever name it went by; leave --client away. What '{names[0]}' was charged: "
+                f"sottovoce ledger show {one.path} --client {names[0]}"
             )
         return one.clients
     chosen = names or anywhere
@@ -367,15 +365,14 @@ def _limits(
     sites = {one.inode: one for one in opened}.values()
     if len({one.standing.identity for one in sites}) < len(sites):
         return None
-    epsilon = delta = 0.0
+    policies = []
     for one in sites:  # also those that have answered nothing yet
         if one.policy is None or not one.admitted:
             return None
         if (one.policy.adjacency, one.policy.level) != (adjacency, unit):
             return None
-        epsilon = math.nextafter(epsilon + one.policy.epsilon_total, math.inf)
-        delta = math.nextafter(delta + one.policy.delta, math.inf)
-    return epsilon, delta
+        policies.append(one.policy)
+    return sum_up(one.epsilon_total for one in policies), sum_up(one.delta for one in policies)
 
 
 def _overlaps(opened: Sequence[Opened], merged: Merged) -> list[str]:

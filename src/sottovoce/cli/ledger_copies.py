@@ -1,12 +1,13 @@
 """`sottovoce ledger create|backup|move`: a site's ledger as files."""
 
+import contextlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sottovoce.cli.output import Json, print_json, say
+from sottovoce.cli.output import Json, print_json, print_warning, say
 
 
 def create(
@@ -69,10 +70,26 @@ def move(
     from sottovoce.deployment.machines.ledger_move import move_ledger
 
     standing = move_ledger(old, new)
+    before, after = _name_in(old), _name_in(new)
+    if before is not None and after is not None and before != after:
+        print_warning(f"the account of '{before}' goes on as '{after}'")
     if as_json:
         print_json({"from": str(old), "to": str(new), **asdict(standing)})
     else:
         say(
             f"{new} goes on with the account of {old} ({standing.charges} charges), which does not "
-            "answer any more; copy its [policy] and [data] into the new site.toml"
+            "answer any more; copy into the new site.toml what the old one has of [policy], "
+            "[data], [columns], factories, app and longest_seconds"
         )
+
+
+def _name_in(folder: Path) -> str | None:
+    """The name of the site whose folder it is, as far as its file says."""
+    from sottovoce.deployment.machines.tables import read_table
+    from sottovoce.deployment.site_file import SITE_FILE
+    from sottovoce.errors import ConfigError
+
+    with contextlib.suppress(ConfigError):
+        name = read_table(folder / SITE_FILE).get("name")
+        return name if isinstance(name, str) else None
+    return None

@@ -1,5 +1,6 @@
 """`sottovoce ledger log`: a site's audit log, checked."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,13 +8,16 @@ import typer
 
 from sottovoce.cli.output import Json, print_json, print_table, print_warning, say
 
-_COLUMNS = ["time", "what", "run", "round", "mechanism", "epsilon", "total", "left", "note"]
+_COLUMNS = ["time", "what", "run", "round", "epsilon", "total", "left", "note"]
+_NOTE_WIDTH = 36
+_MOST_RUNS = 10
 
 
 def log(
     path: Annotated[Path, typer.Argument(metavar="SITE_DIR", help="A site's folder, or its log.")],
     run_name: Annotated[
-        str | None, typer.Option(help="Only this run, or the questions of this name.")
+        str | None,
+        typer.Option(help="Only runs and questions whose names begin so: a spec's hash, say."),
     ] = None,
     refused: Annotated[bool, typer.Option("--refused", help="Only refusals.")] = False,
     since: Annotated[
@@ -28,9 +32,11 @@ def log(
     from sottovoce.deployment import audit_file, audit_state
     from sottovoce.deployment.audit_log import LOG_NAME
     from sottovoce.errors import OutputError, ParameterError
+    from sottovoce.ledger import seal
 
     file = path / LOG_NAME if path.is_dir() else path
     if not file.is_file():
+        seal.check_not_moved(file, seal.read(file.with_name(seal.SEAL_NAME)))
         raise OutputError(f"{path} has no {LOG_NAME}: name a site's folder whose node was started")
     start = None if since is None else audit_state.seconds_of(since)
     if since is not None and start is None:
@@ -42,10 +48,13 @@ def log(
         document = {"ok": not problems, "problems": problems, "charges_without_line": missing}
         print_json({**document, "entries": shown})
     else:
-        print_table(_COLUMNS, [_cells(entry) for entry in shown])
+        print_table(_COLUMNS, [_cells(entry) for entry in shown], prose_width=_NOTE_WIDTH)
         for problem in problems:
             say(problem)
-        say(f"{len(entries)} lines{'' if problems else '; the chain is whole'}")
+        of = "" if len(shown) == len(entries) else f"{len(shown)} of "
+        say(f"{of}{len(entries)} lines{'' if problems else '; the chain is whole'}")
+        if run_name is not None:
+            _say_which_runs(entries, run_name)
         if missing:
             print_warning(
                 f"the ledger has {missing} charges that this log has no line for: the node ended "
@@ -70,11 +79,23 @@ def _without_line(folder: Path, entries: list[dict[str, Any]]) -> int:
         return max(0, ledger.num_charges - state.charges)
 
 
+def _say_which_runs(entries: list[dict[str, Any]], run: str) -> None:
+    """Where no line is of the run that was asked for, say which there are."""
+    if any(_is_wanted(entry, run, False, None) for entry in entries):
+        return
+    runs = list(dict.fromkeys(str(entry["run"]) for entry in entries if "run" in entry))
+    latest = ", ".join(runs[: -_MOST_RUNS - 1 : -1])
+    say(
+        f"no run has a name that begins with '{run}'; names are the hash of a spec and a random "
+        f"part, or those of questions. Runs, the latest first: {latest or 'none'}"
+        f"{', ...' if len(runs) > _MOST_RUNS else ''}"
+    )
+
+
 def _is_wanted(entry: dict[str, Any], run: str | None, refused: bool, start: float | None) -> bool:
     from sottovoce.deployment.audit_state import REFUSED, seconds_of
 
-    name = str(entry.get("run", ""))
-    if run is not None and name != run and not name.startswith(f"{run}/"):
+    if run is not None and not str(entry.get("run", "")).startswith(run):
         return False
     if refused and entry.get("what") != REFUSED:
         return False
@@ -92,13 +113,14 @@ def _cells(entry: dict[str, Any]) -> list[str]:
             return ""
         return show_left(value) if key == "left" else show_epsilon(value)
 
-    plain = [str(entry.get(key, "")) for key in _COLUMNS[:5]]
-    return [*plain, number("epsilon"), number("total"), number("left"), _note(entry)]
+    time, *plain = (str(entry.get(key, "")) for key in _COLUMNS[:4])
+    seconds = re.sub(r"\.\d+", "", time)
+    return [seconds, *plain, number("epsilon"), number("total"), number("left"), _note(entry)]
 
 
 def _note(entry: dict[str, Any]) -> str:
     changes = entry.get("changes")
-    parts = [str(entry["reason"])] if "reason" in entry else []
+    parts = [str(entry[key]) for key in ("mechanism", "reason") if key in entry]
     if isinstance(changes, dict):
         parts += [f"{key}: {_change(change)}" for key, change in changes.items()]
     if entry.get("times", 1) != 1:

@@ -36,7 +36,7 @@ def total(
         list[str] | None,
         typer.Option(
             help="Whose charges: NAME, or PATH=NAME where the name in one ledger is another "
-            "(repeatable). A site's folder is one account and needs none."
+            "(repeatable). A site's folder is one account and takes none."
         ),
     ] = None,
     every: Annotated[
@@ -78,22 +78,34 @@ def total(
     found = ledger_total(ledgers, delta=delta, client=name, names=names, adjacency=adjacency)
     if as_json:
         print_json(found.to_dict())
-    else:
-        _print_total(found)
+        return
+    _print_total(found)
+    if delta is None and found.epsilon:  # the sum of pure charges: few are best told at delta 0
+        lower = ledger_total(ledgers, delta=1e-5, client=name, names=names, adjacency=adjacency)
+        if lower.epsilon < found.epsilon:
+            smaller = show(lower.epsilon, "epsilon")
+            say(f"with --delta the total is smaller: epsilon {smaller} with --delta 1e-5")
 
 
 def _names(given: Sequence[str], ledgers: Sequence[str]) -> tuple[str | None, dict[str, list[str]]]:
-    """(the name in all ledgers, the names in some); PATH= is one of the ledgers as it was given."""
+    """(the name in all ledgers, the names in some); PATH= is one of the ledgers."""
     from sottovoce.errors import ParameterError
 
     anywhere: list[str] = []
     names: dict[str, list[str]] = {}
     for text in given:
-        path = next((one for one in ledgers if text.startswith(f"{one}=")), None)
-        if path is None:
+        if "=" not in text:
             anywhere.append(text)
-        else:
-            names.setdefault(path, []).append(text.removeprefix(f"{path}="))
+            continue
+        parts = text.split("=")  # a path may have the sign, and so may a name
+        cuts = [("=".join(parts[:at]), "=".join(parts[at:])) for at in range(1, len(parts))]
+        found = [(str(Path(path)), name) for path, name in cuts if str(Path(path)) in ledgers]
+        if not found:
+            raise ParameterError(
+                f"--client {text}: '{cuts[0][0]}' is none of the ledgers that are counted "
+                f"({', '.join(ledgers)}); write PATH=NAME with one of them"
+            )
+        names.setdefault(found[0][0], []).append(found[0][1])
     if len(set(anywhere)) > 1:
         raise ParameterError(
             f"one account is counted, and --client names {', '.join(sorted(set(anywhere)))}; for "
@@ -103,6 +115,8 @@ def _names(given: Sequence[str], ledgers: Sequence[str]) -> tuple[str | None, di
 
 
 def _print_total(found: "LedgerTotal") -> None:
+    from sottovoce.privacy.accounting import show_delta
+
     columns = ["ledger", "account", "charges", "counted", "epsilon"]
     rows = [
         [one.path, one.account, show(one.charges), show(one.counted), show(one.epsilon, "epsilon")]
@@ -112,7 +126,9 @@ def _print_total(found: "LedgerTotal") -> None:
     print_table(columns, rows)
     for note in found.notes:
         say(note)
-    at = f"delta {found.delta or 0!r}, {found.adjacency} per {found.unit}"
+    if len(found.ledgers) > 1:
+        say("the ledgers are added up as those of one person or site")
+    at = f"delta {show_delta(found.delta)}, {found.adjacency} per {found.unit}"
     by = f", by the {found.accountant} accountant" if found.accountant else ""
     say(f"epsilon {show(found.epsilon, 'epsilon')} at {at}{by}")
     _say_what_holds(found)
@@ -120,6 +136,8 @@ def _print_total(found: "LedgerTotal") -> None:
 
 def _say_what_holds(found: "LedgerTotal") -> None:
     """What a total assumes, and what holds without that."""
+    from sottovoce.privacy.accounting import show_delta
+
     _say_assumptions(found.assumptions)
     if found.local_epsilon is not None:
         local = show(found.local_epsilon, "epsilon")
@@ -129,7 +147,7 @@ def _say_what_holds(found: "LedgerTotal") -> None:
         epsilon, delta = found.limits
         adaptive.append(
             f"the sites' limits, if they were fixed beforehand, keep everything that is ever "
-            f"answered within epsilon {show(epsilon, 'epsilon')} at delta {delta!r}"
+            f"answered within epsilon {show(epsilon, 'epsilon')} at delta {show_delta(delta)}"
         )
     if math.isfinite(found.pure_epsilon):
         adaptive.append(
@@ -150,6 +168,8 @@ def _say_assumptions(assumptions: Iterable[str]) -> None:
 
 
 def _print_totals(totals: Mapping[str, "LedgerTotal"]) -> None:
+    from sottovoce.privacy.accounting import show_delta
+
     columns = ["client", "ledgers", "counted", "epsilon", "if all is seen", "delta"]
     columns += ["adjacency", "unit"]
     rows = [
@@ -159,7 +179,7 @@ def _print_totals(totals: Mapping[str, "LedgerTotal"]) -> None:
             show(one.charges),
             show(one.epsilon, "epsilon"),
             show(one.epsilon if one.local_epsilon is None else one.local_epsilon, "epsilon"),
-            show(one.delta, "delta") if one.delta else "0",
+            show_delta(one.delta),
             show(one.adjacency),
             show(one.unit),
         ]

@@ -29,10 +29,13 @@ def print_warning(text: str) -> None:
     say(f"warning: {printable(text)}", err=True)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, prose_width: int | None = None
+) -> None:
     """A table; numbers stand right, words left. Prose wraps on a narrow terminal, and only prose.
 
-    Where even that does not fit, lines are longer than the terminal: nothing is cut.
+    Where even that does not fit, lines are longer than the terminal: nothing is cut. With a
+    `prose_width` prose wraps in files and pipes, too.
     """
     from rich import box
     from rich.console import Console
@@ -41,21 +44,20 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     columns, rows = printable_data(columns), printable_data(rows)
     console = Console(markup=False, emoji=False)  # a client may be called '[red]'
     table = Table(box=box.SIMPLE_HEAD)
-    narrowest = 2
+    narrowest, least_width = 2, prose_width or _PROSE_WIDTH
+    wraps = console.is_terminal or prose_width is not None
     for column, *cells in zip(columns, *rows, strict=True):
         width = max(map(len, (column, *cells)))
-        prose = console.is_terminal and any(
-            len(cell) > _PROSE_WIDTH and " " in cell for cell in cells
-        )
+        prose = wraps and any(len(cell) > least_width and " " in cell for cell in cells)
         numeric = bool(cells) and all(cell[:1] in "0123456789-+.<" for cell in cells)
         table.add_column(
             column,
             justify="right" if numeric else "left",
             no_wrap=not prose,
-            min_width=_PROSE_WIDTH if prose else width,
+            min_width=least_width if prose else width,
             overflow="fold",
         )
-        narrowest += (_PROSE_WIDTH if prose else width) + 3
+        narrowest += (least_width if prose else width) + 3
     for row in rows:
         table.add_row(*row)
     if narrowest > console.width:

@@ -14,8 +14,10 @@ policy changed   changes: for each key of [policy] its old and its new value
 started, stopped the process that answers
 warning          about, reason
 
-Whoever reaches the link can be refused, and ask again, as often as they like: such lines come 20 at
-once and then one a minute, and `times` says for how many orders one stands.
+Whoever reaches the link can be refused, and ask again, as often as they like: lines that differ
+from the one before come 20 at once and then one a minute; what has the run and the reason of the
+last one gets another line when the 20 are there again, a minute later at the earliest. `times` says
+for how many orders a line stands, those before it that have none included.
 """
 
 import dataclasses
@@ -45,6 +47,7 @@ _LOG = printable_text.logger()
 _LONGEST_TEXT = 300
 _CLOCK_SECONDS = 60.0  # a clock that is adjusted by less was not wrong
 _BUDGET, _DELTA, _NOISE, _CHAIN, _LEDGER = "budget", "delta", "noise floor", "log", "ledger"
+_ROUND = "round"
 
 
 @dataclass(slots=True)
@@ -286,6 +289,11 @@ class AuditLog:
                 f"'smallest_noise_multiplier' does not apply to "
                 f"{', '.join(policy.beyond_noise_floor)}, which have no noise multiplier, nor to "
                 "questions; 'epsilon_per_round' and 'epsilon_if_sampled' limit those"
+            )
+        if policy.epsilon_per_round > policy.epsilon_total:
+            found[_ROUND] = (
+                f"'epsilon_per_round' is {policy.epsilon_per_round:g}, and 'epsilon_total' is "
+                f"{policy.epsilon_total:g}: the total is the smaller, so it limits a round, too"
             )
         if records is not None and policy.delta >= 1.0 / records:
             found[_DELTA] = (

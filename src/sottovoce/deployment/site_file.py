@@ -5,12 +5,20 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce import parameter_rules
-from sottovoce.deployment import policy
+from sottovoce.adjacency import Unit
+from sottovoce.deployment import policy as policies
 from sottovoce.deployment.audit_log import LOG_NAME
+from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site import Keys, OwnColumn, OwnRecords, Site
-from sottovoce.errors import PolicyError, SottovoceError, UnknownNameError
+from sottovoce.errors import (
+    AdjacencyMismatchError,
+    PolicyError,
+    SottovoceError,
+    UnknownNameError,
+)
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import LEDGER_NAME
+from sottovoce.ledger.reader import LedgerReader
 
 SITE_FILE = "site.toml"
 _DATA_KEYS = ("dataset", "csv", "classes")
@@ -43,6 +51,30 @@ def warnings_of(path: Path) -> list[str]:
     return site.audit_log.warnings(site.ledger, records=site.count_own_records())
 
 
+def account_problem(site: Site, ledger: LedgerReader) -> str | None:
+    """Why nothing could be charged under the site's policy: level and adjacency of the ledger.
+
+    Charges of two kinds do not add up, so that every order would be refused.
+    """
+    policy = site.policy
+    assert isinstance(policy, Policy)  # what a file holds
+    try:
+        found = {str(event.adjacency) for event, _ in ledger.everything(policy.level)}
+        key, ours = "adjacency", str(policy.adjacency)
+    except AdjacencyMismatchError:
+        found = {str(unit) for unit in Unit if unit is not policy.level}
+        key, ours = "level", str(policy.level)
+    others = sorted(found - {ours})
+    if not others:
+        return None
+    return (
+        f'[policy] {key} is "{ours}", and {site.ledger} has charges under "{others[0]}", which do '
+        f'not add up with it: every order would be refused. Set {key} = "{others[0]}" again, or '
+        "make a new folder with 'sottovoce deploy join': an account of its own, and what both "
+        "spend adds up"
+    )
+
+
 def _site(table: dict[str, Any], path: Path) -> Site:
     for key in table:
         if key not in _TABLES:
@@ -61,7 +93,7 @@ def _site(table: dict[str, Any], path: Path) -> Site:
     longest = parameter_rules.positive("longest_seconds", table.get("longest_seconds", 3600.0))
     return Site(
         name=name,
-        policy=policy.from_table(limits),
+        policy=policies.from_table(limits),
         ledger=path.parent / LEDGER_NAME,
         seal=path.parent / seals.SEAL_NAME,
         log=path.parent / LOG_NAME,

@@ -148,7 +148,11 @@ class Database:
             return self._when_busy()
         if isinstance(error, sqlite3.OperationalError) and "no such" not in str(error):
             return "check the disk's free space and the file's permissions"
-        return "restore it from a backup: a new ledger would forget what was spent"
+        restore = "restore it from a backup: a new ledger would forget what was spent"
+        is_other = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB
+        if is_other and self.path.suffix != ".sqlite":
+            return f"name a folder with a ledger, or a ledger file; if it was one, {restore}"
+        return restore
 
     def _when_busy(self) -> str:
         return (

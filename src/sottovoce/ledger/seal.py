@@ -27,7 +27,7 @@ _LOG = printable_text.logger()
 _Kind = TypeVar("_Kind", bound=LedgerReader)
 _RESTORE = (
     "restore its newest copy; if none is as new, make a new folder with 'sottovoce deploy join', "
-    "and lower its limits by what was spent"
+    "and lower its limits by what was spent, which 'sottovoce ledger log' shows"
 )
 
 
@@ -188,6 +188,14 @@ def settle(ledger: Ledger, seal: Path) -> None:
 
 def check_there(path: Path, seal: Seal | None) -> None:
     """Refuse a place from which, by its seal, a ledger is gone: LedgerLostError."""
+    check_not_moved(path, seal)
+    if seal is not None and not os.path.lexists(path):
+        charges = _charges(seal.standing.charges)
+        raise LedgerLostError(f"{path} is gone, with {charges}: {_RESTORE}")
+
+
+def check_not_moved(path: Path, seal: Seal | None) -> None:
+    """Refuse a place whose account, by its seal, is in another folder, or on its way."""
     if seal is not None and seal.moved_to is not None:
         raise LedgerLostError(
             f"the ledger of {path.parent} was moved to {seal.moved_to}, where the account goes on; "
@@ -198,9 +206,6 @@ def check_there(path: Path, seal: Seal | None) -> None:
             f"a move of the ledger of {seal.arriving_from} to {path.parent} was interrupted; finish"
             f" it: sottovoce ledger move {seal.arriving_from} {path.parent}"
         )
-    if seal is not None and not os.path.lexists(path):
-        charges = _charges(seal.standing.charges)
-        raise LedgerLostError(f"{path} is gone, with {charges}: {_RESTORE}")
 
 
 def _opened(path: Path, kind: type[_Kind]) -> _Kind:

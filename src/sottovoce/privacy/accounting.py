@@ -68,6 +68,12 @@ def show_left(value: float, decimals: int = 4) -> str:
     return _quantized(decimal.Decimal(repr(float(value))), decimals, decimal.ROUND_FLOOR)
 
 
+def show_delta(value: float) -> str:
+    """A delta for people: at most six digits, rounded up."""
+    with decimal.localcontext(prec=6, rounding=decimal.ROUND_CEILING):
+        return f"{float(+decimal.Decimal(repr(float(value)))):.6g}"
+
+
 def _quantized(value: decimal.Decimal, decimals: int, rounding: str) -> str:
     with decimal.localcontext(prec=400):  # exact for every float64
         unit = decimal.Decimal(1).scaleb(-decimals)

@@ -1,5 +1,6 @@
 """Whether a site's folder, or an operator's, is ready: part by part, each with a remedy."""
 
+import contextlib
 import os
 import shutil
 import socket
@@ -22,7 +23,7 @@ from sottovoce.deployment.machines.site_folder import SiteFolder
 from sottovoce.deployment.node_key import read_node_key
 from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site import OwnRecords, Site
-from sottovoce.deployment.site_file import read_site
+from sottovoce.deployment.site_file import account_problem, read_site
 from sottovoce.deployment.witness import check_kept
 from sottovoce.errors import LedgerError, SottovoceError
 from sottovoce.ledger import seal as seals
@@ -163,15 +164,28 @@ def _ledger(site: SiteFolder) -> str:
             check_kept(ledger, site.folder)
             damages = ledger.verify()
             _demand("; ".join(damages[:3]), restore)
-            charges, limits = ledger.num_charges, _limits(read_site(site.file))
+            described = read_site(site.file)
+            _demand(account_problem(described, ledger), "do as it says")
+            charges, limits = ledger.num_charges, _limits(described)
             # Under whatever names it was charged, and as the site's total counts it.
             history = ledger.everything(limits.level)
             spent = limits.filter(ledger.budget(FIRST_EVENT)).spent(history)
     except LedgerError as error:
-        raise _ProblemError(str(error), restore) from None
+        raise _ProblemError(str(error), _moved(seal) or restore) from None
     counted = f"epsilon {show_epsilon(spent)} of {limits.epsilon_total:g}"
     new = "" if seal.exists() else "; of an earlier version: the node's next start makes its seal"
     return f"{charges} charges, counted as {counted}{new}"
+
+
+def _moved(path: Path) -> str | None:
+    """What to do where the account is in another folder, by a seal; None where it is not."""
+    with contextlib.suppress(LedgerError):
+        seal = seals.read(path)
+        if seal is not None and seal.moved_to is not None:
+            return f"use {seal.moved_to}; sottovoce deploy check {seal.moved_to}"
+        if seal is not None and seal.arriving_from is not None:
+            return f"finish it: sottovoce ledger move {seal.arriving_from} {path.parent}"
+    return None
 
 
 def _data(site: SiteFolder) -> str:

@@ -12,7 +12,7 @@ node/            what the running node keeps: log, Flower's own folder
 """
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Self
 
@@ -22,6 +22,8 @@ from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.federation import FILE_NAME as FEDERATION_FILE_NAME
 from sottovoce.deployment.machines.federation import Federation, make_folder
 from sottovoce.deployment.machines.tables import check_keys, name_of, read_table, require_keys
+from sottovoce.deployment.policy import Policy
+from sottovoce.deployment.site_file import account_problem, read_site
 from sottovoce.deployment.witness import check_kept
 from sottovoce.errors import ConfigError, LedgerError
 from sottovoce.ledger import seal as seals
@@ -103,22 +105,28 @@ class SiteFolder:
         """Which of the policy's keys the site has not filled in; None if it has them all."""
         given = read_table(self.file)["policy"]
         missing = [key for key in _POLICY_KEYS if key not in given]
+        if not missing:
+            return None
+        known = {field.name for field in fields(Policy)}
+        unknown = [f"'{key}'" for key in given if key not in known]
+        has = f" and has {', '.join(unknown)}, which is no key of it" if unknown else ""
         return (
-            f"{self.file}: [policy] lacks {', '.join(missing)}; only the site can say what it "
-            "allows, so there are no defaults"
-            if missing
-            else None
+            f"{self.file}: [policy] lacks {', '.join(missing)}{has}; only the site can say what "
+            "it allows, so there are no defaults"
         )
 
     def ledger_problem(self) -> str | None:
-        """Why the account cannot be kept; None if the ledger is the one that was charged."""
+        """Why the account cannot be kept; None if the ledger is the one that was charged.
+
+        Nor can it go on at another level or adjacency.
+        """
         try:
             path = self.folder / LEDGER_NAME
             with seals.open_sealed(path, self.folder / seals.SEAL_NAME) as ledger:
                 check_kept(ledger, self.folder)
+                return account_problem(read_site(self.file), ledger)
         except LedgerError as error:
             return str(error)
-        return None
 
     def link_problem(self) -> str | None:
         """Why this site and its link would not trust each other, as far as the site can tell."""
