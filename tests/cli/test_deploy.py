@@ -153,7 +153,12 @@ def test_a_running_link_takes_an_added_key_at_once(
     ).json  # fmt: skip
     monkeypatch.setattr(keeper, "state_of", lambda _: {"ready": True})
     monkeypatch.setattr(link, "running_link", lambda _: contextlib.nullcontext())
-    monkeypatch.setattr(link, "register_sites", lambda f, _: registered.extend(f.sites) or [])
+
+    def register(federation: Any, _: object) -> list[str]:
+        registered.extend(federation.sites)
+        return []
+
+    monkeypatch.setattr(link, "register_sites", register)
     added = cli("deploy", "certificates", fed, "--add", "c", joined["public_key"])
     assert added.err == "the running link has taken the key; it need not be started again\n"
     assert registered == ["a", "b", "c"]

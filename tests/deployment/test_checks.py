@@ -14,7 +14,7 @@ from command_line import call
 from ledger_files import make_version_2
 
 from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.deployment.machines import checks
+from sottovoce.deployment.machines import checks, fleet
 from sottovoce.deployment.machines.address import Address, free_port
 from sottovoce.deployment.machines.checks import Check, check_federation, check_site
 from sottovoce.deployment.machines.federation import Federation, create_federation
@@ -208,5 +208,5 @@ def test_an_operator_sees_keys_that_are_missing_or_open_and_what_a_killed_link_h
 def test_a_clock_that_is_right_is_no_minus_zero(
     site: SiteFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks.fleet, "seconds_ahead", lambda *_: -0.3)
+    monkeypatch.setattr(fleet, "seconds_ahead", lambda *_: -0.3)
     assert checks._clock(site.address, site.folder) == "+0 s from the link's"
