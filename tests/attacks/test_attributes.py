@@ -33,6 +33,7 @@ def _people(count: int, seed: int, signal: float) -> tuple[Any, Any]:
     return x.astype(np.float32), attribute.astype(np.int64)
 
 
+@pytest.mark.slow
 def test_what_the_embeddings_tell_is_found_and_nothing_else() -> None:
     for signal, low, high in ((6.0, 0.95, 1.0), (0.0, 0.4, 0.6)):
         known, attribute = _people(400, 0, signal)

@@ -68,7 +68,11 @@ def twice_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("adjacency", "dimension"), [(Adjacency.ZERO_OUT, 8), (Adjacency.REPLACE_ONE, 100)]
+    ("adjacency", "dimension"),
+    [
+        (Adjacency.ZERO_OUT, 8),
+        pytest.param(Adjacency.REPLACE_ONE, 100, marks=pytest.mark.slow),
+    ],
 )
 def test_honest_tilts_pass_and_half_of_the_noise_is_found(
     adjacency: Adjacency, dimension: int, monkeypatch: pytest.MonkeyPatch

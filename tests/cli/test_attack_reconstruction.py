@@ -46,6 +46,7 @@ def open_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _run(tmp_path_factory.mktemp("open"))
 
 
+@pytest.mark.slow
 def test_without_privacy_images_come_back_and_are_drawn(
     cli: Any, open_run: Path, tmp_path: Path
 ) -> None:

@@ -43,7 +43,7 @@ CASES = {
     "linf in rounds": setting("linf", 4, 8.0, 2),
 }
 FEW = 100  # coordinates: below, 2% takes thousands of messages, and a seed is a search each time
-SLOW = [name for name in CASES if "few" in name or "rounds" in name or name == "linf"]
+SLOW = [name for name in CASES if "few" in name or "rounds" in name or name in ("l1", "linf")]
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def ranked_among(asked: Setting, *kinds: str) -> Ranking:
         setting(),
         setting(sample=SAMPLE),
         setting(adjacency=Adjacency.REPLACE_ONE, epsilon=0.3),
-        L1,
+        pytest.param(L1, marks=pytest.mark.slow),
         pytest.param(LINF, marks=pytest.mark.slow),
         pytest.param(setting("l1", 10, epsilon=4.0), marks=pytest.mark.slow),
         pytest.param(setting("linf", 3, epsilon=6.0, rounds=2), marks=pytest.mark.slow),

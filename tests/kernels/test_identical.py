@@ -201,7 +201,9 @@ def test_families_on_several_threads(split: int, levels: int) -> None:
     check_family(values, design.points, design.weights, design.fisher_bound, 1.0)
 
 
-@pytest.mark.parametrize(("epsilon", "bits"), [(1.0, 1), (3.0, 2), (5.0, 3)])
+@pytest.mark.parametrize(
+    ("epsilon", "bits"), [(1.0, 1), (3.0, 2), pytest.param(5.0, 3, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("beta", [1e-6, 0.4, 50.0])
 def test_interpolated_families(epsilon: float, bits: int, beta: float) -> None:
     family = interpolated_family(epsilon, bits).family

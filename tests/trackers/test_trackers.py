@@ -106,6 +106,7 @@ def test_rounds_made_before_logging_began_are_logged_too(tmp_path: Path, stopped
     assert [event.step for event in _events(folder).Scalars("loss")] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_mlflow_has_every_round_once_however_often_resumed(tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
     folder = tmp_path / "run"
