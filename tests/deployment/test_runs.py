@@ -96,6 +96,7 @@ def test_a_run_reaches_its_end(running: RunningFederation, spec: Path, tmp_path:
     told = json.loads((out / "told.json").read_text())
     assert parse(json.loads(told.pop("spec"))) == load(spec)
     assert told == {
+        "allow_code": False,
         "out": str(out),
         "resume": False,
         "sites": str(running.folder / "federation.toml"),
