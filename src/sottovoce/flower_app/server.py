@@ -21,6 +21,7 @@ from sottovoce.deployment.machines.link import traffic_of
 from sottovoce.deployment.machines.witness_store import WitnessStore
 from sottovoce.deployment.server import RunConfig, server_app
 from sottovoce.errors import ConfigError
+from sottovoce.runs.remote import on_flower, run_on_grid
 
 
 def serve(grid: Grid, config: RunConfig) -> None:
@@ -43,8 +44,6 @@ def serve(grid: Grid, config: RunConfig) -> None:
 
 
 def _train(grid: Grid, config: RunConfig, federation: Federation | None) -> None:
-    from sottovoce.runs.remote import on_flower, run_on_grid  # torch, which no question needs
-
     spec = parse(_table(str(config["spec"])), "the run's spec")
     # Who submits a run with 'sottovoce deploy run' has said so there, with --allow-code.
     check_code_allowed(
