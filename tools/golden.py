@@ -146,7 +146,7 @@ def _digest_of_file(path: Path) -> str:
 
 
 def _rows(path: Path) -> str:
-    """Return all rows of a ledger but for what is drawn anew for each file."""
+    """Return all rows of a ledger but for what is drawn for each file."""
     with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
         rows = database.execute(
             "SELECT run, client, round, uplink, attempt, unit, json FROM charges "

@@ -1,6 +1,8 @@
 """The server's side of a question: charged first, every reply doubted, the sum in one order."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 from questions import QUESTIONS, values_for
 
+from sottovoce.analytics import question
 from sottovoce.analytics.estimates import tally_of
 from sottovoce.analytics.question import Question, from_dict
 from sottovoce.analytics.tallies import CodeCounts, Moments, Tally, added
@@ -172,3 +175,13 @@ def test_too_few_answers_are_no_estimate(tmp_path: Path) -> None:
     with pytest.raises(DeploymentError, match=said):
         ask(_asking(), post, tmp_path)
     assert not (tmp_path / ESTIMATE_NAME).exists()
+
+
+def test_a_server_knows_every_kind_of_question_by_itself() -> None:
+    """Not only where something else has imported what registers them."""
+    program = (
+        "import sottovoce.deployment.asking; from sottovoce.analytics.question import _KINDS; "
+        "print(*sorted(_KINDS))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert set(done.stdout.decode().split()) == set(question._KINDS)

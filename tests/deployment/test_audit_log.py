@@ -360,11 +360,17 @@ def test_rounds_a_day_need_a_log(tmp_path: Path) -> None:
 # -- refusals and warnings ---------------------------------------------------------------------
 
 
-def test_a_flood_of_refusals_is_counted_and_not_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock by which refusals are counted; a test sets it."""
     now = [0.0]
     monkeypatch.setattr(audit_state, "steady_clock", lambda: now[0])
+    return now
+
+
+def test_a_flood_of_refusals_is_counted_and_not_listed(
+    tmp_path: Path, seconds: list[float]
+) -> None:
     site = logged(tmp_path)
     for number in range(5000):
         site.note_refusal(f"reason {number}", OrderName(run=f"run {number}"))
@@ -372,7 +378,7 @@ def test_a_flood_of_refusals_is_counted_and_not_listed(
         site.note_refusal("the same", OrderName())
     refused = [entry for entry in entries(site) if entry["what"] == "refused"]
     assert len(refused) == 20
-    now[0] = 61.0
+    seconds[0] = 61.0
     assert site.note_refusal("later", OrderName())
     listed = sum(entry["times"] for entry in entries(site) if entry["what"] == "refused")
     assert listed == 10_001
@@ -382,14 +388,12 @@ def test_a_flood_of_refusals_is_counted_and_not_listed(
 
 
 def test_rounds_refused_at_once_for_one_reason_have_one_line_until_a_minute_has_passed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, seconds: list[float]
 ) -> None:
     """As docs/deployment.md says."""
-    now = [0.0]
-    monkeypatch.setattr(audit_state, "steady_clock", lambda: now[0])
     site = logged(tmp_path)
-    for number, seconds in enumerate((0.0, 1.0, 2.0, 61.0)):
-        now[0] = seconds
+    for number, second in enumerate((0.0, 1.0, 2.0, 61.0)):
+        seconds[0] = second
         site.note_refusal("too much", OrderName(run="run", round=number))
     refused = [entry for entry in entries(site) if entry["what"] == "refused"]
     assert [(one["round"], one["times"]) for one in refused] == [(0, 1), (3, 3)]
@@ -508,7 +512,7 @@ def test_a_site_is_told_at_once_what_its_file_leaves_open(tmp_path: Path) -> Non
     seal.create(tmp_path)
     shown = call("ledger", "show", str(tmp_path))
     assert "does not apply to mvu" in shown.text
-    assert "all of it anew with the first event of another kind" in shown.text
+    assert "all of it again with the first event of another kind" in shown.text
     assert "there are 3 records" in shown.text
 
 

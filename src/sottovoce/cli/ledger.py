@@ -157,7 +157,7 @@ def show_(
     if any("counted" in row for row in rows):
         say(
             "epsilon assumes that what was asked was fixed beforehand; left is by the site's "
-            "privacy filter, which holds without that and may count more, all of it anew with the "
+            "privacy filter, which holds without that and may count more, all of it again with the "
             "first event of another kind"
         )
     for warning in [text for row in rows for text in row.get("warnings", [])]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import sottovoce.analytics.estimates  # noqa: F401  (which knows every kind of question)
 from sottovoce import files, printable_text
 from sottovoce.adjacency import Unit
 from sottovoce.analytics.question import Question, to_dict
