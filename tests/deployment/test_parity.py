@@ -8,6 +8,7 @@ are for `make test-full`.
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -200,7 +201,10 @@ def test_link_and_site_start_again_at_once_but_not_with_a_wrong_clock(
     paths = [str(tmp_path), *running.environment["PYTHONPATH"].split(os.pathsep)]
     skewed = {**running.environment, "PYTHONPATH": os.pathsep.join(paths)}
     error = replace(running, environment=skewed).deploy("node", site.folder, code=2)
-    assert any(f"clock is {AHEAD_SECONDS - late} s ahead" in error for late in (0, 1)), error
+    found = re.search(r"clock is (\d+) s ahead", error)
+    assert found, error
+    # The link tells whole seconds, and a busy machine answers late.
+    assert abs(int(found[1]) - AHEAD_SECONDS) <= AHEAD_SECONDS // 2, error
     assert "NTP" in error
 
     running.start_node(site.name)  # which waits until it is online
