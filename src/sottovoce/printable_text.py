@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 LOGGER = "sottovoce"
+_MOST_TOLD = 3
 
 
 def printable(text: object) -> str:
@@ -62,3 +63,9 @@ class _Printable(logging.Filter):
 def _escaped(one: str) -> str:
     number = ord(one)
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def reasons_told(reasons: Mapping[str, str]) -> str:
+    """What was heard of some clients instead of a reply, for an error's text."""
+    some = list(reasons.items())[:_MOST_TOLD]
+    return "".join(f"'{client}': {reason}; " for client, reason in some)

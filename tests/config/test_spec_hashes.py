@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import sottovoce.experiments
+import sottovoce.runs
 from sottovoce.config.loading import load, parse
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -26,7 +27,6 @@ OF_EXAMPLES = {
 }
 OF_CATALOGUE = {
     "digits-sweep.toml": "d338675b513d44db",
-    "digits.toml": "2322df9d1470e191",
     "imvu-cifar10-public.toml": "a35615725480cee5",
     "imvu-cifar10.toml": "97bf78ad65933f61",
     "imvu-femnist.toml": "bb4a5e019c538c32",
@@ -57,3 +57,7 @@ def test_an_example_keeps_its_hash(name: str, expected: str) -> None:
 def test_the_base_of_an_experiment_keeps_its_hash(name: str, expected: str) -> None:
     table = tomllib.loads((GRIDS / name).read_text())
     assert parse(table.get("base", table)).hash == expected
+
+
+def test_the_demo_keeps_its_hash() -> None:
+    assert load(Path(sottovoce.runs.__path__[0]) / "digits.toml").hash == "2322df9d1470e191"

@@ -32,20 +32,6 @@ def rounded(parameters: Mapping[str, Any]) -> str:
     )
 
 
-def round_note(row: Mapping[str, Any]) -> str:
-    """What a line of progress says after a round."""
-    from sottovoce.privacy.accounting import show_epsilon
-    from sottovoce.training.site_counts import BY_SERVER
-
-    spent = row["epsilon"]
-    epsilon = "no privacy" if spent is None else f"epsilon {show_epsilon(spent, 2)}"
-    if row.get("sites") and spent is not None:
-        epsilon += f" {BY_SERVER}"
-    asked, received = row["clients_asked"], row["clients_received"]
-    missing = f"  {received} of {asked} answered" if received < asked else ""
-    return f"{row.get('score', 'accuracy')} {row['accuracy']:.3f}  {epsilon}{missing}"
-
-
 def text_table(columns: list[str], rows: list[list[str]]) -> str:
     """A table in plain characters; numbers stand right, words left."""
     cells = [columns, *rows]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sottovoce.api.runs import Run
-from sottovoce.api.shown import round_note
 from sottovoce.config.code_in_specs import check_code_allowed
 from sottovoce.config.data_paths import with_data_from
 from sottovoce.config.loading import load, override, parse
@@ -19,6 +18,7 @@ from sottovoce.config.spec import RunSpec
 from sottovoce.errors import ParameterError
 from sottovoce.local_learning.datasets.in_memory import PREFIX, named
 from sottovoce.local_learning.in_memory import Part, lent
+from sottovoce.training.site_counts import round_note
 
 if TYPE_CHECKING:
     from torch import nn

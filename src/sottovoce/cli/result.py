@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from sottovoce.api.shown import round_note as round_note
 from sottovoce.cli.output import print_fields, print_json, print_table, print_warning, say, show
+from sottovoce.training.site_counts import round_note as round_note
 
 # Of a federation, where sites have ledgers of their own.
 _BY_SERVER = {

@@ -23,7 +23,7 @@ from sottovoce.analytics.result import Estimate
 from sottovoce.analytics.tallies import Tally, added
 from sottovoce.deployment.inquiries import MOST_PEOPLE, Inquiry, largest_tally_bytes, read_tally
 from sottovoce.deployment.orders import read_refusal
-from sottovoce.deployment.post import Post, Reply, reasons_told
+from sottovoce.deployment.post import Post, Reply
 from sottovoce.deployment.replies_due import OVERHEAD_BYTES, announce, check_length
 from sottovoce.errors import DeploymentError, WireError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
@@ -179,7 +179,7 @@ def _written(asking: Asking, reached: Sequence[str]) -> dict[str, Any]:
 
 
 def _estimated(asking: Asking, inbox: _Inbox, folder: Path) -> Estimate:
-    told = reasons_told(inbox.failed)
+    told = printable_text.reasons_told(inbox.failed)
     if len(inbox.tallies) < asking.minimum_sites:
         raise DeploymentError(
             f"{len(inbox.tallies)} of {len(inbox.asked)} sites have answered, and the question "

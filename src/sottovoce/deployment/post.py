@@ -6,8 +6,6 @@ from typing import ClassVar, Protocol, TypeVar
 
 from sottovoce.deployment.orders import Blobs
 
-_MOST_TOLD = 3
-
 
 class Parcel(Protocol):
     """What one client is sent: bytes, as a message of this type of Flower's, in this round."""
@@ -51,9 +49,3 @@ class Post(Protocol[P]):
     def collect(self) -> Iterable[Reply]:
         """Whatever has come since the last call."""
         ...
-
-
-def reasons_told(reasons: Mapping[str, str]) -> str:
-    """What was heard of some clients instead of a reply, for an error's text."""
-    some = list(reasons.items())[:_MOST_TOLD]
-    return "".join(f"'{client}': {reason}; " for client, reason in some)

@@ -15,7 +15,7 @@ from typing import Any
 
 from sottovoce import printable_text
 from sottovoce.deployment.orders import Order, read_refusal, read_reply, read_rounds_charged
-from sottovoce.deployment.post import Post, Reply, reasons_told
+from sottovoce.deployment.post import Post, Reply
 from sottovoce.deployment.replies_due import OVERHEAD_BYTES, announce, check_length
 from sottovoce.errors import DeploymentError, WireError
 from sottovoce.mechanisms import registry
@@ -164,7 +164,7 @@ class RemoteRounds(ChargedRounds):
             raise DeploymentError(
                 f"{self._so_far.idle_rounds} rounds in a row, up to round {number}, brought fewer "
                 f"than {self.patience.minimum_replies} replies; "
-                f"{reasons_told(self._so_far.reasons)}if sites refused, ask for less (a lower "
+                f"{printable_text.reasons_told(self._so_far.reasons)}if sites refused, ask for less (a lower "
                 "privacy.epsilon), or let the sites allow more; otherwise look at the sites' logs; "
                 "then resume the run"
             )

@@ -7,7 +7,7 @@ from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any
 
-import sottovoce.experiments
+import sottovoce.runs
 from sottovoce import files, parameter_rules
 from sottovoce.config.loading import parse, parse_text
 from sottovoce.config.spec import RunSpec
@@ -29,15 +29,10 @@ MARKER = "demo.json"
 OnRound = Callable[[str, int, int, dict[str, Any]], None]
 
 
-def catalog_spec(name: str) -> dict[str, Any]:
-    """A spec that comes with the package, as plain data."""
-    path = package_files(sottovoce.experiments) / "grids" / f"{name}.toml"
-    return parse_text(path.read_text(encoding="utf-8"), name)
-
-
 def variant_spec(variant: str, seed: int) -> RunSpec:
     """The demo's spec with another mechanism and seed; without privacy there is no budget."""
-    table = catalog_spec("digits")
+    text = (package_files(sottovoce.runs) / "digits.toml").read_text(encoding="utf-8")
+    table = parse_text(text, "digits")
     table |= {"name": f"{variant}, seed {seed}", "seed": seed, "mechanism": VARIANTS[variant]}
     if VARIANTS[variant]["kind"] == "no_privacy":
         del table["privacy"]["epsilon"]

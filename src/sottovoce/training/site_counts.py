@@ -8,6 +8,8 @@ the site says.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from sottovoce.privacy.accounting import show_epsilon
+
 BY_SERVER = "by the server's count"
 NOT_REPORTED = "not reported"
 HEADINGS = {
@@ -95,3 +97,14 @@ def show_charged(counts: Mapping[str, Any]) -> str:
     partly = counts.get("sites_reporting", 1) < counts.get("sites", 1)
     of = f" ({counts['sites_reporting']} of {counts['sites']} sites)" if partly else ""
     return f"{counts['site_charged']}{of}"
+
+
+def round_note(row: Mapping[str, Any]) -> str:
+    """What a line of progress says after a round."""
+    spent = row["epsilon"]
+    epsilon = "no privacy" if spent is None else f"epsilon {show_epsilon(spent, 2)}"
+    if row.get("sites") and spent is not None:
+        epsilon += f" {BY_SERVER}"
+    asked, received = row["clients_asked"], row["clients_received"]
+    missing = f"  {received} of {asked} answered" if received < asked else ""
+    return f"{row.get('score', 'accuracy')} {row['accuracy']:.3f}  {epsilon}{missing}"
