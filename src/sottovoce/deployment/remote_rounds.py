@@ -164,9 +164,9 @@ class RemoteRounds(ChargedRounds):
             raise DeploymentError(
                 f"{self._so_far.idle_rounds} rounds in a row, up to round {number}, brought fewer "
                 f"than {self.patience.minimum_replies} replies; "
-                f"{printable_text.reasons_told(self._so_far.reasons)}if sites refused, ask for less (a lower "
-                "privacy.epsilon), or let the sites allow more; otherwise look at the sites' logs; "
-                "then resume the run"
+                f"{printable_text.reasons_told(self._so_far.reasons)}if sites refused, "
+                "ask for less (a lower privacy.epsilon), or let the sites allow more; "
+                "otherwise look at the sites' logs; then resume the run"
             )
 
 
