@@ -21,7 +21,7 @@ from typing import Any
 from sottovoce import __version__
 from sottovoce.benchmarking import account, aggregate, design, privatise, seeded, simulate
 from sottovoce.benchmarking.measurement import WrongResult, machine, version
-from sottovoce.files import write_atomic
+from sottovoce.core.files import write_atomic
 
 _HERE = Path(__file__).resolve().parent
 Found = dict[str, Any]

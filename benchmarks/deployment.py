@@ -27,7 +27,7 @@ from relay import Relay, relay_to
 from sottovoce.deployment.machines import processes
 from sottovoce.deployment.machines.address import free_port
 from sottovoce.deployment.machines.processes import Child, program, stopped_at_the_end, wait_until
-from sottovoce.wire.message import HEADER_BYTES
+from sottovoce.protocol.message import HEADER_BYTES
 
 _TINY = """
 name = "overhead"

@@ -23,12 +23,12 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
 
-from sottovoce import native
-from sottovoce.design import hermite
-from sottovoce.domains import L2Ball
-from sottovoce.kernels.one_bit import sample_bits
+from sottovoce.core import native
+from sottovoce.core.domains import L2Ball
+from sottovoce.core.randomness import Keystream
+from sottovoce.mechanisms.design import hermite
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
-from sottovoce.randomness import Keystream
+from sottovoce.mechanisms.kernels.one_bit import sample_bits
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.uint8]

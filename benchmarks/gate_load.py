@@ -225,7 +225,7 @@ async def _measure(federation: Federation, seconds: float) -> None:
     sites = [Site(federation, name) for name in federation.sites]
     for site in sites:
         await site.activate()
-    (gate,) = pids_of("sottovoce.deployment.machines.gate", str(federation.folder))
+    (gate,) = pids_of("sottovoce.flower.gate", str(federation.folder))
     (link,) = pids_of("flower-superlink", str(federation.folder))
     print(
         "| load | calls/s | median ms | 99% ms | most ms | retries | gate MiB | link MiB | "

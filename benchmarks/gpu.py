@@ -21,12 +21,12 @@ import torch
 import triton
 from gpu_checks import COUNT_SHAPES, VARIANTS, built, check_all
 
-from sottovoce.kernels.cuda import level_counts, norm, seeded
-from sottovoce.kernels.cuda.counts import OneCounts
-from sottovoce.kernels.cuda.one_bit import Drawing, Options, sample_rows
+from sottovoce.core.randomness import Keystream
+from sottovoce.mechanisms.kernels.cuda import level_counts, norm, seeded
+from sottovoce.mechanisms.kernels.cuda.counts import OneCounts
+from sottovoce.mechanisms.kernels.cuda.one_bit import Drawing, Options, sample_rows
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.randomness import Keystream
-from sottovoce.wire.privatise import privatise
+from sottovoce.protocol.privatise import privatise
 
 PLAIN_NOISE = "torch Gaussian noise, float32 out"
 PLAIN_BITS = "torch sigmoid, bernoulli, pack"

@@ -18,18 +18,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sottovoce.aggregation.level_counts import LevelCounts
-from sottovoce.domains import Box, Domain, L2Ball
-from sottovoce.errors import DomainError, ParameterError
-from sottovoce.kernels.cuda import level_counts, norm, seeded
-from sottovoce.kernels.cuda.counts import OneCounts
-from sottovoce.kernels.cuda.one_bit import Options, sample_rows
-from sottovoce.kernels.reference.one_bit import exact_bit
-from sottovoce.mechanisms import registry
+from sottovoce.core.domains import Box, Domain, L2Ball
+from sottovoce.core.errors import DomainError, ParameterError
+from sottovoce.core.randomness import Keystream
+from sottovoce.mechanisms import packing, registry
+from sottovoce.mechanisms.kernels.cuda import level_counts, norm, seeded
+from sottovoce.mechanisms.kernels.cuda.counts import OneCounts
+from sottovoce.mechanisms.kernels.cuda.one_bit import Options, sample_rows
+from sottovoce.mechanisms.kernels.reference.one_bit import exact_bit
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.randomness import Keystream
-from sottovoce.wire import packing
-from sottovoce.wire.privatise import privatise
+from sottovoce.protocol.level_counts import LevelCounts
+from sottovoce.protocol.privatise import privatise
 
 TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 SIZES = (1, 7, 8, 31, 33, 1023, 1024, 1025, 4096, 5003, 300_001)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sottovoce.adjacency import Adjacency, Unit
+from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget, Charge, Due, Release
 from sottovoce.privacy import accounting

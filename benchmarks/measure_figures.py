@@ -32,7 +32,7 @@ from figures.figure import (
 from figures.page import AT_CHANCE, NOT_JUDGED, NOT_MEASURED, REACHED, REDUCED, SHORT, Record
 from figures.running import Measurement, NotMeasuredError
 
-from sottovoce.files import write_atomic
+from sottovoce.core.files import write_atomic
 
 RESULTS = ROOT / "results"
 WORKSHOP = ROOT / "build" / "figures"

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from sottovoce import __version__
 from sottovoce.benchmarking import privatise
 from sottovoce.benchmarking.measurement import Contender, limited_to, rates, version
-from sottovoce.randomness import SystemRandomness
+from sottovoce.core.randomness import SystemRandomness
 
 Floats = NDArray[np.float32]
 SIGMA = 5.0

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from sottovoce.analytics.estimates import ask, question_for
-from sottovoce.domains import Vector
-from sottovoce.randomness import SeededRandomness
+from sottovoce.core.domains import Vector
+from sottovoce.core.randomness import SeededRandomness
 
 CENTRE, SIDE_KM, CELLS, SEEDS = (40.74, -73.98), 20.0, 16, 5
 

@@ -12,10 +12,10 @@ import sys
 
 import numpy as np
 
-from sottovoce.design import hermite
-from sottovoce.domains import L2Ball, Vector
+from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.mechanisms import registry
-from sottovoce.transforms.rotation import Rotation
+from sottovoce.mechanisms.design import hermite
+from sottovoce.mechanisms.rotation import Rotation
 
 DIMENSIONS = (128, 200, 1000, 1024, 10**4, 10**5, 10**6)
 RHOS = (0.01, 0.1, 1.0, 5.0, 20.0, 100.0)

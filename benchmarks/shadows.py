@@ -13,9 +13,9 @@ import time
 import numpy as np
 import torch
 
-from sottovoce.assembly.parts import assemble
-from sottovoce.config.loading import parse
-from sottovoce.local_learning.datasets import Dataset, with_training_rows
+from sottovoce.learning.datasets import Dataset, with_training_rows
+from sottovoce.runs.loading import parse
+from sottovoce.runs.parts import assemble
 from sottovoce.runs.stacked_runs import train_many
 
 IMAGES, ROUNDS, RATE = 5_000, 500, 0.02

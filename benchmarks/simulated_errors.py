@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from sottovoce import parameter_rules
-from sottovoce.domains import Domain, Vector, clip_norm_of, geometry_of
+from sottovoce.core import parameter_rules
+from sottovoce.core.domains import Domain, Vector, clip_norm_of, geometry_of
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.randomness import SeededRandomness
 
 _AT_LEAST = 100  # updates, before their spread is believed
 

@@ -12,10 +12,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.channels.shuffler import hidden_among
-from sottovoce.design.hermite import gauss_hermite
-from sottovoce.domains import L2Ball
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import L2Ball
+from sottovoce.mechanisms.design.hermite import gauss_hermite
 from sottovoce.mechanisms.seeded_step import SeededStep
 from sottovoce.mechanisms.seeds import GENERATORS
 from sottovoce.privacy.accounting import epsilon
@@ -36,6 +35,7 @@ from sottovoce.privacy.events import (
     ZeroConcentrated,
 )
 from sottovoce.privacy.pld import PldAccountant
+from sottovoce.protocol.channels.shuffler import hidden_among
 
 ZERO_OUT, REPLACE_ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 _SINGLE_SUMS = {(3, 1.0, 1.0): 0.62008, (6, 1.0, 1.0): 0.62002, (2, 2.0, 2.0): 1.43376}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce import native
+from sottovoce.core import native
 
 ROOT = Path(__file__).parents[1]
 

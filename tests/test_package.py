@@ -46,7 +46,7 @@ def test_the_python_examples_of_the_readme_run() -> None:
 
 
 def test_every_example_spec_is_valid() -> None:
-    from sottovoce.config.loading import load
+    from sottovoce.runs.loading import load
 
     specs = sorted((ROOT / "examples").glob("*.toml"))
     assert specs
@@ -66,7 +66,7 @@ def test_the_commands_of_the_readme_run_one_after_another(
     prefix = ".venv/bin/sottovoce "
     lines = [line.strip() for line in (ROOT / "README.md").read_text().splitlines()]
     commands = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
-    # Those of a federation belong together: tests/deployment/test_readme.py
+    # Those of a federation belong together: tests/flower/test_readme.py
     commands = [command for command in commands if not command.startswith("deploy ")]
     assert len(commands) >= 6
     for command in commands:

@@ -22,15 +22,15 @@ from typing import Any
 import pytest
 
 import sottovoce
-from sottovoce import native
-from sottovoce.kernels import one_bit
-from sottovoce.randomness import Keystream
+from sottovoce.core import native
+from sottovoce.core.randomness import Keystream
+from sottovoce.mechanisms.kernels import one_bit
 
 ROOT = Path(__file__).parent.parent
 BUILD = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 COMPILERS = {"with": {}, "without": {"CC": "/bin/false", "CXX": "/bin/false"}}
 ENCODE = (
-    "from sottovoce.kernels import one_bit; from sottovoce.randomness import Keystream\n"
+    "from sottovoce.mechanisms.kernels import one_bit; from sottovoce.core.randomness import Keystream\n"
     "print(one_bit.sample_payload([0.1] * 1000, 1.0, Keystream(bytes(32))).tobytes().hex())\n"
 )
 SECRETS = (

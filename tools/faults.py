@@ -92,7 +92,7 @@ FAULTS = (
     ),
     Fault(
         "The tilted law",
-        "design/tilted_seeds.py",
+        "mechanisms/design/tilted_seeds.py",
         "return cut - math.log1p(-self.tail) + floor + self._failures + self._rounding",
         "return -cut",
     ),
@@ -182,7 +182,7 @@ FAULTS = (
     ),
     Fault(
         "A second attempt behind a channel pays for both",
-        "rounds/charging.py",
+        "protocol/charging.py",
         "return Repeated(event=seen, count=2) if attempt == 1 else seen",
         "return seen",
     ),
@@ -272,7 +272,7 @@ FAULTS = (
     ),
     Fault(
         "The certificate for M",
-        "design/fisher.py",
+        "mechanisms/design/fisher.py",
         "return second, second + np.abs(third) * width / 2.0 + curvature * width**2 / 8.0",
         "return second, second * 0.999",
     ),
@@ -290,7 +290,7 @@ FAULTS = (
     ),
     Fault(
         "The step law",
-        "design/stepped_seeds.py",
+        "mechanisms/design/stepped_seeds.py",
         "low, high = max(0.0, middle - below), min(1.0, middle + above)",
         "low, high = middle, middle",
     ),
@@ -320,31 +320,31 @@ FAULTS = (
     ),
     Fault(
         "Central noise and a secret sample",
-        "channels/central.py",
+        "protocol/channels/central.py",
         "rate=self.client_sampling_rate, scheme",
         "rate=self.client_sampling_rate * 0.9, scheme",
     ),
     Fault(
         "Central noise and a secret sample",
-        "channels/central.py",
+        "protocol/channels/central.py",
         "event = mechanism.privacy(adjacency)",
         "event = mechanism.privacy(Adjacency.ZERO_OUT)",
     ),
     Fault(
         "Budgets of one client",
-        "rounds/charging.py",
+        "protocol/charging.py",
         "return ledger.affords(dues, before=(plan.run, plan.round))",
         "return frozenset(part.client for part in plan.clients)",
     ),
     Fault(
         "What an algorithm computes from messages is free",
-        "algorithms/scaffold.py",
+        "federated/algorithms/scaffold.py",
         "uplinks: ClassVar[int] = 2",
         "uplinks: ClassVar[int] = 1",
     ),
     Fault(
         "NbAFL is charged for the whole model",
-        "algorithms/nbafl.py",
+        "federated/algorithms/nbafl.py",
         "return L2Ball(dimension=dimension, radius=self.clip_norm)",
         "return L2Ball(dimension=dimension, radius=self.clip_norm, records=num_samples)",
     ),

@@ -7,8 +7,8 @@ and metric designs for balls of radius 1 (epsilon per unit times the width, 2) a
 from collections.abc import Iterator
 from pathlib import Path
 
-import sottovoce.design
-from sottovoce.design.store import DesignSpec, ship, spec_of
+import sottovoce.mechanisms.design
+from sottovoce.mechanisms.design.store import DesignSpec, ship, spec_of
 
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 8.0, 10.0)
 STRICT_BITS = ((2, 2), (3, 2), (3, 3), (4, 4), (5, 3), (None, 2), (None, 3), (None, 4))
@@ -29,4 +29,4 @@ def common_specs() -> Iterator[DesignSpec]:
 
 
 if __name__ == "__main__":
-    ship(common_specs(), Path(sottovoce.design.__file__).parent)
+    ship(common_specs(), Path(sottovoce.mechanisms.design.__file__).parent)

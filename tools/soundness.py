@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sottovoce.files import write_atomic
+from sottovoce.core.files import write_atomic
 
 ROOT = Path(__file__).resolve().parents[1]
 THEOREMS = ROOT / "docs" / "theorems.md"

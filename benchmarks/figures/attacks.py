@@ -18,7 +18,7 @@ MEMBERSHIP = kept("udp-mia")
 MEMBERSHIP_PAGE = Kept(path="results/udp-mia/README.md")
 RECONSTRUCTION = kept("udp-dra")
 AUDITS = tests("audits", "tests/auditing", 6.0)
-RUN_AUDITS = tests("run-audits", "tests/run_attacks/test_audit_run.py", 6.0)
+RUN_AUDITS = tests("run-audits", "tests/auditing/test_audit_run.py", 6.0)
 SHADOWS = Source(name="shadows", command="python benchmarks/shadows.py 64", minutes=9.0)
 
 

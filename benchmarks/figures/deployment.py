@@ -3,15 +3,15 @@
 from figures.figure import Figure, Source, at_most, failed_tests, tests
 
 ROUNDS = Source(name="deployment", command="python benchmarks/deployment.py", minutes=4.0)
-PARITY = tests("parity", "tests/deployment/test_parity.py", 2.5)
+PARITY = tests("parity", "tests/flower/test_parity.py", 2.5)
 FAULTS = tests(
     "faults",
-    "tests/deployment/test_faults.py tests/deployment/test_interruptions.py "
-    "tests/deployment/test_processes.py tests/deployment/test_certificates.py "
-    "tests/deployment/test_runs.py tests/deployment/test_rollback.py",
+    "tests/flower/test_faults.py tests/flower/test_interruptions.py "
+    "tests/flower/test_processes.py tests/deployment/test_certificates.py "
+    "tests/flower/test_runs.py tests/flower/test_rollback.py",
     14.0,
 )
-SOAK = tests("soak", "-s tests/deployment/test_soak.py", 70.0)
+SOAK = tests("soak", "-s tests/flower/test_soak.py", 70.0)
 
 FIGURES = (
     Figure(

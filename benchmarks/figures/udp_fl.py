@@ -18,7 +18,7 @@ from figures.learning import kept, trained
 STAIRCASE = tests(
     "staircase-golden",
     "tests/privacy/test_staircase.py::test_golden_renyi_divergences_from_breakpoint_sums "
-    "tests/noises/test_staircase.py::test_moments_at_epsilon_one_are_the_known_ones",
+    "tests/mechanisms/noise/test_staircase.py::test_moments_at_epsilon_one_are_the_known_ones",
     0.2,
 )
 NOISE_TABLES = tests("noise-tables", "tests/experiments/test_udp_noise.py", 3.0)
@@ -31,7 +31,7 @@ GRID = Source(
 LEDGER = Source(name="ledger", command="python benchmarks/ledger.py", minutes=1.5)
 OVERSPENDING = tests(
     "ledger-charging",
-    "tests/ledger/test_charge_all.py tests/rounds/test_charging.py",
+    "tests/ledger/test_charge_all.py tests/protocol/test_charging.py",
     0.5,
 )
 SHUFFLE = Source(

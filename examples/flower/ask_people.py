@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from sottovoce.analytics.estimates import question_for
 from sottovoce.analytics.question import Question
-from sottovoce.deployment.asking_grid import ask_on_grid
-from sottovoce.deployment.client import answering_questions
 from sottovoce.deployment.site import Site
 from sottovoce.deployment.site_answers import Values
+from sottovoce.flower.asking import ask_on_grid
+from sottovoce.flower.client import answering_questions
 from sottovoce.ledger import seal
 
 NUM_CLINICS, PATIENTS = 20, 100

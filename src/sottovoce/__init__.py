@@ -18,24 +18,19 @@ if sys.version_info < (3, 11):  # noqa: UP036  (pip refuses, a source tree on th
     )
 
 if TYPE_CHECKING:
-    from sottovoce.adjacency import Adjacency as Adjacency
     from sottovoce.analytics.estimates import estimate as estimate
     from sottovoce.analytics.result import Estimate as Estimate
-    from sottovoce.api.planning import Plan as Plan
-    from sottovoce.api.planning import plan as plan
-    from sottovoce.api.runs import Run as Run
-    from sottovoce.api.runs import open_run as open_run
-    from sottovoce.api.simulating import simulate as simulate
-    from sottovoce.api.spending import Spent as Spent
-    from sottovoce.api.spending import spend as spend
-    from sottovoce.api.table import Table as Table
-    from sottovoce.api.totals import LedgerTotal as LedgerTotal
-    from sottovoce.api.totals import ledger_total as ledger_total
-    from sottovoce.api.totals import ledger_totals as ledger_totals
-    from sottovoce.domains import Box as Box
-    from sottovoce.domains import L1Ball as L1Ball
-    from sottovoce.domains import L2Ball as L2Ball
-    from sottovoce.errors import SottovoceError as SottovoceError
+    from sottovoce.core.adjacency import Adjacency as Adjacency
+    from sottovoce.core.domains import Box as Box
+    from sottovoce.core.domains import L1Ball as L1Ball
+    from sottovoce.core.domains import L2Ball as L2Ball
+    from sottovoce.core.errors import SottovoceError as SottovoceError
+    from sottovoce.core.randomness import SeededRandomness as SeededRandomness
+    from sottovoce.core.randomness import SystemRandomness as SystemRandomness
+    from sottovoce.core.table import Table as Table
+    from sottovoce.deployment.totals import LedgerTotal as LedgerTotal
+    from sottovoce.deployment.totals import ledger_total as ledger_total
+    from sottovoce.deployment.totals import ledger_totals as ledger_totals
     from sottovoce.ledger.ledger import Ledger as Ledger
     from sottovoce.ledger.records import Budget as Budget
     from sottovoce.mechanisms.bitwise_rr import (
@@ -56,36 +51,41 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.metric_mvu import MetricMvu as MetricMvu
     from sottovoce.mechanisms.mvu import Mvu as Mvu
     from sottovoce.mechanisms.no_privacy import NoPrivacy as NoPrivacy
+    from sottovoce.mechanisms.rotation import Rotation as Rotation
     from sottovoce.mechanisms.skellam import Skellam as Skellam
     from sottovoce.mechanisms.staircase import Staircase as Staircase
     from sottovoce.mechanisms.stochastic_sign import StochasticSign as StochasticSign
+    from sottovoce.planning.plan import Plan as Plan
+    from sottovoce.planning.plan import plan as plan
+    from sottovoce.planning.spending import Spent as Spent
+    from sottovoce.planning.spending import spend as spend
     from sottovoce.privacy.accounting import privacy_spent as privacy_spent
     from sottovoce.privacy.events import Composed as Composed
     from sottovoce.privacy.events import Repeated as Repeated
     from sottovoce.privacy.events import Sampled as Sampled
-    from sottovoce.randomness import SeededRandomness as SeededRandomness
-    from sottovoce.randomness import SystemRandomness as SystemRandomness
-    from sottovoce.transforms.rotation import Rotation as Rotation
+    from sottovoce.runs.opened import Run as Run
+    from sottovoce.runs.opened import open_run as open_run
+    from sottovoce.runs.simulate import simulate as simulate
 
 _HOMES = {
-    "Adjacency": "adjacency",
+    "Adjacency": "core.adjacency",
     "estimate": "analytics.estimates",
     "Estimate": "analytics.result",
-    "Plan": "api.planning",
-    "plan": "api.planning",
-    "Run": "api.runs",
-    "open_run": "api.runs",
-    "simulate": "api.simulating",
-    "Spent": "api.spending",
-    "spend": "api.spending",
-    "Table": "api.table",
-    "LedgerTotal": "api.totals",
-    "ledger_total": "api.totals",
-    "ledger_totals": "api.totals",
-    "Box": "domains",
-    "L1Ball": "domains",
-    "L2Ball": "domains",
-    "SottovoceError": "errors",
+    "Plan": "planning.plan",
+    "plan": "planning.plan",
+    "Run": "runs.opened",
+    "open_run": "runs.opened",
+    "simulate": "runs.simulate",
+    "Spent": "planning.spending",
+    "spend": "planning.spending",
+    "Table": "core.table",
+    "LedgerTotal": "deployment.totals",
+    "ledger_total": "deployment.totals",
+    "ledger_totals": "deployment.totals",
+    "Box": "core.domains",
+    "L1Ball": "core.domains",
+    "L2Ball": "core.domains",
+    "SottovoceError": "core.errors",
     "Budget": "ledger.records",
     "Ledger": "ledger.ledger",
     "BitwiseRandomisedResponse": "mechanisms.bitwise_rr",
@@ -109,9 +109,9 @@ _HOMES = {
     "Composed": "privacy.events",
     "Repeated": "privacy.events",
     "Sampled": "privacy.events",
-    "SeededRandomness": "randomness",
-    "SystemRandomness": "randomness",
-    "Rotation": "transforms.rotation",
+    "SeededRandomness": "core.randomness",
+    "SystemRandomness": "core.randomness",
+    "Rotation": "mechanisms.rotation",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]

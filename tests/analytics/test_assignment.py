@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sottovoce.analytics.assignment import assigned
-from sottovoce.errors import ParameterError
+from sottovoce.core.errors import ParameterError
 
 
 def test_a_person_gets_the_same_whatever_the_batch() -> None:

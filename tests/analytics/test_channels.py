@@ -11,9 +11,9 @@ from sottovoce.analytics import hadamard, scalar_channel
 from sottovoce.analytics.category_channel import CategoryChannel
 from sottovoce.analytics.question import epsilon_of
 from sottovoce.analytics.scalar_channel import MECHANISMS, channel_for
-from sottovoce.errors import ParameterError, UnknownNameError
+from sottovoce.core.errors import ParameterError, UnknownNameError
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.privacy.events import PureDp
-from sottovoce.randomness import SeededRandomness
 
 
 @pytest.mark.parametrize(

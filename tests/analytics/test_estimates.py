@@ -11,11 +11,11 @@ import pytest
 from sottovoce.analytics import question
 from sottovoce.analytics.estimates import ask, estimate, question_for
 from sottovoce.analytics.tallies import CodeCounts, added
-from sottovoce.domains import Vector
-from sottovoce.errors import DomainError, ParameterError, UnknownNameError
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import DomainError, ParameterError, UnknownNameError
+from sottovoce.core.randomness import SeededRandomness, SystemRandomness
 from sottovoce.mechanisms.mechanism import LevelCodes
-from sottovoce.randomness import SeededRandomness, SystemRandomness
-from sottovoce.wire.packing import pack, unpack
+from sottovoce.mechanisms.packing import pack, unpack
 
 PEOPLE = 20_000
 RANGE: dict[str, Any] = {"lower": 0.0, "upper": 100.0, "epsilon": 2.0}

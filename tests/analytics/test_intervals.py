@@ -6,7 +6,7 @@ from cases import denser
 from scipy.special import ndtri
 
 from sottovoce.analytics import intervals
-from sottovoce.errors import ParameterError
+from sottovoce.core.errors import ParameterError
 
 
 def test_far_from_the_ends_it_is_the_usual_interval() -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from cases import cases
 
-from sottovoce.adjacency import Adjacency
 from sottovoce.analytics.location import (
     SquareMap,
     code_counts,
@@ -14,10 +13,11 @@ from sottovoce.analytics.location import (
     mechanism_for,
     privatise,
 )
-from sottovoce.domains import Vector
-from sottovoce.errors import DomainError, ParameterError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import DomainError, ParameterError
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.privacy.events import MetricDp
-from sottovoce.randomness import SeededRandomness
 
 AREA = SquareMap(latitude=40.75, longitude=-73.97, side_km=8.0)
 

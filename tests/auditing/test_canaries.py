@@ -7,14 +7,14 @@ import pytest
 import torch
 from specs import small_spec
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.algorithms.algorithm import Combined, Each, Step
-from sottovoce.assembly.ground import lay_ground
 from sottovoce.auditing.canaries import Canaries, blocks_of
 from sottovoce.auditing.canary_rounds import SCORES, CanaryAlgorithm, CanaryTask
-from sottovoce.errors import ParameterError
-from sottovoce.local_learning.clients import ClientData
-from sottovoce.randomness import SeededRandomness
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.errors import ParameterError
+from sottovoce.core.randomness import SeededRandomness
+from sottovoce.federated.algorithms.algorithm import Combined, Each, Step
+from sottovoce.learning.clients import ClientData
+from sottovoce.runs.ground import lay_ground
 
 CANARIES = Canaries(
     blocks=(slice(0, 4), slice(4, 8), slice(0, 8)),

@@ -8,21 +8,16 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.auditing.enumeration import (
-    audit_by_enumeration,
-    delta_of,
-    table_delta,
-    table_rows,
-)
-from sottovoce.domains import Box, L2Ball
+from sottovoce.auditing.enumeration import audit_by_enumeration, delta_of, table_delta, table_rows
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, L2Ball
 from sottovoce.mechanisms import generalized_rr, registry
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.generalized_rr import GeneralisedRandomisedResponse
 from sottovoce.mechanisms.mechanism import LaplaceLaw, StaircaseLaw
 from sottovoce.mechanisms.mvu import Mvu
-from sottovoce.noises.staircase import Staircase
+from sottovoce.mechanisms.noise.staircase import Staircase
 
 INTERVAL = Box(dimension=1, lower=-1.0, upper=1.0)
 CASES = [

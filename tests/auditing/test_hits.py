@@ -7,9 +7,9 @@ import pytest
 from cases import denser
 from scipy.stats import binom
 
-from sottovoce import proportion_bounds
 from sottovoce.auditing.hits import Hits
-from sottovoce.errors import ParameterError
+from sottovoce.core import proportion_bounds
+from sottovoce.core.errors import ParameterError
 
 
 @pytest.mark.parametrize("trials", [1, 7, 40])

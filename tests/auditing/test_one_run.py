@@ -7,7 +7,6 @@ import pytest
 from cases import denser
 from scipy.stats import binom
 
-from sottovoce.adjacency import Adjacency
 from sottovoce.auditing.one_run import (
     delta_refuted,
     epsilon_refuted,
@@ -16,7 +15,8 @@ from sottovoce.auditing.one_run import (
     p_value,
 )
 from sottovoce.auditing.verdict import Certificate
-from sottovoce.errors import ParameterError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.errors import ParameterError
 from sottovoce.privacy.events import PureDp
 
 

@@ -7,24 +7,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce import native
-from sottovoce.adjacency import Adjacency
 from sottovoce.auditing import draws
 from sottovoce.auditing.draws import drawn
 from sottovoce.auditing.sampling import audit_by_sampling
-from sottovoce.domains import Box, L1Ball, L2Ball
-from sottovoce.kernels import family, table
-from sottovoce.kernels import one_bit as fast_bit
-from sottovoce.kernels.reference import one_bit
-from sottovoce.kernels.reference import table as reference_table
+from sottovoce.core import native
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, L1Ball, L2Ball
+from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import generalized_rr, registry, seeded_sign, seeded_step
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.generalized_rr import GeneralisedRandomisedResponse
+from sottovoce.mechanisms.kernels import family, table
+from sottovoce.mechanisms.kernels import one_bit as fast_bit
+from sottovoce.mechanisms.kernels.reference import one_bit
+from sottovoce.mechanisms.kernels.reference import table as reference_table
 from sottovoce.mechanisms.laplace import Laplace
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.mvu import Mvu
-from sottovoce.randomness import Keystream
 
 BALL = L2Ball(dimension=2, radius=1.0)
 INTERVAL = Box(dimension=1, lower=-1.0, upper=1.0)

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.adjacency import Adjacency
 from sottovoce.auditing.enumeration import audit_by_enumeration
 from sottovoce.auditing.mechanism_audit import audit_mechanism
 from sottovoce.auditing.sampling import audit_by_sampling
-from sottovoce.design.stepped_seeds import SteppedSeeds
-from sottovoce.domains import L2Ball, Vector
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.mechanisms import seeded_sign, seeded_step
+from sottovoce.mechanisms.design.stepped_seeds import SteppedSeeds
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeded_step import SeededStep

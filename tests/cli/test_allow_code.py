@@ -8,10 +8,10 @@ import pytest
 from specs import small_spec, small_table
 
 import sottovoce
-from sottovoce.config.loading import parse
-from sottovoce.config.writing import toml_text
-from sottovoce.errors import ConfigError
-from sottovoce.flower_app import server
+from sottovoce.core.errors import ConfigError
+from sottovoce.flower import app_server
+from sottovoce.runs.loading import parse
+from sottovoce.runs.writing import toml_text
 
 FACTORY = "network_of_a_spec:network"
 MODEL = {"kind": "module", "factory": FACTORY}
@@ -78,5 +78,5 @@ def test_the_server_of_a_federation_runs_code_only_if_its_run_says_so(spec: Path
     config = {"spec": spec.read_text(), "out": "run"}
     for more in ({}, {"allow_code": False}, {"allow_code": "true"}):
         with pytest.raises(ConfigError, match=r"network_of_a_spec:network.*--allow-code"):
-            server.serve(None, {**config, **more})  # type: ignore[arg-type]
+            app_server.serve(None, {**config, **more})  # type: ignore[arg-type]
     assert not Path("imported").exists()

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce import native
-from sottovoce.adjacency import Adjacency
 from sottovoce.benchmarking import account, aggregate, design, privatise, seeded, simulate
 from sottovoce.benchmarking.equal_rho import rho_of_orders, rotated_update
 from sottovoce.benchmarking.measurement import Contender, WrongResult, rates
+from sottovoce.core import native
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.seeds import WORDS_PER_TRY
-from sottovoce.randomness import SeededRandomness
 
 QUICK = "--seconds 0.01"
 SHARED = {
@@ -274,7 +274,7 @@ def test_yardsticks_draw_from_the_same_law() -> None:
 
 
 def _decoded(case: privatise.Case, payload: bytes) -> Any:
-    from sottovoce.wire import packing
+    from sottovoce.mechanisms import packing
 
     codes = packing.unpack(payload, case.mechanism.input_domain.dimension, case.bits)
     return case.mechanism.decode(codes)
@@ -295,7 +295,7 @@ def test_every_level_of_the_kernels_passes_the_checks(bits: int) -> None:
 def test_plain_and_eager_codes_unpack_what_was_packed(bits: int) -> None:
     import torch
 
-    from sottovoce.wire import packing
+    from sottovoce.mechanisms import packing
 
     codes = np.random.default_rng(bits).integers(0, 1 << bits, 1001).astype(np.uint8)
     payload = np.frombuffer(packing.pack(codes, bits), np.uint8)

@@ -12,8 +12,8 @@ import pytest
 from specs import small_table
 
 import sottovoce
-from sottovoce.native import NativeMissingWarning
-from sottovoce.training.engine import Training
+from sottovoce.core.native import NativeMissingWarning
+from sottovoce.federated.training import Training
 
 SPEND = "privacy spend --mechanism gaussian --param noise_multiplier=10 --rounds 100 --delta 1e-5"
 
@@ -392,7 +392,7 @@ def test_a_design_that_cannot_be_is_one_line_and_exit_2(cli: Any, words: str, re
 def test_a_damaged_cache_is_one_line_that_says_what_to_delete(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sottovoce.design import store
+    from sottovoce.mechanisms.design import store
 
     monkeypatch.setenv("SOTTOVOCE_CACHE", str(tmp_path))
     words = [

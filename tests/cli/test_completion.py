@@ -45,7 +45,7 @@ def test_commands_options_and_names_are_completed() -> None:
 
 def test_names_in_the_sources_are_those_that_are_registered() -> None:
     from sottovoce.experiments.experiment import experiments
-    from sottovoce.local_learning import datasets
+    from sottovoce.learning import datasets
     from sottovoce.mechanisms import registry
 
     assert completion.mechanisms() == [one.kind for one in registry.registrations()]

@@ -15,9 +15,9 @@ from specs import small_spec
 
 import sottovoce
 from sottovoce.cli import mistakes
-from sottovoce.config.loading import parse
-from sottovoce.config.writing import toml_text
-from sottovoce.errors import ConfigError, OutputError
+from sottovoce.core.errors import ConfigError, OutputError
+from sottovoce.runs.loading import parse
+from sottovoce.runs.writing import toml_text
 
 DEEP = "[" * 5000 + "]" * 5000
 UNCLOSED = '{"a":' * 100_000

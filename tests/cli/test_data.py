@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.local_learning import datasets
-from sottovoce.local_learning.datasets import sources
-from sottovoce.local_learning.datasets.sources import DataFile, Digest
+from sottovoce.learning import datasets
+from sottovoce.learning.datasets import sources
+from sottovoce.learning.datasets.sources import DataFile, Digest
 
 
 def save_mnist(folder: Path) -> None:

@@ -47,7 +47,7 @@ def test_a_check_says_what_to_do_and_exits_with_its_verdict(cli: Any, tmp_path: 
 
 _HOLDER = """
 import pathlib, sys, time
-from sottovoce import files
+from sottovoce.core import files
 with files.locked(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
@@ -143,7 +143,8 @@ def test_a_node_is_stopped_though_its_file_is_gone_or_bad(cli: Any, tmp_path: Pa
 def test_a_running_link_takes_an_added_key_at_once(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sottovoce.deployment.machines import keeper, link
+    from sottovoce.deployment.machines import keeper
+    from sottovoce.flower import link
 
     fed, registered = tmp_path / "fed", []
     _init(cli, fed)
@@ -286,7 +287,7 @@ def test_a_node_says_whether_it_is_connected(
     from typer.testing import CliRunner
 
     from sottovoce.cli.main import app
-    from sottovoce.deployment.machines import node
+    from sottovoce.flower import node
 
     def keep_node(_: object, *, on_ready: Callable[[bool], None]) -> None:
         on_ready(connected)
@@ -313,7 +314,7 @@ def test_a_node_says_whether_it_is_connected(
 def test_why_a_run_failed_is_said_in_words_of_ours(
     state: str, details: str, failure: str | None
 ) -> None:
-    from sottovoce.deployment.machines.control import RunStatus
+    from sottovoce.flower.control import RunStatus
 
     found = RunStatus(run_id=1, state=state, details=details).failure
     assert found is None if failure is None else (found or "").startswith(failure)
@@ -336,7 +337,7 @@ _NAMES = 'data.names=["a", "b"]'
 def test_a_mistake_in_a_spec_is_told_before_the_link_has_the_run(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], reason: str
 ) -> None:
-    from sottovoce.deployment.machines import link, runs
+    from sottovoce.flower import link, runs
 
     submitted: list[object] = []
     monkeypatch.setattr(link, "running_link", lambda _: contextlib.nullcontext())

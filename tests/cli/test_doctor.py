@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import sottovoce
-from sottovoce import native
-from sottovoce.api import diagnosis, extras, self_test
-from sottovoce.errors import UnknownNameError
+from sottovoce.cli import diagnosis, self_test
+from sottovoce.core import extras, native
+from sottovoce.core.errors import UnknownNameError
 
 # As on a machine where nothing but the core packages can be imported.
 WITHOUT_EXTRAS = """

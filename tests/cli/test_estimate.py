@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.analytics.charging import charge
 from sottovoce.analytics.estimates import question_for
-from sottovoce.errors import BudgetExhaustedError, ParameterError
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.errors import BudgetExhaustedError, ParameterError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget, Release
 from sottovoce.privacy.events import GaussianNoise, PureDp

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fake_training import fake_train
 
-from sottovoce.errors import ConfigError
+from sottovoce.core.errors import ConfigError
 from sottovoce.experiments import experiment as register
 from sottovoce.experiments.experiment import Experiment, Findings, Settings, find
 from sottovoce.experiments.learning import study as learning_study

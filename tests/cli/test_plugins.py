@@ -17,18 +17,18 @@ from specs import small_table
 
 pytest.importorskip("torch")
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.algorithms.recipe import RECIPES
-from sottovoce.attacks.siege import ATTACKS
-from sottovoce.config import writing
-from sottovoce.config.loading import load, parse
-from sottovoce.errors import ConfigError, PolicyError
-from sottovoce.local_learning.datasets.register import DATASETS
+from sottovoce.auditing.attacks.context import ATTACKS
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.errors import ConfigError, PolicyError
+from sottovoce.deployment import site_training
+from sottovoce.federated.algorithms.recipe import RECIPES
+from sottovoce.learning.datasets.register import DATASETS
 from sottovoce.mechanisms.registry import MECHANISMS
 from sottovoce.privacy.accountant import ACCOUNTANTS
 from sottovoce.privacy.accounting import privacy_spent, within
 from sottovoce.privacy.events import Assumed, PureDp, Repeated
-from sottovoce.runs import site_training
+from sottovoce.runs import writing
+from sottovoce.runs.loading import load, parse
 
 REGISTERS: tuple[Any, ...] = (MECHANISMS, ACCOUNTANTS, RECIPES, ATTACKS, DATASETS)
 PAGE = ROOT / "docs/how-to/write-a-plug-in.md"
@@ -56,8 +56,8 @@ class Free:
 """
 PEBBLES = """
 import numpy as np
-from sottovoce.local_learning.datasets.arrays import with_random_test_part
-from sottovoce.local_learning.datasets.register import register
+from sottovoce.learning.datasets.arrays import with_random_test_part
+from sottovoce.learning.datasets.register import register
 
 @register("pebbles", summary="a toy")
 def pebbles(request):
@@ -186,7 +186,7 @@ def test_the_attack_is_run_by_name_and_not_unasked(cli: Any, tmp_path: Path) -> 
     assert 0.0 <= found["attacks"]["surprise"]["auc"]["value"] <= 1.0
     wrong = cli("attack", "membership", run, "--attack", "surprize", *few)
     assert (wrong.code, "did you mean 'surprise'" in wrong.err) == (2, True)
-    from sottovoce.attacks.membership import own_attacks
+    from sottovoce.auditing.attacks.membership import own_attacks
 
     assert own_attacks() == ("shokri", "lira-offline", "lira-online", "canary")
 

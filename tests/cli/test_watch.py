@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from specs import small_spec
 
-from sottovoce import files
 from sottovoce.cli import watch_view
-from sottovoce.privacy.accounting import show_left
-from sottovoce.run_review import live as live_run
+from sottovoce.core import files
+from sottovoce.core.shown import show_left
+from sottovoce.reporting import live as live_run
 from sottovoce.runs.launch import launch
 
 ROUNDS = 4
@@ -296,7 +296,7 @@ def test_a_run_that_the_link_ended_without_a_result_is_not_waited_for(
     shown: str,
 ) -> None:
     pytest.importorskip("flwr")
-    from sottovoce.deployment.machines import status
+    from sottovoce.flower import status
 
     fed = tmp_path / "fed"
     cli("deploy", "init", fed, "--rehearsal", "--site", "a", "--site", "b")

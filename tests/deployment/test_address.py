@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
+from sottovoce.core.errors import ParameterError
 from sottovoce.deployment.machines.address import Address, free_port
-from sottovoce.errors import ParameterError
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from sottovoce.analytics import question
 from sottovoce.analytics.estimates import tally_of
 from sottovoce.analytics.question import Question, from_dict
 from sottovoce.analytics.tallies import CodeCounts, Moments, Tally, added
+from sottovoce.core.errors import DeploymentError
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.deployment.asking import ESTIMATE_NAME, QUESTION_NAME, Asking, ask
 from sottovoce.deployment.inquiries import (
     MOST_PEOPLE,
@@ -25,9 +27,7 @@ from sottovoce.deployment.inquiries import (
 )
 from sottovoce.deployment.orders import refusal_blobs
 from sottovoce.deployment.post import Parcel, Reply
-from sottovoce.errors import DeploymentError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
-from sottovoce.randomness import SeededRandomness
 
 SITES = ("a", "b", "c")
 

@@ -12,11 +12,11 @@ import pytest
 from command_line import call, printed_json
 from one_site import KEYS, VALUES, Reached, a_site, answered, asked, charges, never
 
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import OutputError, PolicyError
 from sottovoce.deployment import audit_file, audit_log, audit_state
 from sottovoce.deployment.audit_log import LOG_NAME, OrderName
 from sottovoce.deployment.site import Site
-from sottovoce.domains import Vector
-from sottovoce.errors import OutputError, PolicyError
 from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger
 

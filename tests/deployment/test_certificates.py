@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from tls import made_in_the_past, serving
 
+from sottovoce.core.errors import DeploymentError, SottovoceError
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.certificates import (
     create_authority,
@@ -26,7 +27,6 @@ from sottovoce.deployment.machines.certificates import (
     names_in,
     read_public_key,
 )
-from sottovoce.errors import DeploymentError, SottovoceError
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sottovoce.core.errors import ConfigError, DeploymentError, ParameterError, SottovoceError
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.federation import Federation, create_federation
 from sottovoce.deployment.machines.site_folder import (
@@ -12,7 +13,6 @@ from sottovoce.deployment.machines.site_folder import (
     create_rehearsal_sites,
     create_site,
 )
-from sottovoce.errors import ConfigError, DeploymentError, ParameterError, SottovoceError
 
 ADDRESS = Address(host="link.example.org", port=9443)
 

@@ -7,22 +7,15 @@ from typing import Any
 import pytest
 from one_site import BALL, KEYS, a_site, asked, charges, never
 
-from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.channels.channel import Direct
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.errors import ParameterError, PolicyError
 from sottovoce.deployment import floors
 from sottovoce.deployment.policy import Terms, from_table
-from sottovoce.errors import ParameterError, PolicyError
 from sottovoce.ledger.records import Due, Release
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy.accounting import within
-from sottovoce.privacy.events import (
-    GaussianNoise,
-    OneBit,
-    PrivacyEvent,
-    PureDp,
-    Repeated,
-    Sampled,
-)
+from sottovoce.privacy.events import GaussianNoise, OneBit, PrivacyEvent, PureDp, Repeated, Sampled
+from sottovoce.protocol.channels.channel import Direct
 
 ZERO_OUT = Adjacency.ZERO_OUT
 TABLE = {

@@ -10,6 +10,8 @@ from questions import QUESTIONS, values_for
 from sottovoce.analytics.estimates import tally_of
 from sottovoce.analytics.question import from_dict, to_dict
 from sottovoce.analytics.tallies import CodeCounts
+from sottovoce.core.errors import DomainError, ParameterError, SottovoceError, WireError
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.deployment.inquiries import (
     INQUIRY,
     TALLY,
@@ -18,8 +20,6 @@ from sottovoce.deployment.inquiries import (
     read_tally,
     tally_bytes,
 )
-from sottovoce.errors import DomainError, ParameterError, SottovoceError, WireError
-from sottovoce.randomness import SeededRandomness
 
 ASKED = Inquiry(
     run="r", client="a", cohort=3, first=7, about="age", question=to_dict(QUESTIONS["mean"])

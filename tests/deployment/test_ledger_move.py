@@ -11,11 +11,11 @@ import pytest
 from command_line import call, printed_json
 from ledger_files import contents
 
-from sottovoce.adjacency import Adjacency, Unit
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.errors import ConfigError, DeploymentError, LedgerError, LedgerLostError
 from sottovoce.deployment.machines import keeper, ledger_move
 from sottovoce.deployment.machines.keeper import keeping
 from sottovoce.deployment.machines.ledger_move import move_ledger
-from sottovoce.errors import ConfigError, DeploymentError, LedgerError, LedgerLostError
 from sottovoce.ledger import database, seal
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.records import Release

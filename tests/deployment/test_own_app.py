@@ -5,7 +5,7 @@ from pathlib import Path
 
 from flwr.common.config import flatten_dict
 
-from sottovoce.deployment.drop_in.private_settings import settings_of
+from sottovoce.deployment.settings import settings_of
 
 APP = Path(__file__).parents[2] / "examples" / "flower" / "own_app"
 FILES = ("pyproject.toml", "own_app/client_app.py", "own_app/server_app.py", "own_app/task.py")

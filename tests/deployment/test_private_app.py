@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
-from sottovoce.wire.message import HEADER_BYTES
+from sottovoce.protocol.message import HEADER_BYTES
 
 ROOT = Path(__file__).parents[2]
 NUM_CLIENTS, NUM_ROUNDS, DIMENSION = 4, 2, 32

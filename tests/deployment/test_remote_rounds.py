@@ -17,28 +17,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.channels.channel import Direct, MessageChannel, SecureSum, Shuffler
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.domains import Box, Domain, L2Ball, Vector
+from sottovoce.core.errors import DeploymentError
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.deployment.orders import ROUNDS_CHARGED, Order, refusal_blobs, reply_blobs
 from sottovoce.deployment.post import Reply
 from sottovoce.deployment.remote_rounds import Patience, RemoteRounds
 from sottovoce.deployment.replies_due import FOLDER_VARIABLE, OVERHEAD_BYTES, RepliesDue
-from sottovoce.domains import Box, Domain, L2Ball, Vector
-from sottovoce.errors import DeploymentError
+from sottovoce.federated.backend import Collected, SiteReply
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Codes, Mechanism
+from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.compositions import multiset
-from sottovoce.randomness import SeededRandomness
-from sottovoce.rounds.broadcast import Start, received
-from sottovoce.rounds.plan import ClientPlan, RoundPlan
-from sottovoce.rounds.server import RoundServer
-from sottovoce.rounds.shuffler import open_round
-from sottovoce.training.backend import Collected, SiteReply
-from sottovoce.transforms.rotation import Rotation
-from sottovoce.wire.message import HEADER_BYTES, seal
+from sottovoce.protocol.channels.channel import Direct, MessageChannel, SecureSum, Shuffler
+from sottovoce.protocol.message import HEADER_BYTES, seal
+from sottovoce.protocol.plan import ClientPlan, RoundPlan
+from sottovoce.protocol.round_broadcast import Start, received
+from sottovoce.protocol.server import RoundServer
+from sottovoce.protocol.shuffler_stage import open_round
 
 DIMENSION = 24
 NAMES = tuple(f"site-{number}" for number in range(6))

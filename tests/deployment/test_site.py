@@ -22,17 +22,17 @@ import one_site
 import pytest
 from one_site import BALL, FOUR, KEYS, POLICY, VALUES, Reached, answered, asked, charges, never
 
-from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.channels.channel import Shuffler
-from sottovoce.deployment.site import Asked, Site
-from sottovoce.domains import Box, L2Ball, Vector
-from sottovoce.errors import (
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.domains import Box, L2Ball, Vector
+from sottovoce.core.errors import (
     DomainError,
     LedgerError,
     LedgerLostError,
     PolicyError,
     SottovoceError,
 )
+from sottovoce.core.randomness import Randomness, SeededRandomness
+from sottovoce.deployment.site import Asked, Site
 from sottovoce.ledger import database, seal
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import FIRST_EVENT
@@ -41,9 +41,9 @@ from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.compositions import multiset
 from sottovoce.privacy.events import PrivacyEvent
-from sottovoce.randomness import Randomness, SeededRandomness
-from sottovoce.rounds.server import RoundServer
-from sottovoce.wire.message import open_sealed
+from sottovoce.protocol.channels.channel import Shuffler
+from sottovoce.protocol.message import open_sealed
+from sottovoce.protocol.server import RoundServer
 
 DIMENSION = BALL.dimension
 DELTA = POLICY.delta

@@ -7,20 +7,20 @@ import pytest
 from ledger_files import make_version_2
 from typer.testing import CliRunner
 
-from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.assembly.federated import oversampled
 from sottovoce.cli.main import app
-from sottovoce.config.loading import load
-from sottovoce.config.spec import FixedSizeSpec
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.domains import L2Ball
+from sottovoce.core.errors import PolicyError
 from sottovoce.deployment.site_file import read_site
-from sottovoce.domains import L2Ball
-from sottovoce.errors import PolicyError
 from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import GaussianNoise, Repeated
+from sottovoce.runs.federated import oversampled
+from sottovoce.runs.loading import load
+from sottovoce.runs.spec import FixedSizeSpec
 
 ROOT = Path(__file__).parent.parent.parent
 SITE = """

@@ -8,13 +8,13 @@ import pytest
 from command_line import printed_json
 from pages import ROOT
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.channels.shuffler import hidden_among
-from sottovoce.domains import L2Ball
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import L2Ball
 from sottovoce.mechanisms.seeded_step import SeededStep
 from sottovoce.mechanisms.seeds import GENERATORS
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated
+from sottovoce.protocol.channels.shuffler import hidden_among
 
 
 def test_the_plan_that_is_shown_is_the_plan() -> None:

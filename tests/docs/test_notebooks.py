@@ -1,6 +1,6 @@
 """Notebooks run from their first cell to their last, and are kept without outputs.
 
-That a kernel shows what the library gives it is tests/api/test_notebook.py's to test.
+That a kernel shows what the library gives it is tests/runs/test_notebook.py's to test.
 """
 
 from pathlib import Path

@@ -98,7 +98,7 @@ def test_every_decision_is_listed() -> None:
 
 
 def test_the_tutorial_s_federation_is_the_one_that_is_run() -> None:
-    """tests/deployment/test_readme.py runs the commands of docs/deployment.md with processes."""
+    """tests/flower/test_readme.py runs the commands of docs/deployment.md with processes."""
     run = _indented(ROOT / "docs/deployment.md", "## A rehearsal on one machine")
     assert _indented(ROOT / "docs/tutorials/federation.md", "## On one machine") == run
     (spec,) = (b for b in blocks(ROOT / "docs/tutorials/federation.md") if b.title)

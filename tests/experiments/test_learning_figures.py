@@ -11,13 +11,13 @@ import pytest
 from fake_training import fake_train
 
 import sottovoce.experiments
-from sottovoce.errors import ConfigError, UnknownNameError
+from sottovoce.core.charts.lines import LineChart
+from sottovoce.core.charts.scatter import ScatterChart
+from sottovoce.core.errors import ConfigError, UnknownNameError
 from sottovoce.experiments.catalogue import catalogue_of
 from sottovoce.experiments.experiment import Findings, find
 from sottovoce.experiments.learning import study as learning_study
 from sottovoce.experiments.learning.curves import LearningCurve
-from sottovoce.reporting.figures import LineChart
-from sottovoce.reporting.scatter import ScatterChart
 
 
 def _table(**figure: Any) -> dict[str, Any]:

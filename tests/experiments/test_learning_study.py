@@ -14,7 +14,9 @@ import pytest
 from fake_training import fake_train
 
 import sottovoce.experiments
-from sottovoce.errors import ConfigError, OutputError, ParameterError, UnknownNameError
+from sottovoce.core.charts.lines import LineChart
+from sottovoce.core.charts.scatter import ScatterChart
+from sottovoce.core.errors import ConfigError, OutputError, ParameterError, UnknownNameError
 from sottovoce.experiments import publish, study
 from sottovoce.experiments.catalogue import (
     Catalogue,
@@ -28,8 +30,6 @@ from sottovoce.experiments.learning import study as learning_study
 from sottovoce.experiments.learning.rows import OF_HIDDEN, Comparison, summaries, verdict
 from sottovoce.experiments.learning.tuning import FIRST_TUNING_SEED, chosen, group_of
 from sottovoce.experiments.sweep import TrialResult, expand
-from sottovoce.reporting.figures import LineChart
-from sottovoce.reporting.scatter import ScatterChart
 
 
 def _table(name: str = "digits-sweep") -> dict[str, Any]:

@@ -12,21 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.adjacency import Adjacency
 from sottovoce.cli.main import main
-from sottovoce.errors import OutputError, ParameterError, PluginError, UnknownNameError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.errors import OutputError, ParameterError, PluginError, UnknownNameError
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.experiments import study
 from sottovoce.experiments.experiment import Findings, Settings, experiment, experiments, find
 from sottovoce.experiments.mean_estimation import exact_error, sampled_error
-from sottovoce.experiments.studies import (
-    mvu_consistency,
-    mvu_scalar,
-    mvu_vector_l1,
-    mvu_vector_l2,
-)
+from sottovoce.experiments.studies import mvu_consistency, mvu_scalar, mvu_vector_l1, mvu_vector_l2
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.finite_channel import TableMechanism
-from sottovoce.randomness import SeededRandomness
 
 NAMES = [
     "mvu-bits",

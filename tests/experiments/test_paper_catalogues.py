@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from fake_training import fake_train
 
-from sottovoce.config.spec import EpochsSpec, RunSpec
 from sottovoce.experiments.catalogue import Catalogue, catalogues, fast_grid, full_grid
 from sottovoce.experiments.experiment import find
 from sottovoce.experiments.learning import study as learning_study
 from sottovoce.experiments.sweep import Choice, expand
+from sottovoce.federated.cohorts import Epochs, most_participations
 from sottovoce.mechanisms import registry
-from sottovoce.training.cohorts import Epochs, most_participations
+from sottovoce.runs.spec import EpochsSpec, RunSpec
 
 NAMES = ("imvu-femnist", "mvu-mnist-linear", "mvu-mnist-convnet")
 # Training units as loaded: FEMNIST's writers, nine tenths of 300; MNIST's samples.

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from fake_training import fake_train
 
-from sottovoce.config.spec import EpochsSpec, RunSpec, SecretOrderSpec
-from sottovoce.domains import L2Ball
+from sottovoce.core.domains import L2Ball
 from sottovoce.experiments.catalogue import Catalogue, Grid, catalogues, fast_grid, full_grid
 from sottovoce.experiments.experiment import find
 from sottovoce.experiments.learning import study as learning_study
 from sottovoce.experiments.sweep import Choice, expand
+from sottovoce.federated.cohorts import Epochs, most_participations
 from sottovoce.mechanisms import registry
-from sottovoce.training.cohorts import Epochs, most_participations
+from sottovoce.runs.spec import EpochsSpec, RunSpec, SecretOrderSpec
 
 NAME = "seeded-mnist"
 SAMPLES = 60_000

@@ -13,8 +13,8 @@ import pytest
 from fake_training import fake_train
 from specs import small_table
 
-from sottovoce import files
-from sottovoce.errors import ConfigError, OutputError, ParameterError
+from sottovoce.core import files
+from sottovoce.core.errors import ConfigError, OutputError, ParameterError
 from sottovoce.experiments import sweep
 from sottovoce.experiments.sweep import Choice, Trial, TrialResult, expand, label, run_trials
 

@@ -12,9 +12,18 @@ import numpy as np
 import pytest
 from small_data import images, labels, save
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import L2Ball
-from sottovoce.errors import ParameterError
+from sottovoce.auditing.reconstruction_scores import (
+    MEAN_IMAGE,
+    baselines,
+    difference,
+    gains,
+    interval,
+    scores,
+    summary,
+)
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import L2Ball
+from sottovoce.core.errors import ParameterError
 from sottovoce.experiments import study, target_models
 from sottovoce.experiments.experiment import Settings, find
 from sottovoce.experiments.kept_cells import KeptCells
@@ -32,15 +41,6 @@ from sottovoce.experiments.udp_mechanisms import (
     contenders,
 )
 from sottovoce.privacy import accounting
-from sottovoce.run_attacks.reconstruction_scores import (
-    MEAN_IMAGE,
-    baselines,
-    difference,
-    gains,
-    interval,
-    scores,
-    summary,
-)
 
 TINY_DRA = udp_dra.Plan(
     epsilons=(8.0,),

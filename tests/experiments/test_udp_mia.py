@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.attacks.roc import Estimate
+from sottovoce.auditing.attacks.roc import Estimate
 from sottovoce.experiments.experiment import Row, find
 from sottovoce.experiments.studies.udp_mia import grid as mia_grid
 from sottovoce.experiments.studies.udp_mia import trial as mia_trial
@@ -20,7 +20,7 @@ from sottovoce.experiments.studies.udp_mia.grid import (
 from sottovoce.experiments.studies.udp_mia.study import MEASURES, udp_mia, verdict
 from sottovoce.experiments.studies.udp_mia.trial import Measured
 from sottovoce.experiments.udp_mechanisms import GAUSSIAN, LAPLACE, NO_PRIVACY, ONE_BIT, STAIRCASE
-from sottovoce.local_learning.datasets import Dataset
+from sottovoce.learning.datasets import Dataset
 
 TINY = Scale(
     candidates=200,
@@ -81,7 +81,7 @@ def test_what_is_learned_by_heart_is_found_and_models_are_kept(
     def never(*_: object) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr("sottovoce.run_attacks.shadow_models.train_many", never)
+    monkeypatch.setattr("sottovoce.auditing.shadow_models.train_many", never)
     assert udp_mia(settings).rows == findings.rows
 
 

@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.special import gammaln
 
-from sottovoce.adjacency import Adjacency
+from sottovoce.core.adjacency import Adjacency
 from sottovoce.experiments import study
 from sottovoce.experiments.experiment import Row, find
 from sottovoce.experiments.studies.udp_noise import study as udp_noise
@@ -21,7 +21,7 @@ from sottovoce.experiments.studies.udp_noise.noise_variance import (
     one_shot_l1_ratio,
     renyi_l2_ratio,
 )
-from sottovoce.noises.staircase import Staircase, nu_for_mean_absolute, nu_for_variance
+from sottovoce.mechanisms.noise.staircase import Staircase, nu_for_mean_absolute, nu_for_variance
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import GaussianNoise, LaplaceNoise, PrivacyEvent, Repeated, Sampled
 from sottovoce.privacy.gaussian import gaussian_epsilon

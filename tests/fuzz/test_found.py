@@ -15,11 +15,7 @@ import pytest
 from specs import small_table
 
 from sottovoce.cli import mistakes
-from sottovoce.config.loading import parse, parse_text
-from sottovoce.deployment.drop_in.announcement import PLAN, asked_of, read_announcement
-from sottovoce.design import store
-from sottovoce.design.store import DesignSpec
-from sottovoce.errors import (
+from sottovoce.core.errors import (
     ConfigError,
     DataError,
     DesignError,
@@ -28,13 +24,17 @@ from sottovoce.errors import (
     ParameterError,
     PolicyError,
 )
+from sottovoce.federated.progress import Progress
+from sottovoce.flower.announcement import PLAN, asked_of, read_announcement
+from sottovoce.learning import datasets, public_images
+from sottovoce.learning.datasets.tables import CsvOptions
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.local_learning import datasets, public_images
-from sottovoce.local_learning.datasets.tables import CsvOptions
+from sottovoce.mechanisms.design import store
+from sottovoce.mechanisms.design.store import DesignSpec
 from sottovoce.runs.export import export_model
 from sottovoce.runs.folder import RunFolder
-from sottovoce.trackers import tracker
-from sottovoce.training.progress import Progress
+from sottovoce.runs.loading import parse, parse_text
+from sottovoce.runs.trackers import tracker
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
@@ -91,7 +91,7 @@ def test_a_key_that_looks_like_a_place_in_a_list_is_an_unknown_key(key: str) -> 
 
 
 def test_a_budget_whose_client_is_gone_is_a_problem_and_no_crash(tmp_path: Path) -> None:
-    from sottovoce.adjacency import Adjacency, Unit
+    from sottovoce.core.adjacency import Adjacency, Unit
     from sottovoce.ledger.records import Budget
 
     path = tmp_path / "l.db"

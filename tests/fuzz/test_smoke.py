@@ -7,7 +7,7 @@ import pytest
 from fuzzing.catalogue import ENTRANCES
 from fuzzing.harness import ChangedError, Entrance, check, run_cases
 
-from sottovoce.errors import ParameterError
+from sottovoce.core.errors import ParameterError
 
 _FEW = {"run-folders": 10, "command-line": 30, "designs": 100, "ledgers-by-sql": 60}
 _MANY = 200

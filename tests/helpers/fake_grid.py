@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from sottovoce.deployment.drop_in.private_mod import private_mod
+from sottovoce.flower.mod import private_mod
 from sottovoce.ledger import seal
 
 RUN_ID, SERVER_NODE_ID = 77, 1

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sottovoce.config.spec import RunSpec
-from sottovoce.errors import ConfigError
+from sottovoce.core.errors import ConfigError
+from sottovoce.runs.spec import RunSpec
 
 
 def fake_train(

@@ -16,19 +16,19 @@ from federation_faults import PATIENCE_SECONDS, eventually
 from federations import RunningFederation
 from specs import small_table
 
-from sottovoce.assembly.parts import Assembly
-from sottovoce.config.loading import parse, parse_text
-from sottovoce.config.spec import RunSpec
+from sottovoce.core.domains import Vector
 from sottovoce.deployment.machines import processes
-from sottovoce.deployment.machines.control import RunStatus
-from sottovoce.deployment.machines.link import CONNECTION, flower_home, running_link
-from sottovoce.deployment.machines.runs import Order, rounds_done, submit
-from sottovoce.domains import Vector
-from sottovoce.rounds.broadcast import Start
+from sottovoce.federated.backend import Backend, Collected, Mask
+from sottovoce.flower.control import RunStatus
+from sottovoce.flower.link import CONNECTION, flower_home, running_link
+from sottovoce.flower.runs import Order, rounds_done, submit
+from sottovoce.protocol.round_broadcast import Start
 from sottovoce.runs.books import Books, backend_here
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.loading import parse, parse_text
+from sottovoce.runs.parts import Assembly
 from sottovoce.runs.runner import run
-from sottovoce.training.backend import Backend, Collected, Mask
+from sottovoce.runs.spec import RunSpec
 
 ASK_SECONDS = 5.0
 Absent = Mapping[int, frozenset[str]]

@@ -12,9 +12,9 @@ from typing import Any
 from federations import RunningFederation, mischievous_worker, rehearsal
 from mischievous_worker import MISCHIEF
 
-from sottovoce import files
-from sottovoce.deployment.machines.executor import SERVER_APP
+from sottovoce.core import files
 from sottovoce.deployment.machines.keeper import state_of
+from sottovoce.flower.executor import SERVER_APP
 
 # Generous: the machine may be busy, and a test that waits in vain has failed anyway.
 PATIENCE_SECONDS = 180.0
@@ -92,7 +92,7 @@ def worker_of(running: RunningFederation, site: str) -> int:
 
 
 def workers_of(running: RunningFederation, site: str) -> list[int]:
-    return pids_of("sottovoce.flower_app.worker", str(running.site(site).file))
+    return pids_of("sottovoce.flower.worker", str(running.site(site).file))
 
 
 def server_of(running: RunningFederation) -> int:

@@ -90,7 +90,7 @@ def rehearsal(
 ) -> Iterator[RunningFederation]:
     """A federation in `folder` on free ports; link and nodes are stopped at the end.
 
-    `stubs` maps paths under the package (such as flower_app/worker.py) to a text that stands in for
+    `stubs` maps paths under the package (such as flower/worker.py) to a text that stands in for
     them.
     """
     federation = create_federation(
@@ -116,7 +116,7 @@ def rehearsal(
 
 def idle_worker() -> dict[str, str]:
     """A stub for the node's worker, which takes no task."""
-    return {"flower_app/__init__.py": "", "flower_app/worker.py": _IDLE_WORKER}
+    return {"flower_app/__init__.py": "", "flower/worker.py": _IDLE_WORKER}
 
 
 def mischievous_worker() -> dict[str, str]:
@@ -124,7 +124,7 @@ def mischievous_worker() -> dict[str, str]:
     text = (Path(__file__).parent / "mischievous_worker.py").read_text(encoding="utf-8")
     rest = SRC / "sottovoce" / "flower_app"
     app = f"__path__.append({str(rest)!r})\n"  # the rest is the package's own
-    return {"flower_app/__init__.py": app, "flower_app/worker.py": text}
+    return {"flower_app/__init__.py": app, "flower/worker.py": text}
 
 
 def processes_of(folder: Path) -> list[str]:

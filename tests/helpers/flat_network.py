@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.func import functional_call, grad
 from torch.nn.functional import cross_entropy
 
-from sottovoce.local_learning import models
+from sottovoce.learning import models
 
 
 class FlatNetwork:

@@ -5,17 +5,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.config.spec import RunSpec
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.errors import SottovoceError
 from sottovoce.deployment.orders import Order, read_order, refusal_blobs, reply_blobs
 from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.post import Reply
 from sottovoce.deployment.site import Site
-from sottovoce.errors import SottovoceError
+from sottovoce.deployment.site_training import compute
+from sottovoce.flower.remote import _rounds_over
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.runs.remote import _rounds_over
 from sottovoce.runs.runner import run
-from sottovoce.runs.site_training import compute
+from sottovoce.runs.spec import RunSpec
 
 MECHANISMS = ("gauss_hermite", "gaussian", "clamped_sign", "bitwise_rr", "stochastic_sign")
 

@@ -21,7 +21,7 @@ from flwr.supercore.inflatable.inflatable_object import add_header_to_object_bod
 from flwr.supernode.runtime import run_clientapp
 
 import sottovoce
-from sottovoce.deployment import worker
+from sottovoce.flower import site_worker
 from sottovoce.ledger import chain
 
 MISCHIEF = "mischief.json"
@@ -110,7 +110,5 @@ class Mischief:
 
 
 if __name__ == "__main__":
-    vars(worker)["push_message"] = Mischief(Path(sys.argv[2]).parent)
-    runpy.run_path(
-        str(Path(sottovoce.__file__).parent / "flower_app/worker.py"), run_name="__main__"
-    )
+    vars(site_worker)["push_message"] = Mischief(Path(sys.argv[2]).parent)
+    runpy.run_path(str(Path(sottovoce.__file__).parent / "flower/worker.py"), run_name="__main__")

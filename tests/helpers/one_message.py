@@ -1,9 +1,9 @@
 """The message of one client, for tests that look at one at a time."""
 
+from sottovoce.core.randomness import Randomness
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.randomness import Randomness
-from sottovoce.rounds.client import Refused, Request, privatise
-from sottovoce.rounds.plan import RoundPlan
+from sottovoce.protocol.client import Refused, Request, privatise
+from sottovoce.protocol.plan import RoundPlan
 
 
 def privatise_one(

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.adjacency import Adjacency, Unit
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.domains import L2Ball, Vector
+from sottovoce.core.randomness import Randomness, SystemRandomness
 from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site import Asked, Site
-from sottovoce.domains import L2Ball, Vector
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.randomness import Randomness, SystemRandomness
-from sottovoce.rounds.plan import ClientPlan, RoundPlan
+from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
 BALL = L2Ball(dimension=32, radius=1.0)
 FOUR = GaussHermite(input_domain=BALL, levels=4, noise_multiplier=8.0)

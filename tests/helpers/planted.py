@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.randomness import Keystream
+from sottovoce.core.randomness import Keystream
 
 KEY = bytes(range(32))
 FURTHER_BITS = 64  # that follow a draw in the second stage

@@ -5,10 +5,10 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 
-from sottovoce.noises.gaussian import Gaussian
-from sottovoce.noises.laplace import Laplace
-from sottovoce.noises.noise import Noise
-from sottovoce.noises.staircase import Staircase
+from sottovoce.mechanisms.noise.gaussian import Gaussian
+from sottovoce.mechanisms.noise.laplace import Laplace
+from sottovoce.mechanisms.noise.noise import Noise
+from sottovoce.mechanisms.noise.staircase import Staircase
 
 
 def precise_tail(noise: Noise, threshold: Fraction) -> mpmath.mpf:

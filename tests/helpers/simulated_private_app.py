@@ -15,7 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from sottovoce.deployment.drop_in.private_strategy import PrivateStrategy
+from sottovoce.flower.strategy import PrivateStrategy
 
 NUM_CLIENTS, NUM_ROUNDS, DIMENSION = 4, 2, 32
 CONFIG = {"sottovoce.epsilon": 8.0, "sottovoce.delta": 1e-5, "sottovoce.clip-norm": 1.0}

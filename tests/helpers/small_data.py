@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.local_learning import datasets
-from sottovoce.local_learning.datasets import Dataset
+from sottovoce.learning import datasets
+from sottovoce.learning.datasets import Dataset
 
 RNG = np.random.default_rng
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from sottovoce.config.loading import parse
-from sottovoce.config.spec import RunSpec
+from sottovoce.runs.loading import parse
+from sottovoce.runs.spec import RunSpec
 
 
 def small_table(**changes: Any) -> dict[str, Any]:

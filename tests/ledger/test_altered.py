@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.errors import BudgetExhaustedError, LedgerError
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.errors import BudgetExhaustedError, LedgerError
 from sottovoce.ledger.database import Database
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget, Release

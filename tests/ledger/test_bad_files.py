@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import sottovoce
-from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.errors import LedgerError
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.errors import LedgerError
 from sottovoce.ledger import database
 from sottovoce.ledger.copies import back_up
 from sottovoce.ledger.ledger import Ledger

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_files import contents
 
-from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.errors import AdjacencyMismatchError, BudgetExhaustedError, LedgerError
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.errors import AdjacencyMismatchError, BudgetExhaustedError, LedgerError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget, Charge, Due, Release
 from sottovoce.privacy.accounting import privacy_spent

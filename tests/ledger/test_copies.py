@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.errors import LedgerError
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.errors import LedgerError
 from sottovoce.ledger.copies import back_up
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.errors import (
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.errors import (
     AdjacencyMismatchError,
     BudgetExhaustedError,
     LedgerError,

@@ -22,16 +22,16 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 
 import sottovoce
-from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.domains import L2Ball
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.domains import L2Ball
+from sottovoce.core.randomness import Keystream, Randomness, SeededRandomness, SystemRandomness
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated
-from sottovoce.randomness import Keystream, Randomness, SeededRandomness, SystemRandomness
-from sottovoce.rounds.client import Refused, Request, privatise
-from sottovoce.rounds.plan import ClientPlan, RoundPlan
+from sottovoce.protocol.client import Refused, Request, privatise
+from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
 CLIENTS = ("ada", "bob", "carl")
 ROUNDS = 90

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 from ledger_files import contents
 
-from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.errors import AdjacencyMismatchError, BudgetExhaustedError, LedgerError
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.errors import AdjacencyMismatchError, BudgetExhaustedError, LedgerError
 from sottovoce.ledger import database
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget, Charge, Release

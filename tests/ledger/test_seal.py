@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from ledger_files import make_version_2
 
-from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.errors import LedgerError, LedgerLostError
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.errors import LedgerError, LedgerLostError
 from sottovoce.ledger import database, seal
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.records import Release

@@ -11,8 +11,8 @@ import pytest
 from command_line import call
 from ledger_files import contents, make_version_2
 
-from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.errors import BudgetExhaustedError, LedgerError
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.errors import BudgetExhaustedError, LedgerError
 from sottovoce.ledger import schema
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.reader import LedgerReader

@@ -4,9 +4,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import L2Ball
-from sottovoce.errors import ParameterError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import L2Ball
+from sottovoce.core.errors import ParameterError
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.clamped_sign import ClampedSign
 from sottovoce.mechanisms.gauss_hermite import GaussHermite

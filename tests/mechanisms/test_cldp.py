@@ -7,12 +7,12 @@ import pytest
 from cases import denser
 from scipy.special import ndtri
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Box, L1Ball, L2Ball, Vector
-from sottovoce.errors import DomainError, ParameterError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, L1Ball, L2Ball, Vector
+from sottovoce.core.errors import DomainError, ParameterError
+from sottovoce.core.randomness import Keystream, SeededRandomness, open_uniforms
 from sottovoce.mechanisms.cldp import Cldp, mean_component
 from sottovoce.mechanisms.mechanism import JointLaw
-from sottovoce.randomness import Keystream, SeededRandomness, open_uniforms
 
 SCALAR = Box(dimension=1, lower=-1.0, upper=1.0)
 

@@ -11,20 +11,20 @@ import pytest
 from cases import cases
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.adjacency import Adjacency
 from sottovoce.auditing import contract
 from sottovoce.auditing.contract import Case, ContractError
 from sottovoce.auditing.law_divergences import renyi_of
-from sottovoce.auditing.neighbours import inputs, origin
-from sottovoce.domains import Box, L2Ball
-from sottovoce.errors import DomainError, ParameterError
+from sottovoce.auditing.neighbors import inputs, origin
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, L2Ball
+from sottovoce.core.errors import DomainError, ParameterError
+from sottovoce.core.randomness import Keystream, SeededRandomness
 from sottovoce.mechanisms import seeded_sign, seeded_step
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.mechanism import FiniteLaw, JointLaw, MomentLaw
 from sottovoce.mechanisms.registry import MECHANISMS, Designed, parameter_hash
 from sottovoce.privacy.divergences import finite_renyi
-from sottovoce.randomness import Keystream, SeededRandomness
 
 
 def sized(case: Case, **changes: int) -> Case:

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Box, Domain, L1Ball, L2Ball
-from sottovoce.errors import ParameterError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
+from sottovoce.core.errors import ParameterError
 from sottovoce.mechanisms.discrete_staircase import DiscreteStaircase
 from sottovoce.mechanisms.mechanism import FiniteLaw
+from sottovoce.mechanisms.noise.staircase import nu_for_variance
 from sottovoce.mechanisms.registry import find
 from sottovoce.mechanisms.staircase import Staircase
-from sottovoce.noises.staircase import nu_for_variance
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.divergences import finite_hockey_stick
 from sottovoce.privacy.events import FinitePair, PureDp, Repeated

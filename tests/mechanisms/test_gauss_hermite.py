@@ -3,17 +3,17 @@ import math
 import numpy as np
 import pytest
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import L2Ball, Vector
-from sottovoce.errors import ParameterError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import L2Ball, Vector
+from sottovoce.core.errors import ParameterError
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
+from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy.events import OneBit, ZeroConcentrated
 from sottovoce.privacy.renyi import renyi_divergence
 from sottovoce.privacy.zcdp import rho_of
-from sottovoce.randomness import SeededRandomness
-from sottovoce.transforms.rotation import Rotation
 
 
 def one_bit(dimension: int, noise_multiplier: float, records: int = 1) -> GaussHermite:

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import L2Ball
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import L2Ball
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.mechanisms.gaussian import Gaussian
-from sottovoce.randomness import SeededRandomness
 
 
 def test_noise_multiplier_is_noise_stddev_over_clip_norm() -> None:

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from cases import denser
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.design import store
-from sottovoce.domains import Box, L1Ball, L2Ball
-from sottovoce.errors import ParameterError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, L1Ball, L2Ball
+from sottovoce.core.errors import ParameterError
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.mechanisms import interpolated_mvu, registry
+from sottovoce.mechanisms.design import store
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.interpolated_mvu import InterpolatedMvu, interpolated_family
 from sottovoce.mechanisms.registry import parameter_hash
 from sottovoce.privacy.events import OneBit, ZeroConcentrated
 from sottovoce.privacy.renyi import renyi_divergence
 from sottovoce.privacy.zcdp import rho_of
-from sottovoce.randomness import SeededRandomness
 
 # (epsilon, output bits) of two-row designs: where every theta is +-epsilon, and where not.
 COLLAPSED = [(1.0, 1), (3.0, 1), (1.0, 2), (3.0, 2)]

@@ -3,13 +3,13 @@ import math
 import numpy as np
 import pytest
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Box, L1Ball, L2Ball
-from sottovoce.errors import DomainError, ParameterError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, L1Ball, L2Ball
+from sottovoce.core.errors import DomainError, ParameterError
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.mechanisms.laplace import Laplace
 from sottovoce.privacy.events import LaplaceNoise, Repeated
 from sottovoce.privacy.pure import pure_epsilon
-from sottovoce.randomness import SeededRandomness
 
 L1 = L1Ball(dimension=128, radius=1.0)
 

@@ -5,15 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Box, Domain, L1Ball, L2Ball
-from sottovoce.errors import DomainError, ParameterError, UnknownNameError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
+from sottovoce.core.errors import DomainError, ParameterError, UnknownNameError
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.metric_mvu import MetricMvu
 from sottovoce.mechanisms.mvu import Mvu
 from sottovoce.mechanisms.registry import parameter_hash
 from sottovoce.privacy.events import MetricDp, PureDp, Repeated, basic_counts
-from sottovoce.randomness import SeededRandomness
 
 INPUTS = np.linspace(-1.0, 1.0, 50)
 WIDE = Box(dimension=50, lower=-1.0, upper=1.0)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import L1Ball, L2Ball
-from sottovoce.errors import ParameterError, PluginError, UnknownNameError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import L1Ball, L2Ball
+from sottovoce.core.errors import ParameterError, PluginError, UnknownNameError
 from sottovoce.mechanisms import registry
 from sottovoce.privacy.accounting import epsilon
 from sottovoce.privacy.events import Repeated
@@ -33,7 +33,7 @@ def test_a_plug_in_outside_the_package_is_found_through_its_entry_point(tmp_path
         textwrap.dedent(
             """
             from dataclasses import dataclass
-            from sottovoce.domains import L1Ball, L2Ball
+            from sottovoce.core.domains import L1Ball, L2Ball
             from sottovoce.mechanisms.gaussian import Gaussian
             from sottovoce.mechanisms.registry import register
 

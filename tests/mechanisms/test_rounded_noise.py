@@ -8,20 +8,20 @@ import mpmath
 import numpy as np
 import pytest
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Box, Domain, L1Ball, L2Ball, Vector
-from sottovoce.errors import DomainError, ParameterError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball, Vector
+from sottovoce.core.errors import DomainError, ParameterError
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.mechanisms import rounded_noise
 from sottovoce.mechanisms.discrete_gaussian import DiscreteGaussian
 from sottovoce.mechanisms.discrete_laplace import DiscreteLaplace
 from sottovoce.mechanisms.mechanism import FiniteLaw, MomentLaw
+from sottovoce.mechanisms.noise.noise import Noise
 from sottovoce.mechanisms.registry import find
 from sottovoce.mechanisms.rounded_noise import ROUNDING, RoundedNoise
-from sottovoce.noises.noise import Noise
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.divergences import finite_hockey_stick
 from sottovoce.privacy.events import GaussianNoise, LaplaceNoise, PrivacyEvent, Repeated
-from sottovoce.randomness import SeededRandomness
 
 BALL = L2Ball(dimension=8, radius=1.0)
 BOX = Box(dimension=8, lower=1.0, upper=4.0)

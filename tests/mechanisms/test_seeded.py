@@ -8,16 +8,16 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import L2Ball, Vector
-from sottovoce.kernels import seeded
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import L2Ball, Vector
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.kernels import seeded
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeded_step import SeededStep
 from sottovoce.mechanisms.seeds import TIMINGS, Scorer, Weights, chosen_seed
 from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.privacy.renyi import renyi_divergence
-from sottovoce.randomness import SeededRandomness
 
 SEEDS = 2**16
 ORDERS = (1.1, 2.0, 4.0, 8.0)

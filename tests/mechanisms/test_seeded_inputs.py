@@ -8,18 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce import native
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import L2Ball
-from sottovoce.errors import (
+from sottovoce.core import native
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import L2Ball
+from sottovoce.core.errors import (
     DomainError,
     ParameterError,
     PrivacyError,
     SottovoceError,
     UnknownNameError,
 )
-from sottovoce.kernels.seeded import scores
+from sottovoce.core.randomness import Keystream, SeededRandomness, SystemRandomness
 from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.kernels.seeded import scores
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import parameter_hash
 from sottovoce.mechanisms.secret_sample import SecretSample
@@ -29,8 +30,7 @@ from sottovoce.mechanisms.seeds import Scorer
 from sottovoce.privacy.accounting import epsilon
 from sottovoce.privacy.compositions import assumptions, beside_others
 from sottovoce.privacy.pure import pure_epsilon
-from sottovoce.randomness import Keystream, SeededRandomness, SystemRandomness
-from sottovoce.wire.message import Envelope, open_sealed, seal
+from sottovoce.protocol.message import Envelope, open_sealed, seal
 
 BALL = L2Ball(dimension=300, radius=1.0)
 

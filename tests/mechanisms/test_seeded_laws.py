@@ -11,12 +11,13 @@ import pytest
 from cases import cases, denser
 from scipy import stats
 
-from sottovoce.adjacency import Adjacency
 from sottovoce.auditing.contract import privacy_covers_the_divergence, samples_follow_the_law
-from sottovoce.auditing.neighbours import inputs
-from sottovoce.design import tilted_seeds
-from sottovoce.domains import L2Ball, Vector
+from sottovoce.auditing.neighbors import inputs
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import L2Ball, Vector
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.mechanisms import registry, seeded_sign
+from sottovoce.mechanisms.design import tilted_seeds
 from sottovoce.mechanisms.mechanism import JointLaw, MomentLaw
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeded_step import SeededStep
@@ -25,7 +26,6 @@ from sottovoce.privacy.divergences import finite_hockey_stick, finite_renyi
 from sottovoce.privacy.events import PureDp, SeededBits
 from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.privacy.renyi import renyi_divergence
-from sottovoce.randomness import SeededRandomness
 
 ADJACENCIES = list(Adjacency)
 ORDERS = (1.01, 1.5, 2.0, 4.0, 16.0, 256.0)

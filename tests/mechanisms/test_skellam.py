@@ -6,9 +6,10 @@ import pytest
 from cases import denser
 from scipy.special import ive
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Box, L1Ball, L2Ball
-from sottovoce.errors import DomainError, ParameterError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, L1Ball, L2Ball
+from sottovoce.core.errors import DomainError, ParameterError
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.mechanisms.registry import find
 from sottovoce.mechanisms.skellam import (
     Skellam,
@@ -17,7 +18,6 @@ from sottovoce.mechanisms.skellam import (
     wrapped_skellam,
 )
 from sottovoce.privacy.divergences import finite_renyi
-from sottovoce.randomness import SeededRandomness
 
 BALL = L2Ball(dimension=8, radius=1.0)
 

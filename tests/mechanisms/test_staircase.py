@@ -6,29 +6,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Box, Domain, L1Ball, L2Ball
-from sottovoce.errors import DomainError, ParameterError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
+from sottovoce.core.errors import DomainError, ParameterError
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.coordinate_laws import AddedNoise
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.laplace import Laplace
 from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.noise.radial_staircase import radial_nu_for_variance
+from sottovoce.mechanisms.noise.staircase import Staircase as ScalarStaircase
+from sottovoce.mechanisms.noise.staircase import nu_for_variance
 from sottovoce.mechanisms.staircase import Staircase
-from sottovoce.noises.radial_staircase import radial_nu_for_variance
-from sottovoce.noises.staircase import Staircase as ScalarStaircase
-from sottovoce.noises.staircase import nu_for_variance
 from sottovoce.privacy import accounting
-from sottovoce.privacy.events import (
-    FinitePair,
-    PrivacyEvent,
-    PureDp,
-    RenyiCurve,
-    Repeated,
-    Sampled,
-)
+from sottovoce.privacy.events import FinitePair, PrivacyEvent, PureDp, RenyiCurve, Repeated, Sampled
 from sottovoce.privacy.staircase import staircase_pair
-from sottovoce.randomness import SeededRandomness
 
 NUMBER = L2Ball(dimension=1, radius=1.0)
 ZERO_OUT, REPLACE_ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE

@@ -3,13 +3,13 @@ import math
 import numpy as np
 import pytest
 
-from sottovoce.adjacency import Adjacency
 from sottovoce.auditing.law_divergences import renyi_of
-from sottovoce.domains import Box, L1Ball, L2Ball
-from sottovoce.errors import DomainError, ParameterError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, L1Ball, L2Ball
+from sottovoce.core.errors import DomainError, ParameterError
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.mechanisms.stochastic_sign import StochasticSign
 from sottovoce.privacy.renyi import renyi_divergence
-from sottovoce.randomness import SeededRandomness
 
 BALL = L2Ball(dimension=4, radius=1.0)
 

@@ -9,10 +9,11 @@ from exact_responses import exact_response_delta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.errors import ParameterError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.errors import ParameterError
+from sottovoce.core.shown import show_epsilon, show_left
 from sottovoce.privacy import accounting
-from sottovoce.privacy.accounting import accountants, privacy_spent, show_epsilon, show_left
+from sottovoce.privacy.accounting import accountants, privacy_spent
 from sottovoce.privacy.events import (
     BasicEvent,
     Composed,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import sottovoce
-from sottovoce.adjacency import Adjacency
-from sottovoce.errors import UnsupportedEventError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.errors import UnsupportedEventError
 from sottovoce.privacy.accounting import find_accountant, privacy_spent
 from sottovoce.privacy.allocation import Direction, allocated_delta, curve_pair
 from sottovoce.privacy.divergences import gaussian_delta

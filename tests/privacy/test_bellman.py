@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Vector
-from sottovoce.errors import UnsupportedEventError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import UnsupportedEventError
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.bellman import BellmanAccountant
 from sottovoce.privacy.divergences import finite_hockey_stick

@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 import sottovoce
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Box, L1Ball, L2Ball
-from sottovoce.errors import PrivacyError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, L1Ball, L2Ball
+from sottovoce.core.errors import PrivacyError
 from sottovoce.mechanisms.cldp import Cldp
 from sottovoce.mechanisms.generalized_rr import GeneralisedRandomisedResponse
 from sottovoce.mechanisms.mvu import Mvu

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.errors import ParameterError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.errors import ParameterError
 from sottovoce.privacy import accounting
 from sottovoce.privacy.calibration import Direction, calibrate
 from sottovoce.privacy.events import (

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.channels.channel import Direct
-from sottovoce.domains import L2Ball
-from sottovoce.errors import ParameterError, UnsupportedEventError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import L2Ball
+from sottovoce.core.errors import ParameterError, UnsupportedEventError
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy import accounting
 from sottovoce.privacy.compositions import beside_others
@@ -33,7 +32,8 @@ from sottovoce.privacy.events import (
 )
 from sottovoce.privacy.pld import PldAccountant
 from sottovoce.privacy.renyi import RenyiAccountant
-from sottovoce.rounds.plan import charged_event
+from sottovoce.protocol.channels.channel import Direct
+from sottovoce.protocol.plan import charged_event
 
 ZERO_OUT = Adjacency.ZERO_OUT
 CUBIC, QUINTIC = CubicAccountant(), QuinticAccountant()

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.errors import AdjacencyMismatchError, LedgerError, ParameterError, PrivacyError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.errors import AdjacencyMismatchError, LedgerError, ParameterError, PrivacyError
 from sottovoce.privacy.compositions import assumptions_in_words, local_event, multiset, unhidden
 from sottovoce.privacy.event_json import from_json, to_json
 from sottovoce.privacy.events import (

@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.channels.shuffler import hidden_among
-from sottovoce.domains import L2Ball
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import L2Ball
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.privacy.accounting import find_accountant, privacy_spent
 from sottovoce.privacy.compositions import local_event
@@ -24,6 +23,7 @@ from sottovoce.privacy.events import (
     ZeroConcentrated,
 )
 from sottovoce.privacy.renyi import renyi_divergence
+from sottovoce.protocol.channels.shuffler import hidden_among
 
 ZERO_OUT, REPLACE_ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 TABLE = FiniteTable(rows=((0.5, 0.5), (0.6, 0.4), (0.3, 0.7)), zero=0, adjacency=ZERO_OUT)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from sottovoce.adjacency import Adjacency
+from sottovoce.core.adjacency import Adjacency
 from sottovoce.privacy.accounting import within
 from sottovoce.privacy.calibration import calibrate, rounds_within
 from sottovoce.privacy.compositions import multiset

@@ -11,8 +11,8 @@ from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.errors import UnsupportedEventError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.errors import UnsupportedEventError
 from sottovoce.privacy.events import (
     Composed,
     FinitePair,

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from sottovoce.domains import Vector
-from sottovoce.errors import ParameterError
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import ParameterError
 from sottovoce.privacy.envelope import envelope_bound, pairwise_renyi, rowwise_renyi
 from sottovoce.privacy.interpolated import interpolated_renyi_bound
 

@@ -9,9 +9,9 @@ from cases import denser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Vector
-from sottovoce.errors import UnsupportedEventError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import UnsupportedEventError
 from sottovoce.privacy import accounting
 from sottovoce.privacy.accounting import find_accountant, privacy_spent
 from sottovoce.privacy.divergences import finite_hockey_stick, finite_renyi

@@ -10,11 +10,11 @@ from cases import denser
 from exact_gaussians import exact_gaussian_delta
 from exact_responses import exact_response_delta
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.design.fisher import certified_fisher_bound
-from sottovoce.domains import ROUNDING_HEADROOM, L1Ball
-from sottovoce.errors import DomainError, LedgerError, ParameterError
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import ROUNDING_HEADROOM, L1Ball
+from sottovoce.core.errors import DomainError, LedgerError, ParameterError
+from sottovoce.mechanisms.design.fisher import certified_fisher_bound
 from sottovoce.privacy import accounting
 from sottovoce.privacy.divergences import finite_renyi, gaussian_delta
 from sottovoce.privacy.event_json import from_json, to_json

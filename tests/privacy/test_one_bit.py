@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.errors import ParameterError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.errors import ParameterError
 from sottovoce.privacy import accounting
 from sottovoce.privacy.divergences import finite_hockey_stick, finite_renyi
 from sottovoce.privacy.events import OneBit

@@ -15,8 +15,8 @@ from exact_responses import binomial_delta, binomial_law
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.errors import UnsupportedEventError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.errors import UnsupportedEventError
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.divergences import gaussian_delta
 from sottovoce.privacy.events import (

@@ -12,7 +12,7 @@ from exact_responses import exact_response_delta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.adjacency import Adjacency
+from sottovoce.core.adjacency import Adjacency
 from sottovoce.privacy.divergences import finite_renyi
 from sottovoce.privacy.events import (
     BasicEvent,

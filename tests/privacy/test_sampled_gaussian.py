@@ -6,7 +6,7 @@ import mpmath
 import pytest
 from cases import denser
 
-from sottovoce.adjacency import Adjacency
+from sottovoce.core.adjacency import Adjacency
 from sottovoce.privacy.accounting import find_accountant
 from sottovoce.privacy.events import GaussianNoise, Repeated, Sampled
 from sottovoce.privacy.sampled_gaussian import sampled_gaussian_log_excess

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from cases import cases
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.design.hermite import gauss_hermite
-from sottovoce.domains import L2Ball, Vector
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import L2Ball, Vector
+from sottovoce.mechanisms.design.hermite import gauss_hermite
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.divergences import finite_renyi

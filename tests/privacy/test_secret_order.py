@@ -9,7 +9,7 @@ import pytest
 from cases import denser
 from numpy.typing import NDArray
 
-from sottovoce.adjacency import Adjacency
+from sottovoce.core.adjacency import Adjacency
 from sottovoce.privacy.accounting import find_accountant
 from sottovoce.privacy.events import PureDp, Repeated, Shuffled
 from sottovoce.privacy.shuffling import shuffled_delta

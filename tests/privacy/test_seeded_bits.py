@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from cases import denser
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.errors import LedgerError, ParameterError, UnsupportedEventError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.errors import LedgerError, ParameterError, UnsupportedEventError
 from sottovoce.privacy.accounting import find_accountant, privacy_spent
 from sottovoce.privacy.compositions import (
     assumptions,

@@ -10,9 +10,9 @@ from cases import denser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Vector
-from sottovoce.errors import ParameterError, UnsupportedEventError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import ParameterError, UnsupportedEventError
 from sottovoce.privacy import accounting
 from sottovoce.privacy.binomial import TAIL_ERROR, binomial_cdf, fair_pmf
 from sottovoce.privacy.events import (

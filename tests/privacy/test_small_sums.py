@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from cases import cases
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Vector
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Vector
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.divergences import finite_renyi
 from sottovoce.privacy.events import SecureSum

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Vector
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Vector
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.divergences import finite_hockey_stick
 from sottovoce.privacy.events import (

@@ -11,9 +11,9 @@ from cases import denser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.errors import ParameterError
-from sottovoce.noises.staircase import nu_for_mean_absolute
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.errors import ParameterError
+from sottovoce.mechanisms.noise.staircase import nu_for_mean_absolute
 from sottovoce.privacy.divergences import finite_hockey_stick
 from sottovoce.privacy.events import Repeated
 from sottovoce.privacy.pld import PldAccountant

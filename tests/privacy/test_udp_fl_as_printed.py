@@ -11,10 +11,10 @@ import math
 import mpmath
 import pytest
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.noises.gaussian import Gaussian
-from sottovoce.noises.laplace import Laplace
-from sottovoce.noises.staircase import Staircase, nu_for_mean_absolute, nu_for_variance
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.mechanisms.noise.gaussian import Gaussian
+from sottovoce.mechanisms.noise.laplace import Laplace
+from sottovoce.mechanisms.noise.staircase import Staircase, nu_for_mean_absolute, nu_for_variance
 from sottovoce.privacy.events import GaussianNoise
 from sottovoce.privacy.laplace import laplace_renyi
 from sottovoce.privacy.renyi import renyi_divergence

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import sottovoce.reporting
+from sottovoce.core.charts.style import PAGE
 from sottovoce.reporting.interactive import script, templates
-from sottovoce.reporting.style import PAGE
 
 PAGES = sorted(path.name for path in Path(sottovoce.reporting.__file__).parent.glob("*.html"))
 
@@ -50,4 +50,4 @@ def test_no_markup_has_styles_or_handlers_that_a_policy_would_have_to_allow(name
 def test_the_pages_of_the_package_are_all_known() -> None:
     package = Path(sottovoce.__file__).parent
     found = {path.relative_to(package).as_posix() for path in package.rglob("*.html")}
-    assert found == {f"reporting/{name}" for name in PAGES} | {"mechanism_explorer/explore.html"}
+    assert found == {f"reporting/{name}" for name in PAGES} | {"reporting/explorer/explore.html"}

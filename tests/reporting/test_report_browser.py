@@ -8,8 +8,8 @@ import pytest
 from browser import Browser, browser
 from reported_runs import PRIVACY, make_run
 
+from sottovoce.reporting.report_data import report_of
 from sottovoce.reporting.run_report import write_report
-from sottovoce.run_review.report import report_of
 
 EPSILON = "#run-1-epsilon"
 

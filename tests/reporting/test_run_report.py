@@ -11,8 +11,8 @@ from reported_runs import make_run, make_unfinished
 
 from sottovoce.privacy.accounting import accountants
 from sottovoce.reporting import run_report
+from sottovoce.reporting.report_data import report_of
 from sottovoce.reporting.run_report import render, write_report
-from sottovoce.run_review.report import report_of
 
 EVIL = "<script>alert('1')<!--"
 MEGABYTE = 1_000_000

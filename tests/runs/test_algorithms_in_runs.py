@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 from specs import small_spec
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.algorithms.connected import ConnectedAverage
-from sottovoce.algorithms.scaffold import Scaffold
-from sottovoce.assembly import algorithms
-from sottovoce.assembly.parts import assemble
-from sottovoce.config.spec import RunSpec
-from sottovoce.errors import ConfigError, PrivacyError, SottovoceError
-from sottovoce.local_learning import datasets
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.errors import ConfigError, PrivacyError, SottovoceError
+from sottovoce.core.randomness import SeededRandomness
+from sottovoce.federated.algorithms.connected import ConnectedAverage
+from sottovoce.federated.algorithms.scaffold import Scaffold
+from sottovoce.federated.progress import Progress
+from sottovoce.learning import datasets
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated
-from sottovoce.randomness import SeededRandomness
+from sottovoce.runs import algorithms
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.parts import assemble
 from sottovoce.runs.runner import run
+from sottovoce.runs.spec import RunSpec
 from sottovoce.runs.trial import trial
-from sottovoce.training.progress import Progress
 
 CLIENT_LEVEL = {"level": "client", "clip_norm": 0.5, "epsilon": 8.0, "delta": 1e-5}
 LOCAL = {"server_learning_rate": 1.0, "local_steps": 3, "local_learning_rate": 0.5}

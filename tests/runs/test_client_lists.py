@@ -12,12 +12,12 @@ import pytest
 from specs import small_spec
 
 import sottovoce
-from sottovoce.errors import OutputError
-from sottovoce.run_review import live
-from sottovoce.run_review.record import read_record
-from sottovoce.run_review.report import report_of
+from sottovoce.core.errors import OutputError
+from sottovoce.reporting import live
+from sottovoce.reporting.report_data import report_of
 from sottovoce.runs import client_lists
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.record import read_record
 from sottovoce.runs.runner import run
 
 CLIENTS = 120

@@ -15,13 +15,13 @@ import pytest
 from specs import small_spec, small_table
 
 from sottovoce.cli.interruption import Interrupted, interruptible
-from sottovoce.config.writing import toml_text
+from sottovoce.federated.training import Training
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs import runner
 from sottovoce.runs.checkpoints import Checkpoints
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.runner import run
-from sottovoce.training.engine import Training
+from sottovoce.runs.writing import toml_text
 
 # The command line in a process of its own for each line that is read (arguments, and the round in
 # which it waits to be stopped, after its charges); torch is loaded once. A process that is told to
@@ -33,7 +33,7 @@ from sottovoce.cli.main import main
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.launch import launch
-from sottovoce.training.engine import Training
+from sottovoce.federated.training import Training
 
 step, encode, save = Training.step, GaussHermite.encode, RunFolder.save_checkpoint
 

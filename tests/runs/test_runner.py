@@ -13,27 +13,27 @@ import pytest
 import torch
 from specs import small_spec, small_table
 
-from sottovoce.algorithms.algorithm import Step
-from sottovoce.algorithms.fedavg import SampleClippedGradient
-from sottovoce.config.spec import RunSpec
-from sottovoce.errors import (
+from sottovoce.core.errors import (
     ConfigError,
     LedgerError,
     OutputError,
     ParameterError,
     UnknownNameError,
 )
+from sottovoce.federated import charged
+from sottovoce.federated.algorithms.algorithm import Step
+from sottovoce.federated.algorithms.fedavg import SampleClippedGradient
+from sottovoce.learning.clients import ClientData
+from sottovoce.learning.rows import DenseRows
+from sottovoce.learning.task import Task
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.local_learning.clients import ClientData
-from sottovoce.local_learning.rows import DenseRows
-from sottovoce.local_learning.task import Task
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
-from sottovoce.rounds.charging import able_to_pay
-from sottovoce.rounds.plan import RoundPlan
+from sottovoce.protocol.charging import able_to_pay
+from sottovoce.protocol.plan import RoundPlan
 from sottovoce.runs import idle_rounds, outcome
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.runner import run
-from sottovoce.training import charged
+from sottovoce.runs.spec import RunSpec
 
 CLIENT_LEVEL: dict[str, Any] = {
     "privacy": {"level": "client", "clip_norm": 0.5, "epsilon": 8.0, "delta": 1e-5},

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from specs import small_spec
 
-from sottovoce.assembly.parts import assemble
-from sottovoce.config.loading import load
-from sottovoce.config.spec import RunSpec
-from sottovoce.errors import ConfigError
+from sottovoce.core.errors import ConfigError
 from sottovoce.privacy import accounting, events
 from sottovoce.privacy.events import Repeated
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.loading import load
+from sottovoce.runs.parts import assemble
 from sottovoce.runs.runner import run
+from sottovoce.runs.spec import RunSpec
 from sottovoce.runs.trial import trial
 
 PRIVACY: dict[str, Any] = {

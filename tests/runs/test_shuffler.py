@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from specs import small_spec
 
-from sottovoce.assembly.parts import assemble
-from sottovoce.channels.channel import Shuffler
-from sottovoce.config.loading import load
-from sottovoce.config.spec import RunSpec
-from sottovoce.errors import ConfigError, PrivacyError
+from sottovoce.core.errors import ConfigError, PrivacyError
 from sottovoce.privacy import accounting, events
 from sottovoce.privacy.events import Repeated
+from sottovoce.protocol.channels.channel import Shuffler
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.loading import load
+from sottovoce.runs.parts import assemble
 from sottovoce.runs.runner import run
+from sottovoce.runs.spec import RunSpec
 
 CLIENT_LEVEL: dict[str, Any] = {
     "data": {"dataset": "digits", "clients": 60},

@@ -8,16 +8,16 @@ import torch
 from specs import small_table
 from torch import Tensor, nn
 
-from sottovoce.assembly.parts import assemble
-from sottovoce.config.loading import parse
-from sottovoce.config.spec import RunSpec
-from sottovoce.errors import ConfigError
-from sottovoce.local_learning import datasets
-from sottovoce.local_learning.datasets import Dataset
-from sottovoce.local_learning.task import Task
+from sottovoce.core.errors import ConfigError
+from sottovoce.federated.simulation import stacked
+from sottovoce.learning import datasets
+from sottovoce.learning.datasets import Dataset
+from sottovoce.learning.task import Task
 from sottovoce.runs import stacked_runs
+from sottovoce.runs.loading import parse
+from sottovoce.runs.parts import assemble
+from sottovoce.runs.spec import RunSpec
 from sottovoce.runs.stacked_runs import train_many
-from sottovoce.simulation import stacked
 
 MECHANISMS: list[dict[str, Any]] = [
     {"kind": "no_privacy"},

@@ -9,10 +9,10 @@ from random import Random
 
 from fuzzing.harness import Case, Entrance, check
 from fuzzing.mutation import ODD_NUMBERS, ODD_TEXTS, text_mutated
-from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.cli import mistakes
 from sottovoce.cli.main import app
-from sottovoce.errors import SottovoceError
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.errors import SottovoceError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
 from sottovoce.privacy.events import PureDp

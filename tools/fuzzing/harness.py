@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from sottovoce.errors import SottovoceError
+from sottovoce.core.errors import SottovoceError
 
 Case = Callable[[Random], object]
 LONGEST_SECONDS = 30.0

@@ -7,8 +7,8 @@ from random import Random
 
 from fuzzing.harness import Case, Entrance, check
 from fuzzing.mutation import bytes_mutated, odd_value, plain_mutated
-from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.errors import LedgerError
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.errors import LedgerError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget, Release
 from sottovoce.privacy import event_json

@@ -12,6 +12,7 @@ from fuzzing.mutation import bytes_mutated, odd_json, plain_mutated
 from sottovoce.analytics import question as questions
 from sottovoce.analytics.estimates import question_for
 from sottovoce.analytics.question import Question
+from sottovoce.core.errors import SottovoceError
 from sottovoce.deployment.inquiries import (
     INQUIRY,
     TALLY,
@@ -23,7 +24,6 @@ from sottovoce.deployment.inquiries import (
 from sottovoce.deployment.site import Site
 from sottovoce.deployment.site_answers import answer
 from sottovoce.deployment.site_file import read_site
-from sottovoce.errors import SottovoceError
 from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger
 

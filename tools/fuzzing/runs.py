@@ -8,11 +8,11 @@ from typing import Any
 
 from fuzzing.harness import Case, Entrance, check
 from fuzzing.mutation import ODD_TEXTS, bytes_mutated, plain_mutated
-from sottovoce.config.loading import parse
-from sottovoce.run_review import live as live_run
-from sottovoce.run_review.report import report_of
+from sottovoce.reporting import live as live_run
+from sottovoce.reporting.report_data import report_of
+from sottovoce.runs.loading import parse
 from sottovoce.runs.runner import run
-from sottovoce.trackers import tracker
+from sottovoce.runs.trackers import tracker
 
 _SPEC: dict[str, Any] = {
     "name": "small",

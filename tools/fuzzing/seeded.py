@@ -7,10 +7,10 @@ import numpy as np
 
 from fuzzing.harness import Case, Entrance, check
 from fuzzing.mutation import bytes_mutated
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.registry import parameter_hash
-from sottovoce.randomness import SeededRandomness
-from sottovoce.wire.message import HEADER_BYTES, Envelope, _checksum, open_sealed, seal
+from sottovoce.protocol.message import HEADER_BYTES, Envelope, _checksum, open_sealed, seal
 
 
 def _messages(_: Path) -> Case:

@@ -10,23 +10,18 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fuzzing.harness import Case, Entrance, check
 from fuzzing.mutation import bytes_mutated, odd_value, plain_mutated, text_mutated
-from sottovoce.config.loading import load
-from sottovoce.config.writing import toml_text
-from sottovoce.deployment.drop_in.announcement import (
-    PLAN,
-    Announcement,
-    asked_of,
-    read_announcement,
-)
+from sottovoce.core.errors import SottovoceError
 from sottovoce.deployment.orders import Order, read_order, read_reply, reply_blobs
 from sottovoce.deployment.policy import Policy
-from sottovoce.deployment.records import RECORD, from_records, to_records
 from sottovoce.deployment.site import Site
 from sottovoce.deployment.site_file import read_site
-from sottovoce.errors import SottovoceError
+from sottovoce.deployment.site_training import compute
+from sottovoce.flower.announcement import PLAN, Announcement, asked_of, read_announcement
+from sottovoce.flower.records import RECORD, from_records, to_records
 from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.runs.site_training import compute
+from sottovoce.runs.loading import load
+from sottovoce.runs.writing import toml_text
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "one_bit.toml"
 _SITE = """

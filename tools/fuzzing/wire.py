@@ -9,8 +9,8 @@ import numpy as np
 from fuzzing.harness import Case, Entrance, check
 from fuzzing.mutation import bytes_mutated
 from sottovoce.mechanisms.mechanism import CodeFormat, Float32Codes, LevelCodes
-from sottovoce.wire import broadcast
-from sottovoce.wire.message import HEADER_BYTES, Envelope, _checksum, open_sealed, seal
+from sottovoce.protocol import broadcast
+from sottovoce.protocol.message import HEADER_BYTES, Envelope, _checksum, open_sealed, seal
 
 _CHECKSUM = slice(HEADER_BYTES - 8, HEADER_BYTES)
 

@@ -12,7 +12,7 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import parameter_rules
+from sottovoce.core import parameter_rules
 
 MAX_SEED = 2**63 - 1
 MAX_PEOPLE = 2**48

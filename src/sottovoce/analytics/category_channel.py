@@ -13,15 +13,15 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.design.channel import IntegerTable, round_pure
-from sottovoce.design.randomised_response import k_ary
-from sottovoce.design.store import table_epsilon
-from sottovoce.kernels.table import MAX_LEVELS, sample_table
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.randomness import Keystream
+from sottovoce.mechanisms.design.channel import IntegerTable, round_pure
+from sottovoce.mechanisms.design.randomized_response import k_ary
+from sottovoce.mechanisms.design.store import table_epsilon
+from sottovoce.mechanisms.kernels.table import MAX_LEVELS, sample_table
 from sottovoce.mechanisms.mechanism import LevelCodes, Sampling
 from sottovoce.privacy.events import PureDp
-from sottovoce.randomness import Keystream
 
 
 @lru_cache(maxsize=64)

@@ -12,14 +12,14 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.analytics.question import Question
-from sottovoce.errors import BudgetExhaustedError, LedgerError, ParameterError
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.errors import BudgetExhaustedError, LedgerError, ParameterError
+from sottovoce.core.shown import show_epsilon, show_left
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.reader import LedgerReader
 from sottovoce.ledger.records import Budget, Release
-from sottovoce.privacy.accounting import show_epsilon, show_left
 from sottovoce.privacy.compositions import multiset
 from sottovoce.privacy.events import PrivacyEvent, PureDp, basic_counts
 from sottovoce.privacy.pure import pure_epsilon

@@ -25,8 +25,8 @@ from sottovoce.analytics.result import NO_LEDGER, SEEDED, Estimate
 from sottovoce.analytics.tallies import Tally, added
 from sottovoce.analytics.values import people
 from sottovoce.analytics.variance import VarianceQuestion
-from sottovoce.errors import ParameterError, UnknownNameError
-from sottovoce.randomness import Randomness, SeededRandomness, SystemRandomness
+from sottovoce.core.errors import ParameterError, UnknownNameError
+from sottovoce.core.randomness import Randomness, SeededRandomness, SystemRandomness
 
 _QUESTIONS: dict[str, Any] = {
     "mean": MeanQuestion.of,

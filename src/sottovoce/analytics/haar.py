@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.domains import Vector
+from sottovoce.core.domains import Vector
 
 Integers = NDArray[np.int64]
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.domains import Vector
+from sottovoce.core.domains import Vector
 
 
 def order_for(columns: int) -> int:

@@ -29,7 +29,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameter_rules, proportion_bounds
 from sottovoce.analytics import hadamard, intervals
 from sottovoce.analytics.assignment import assigned, check_seed
 from sottovoce.analytics.category_channel import CategoryChannel
@@ -38,12 +37,13 @@ from sottovoce.analytics.question import check_people, finished, question
 from sottovoce.analytics.result import Estimate, Number
 from sottovoce.analytics.tallies import CodeCounts, Tally
 from sottovoce.analytics.values import numbers, words
-from sottovoce.design.store import table_epsilon
-from sottovoce.domains import Box, Vector
-from sottovoce.errors import DomainError, ParameterError, UnknownNameError
-from sottovoce.kernels.table import MAX_LEVELS
+from sottovoce.core import parameter_rules, proportion_bounds
+from sottovoce.core.domains import Box, Vector
+from sottovoce.core.errors import DomainError, ParameterError, UnknownNameError
+from sottovoce.core.randomness import Randomness
+from sottovoce.mechanisms.design.store import table_epsilon
+from sottovoce.mechanisms.kernels.table import MAX_LEVELS
 from sottovoce.mechanisms.mechanism import Codes
-from sottovoce.randomness import Randomness
 
 Ends = list[tuple[float, float] | None]
 

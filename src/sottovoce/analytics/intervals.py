@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri, stdtrit
 
-from sottovoce import parameter_rules
-from sottovoce.domains import Vector
-from sottovoce.errors import ParameterError
+from sottovoce.core import parameter_rules
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import ParameterError
 
 Mask = NDArray[np.bool_]
 Stddev = Callable[[Vector], Vector]  # of the estimate, if m is the truth

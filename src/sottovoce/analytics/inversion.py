@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from sottovoce.analytics.haar import EstimatedCdf
-from sottovoce.domains import Vector
+from sottovoce.core.domains import Vector
 
 # Of the interval's half-width: more where the noise is rough.
 _AVERAGED_ROUGH, _AVERAGED_EVEN = 0.85, 0.25

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameter_rules
-from sottovoce.domains import Box, Vector, finite_vector
-from sottovoce.errors import DomainError, ParameterError
+from sottovoce.core import parameter_rules
+from sottovoce.core.domains import Box, Vector, finite_vector
+from sottovoce.core.errors import DomainError, ParameterError
+from sottovoce.core.randomness import Randomness
 from sottovoce.mechanisms.metric_mvu import MetricMvu
-from sottovoce.randomness import Randomness
 
 KILOMETRES_PER_DEGREE = 111.195  # of a great circle on a sphere of 6371 km
 _RADIUS_KM = math.degrees(KILOMETRES_PER_DEGREE)

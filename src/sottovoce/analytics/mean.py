@@ -19,8 +19,8 @@ from sottovoce.analytics.result import Estimate, Number
 from sottovoce.analytics.scalar_channel import AUTO, ScalarChannel, channel_for
 from sottovoce.analytics.tallies import Tally
 from sottovoce.analytics.values import numbers
+from sottovoce.core.randomness import Randomness
 from sottovoce.mechanisms.mechanism import Codes
-from sottovoce.randomness import Randomness
 
 _AT_BOUND = (
     "the interval reaches a bound: values beyond it were moved to it, so if many are, the mean of "

@@ -15,22 +15,22 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
 from sottovoce.analytics import intervals, location
 from sottovoce.analytics.location import SquareMap
 from sottovoce.analytics.question import check_people, epsilon_of, finished, question
 from sottovoce.analytics.result import Estimate, Interval, Number
 from sottovoce.analytics.scalar_channel import Contributions
 from sottovoce.analytics.tallies import CodeCounts, Tally
-from sottovoce.domains import Vector
-from sottovoce.errors import DomainError, ParameterError
-from sottovoce.kernels.table import sample_table
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import DomainError, ParameterError
+from sottovoce.core.randomness import Randomness
 from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.kernels.table import sample_table
 from sottovoce.mechanisms.mechanism import Codes, LevelCodes, Sampling
 from sottovoce.mechanisms.metric_mvu import MetricMvu
 from sottovoce.privacy.events import PrivacyEvent
-from sottovoce.randomness import Randomness
 
 MOST_BITS = 6  # a coordinate: finer letters gain nothing and take long to design
 MECHANISM = "metric_mvu"

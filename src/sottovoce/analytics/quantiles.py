@@ -25,7 +25,6 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameter_rules
 from sottovoce.analytics import haar, hadamard, intervals
 from sottovoce.analytics.assignment import assigned, check_seed
 from sottovoce.analytics.category_channel import CategoryChannel
@@ -36,11 +35,12 @@ from sottovoce.analytics.question import check_people, finished, question
 from sottovoce.analytics.result import Estimate, Number
 from sottovoce.analytics.tallies import CodeCounts, Tally
 from sottovoce.analytics.values import numbers
-from sottovoce.design.store import table_epsilon
-from sottovoce.domains import Box
-from sottovoce.errors import ParameterError, UnknownNameError
+from sottovoce.core import parameter_rules
+from sottovoce.core.domains import Box
+from sottovoce.core.errors import ParameterError, UnknownNameError
+from sottovoce.core.randomness import Randomness
+from sottovoce.mechanisms.design.store import table_epsilon
 from sottovoce.mechanisms.mechanism import Codes
-from sottovoce.randomness import Randomness
 
 AUTO, HAAR, K_ARY = "auto", "haar_hadamard", "randomised_response"
 MECHANISMS = (HAAR, K_ARY)

@@ -13,14 +13,14 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from numpy.typing import ArrayLike
 
-from sottovoce import bounded_json
 from sottovoce.analytics.result import FLOAT, WHOM, Estimate, Number
 from sottovoce.analytics.tallies import Tally
-from sottovoce.errors import ParameterError, UnknownNameError
+from sottovoce.core import bounded_json
+from sottovoce.core.errors import ParameterError, UnknownNameError
+from sottovoce.core.randomness import Randomness
 from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Sampling
 from sottovoce.privacy.events import PrivacyEvent, PureDp, basic_counts
 from sottovoce.privacy.pure import pure_epsilon
-from sottovoce.randomness import Randomness
 
 MAX_BATCH = 1_000_000  # people privatised at a time
 

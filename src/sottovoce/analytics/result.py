@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sottovoce.adjacency import Adjacency
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.shown import show_epsilon
 from sottovoce.mechanisms.mechanism import Sampling
-from sottovoce.privacy.accounting import show_epsilon
 
 NO_LEDGER = "entered in no ledger"
 SEEDED = "noise from a seed: for simulation only"

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
 from sottovoce.analytics.tallies import CodeCounts, Moments, Tally
-from sottovoce.design.store import table_epsilon
-from sottovoce.domains import Box, Vector
-from sottovoce.errors import ParameterError, UnknownNameError
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, Vector
+from sottovoce.core.errors import ParameterError, UnknownNameError
+from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.design.store import table_epsilon
 from sottovoce.mechanisms.mechanism import CodeFormat, Codes, LevelCodes, Mechanism, Sampling
 from sottovoce.mechanisms.rounded_noise import ROUNDING
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.privacy.pure import pure_epsilon
-from sottovoce.randomness import Keystream
 
 AUTO = "auto"
 TABLES = ("mvu", "generalized_rr", "bitwise_rr")

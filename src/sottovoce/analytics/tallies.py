@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.domains import Vector
-from sottovoce.errors import DomainError, ParameterError
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import DomainError, ParameterError
 from sottovoce.mechanisms.mechanism import level_indices
 
 

@@ -11,7 +11,7 @@ from sottovoce.analytics.quantiles import QuantilesQuestion
 from sottovoce.analytics.question import Question
 from sottovoce.analytics.values import numbers
 from sottovoce.analytics.variance import VarianceQuestion
-from sottovoce.errors import ParameterError
+from sottovoce.core.errors import ParameterError
 
 
 def true_numbers(asked: Question, batches: Iterable[Any]) -> list[float]:

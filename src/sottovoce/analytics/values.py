@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.domains import Vector
-from sottovoce.errors import DomainError, ParameterError
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import DomainError, ParameterError
 
 _NO_NUMBERS = "cmM"  # complex numbers, spans of time and dates: float64 would hold something else
 

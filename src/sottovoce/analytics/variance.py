@@ -30,10 +30,10 @@ from sottovoce.analytics.result import Estimate, Number
 from sottovoce.analytics.scalar_channel import AUTO, ScalarChannel, channel_for
 from sottovoce.analytics.tallies import Tally
 from sottovoce.analytics.values import numbers
-from sottovoce.domains import Box, Vector
-from sottovoce.errors import ParameterError
+from sottovoce.core.domains import Box, Vector
+from sottovoce.core.errors import ParameterError
+from sottovoce.core.randomness import Randomness
 from sottovoce.mechanisms.mechanism import Codes
-from sottovoce.randomness import Randomness
 
 _NUMBER, _SQUARE = 0, 1
 # Of m_1. Beyond, its square is too far from normal for an interval that covers as it says.

@@ -21,10 +21,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.algorithms.algorithm import Combined
-from sottovoce.domains import Vector
-from sottovoce.errors import ParameterError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import ParameterError
+from sottovoce.federated.algorithms.algorithm import Combined
 
 _TIMES_THE_CLIP = 1000.0  # a clip that is wrong shows
 

@@ -7,15 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.adjacency import Unit
-from sottovoce.algorithms.algorithm import Algorithm, Block, Combined, Each, State, Step
-from sottovoce.algorithms.nbafl import NbAfl
 from sottovoce.auditing.canaries import Canaries
-from sottovoce.domains import L2Ball, Vector
-from sottovoce.errors import ParameterError
-from sottovoce.local_learning.clients import ClientData, names_of, sizes_of
-from sottovoce.local_learning.rows import DenseRows, Rows
-from sottovoce.local_learning.task import Task
+from sottovoce.core.adjacency import Unit
+from sottovoce.core.domains import L2Ball, Vector
+from sottovoce.core.errors import ParameterError
+from sottovoce.federated.algorithms.algorithm import Algorithm, Block, Combined, Each, State, Step
+from sottovoce.federated.algorithms.nbafl import NbAfl
+from sottovoce.learning.clients import ClientData, names_of, sizes_of
+from sottovoce.learning.rows import DenseRows, Rows
+from sottovoce.learning.task import Task
 
 SCORES, ROUNDS = "canary_scores", "canary_rounds"
 _ROWS_TOGETHER = 1 << 22  # numbers of silent clients' gradients that are held at once

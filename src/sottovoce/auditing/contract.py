@@ -19,21 +19,22 @@ from typing import assert_never
 
 import numpy as np
 
-from sottovoce.adjacency import Adjacency
 from sottovoce.auditing.draws import drawn
 from sottovoce.auditing.enumeration import MAX_OUTCOMES, deltas_of, num_outcomes
 from sottovoce.auditing.law_divergences import renyi_of
 from sottovoce.auditing.law_fit import p_values
 from sottovoce.auditing.laws import remembered
-from sottovoce.auditing.neighbours import inputs, neighbours, neighbours_beside_others, origin
-from sottovoce.domains import Box, Domain, Vector
-from sottovoce.errors import (
+from sottovoce.auditing.neighbors import inputs, neighbours, neighbours_beside_others, origin
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, Domain, Vector
+from sottovoce.core.errors import (
     DomainError,
     ParameterError,
     RandomnessError,
     UnknownNameError,
     UnsupportedEventError,
 )
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import (
     Codes,
@@ -52,8 +53,7 @@ from sottovoce.privacy.accounting import accountants, epsilon
 from sottovoce.privacy.compositions import beside_others
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent, Repeated
 from sottovoce.privacy.renyi import renyi_divergence
-from sottovoce.randomness import SeededRandomness
-from sottovoce.wire.message import Envelope, open_sealed, seal
+from sottovoce.protocol.message import Envelope, open_sealed, seal
 
 ORDERS = (1.01, 1.5, 2.0, 3.0, 8.0, 32.0, 256.0)
 EPSILONS = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)

@@ -13,8 +13,9 @@ from multiprocessing import get_context
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce.domains import Box, Domain, L1Ball, L2Ball, Vector
-from sottovoce.errors import SottovoceError
+from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball, Vector
+from sottovoce.core.errors import SottovoceError
+from sottovoce.core.randomness import Keystream, SeededRandomness
 from sottovoce.mechanisms.mechanism import (
     FiniteLaw,
     GaussianLaw,
@@ -24,7 +25,6 @@ from sottovoce.mechanisms.mechanism import (
     PointLaw,
     StaircaseLaw,
 )
-from sottovoce.randomness import Keystream, SeededRandomness
 
 _DRAWS_TOGETHER = 1 << 12  # in one call of encode, and so from one keystream
 _MAX_CELLS = 1 << 26  # of the law of all draws in one call: half a gigabyte

@@ -15,11 +15,11 @@ from functools import partial
 
 import numpy as np
 
-from sottovoce.adjacency import Adjacency
 from sottovoce.auditing.laws import remembered
-from sottovoce.auditing.neighbours import neighbours
+from sottovoce.auditing.neighbors import neighbours
 from sottovoce.auditing.verdict import Certificate, Point, Verdict
-from sottovoce.domains import Vector
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Vector
 from sottovoce.mechanisms.finite_channel import TableMechanism, interval
 from sottovoce.mechanisms.mechanism import (
     FiniteLaw,
@@ -31,7 +31,7 @@ from sottovoce.mechanisms.mechanism import (
     PointLaw,
     StaircaseLaw,
 )
-from sottovoce.noises.staircase import Staircase
+from sottovoce.mechanisms.noise.staircase import Staircase
 from sottovoce.privacy.divergences import finite_hockey_stick, gaussian_delta
 
 # All outcomes of all coordinates together are enumerated up to this number.

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from sottovoce import proportion_bounds
+from sottovoce.core import proportion_bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sottovoce.domains import Vector
+from sottovoce.core.domains import Vector
 from sottovoce.mechanisms.mechanism import (
     FiniteLaw,
     GaussianLaw,

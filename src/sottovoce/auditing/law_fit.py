@@ -11,7 +11,7 @@ from scipy.spatial.distance import cdist
 from scipy.special import chdtrc
 
 from sottovoce.auditing.laws import nearest
-from sottovoce.domains import Vector
+from sottovoce.core.domains import Vector
 from sottovoce.mechanisms.mechanism import (
     FiniteLaw,
     GaussianLaw,

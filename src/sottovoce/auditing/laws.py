@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import proportion_bounds
-from sottovoce.domains import Vector
+from sottovoce.core import proportion_bounds
+from sottovoce.core.domains import Vector
 from sottovoce.mechanisms.mechanism import (
     FiniteLaw,
     GaussianLaw,
@@ -24,9 +24,9 @@ from sottovoce.mechanisms.mechanism import (
     PointLaw,
     StaircaseLaw,
 )
-from sottovoce.noises.gaussian import Gaussian
-from sottovoce.noises.laplace import Laplace
-from sottovoce.noises.noise import Noise
+from sottovoce.mechanisms.noise.gaussian import Gaussian
+from sottovoce.mechanisms.noise.laplace import Laplace
+from sottovoce.mechanisms.noise.noise import Noise
 
 
 def remembered(mechanism: Mechanism) -> Callable[[Vector], Law]:

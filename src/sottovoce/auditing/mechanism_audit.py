@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sottovoce.adjacency import Adjacency
 from sottovoce.auditing.enumeration import audit_by_enumeration
 from sottovoce.auditing.sampling import DRAWS, Progress, audit_by_sampling
 from sottovoce.auditing.verdict import CONFIDENCE, Verdict
+from sottovoce.core.adjacency import Adjacency
 from sottovoce.mechanisms.mechanism import Mechanism
 
 

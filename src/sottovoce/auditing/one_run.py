@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from sottovoce.auditing.verdict import Certificate, Point, Shares, Verdict
-from sottovoce.domains import Vector
-from sottovoce.errors import ParameterError
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import ParameterError
 
 # Shares of the canaries that are guessed, fixed beforehand: the error is divided among them.
 GUESSED = (0.05, 0.2, 1.0)

@@ -11,15 +11,15 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
 from sottovoce.auditing.draws import drawn
 from sottovoce.auditing.enumeration import MAX_OUTCOMES, delta_of, num_outcomes
 from sottovoce.auditing.laws import log_ratio, refutation, remembered
-from sottovoce.auditing.neighbours import neighbours
+from sottovoce.auditing.neighbors import neighbours
 from sottovoce.auditing.scores import Scores, judge
 from sottovoce.auditing.verdict import CONFIDENCE, Certificate, Shares, Verdict
-from sottovoce.domains import Vector
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Vector
 from sottovoce.mechanisms.mechanism import Mechanism
 
 DRAWS = 1_000_000

@@ -12,11 +12,11 @@ from typing import Literal
 import numpy as np
 from scipy.special import ndtr
 
-from sottovoce import proportion_bounds
 from sottovoce.auditing.hits import Hits
 from sottovoce.auditing.verdict import Certificate, Point, Shares, Verdict
-from sottovoce.domains import Vector
-from sottovoce.errors import ParameterError
+from sottovoce.core import proportion_bounds
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import ParameterError
 
 Expected = Literal["frequencies", "normal"]
 

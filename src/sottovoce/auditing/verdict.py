@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.errors import ParameterError, UnsupportedEventError
-from sottovoce.files import finite_or_none
-from sottovoce.privacy.accounting import accountants, privacy_spent, show_epsilon
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.errors import ParameterError, UnsupportedEventError
+from sottovoce.core.files import finite_or_none
+from sottovoce.core.shown import show_epsilon, show_lower
+from sottovoce.privacy.accounting import accountants, privacy_spent
 from sottovoce.privacy.compositions import unhidden
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent, basic_counts
 
@@ -71,11 +72,6 @@ class Certificate:
     @property
     def _is_open(self) -> bool:
         return any(isinstance(part, NonPrivate) for part in basic_counts(self.event))
-
-
-def show_lower(value: float) -> str:
-    """A lower bound for people: rounded down, so that what is printed holds too."""
-    return f"{math.floor(value * 1e4) / 1e4:.4f}" if math.isfinite(value) else "infinite"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,28 +5,14 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.benchmarking.measurement import (
-    Contender,
-    rates,
-    ratio,
-    require,
-    result,
-    version,
-)
-from sottovoce.domains import MAX_DIMENSION
-from sottovoce.errors import UnknownNameError
+from sottovoce.benchmarking.measurement import Contender, rates, ratio, require, result, version
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import MAX_DIMENSION
+from sottovoce.core.errors import UnknownNameError
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
 from sottovoce.privacy.calibration import calibrate
-from sottovoce.privacy.events import (
-    GaussianNoise,
-    OneBit,
-    PrivacyEvent,
-    PureDp,
-    Repeated,
-    Sampled,
-)
+from sottovoce.privacy.events import GaussianNoise, OneBit, PrivacyEvent, PureDp, Repeated, Sampled
 
 UNIT = "epsilons_per_second"
 DELTA = 1e-5

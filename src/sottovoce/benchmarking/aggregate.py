@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import native, parameter_rules
 from sottovoce.benchmarking import limits
 from sottovoce.benchmarking.measurement import (
     Contender,
@@ -20,10 +19,11 @@ from sottovoce.benchmarking.measurement import (
     result,
     version,
 )
-from sottovoce.channels import means
-from sottovoce.domains import MAX_DIMENSION, L2Ball, Vector
+from sottovoce.core import native, parameter_rules
+from sottovoce.core.domains import MAX_DIMENSION, L2Ball, Vector
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
-from sottovoce.wire.packing import PackedCodes, packed_size
+from sottovoce.mechanisms.packing import PackedCodes, packed_size
+from sottovoce.protocol import means
 
 if TYPE_CHECKING:
     import torch

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from sottovoce.benchmarking.measurement import Contender, rates, ratio, require, result
-from sottovoce.design import store
-from sottovoce.design.store import Design
-from sottovoce.domains import Vector
+from sottovoce.core.domains import Vector
+from sottovoce.mechanisms.design import store
+from sottovoce.mechanisms.design.store import Design
 
 UNIT = "designs_per_second"
 # (input bits, None for continuous; output bits): {epsilon: the best sum of variances known before}

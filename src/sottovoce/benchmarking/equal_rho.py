@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import ROUNDING_HEADROOM, L2Ball, Vector
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.privacy.renyi import renyi_divergence
-from sottovoce.randomness import SeededRandomness
-from sottovoce.transforms.rotation import Rotation
 
 ORDERS = range(2, 65)
 # Of a noise multiplier: far finer than any error that is measured.

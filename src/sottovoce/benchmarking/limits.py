@@ -5,7 +5,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from sottovoce.benchmarking.measurement import Contender, rates, side_by_side
-from sottovoce.randomness import Keystream
+from sottovoce.core.randomness import Keystream
 
 _KEY = bytes(range(32))
 # Small enough for a second-level cache, where neither waits for memory, and large enough that a

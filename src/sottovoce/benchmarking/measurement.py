@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sottovoce import native, parameter_rules
-from sottovoce import threads as our_threads
-from sottovoce.errors import ParameterError
+from sottovoce.core import native, parameter_rules
+from sottovoce.core import threads as our_threads
+from sottovoce.core.errors import ParameterError
 
 _LEAST_RUNS = 3
 # Of the memory that is free: what a benchmark may plan to take.

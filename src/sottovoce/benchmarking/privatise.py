@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import native, parameter_rules
 from sottovoce.benchmarking import limits, yardsticks
 from sottovoce.benchmarking.measurement import (
     Contender,
@@ -25,13 +24,13 @@ from sottovoce.benchmarking.measurement import (
     side_by_side,
     version,
 )
-from sottovoce.domains import MAX_DIMENSION, Box, Domain, L2Ball
-from sottovoce.errors import UnknownNameError
-from sottovoce.mechanisms import registry
+from sottovoce.core import native, parameter_rules
+from sottovoce.core.domains import MAX_DIMENSION, Box, Domain, L2Ball
+from sottovoce.core.errors import UnknownNameError
+from sottovoce.core.randomness import Keystream, SeededRandomness, SystemRandomness
+from sottovoce.mechanisms import packing, registry
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.randomness import Keystream, SeededRandomness, SystemRandomness
-from sottovoce.wire import packing
-from sottovoce.wire.privatise import privatise
+from sottovoce.protocol.privatise import privatise
 
 UNIT = "coordinates_per_second"
 NOISE_MULTIPLIER = 5.0
@@ -53,7 +52,7 @@ class Case:
 
 
 def _gauss_hermite(dimension: int, bits: int) -> Case:
-    from sottovoce.design import hermite
+    from sottovoce.mechanisms.design import hermite
 
     parameter_rules.integer("bits", bits, low=1, high=8, remedy="gauss_hermite sends 1 to 8 bits")
     ball = L2Ball(dimension=dimension, radius=1.0)
@@ -71,7 +70,7 @@ def _gauss_hermite(dimension: int, bits: int) -> Case:
 
 
 def _mvu(dimension: int, bits: int) -> Case:
-    from sottovoce.design import store
+    from sottovoce.mechanisms.design import store
 
     parameter_rules.integer("bits", bits, low=1, high=8, remedy="mvu sends 1 to 8 bits")
     box = Box(dimension=dimension, lower=-1.0, upper=1.0)
@@ -242,7 +241,7 @@ def _eager(case: Case, update: NDArray[np.float32], threads: int) -> Callable[[]
 _FIRST_CALL = """
 import json, sys, time
 from sottovoce.benchmarking import privatise
-from sottovoce.randomness import SystemRandomness
+from sottovoce.core.randomness import SystemRandomness
 kind, dimension, bits = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 case = privatise.case_of(kind, dimension, bits)
 update = privatise.update_of(case.mechanism.input_domain)

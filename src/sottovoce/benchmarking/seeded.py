@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce import native, parameter_rules
 from sottovoce.benchmarking import limits
 from sottovoce.benchmarking.aggregate import MAX_CLIENTS
 from sottovoce.benchmarking.equal_rho import Sent, calibrated, rotated_update
@@ -20,17 +19,18 @@ from sottovoce.benchmarking.measurement import (
     require,
     result,
 )
-from sottovoce.channels.means import mean_of
-from sottovoce.domains import MAX_DIMENSION, Vector
-from sottovoce.mean_intervals import mean_and_half_width
+from sottovoce.core import native, parameter_rules
+from sottovoce.core.domains import MAX_DIMENSION, Vector
+from sottovoce.core.mean_intervals import mean_and_half_width
+from sottovoce.core.randomness import Keystream, SeededRandomness, SystemRandomness
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
+from sottovoce.mechanisms.packing import PackedCodes
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeds import WORDS_PER_TRY
-from sottovoce.randomness import Keystream, SeededRandomness, SystemRandomness
-from sottovoce.wire.message import codes_of
-from sottovoce.wire.packing import PackedCodes
-from sottovoce.wire.privatise import privatise
+from sottovoce.protocol.means import mean_of
+from sottovoce.protocol.message import codes_of
+from sottovoce.protocol.privatise import privatise
 
 UNIT = "updates_per_second"
 MAX_UPDATES = 10_000

@@ -7,15 +7,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sottovoce import native, parameter_rules
-from sottovoce.assembly.parts import Assembly, assemble
 from sottovoce.benchmarking import limits
 from sottovoce.benchmarking.measurement import check_memory, require, result
-from sottovoce.config.loading import parse
-from sottovoce.config.spec import RunSpec
-from sottovoce.local_learning.rows import DenseRows
+from sottovoce.core import native, parameter_rules
+from sottovoce.federated.training import Halted
+from sottovoce.learning.rows import DenseRows
 from sottovoce.runs.books import tally_of, training_of
-from sottovoce.training.engine import Halted
+from sottovoce.runs.loading import parse
+from sottovoce.runs.parts import Assembly, assemble
+from sottovoce.runs.spec import RunSpec
 
 UNIT = "clients_per_second"
 _CLASSES = 10

@@ -32,18 +32,18 @@ def attributes(
     use(data_dir)
     use(data_dir)
     with progress_bars():
-        from sottovoce.attacks.attributes import AttributeClassifier
-        from sottovoce.run_attacks.attributes import attack_attributes
-        from sottovoce.run_attacks.finished_run import open_run
+        from sottovoce.auditing.attacks.attributes import AttributeClassifier
+        from sottovoce.auditing.finished_run import open_run
+        from sottovoce.auditing.run_attributes import attack_attributes
 
         attack = AttributeClassifier(hidden_units=hidden_units, epochs=epochs)
         result = attack_attributes(
             open_run(run, allow_code=allow_code), attribute, attack, seed=seed
         )
     if plot is not None:
-        from sottovoce.files import write_atomic
-        from sottovoce.reporting.style import standalone
-        from sottovoce.run_attacks.attributes import chart
+        from sottovoce.auditing.run_attributes import chart
+        from sottovoce.core.charts.style import standalone
+        from sottovoce.core.files import write_atomic
 
         write_atomic(plot, standalone(chart(result).svg()).encode())
     if as_json:

@@ -44,10 +44,10 @@ def membership(
     check_plot(plot)
     use(data_dir)
     with progress_bars() as bars:
-        from sottovoce.attacks.membership import own_attacks
-        from sottovoce.run_attacks.finished_run import open_run
-        from sottovoce.run_attacks.membership import Plan
-        from sottovoce.run_attacks.membership import attack as attacked
+        from sottovoce.auditing.attacks.membership import own_attacks
+        from sottovoce.auditing.finished_run import open_run
+        from sottovoce.auditing.run_membership import Plan
+        from sottovoce.auditing.run_membership import attack as attacked
 
         plan = Plan(
             shadows=shadows,
@@ -66,8 +66,8 @@ def membership(
 
 
 def _draw(chart: Any, path: Path) -> None:
-    from sottovoce import files
-    from sottovoce.reporting.style import standalone
+    from sottovoce.core import files
+    from sottovoce.core.charts.style import standalone
 
     files.write_atomic(path, standalone(chart.svg()).encode())
 

@@ -45,10 +45,10 @@ def reconstruction(
     use(data_dir)
     use(data_dir)
     with progress_bars() as bars:
-        from sottovoce.attacks.inversion import Inversion
-        from sottovoce.attacks.learned_reconstruction import LearnedReconstruction
-        from sottovoce.run_attacks.finished_run import open_run
-        from sottovoce.run_attacks.reconstruction import (
+        from sottovoce.auditing.attacks.inversion import Inversion
+        from sottovoce.auditing.attacks.learned_reconstruction import LearnedReconstruction
+        from sottovoce.auditing.finished_run import open_run
+        from sottovoce.auditing.run_reconstruction import (
             Request,
             attack_reconstruction,
             has_pictures,
@@ -76,9 +76,9 @@ def reconstruction(
 
         outcome = attack_reconstruction(finished, request, on_step=on_step)
     if plot is not None:
-        from sottovoce.files import write_atomic
-        from sottovoce.reporting.style import standalone
-        from sottovoce.run_attacks.reconstruction import picture_grid
+        from sottovoce.auditing.run_reconstruction import picture_grid
+        from sottovoce.core.charts.style import standalone
+        from sottovoce.core.files import write_atomic
 
         write_atomic(plot, standalone(picture_grid(outcome).svg()).encode(), mode=0o600)
     if as_json:

@@ -53,8 +53,8 @@ def mechanism_(
     import os
     import secrets
 
-    from sottovoce.adjacency import Adjacency
     from sottovoce.auditing.mechanism_audit import audit_mechanism
+    from sottovoce.core.adjacency import Adjacency
     from sottovoce.mechanisms.registry import parameters_of
 
     check_plot(plot)
@@ -108,8 +108,8 @@ def run_(
     """Train a run once more with canaries; what is found is kept in its folder, as audit.json."""
     check_plot(plot)
     use(data_dir)
-    from sottovoce.run_attacks.audit import audit_run  # torch takes a while to load
-    from sottovoce.run_attacks.finished_run import open_run
+    from sottovoce.auditing.finished_run import open_run
+    from sottovoce.auditing.run_audit import audit_run  # torch takes a while to load
 
     finished = open_run(run, allow_code=allow_code)
     with progress_bars() as bars:
@@ -135,9 +135,9 @@ def _built(
     """The mechanism with the parameters given, or its registered example; on a small domain."""
     import dataclasses
 
-    from sottovoce.config.loading import parse_assignments
-    from sottovoce.domains import clipped
+    from sottovoce.core.domains import clipped
     from sottovoce.mechanisms import registry
+    from sottovoce.runs.loading import parse_assignments
 
     registration = registry.find(kind)
     domain: Any = dataclasses.replace(
@@ -163,7 +163,7 @@ def _report(result: dict[str, Any], title: str, plot: Path | None, *, as_json: b
 
 
 def _print(result: dict[str, Any]) -> None:
-    from sottovoce.auditing.verdict import show_lower
+    from sottovoce.core.shown import show_lower
 
     hidden = ("profile", "audits", "notes", "finding")
     fields = {name: value for name, value in result.items() if name not in hidden}
@@ -196,10 +196,10 @@ def _print(result: dict[str, Any]) -> None:
 
 
 def _draw(path: Path, title: str, result: dict[str, Any]) -> None:
-    from sottovoce.errors import ParameterError
-    from sottovoce.files import write_atomic
-    from sottovoce.reporting.figures import Line, LineChart
-    from sottovoce.reporting.style import standalone
+    from sottovoce.core.charts.lines import Line, LineChart
+    from sottovoce.core.charts.style import standalone
+    from sottovoce.core.errors import ParameterError
+    from sottovoce.core.files import write_atomic
 
     audits = result.get("audits", [result])
     if not audits[0]["profile"]:

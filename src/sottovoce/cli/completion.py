@@ -104,7 +104,7 @@ def experiments() -> list[str]:
 
 def datasets() -> list[str]:
     """The data sets that need no path; one that takes an argument ends in a colon."""
-    return sorted(_decorated("local_learning/datasets", "register"))
+    return sorted(_decorated("learning/datasets", "register"))
 
 
 def _decorated(folder: str, decorator: str) -> Iterator[str]:

@@ -29,7 +29,7 @@ DatasetName = Annotated[
 
 
 def _row(entry: Any, data_dir: Path | None) -> dict[str, Any]:
-    from sottovoce.local_learning import datasets
+    from sottovoce.learning import datasets
 
     row = {"name": entry.name + entry.placeholder, "what": entry.summary}
     if entry.takes_argument:
@@ -44,7 +44,7 @@ def _row(entry: Any, data_dir: Path | None) -> dict[str, Any]:
 @app.command("list")
 def list_(data_dir: DataDir = None, as_json: Json = False) -> None:
     """Every dataset, and whether its files are there."""
-    from sottovoce.local_learning import datasets
+    from sottovoce.learning import datasets
 
     rows = [_row(entry, data_dir) for entry in datasets.entries()]
     if as_json:
@@ -71,7 +71,7 @@ def use(data_dir: Path | None) -> None:
 
 def fetch_missing(name: str, bars: Bars, data_dir: Path | None = None) -> None:
     """Download a dataset's files, each with a bar, unless the data is there."""
-    from sottovoce.local_learning import datasets
+    from sottovoce.learning import datasets
 
     if datasets.where_found(name, data_dir) is not None:
         return
@@ -86,7 +86,7 @@ def fetch_missing(name: str, bars: Bars, data_dir: Path | None = None) -> None:
 @app.command()
 def fetch(name: DatasetName, data_dir: DataDir = None, as_json: Json = False) -> None:
     """Download a dataset's files, checked against their digests, unless the data is there."""
-    from sottovoce.local_learning import datasets
+    from sottovoce.learning import datasets
 
     folder = datasets.data_folder(data_dir)
     datasets.files_to_fetch(name, data_dir)  # an unknown name, or nowhere to get it, is said first
@@ -125,8 +125,8 @@ def show(
     """One dataset: shapes, classes, owners, and its note."""
     import numpy as np
 
-    from sottovoce.errors import UnknownNameError
-    from sottovoce.local_learning import datasets
+    from sottovoce.core.errors import UnknownNameError
+    from sottovoce.learning import datasets
 
     if label not in ("class", "number"):
         raise UnknownNameError.among("--label", label, ["class", "number"])

@@ -16,7 +16,7 @@ def demo(
 ) -> None:
     """Train on the bundled digits without privacy and at one (epsilon, delta), and compare."""
     with progress_bars() as bars:
-        from sottovoce.experiments.demo import run_demo  # torch takes a while to load
+        from sottovoce.runs.demo import run_demo  # torch takes a while to load
 
         def on_round(variant: str, completed: int, total: int, row: dict[str, Any]) -> None:
             bars.update(variant, completed, total, round_note(row))
@@ -32,7 +32,7 @@ def demo(
 
 
 def _print(demo: dict[str, Any], report: Path) -> None:
-    from sottovoce.privacy.accounting import show_epsilon
+    from sottovoce.core.shown import show_epsilon
 
     variants, comparison = demo["variants"], demo["comparison"]
     rows = [

@@ -44,10 +44,10 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Make the operator's folder: certificates, and a list of sites."""
+    from sottovoce.core.errors import ParameterError
     from sottovoce.deployment.machines.address import Address
     from sottovoce.deployment.machines.federation import create_federation
     from sottovoce.deployment.machines.site_folder import create_rehearsal_sites
-    from sottovoce.errors import ParameterError
 
     if address is None and not rehearsal:
         raise ParameterError("--address is missing: HOST:PORT that sites dial to reach the link")
@@ -106,16 +106,16 @@ def certificates(
     as_json: Json = False,
 ) -> None:
     """Show who can prove who they are, and until when; take a site's key; renew."""
+    from sottovoce.core.errors import DeploymentError
     from sottovoce.deployment.machines.federation import Federation
     from sottovoce.deployment.machines.keeper import state_of
-    from sottovoce.errors import DeploymentError
 
     federation = Federation.read(folder)
     if add is not None:
         federation = federation.add_site(*add)
         told = "the link takes the key when it starts"
         if state_of(federation.link_folder):
-            from sottovoce.deployment.machines.link import register_sites, running_link
+            from sottovoce.flower.link import register_sites, running_link
 
             with running_link(federation) as control:
                 refused = register_sites(federation, control)
@@ -150,7 +150,7 @@ def _print_certificates(federation: "Federation", as_json: bool) -> None:
 def link(folder: FederationFolder, background: Background = False) -> None:
     """Run the link, which sites dial."""
     from sottovoce.deployment.machines.federation import Federation
-    from sottovoce.deployment.machines.link import START_SECONDS, keep_link
+    from sottovoce.flower.link import START_SECONDS, keep_link
 
     federation = Federation.read(folder)
 
@@ -170,9 +170,9 @@ def link(folder: FederationFolder, background: Background = False) -> None:
 @app.command()
 def node(folder: SitePath, background: Background = False) -> None:
     """Run a site's node, which answers the link as far as the site's policy allows."""
-    from sottovoce.deployment.machines.node import START_SECONDS, keep_node
     from sottovoce.deployment.machines.site_folder import SiteFolder
     from sottovoce.deployment.site_file import warnings_of
+    from sottovoce.flower.node import START_SECONDS, keep_node
 
     site = SiteFolder.read(folder)
 
@@ -192,8 +192,8 @@ def node(folder: SitePath, background: Background = False) -> None:
 def _start_in_background(
     what: str, folder: Path, keeper_folder: Path, seconds: float
 ) -> dict[str, Any]:
+    from sottovoce.core.errors import DeploymentError
     from sottovoce.deployment.machines.keeper import start_in_background, state_of
-    from sottovoce.errors import DeploymentError
 
     if state_of(keeper_folder):
         raise DeploymentError(f"it is already running; end it: sottovoce deploy stop {folder}")
@@ -210,7 +210,7 @@ app.command()(deploy_check.check)
 def status(folder: FederationFolder, as_json: Json = False) -> None:
     """Is the link up, which sites are there, and how far are the runs?"""
     from sottovoce.deployment.machines.federation import Federation
-    from sottovoce.deployment.machines.status import status_of
+    from sottovoce.flower.status import status_of
 
     found = status_of(Federation.read(folder))
     if as_json:
@@ -240,11 +240,11 @@ def stop(
     as_json: Json = False,
 ) -> None:
     """End a link, a node or a run; everything can be started again."""
+    from sottovoce.core.errors import DeploymentError
     from sottovoce.deployment.machines.federation import Federation
     from sottovoce.deployment.machines.keeper import end_leftovers, shown, stop_keeper
-    from sottovoce.deployment.machines.link import running_link
     from sottovoce.deployment.machines.site_folder import keeper_folder
-    from sottovoce.errors import DeploymentError
+    from sottovoce.flower.link import running_link
 
     if run is not None:
         with running_link(Federation.read(folder)) as control:

@@ -53,7 +53,7 @@ def ask(
     """Ask the sites about their people; each answers as far as its own file and ledger allow."""
     from sottovoce.analytics import intervals
     from sottovoce.analytics.estimates import question_for
-    from sottovoce.errors import ParameterError
+    from sottovoce.core.errors import ParameterError
 
     intervals.check_confidence(confidence)
     if minimum_sites < 1 or not deadline > 0.0:
@@ -88,13 +88,13 @@ def _asked(
     folder: Path, question: Any, about: str, waiting: dict[str, Any], out: Path | None
 ) -> tuple[dict[str, Any], Path]:
     """What the link's side wrote down, and where."""
-    from sottovoce import files
     from sottovoce.analytics.question import to_json
+    from sottovoce.core import files
+    from sottovoce.core.errors import DeploymentError, OutputError
     from sottovoce.deployment.asking import ESTIMATE_NAME
     from sottovoce.deployment.machines.federation import Federation
-    from sottovoce.deployment.machines.link import running_link
-    from sottovoce.deployment.machines.runs import Order, submit
-    from sottovoce.errors import DeploymentError, OutputError
+    from sottovoce.flower.link import running_link
+    from sottovoce.flower.runs import Order, submit
 
     federation = Federation.read(folder)
     name = f"{question.kind}-{about}"

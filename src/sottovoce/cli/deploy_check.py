@@ -21,10 +21,10 @@ def check(
 
     Changes nothing. Exits with 1 if anything fails; each line that does comes with a remedy.
     """
-    from sottovoce.deployment.machines.checks import check_federation, check_site
     from sottovoce.deployment.machines.federation import FILE_NAME as FEDERATION_FILE
     from sottovoce.deployment.machines.federation import Federation
     from sottovoce.deployment.machines.site_folder import SiteFolder
+    from sottovoce.flower.checks import check_federation, check_site
 
     if (folder / FEDERATION_FILE).is_file():
         checks = check_federation(Federation.read(folder))

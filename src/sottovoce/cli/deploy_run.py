@@ -12,11 +12,11 @@ from sottovoce.cli.output import Json, print_warning, progress_bars, say
 from sottovoce.cli.result import print_result, round_note
 
 if TYPE_CHECKING:
-    from sottovoce.config.spec import RunSpec
-    from sottovoce.deployment.machines.control import Control, RunStatus
     from sottovoce.deployment.machines.federation import Federation
+    from sottovoce.flower.control import Control, RunStatus
     from sottovoce.runs.folder import RunFolder
-    from sottovoce.trackers.tracking import Tracking
+    from sottovoce.runs.spec import RunSpec
+    from sottovoce.runs.trackers.tracking import Tracking
 
 _POLL_SECONDS = 1.0
 _INTERRUPTED = 130
@@ -33,15 +33,15 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Train as a spec says, on the sites' data; the run goes on if this command is interrupted."""
-    from sottovoce.config.code_in_specs import check_code_allowed
-    from sottovoce.config.data_paths import load_for_run
-    from sottovoce.config.loading import load
+    from sottovoce.core.errors import OutputError
     from sottovoce.deployment.machines.federation import Federation
-    from sottovoce.deployment.machines.link import running_link
-    from sottovoce.deployment.machines.runs import Order, submit
-    from sottovoce.errors import OutputError
+    from sottovoce.flower.link import running_link
+    from sottovoce.flower.runs import Order, submit
     from sottovoce.runs.checkpoints import where_it_resumes
+    from sottovoce.runs.code_in_specs import check_code_allowed
+    from sottovoce.runs.data_paths import load_for_run
     from sottovoce.runs.folder import RunFolder
+    from sottovoce.runs.loading import load
     from sottovoce.runs.tracked import tracked
 
     federation, name = Federation.read(folder), load(spec, set_ or []).name
@@ -89,7 +89,7 @@ def run(
 
 def _check_folder(run_folder: "RunFolder", federation: Path, *, resume: bool) -> None:
     """Say now what the link's side would say later."""
-    from sottovoce.errors import OutputError
+    from sottovoce.core.errors import OutputError
 
     path = run_folder.path
     if resume and not run_folder.exists:
@@ -110,8 +110,8 @@ def _check_folder(run_folder: "RunFolder", federation: Path, *, resume: bool) ->
 
 def _check_clients(spec: "RunSpec", federation: "Federation") -> None:
     """A run that waits for sites that will never come is noticed now."""
-    from sottovoce.errors import ConfigError
-    from sottovoce.local_learning.client_names import client_name
+    from sottovoce.core.client_names import client_name
+    from sottovoce.core.errors import ConfigError
 
     data = spec.data
     numbered = [client_name(number) for number in range(data.clients or 0)]
@@ -134,9 +134,9 @@ def _check_before(spec: "RunSpec", run_folder: "RunFolder", *, resume: bool) -> 
 
     Not where the link's server may know more than this shell: other data folders, other modules.
     """
-    from sottovoce.config.model_spec import ModuleSpec
-    from sottovoce.local_learning import datasets
-    from sottovoce.runs.remote import check_buildable
+    from sottovoce.flower.remote import check_buildable
+    from sottovoce.learning import datasets
+    from sottovoce.runs.model_spec import ModuleSpec
 
     _, colon, path = spec.data.dataset.partition(":")
     elsewhere = bool(colon) and not Path(path).is_absolute()  # as older versions began runs
@@ -168,7 +168,7 @@ def _follow(
 
 
 def _check_end(ended: "RunStatus", federation: "Federation", run_folder: "RunFolder") -> None:
-    from sottovoce.errors import DeploymentError
+    from sottovoce.core.errors import DeploymentError
 
     if ended.failure is not None:
         onward = "; --resume goes on, and no round is charged twice" if run_folder.exists else ""

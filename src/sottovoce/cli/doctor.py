@@ -9,7 +9,7 @@ _UNUSABLE = 1
 
 def doctor(as_json: Json = False) -> None:
     """What is installed, which kernels run, where data is looked for, and a self test."""
-    from sottovoce.api.diagnosis import diagnose
+    from sottovoce.cli.diagnosis import diagnose
 
     found = diagnose()
     if as_json:

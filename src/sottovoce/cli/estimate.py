@@ -319,7 +319,7 @@ def location(
 
 
 def _check_picture(plot: Path | None) -> None:
-    from sottovoce.errors import OutputError, ParameterError
+    from sottovoce.core.errors import OutputError, ParameterError
 
     if plot is None:
         return

@@ -19,7 +19,7 @@ def explore(
     ] = False,
 ) -> None:
     """Serve a page, to this machine alone, where mechanisms can be tried out; Ctrl-C ends it."""
-    from sottovoce.mechanism_explorer.server import open_server
+    from sottovoce.reporting.explorer.server import open_server
 
     with open_server(port) as server:
         say(f"the explorer is at {server.address}; Ctrl-C ends it")

@@ -9,9 +9,9 @@ from sottovoce.cli.options import word_list
 from sottovoce.cli.output import print_json, print_table, progress_bars, say
 
 if TYPE_CHECKING:
-    from sottovoce.analytics.csv_columns import CsvColumns
     from sottovoce.analytics.question import Question
     from sottovoce.analytics.result import Estimate
+    from sottovoce.core.csv_columns import CsvColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class FileEstimate:
         self._say(found, true, true_label(asked))
 
     def _columns(self) -> "CsvColumns":
-        from sottovoce.analytics.csv_columns import CsvColumns
+        from sottovoce.core.csv_columns import CsvColumns
 
         return CsvColumns(
             path=self.data,
@@ -80,7 +80,7 @@ class FileEstimate:
         """Charge the people before anything is encoded; what the result says about it."""
         from sottovoce.analytics.charging import charge, check_budget
         from sottovoce.analytics.result import NO_LEDGER
-        from sottovoce.errors import ParameterError
+        from sottovoce.core.errors import ParameterError
 
         check_budget(self.budget)
         if self.ledger is None:
@@ -100,7 +100,7 @@ class FileEstimate:
 
     def _ask(self, asked: "Question", batches: Iterable[Any]) -> "Estimate":
         from sottovoce.analytics.estimates import ask
-        from sottovoce.randomness import SeededRandomness, SystemRandomness
+        from sottovoce.core.randomness import SeededRandomness, SystemRandomness
 
         randomness = SystemRandomness() if self.seed is None else SeededRandomness(self.seed)
         return ask(asked, batches, randomness, confidence=self.confidence)

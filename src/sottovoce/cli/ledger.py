@@ -61,7 +61,7 @@ def open_whole(path: Path) -> "LedgerReader":
 
 
 def _clients(ledger: "LedgerReader", client: str | None) -> list[str]:
-    from sottovoce.errors import UnknownNameError
+    from sottovoce.core.errors import UnknownNameError
 
     known = ledger.clients()
     if client is not None and client not in known:
@@ -115,10 +115,10 @@ def show_(
 
     Accounts of pure charges are told at delta 0, as the sum of their epsilons.
     """
-    from sottovoce import parameter_rules
     from sottovoce.analytics.charging import is_pure_account
-    from sottovoce.privacy.accounting import show_left
-    from sottovoce.training.site_counts import BY_SERVER, has_sites
+    from sottovoce.core import parameter_rules
+    from sottovoce.core.shown import show_left
+    from sottovoce.runs.site_counts import BY_SERVER, has_sites
 
     asked = None if delta is None else parameter_rules.delta(delta)
     rows, is_servers = None if client else _site_rows(path, asked), False
@@ -179,8 +179,8 @@ def _row(
     for.
     """
     from sottovoce.analytics.charging import pure_left, pure_spent
-    from sottovoce.api.spending import spent_on
-    from sottovoce.errors import ParameterError
+    from sottovoce.core.errors import ParameterError
+    from sottovoce.planning.spending import spent_on
 
     at = asked or default
     pure = pure_spent(history) if asked is None else math.inf
@@ -228,7 +228,7 @@ def export(
 
     A ledger that was altered is refused.
     """
-    from sottovoce.files import PRIVATE, write_atomic
+    from sottovoce.core.files import PRIVATE, write_atomic
 
     with open_whole(path) as ledger:
         _clients(ledger, client)
@@ -246,7 +246,7 @@ def verify(path: Where, client: Client = None, as_json: Json = False) -> None:
 
     Of a site's folder also whether it is the ledger that was charged.
     """
-    from sottovoce.errors import LedgerError
+    from sottovoce.core.errors import LedgerError
 
     with _open(path) as ledger:
         problems = ledger.verify()

@@ -19,8 +19,8 @@ def create(
     'deploy join' and 'deploy init' make it with the folder. A site that has answered before
     restores its ledger, or moves it: a new one would forget what was spent.
     """
+    from sottovoce.core.errors import ConfigError
     from sottovoce.deployment.site_file import SITE_FILE
-    from sottovoce.errors import ConfigError
     from sottovoce.ledger import seal
     from sottovoce.ledger.ledger import LEDGER_NAME
 
@@ -85,9 +85,9 @@ def move(
 
 def _name_in(folder: Path) -> str | None:
     """The name of the site whose folder it is, as far as its file says."""
+    from sottovoce.core.errors import ConfigError
     from sottovoce.deployment.machines.tables import read_table
     from sottovoce.deployment.site_file import SITE_FILE
-    from sottovoce.errors import ConfigError
 
     with contextlib.suppress(ConfigError):
         name = read_table(folder / SITE_FILE).get("name")

@@ -29,9 +29,9 @@ def log(
 
     Epsilon is what the round cost at the policy's delta; total and left are by the site's filter.
     """
+    from sottovoce.core.errors import OutputError, ParameterError
     from sottovoce.deployment import audit_file, audit_state
     from sottovoce.deployment.audit_log import LOG_NAME
-    from sottovoce.errors import OutputError, ParameterError
     from sottovoce.ledger import seal
 
     file = path / LOG_NAME if path.is_dir() else path
@@ -103,7 +103,7 @@ def _is_wanted(entry: dict[str, Any], run: str | None, refused: bool, start: flo
 
 
 def _cells(entry: dict[str, Any]) -> list[str]:
-    from sottovoce.privacy.accounting import show_epsilon, show_left
+    from sottovoce.core.shown import show_epsilon, show_left
 
     def number(key: str) -> str:
         value = entry.get(key)

@@ -10,12 +10,12 @@ import typer
 from sottovoce.cli.output import Json, print_json, print_table, say, show
 
 if TYPE_CHECKING:
-    from sottovoce.api.totals import LedgerTotal
+    from sottovoce.deployment.totals import LedgerTotal
 
 
 def check_one_ledger(expected: Path, path: Path) -> None:
     """A folder of folders with ledgers, such as a federation's, is answered with their names."""
-    from sottovoce.errors import LedgerError
+    from sottovoce.core.errors import LedgerError
 
     if not path.is_dir() or expected.exists():
         return
@@ -58,8 +58,8 @@ def total(
     charged since they were copied.
     Nothing is written, and a ledger that was altered is refused.
     """
-    from sottovoce.api.totals import ledger_total, ledger_totals
-    from sottovoce.errors import ParameterError
+    from sottovoce.core.errors import ParameterError
+    from sottovoce.deployment.totals import ledger_total, ledger_totals
     from sottovoce.ledger.ledger import LEDGER_NAME
 
     for path in paths:
@@ -89,7 +89,7 @@ def total(
 
 def _names(given: Sequence[str], ledgers: Sequence[str]) -> tuple[str | None, dict[str, list[str]]]:
     """(the name in all ledgers, the names in some); PATH= is one of the ledgers."""
-    from sottovoce.errors import ParameterError
+    from sottovoce.core.errors import ParameterError
 
     anywhere: list[str] = []
     names: dict[str, list[str]] = {}
@@ -161,7 +161,7 @@ def _say_what_holds(found: "LedgerTotal") -> None:
 
 
 def _say_assumptions(assumptions: Iterable[str]) -> None:
-    from sottovoce.api.totals import FIXED
+    from sottovoce.deployment.totals import FIXED
 
     for assumption in (FIXED, *assumptions):
         say(f"assuming that {assumption}")

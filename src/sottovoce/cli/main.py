@@ -34,7 +34,7 @@ from sottovoce.cli import (
     watch,
 )
 from sottovoce.cli.output import print_json
-from sottovoce.printable_text import printable_lines
+from sottovoce.core.printable_text import printable_lines
 from sottovoce.version import __version__
 
 _INTERRUPTED = 130
@@ -110,7 +110,7 @@ def _in_one_line(
     line: str | None = None,
 ) -> str:
     """Missing kernels are for users to know; where in our code that was noticed is not."""
-    from sottovoce.native import NativeMissingWarning
+    from sottovoce.core.native import NativeMissingWarning
 
     if issubclass(category, NativeMissingWarning):
         return f"warning: {message}\n"

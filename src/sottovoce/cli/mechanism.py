@@ -138,8 +138,8 @@ def design(
     as_json: Json = False,
 ) -> None:
     """Design the unbiased table of least variance on [0, 1], with its certificate."""
-    from sottovoce.design import store
-    from sottovoce.errors import ParameterError, UnknownNameError
+    from sottovoce.core.errors import ParameterError, UnknownNameError
+    from sottovoce.mechanisms.design import store
 
     if kind not in ("mvu", "metric_mvu"):
         raise UnknownNameError.among("design", kind, ["mvu", "metric_mvu"])
@@ -173,15 +173,15 @@ def design(
         "probabilities": found.channel.rows.tolist(),
     }
     if out is not None:
-        from sottovoce.files import explained
+        from sottovoce.core.files import explained
 
         with explained("create", out):
             out.mkdir(parents=True, exist_ok=True)
         result["saved"] = str(store.save(found, out))
     if plot is not None:
-        from sottovoce.files import write_atomic
+        from sottovoce.core.charts.style import standalone
+        from sottovoce.core.files import write_atomic
         from sottovoce.reporting.design_matrix import matrix_chart
-        from sottovoce.reporting.style import standalone
 
         write_atomic(plot, standalone(matrix_chart(found).svg()).encode())
         result["plot"] = str(plot)

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sottovoce.api import extras
 from sottovoce.cli.os_errors import os_error
-from sottovoce.errors import DeploymentError, SottovoceError, UnknownNameError
-from sottovoce.printable_text import printable, printable_lines
+from sottovoce.core import extras
+from sottovoce.core.errors import DeploymentError, SottovoceError, UnknownNameError
+from sottovoce.core.printable_text import printable, printable_lines
 
 _SHOWN_SPECS = 6
 

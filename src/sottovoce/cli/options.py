@@ -66,7 +66,7 @@ Missing = Annotated[str, typer.Option(help="Rows with a missing cell: refuse or 
 
 def number_list(option: str, text: str) -> list[float]:
     """Numbers with commas between them."""
-    from sottovoce.errors import ParameterError
+    from sottovoce.core.errors import ParameterError
 
     try:
         return [float(part) for part in text.split(",")]
@@ -82,7 +82,7 @@ def word_list(option: str, texts: Sequence[str]) -> list[str]:
     A blank beside a comma is refused: 'New York, NY' may be one word or two, and which is never
     decided by a look at the data.
     """
-    from sottovoce.errors import ParameterError
+    from sottovoce.core.errors import ParameterError
 
     words: list[str] = []
     for text in texts:
@@ -113,7 +113,7 @@ def _written(option: str, words: Sequence[str]) -> str:
 
 def missing_way(text: str) -> Literal["refuse", "skip"]:
     """What --missing says."""
-    from sottovoce.errors import UnknownNameError
+    from sottovoce.core.errors import UnknownNameError
 
     if text == "refuse":
         return "refuse"

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.api.shown import show as show
-from sottovoce.api.shown import text_fields
-from sottovoce.printable_text import printable, printable_data, printable_lines
+from sottovoce.core.printable_text import printable, printable_data, printable_lines
+from sottovoce.core.shown import show as show
+from sottovoce.core.shown import text_fields
 
 _PROSE_WIDTH = 24
 

@@ -19,9 +19,9 @@ from sottovoce.cli.setting import (
 )
 
 if TYPE_CHECKING:
-    from sottovoce.api.planning import Plan
-    from sottovoce.harmonizer.ranking import Ranking
-    from sottovoce.reporting.figures import Line
+    from sottovoce.core.charts.lines import Line
+    from sottovoce.planning.plan import Plan
+    from sottovoce.planning.ranking import Ranking
 
 
 def plan(
@@ -51,8 +51,8 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Which mechanism errs least within a budget: all of them calibrated, predicted and ranked."""
-    from sottovoce.api.planning import plan as planned
-    from sottovoce.api.release import secret_sample
+    from sottovoce.planning.plan import plan as planned
+    from sottovoce.planning.release import secret_sample
 
     check_plot(plot)
     # Here once more, so that a mistake is told in the names of options.
@@ -86,8 +86,8 @@ def plan(
 
 
 def _print(found: "Plan") -> None:
-    from sottovoce.api.planning import COLUMNS
-    from sottovoce.api.shown import rounded
+    from sottovoce.core.shown import rounded
+    from sottovoce.planning.plan import COLUMNS
 
     print_table(COLUMNS, [one.cells() for one in found])
     say(f"{found.explanation}.")
@@ -101,7 +101,7 @@ def _print(found: "Plan") -> None:
 
 def _frontier(found: Iterable[Mapping[float, float]]) -> "Line":
     """The least error in so many bits or fewer."""
-    from sottovoce.reporting.figures import Line
+    from sottovoce.core.charts.lines import Line
 
     best: dict[float, float] = {}
     for bits, mse in sorted((bits, mse) for one in found for bits, mse in one.items()):
@@ -112,10 +112,10 @@ def _frontier(found: Iterable[Mapping[float, float]]) -> "Line":
 
 def _plot(path: Path, ranking: "Ranking") -> None:
     """One curve for each mechanism, through its settings."""
-    from sottovoce.domains import geometry_of
-    from sottovoce.files import write_atomic
-    from sottovoce.reporting.figures import Line, LineChart
-    from sottovoce.reporting.style import standalone
+    from sottovoce.core.charts.lines import Line, LineChart
+    from sottovoce.core.charts.style import standalone
+    from sottovoce.core.domains import geometry_of
+    from sottovoce.core.files import write_atomic
 
     points: dict[str, dict[float, float]] = {}
     for one in ranking.candidates:  # the best first: of equal bits it stays

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 from sottovoce.cli.output import Json, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from sottovoce.registry import Register
+    from sottovoce.core.registry import Register
 
 # Where each register is: some of them bring torch, so they are imported one by one.
 _REGISTERS = {
     "mechanism": "sottovoce.mechanisms.registry:MECHANISMS",
     "accountant": "sottovoce.privacy.accountant:ACCOUNTANTS",
-    "algorithm": "sottovoce.algorithms.recipe:RECIPES",
-    "attack": "sottovoce.attacks.siege:ATTACKS",
-    "dataset": "sottovoce.local_learning.datasets.register:DATASETS",
+    "algorithm": "sottovoce.federated.algorithms.recipe:RECIPES",
+    "attack": "sottovoce.auditing.attacks.context:ATTACKS",
+    "dataset": "sottovoce.learning.datasets.register:DATASETS",
     "experiment": "sottovoce.experiments.experiment:EXPERIMENTS",
 }
 

@@ -9,9 +9,9 @@ from sottovoce.cli.output import Json, print_fields, print_json, print_table, pr
 from sottovoce.cli.setting import check_plot, with_setting
 
 if TYPE_CHECKING:
-    from sottovoce.api.release import Release
-    from sottovoce.api.spending import Spent
     from sottovoce.mechanisms.mechanism import Mechanism
+    from sottovoce.planning.release import Release
+    from sottovoce.planning.spending import Spent
     from sottovoce.privacy.accounting import PrivacySpent
     from sottovoce.privacy.events import PrivacyEvent
 
@@ -26,7 +26,7 @@ AccountantName = Annotated[
 
 
 def _given(param: list[str] | None) -> dict[str, Any]:
-    from sottovoce.config.loading import parse_assignments
+    from sottovoce.runs.loading import parse_assignments
 
     return parse_assignments(param or [], "--param")
 
@@ -42,8 +42,8 @@ def spend(
     as_json: Json = False,
 ) -> None:
     """The epsilon that a client spends over some rounds."""
-    from sottovoce import parameter_rules
-    from sottovoce.api.spending import checked_rounds, spent_by
+    from sottovoce.core import parameter_rules
+    from sottovoce.planning.spending import checked_rounds, spent_by
 
     parameter_rules.delta(delta)
     checked_rounds(rounds)
@@ -71,7 +71,7 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """The parameters, or the number of rounds, that just stay within (epsilon, delta)."""
-    from sottovoce.api.spending import checked_rounds, spent_by
+    from sottovoce.planning.spending import checked_rounds, spent_by
 
     given = _given(param)
     registration = setting.registration
@@ -108,10 +108,10 @@ def curve(
     as_json: Json = False,
 ) -> None:
     """How epsilon grows with the rounds, by every sound bound."""
-    from sottovoce import parameter_rules
-    from sottovoce.api.spending import FLOAT_GRADE, checked_rounds
+    from sottovoce.core import parameter_rules
+    from sottovoce.planning.spending import FLOAT_GRADE, checked_rounds
     from sottovoce.privacy.events import Repeated
-    from sottovoce.rounds.plan import released_spent
+    from sottovoce.protocol.plan import released_spent
 
     parameter_rules.delta(delta)
     checked_rounds(rounds)
@@ -163,7 +163,7 @@ def curve(
 
 
 def _rounds(event: "PrivacyEvent", epsilon: float, delta: float) -> int:
-    from sottovoce.errors import ParameterError
+    from sottovoce.core.errors import ParameterError
     from sottovoce.privacy.accounting import privacy_spent
     from sottovoce.privacy.calibration import rounds_within
 
@@ -199,10 +199,10 @@ def _plot(
 ) -> None:
     import math
 
-    from sottovoce.files import write_atomic
+    from sottovoce.core.charts.lines import Line, LineChart
+    from sottovoce.core.charts.style import standalone
+    from sottovoce.core.files import write_atomic
     from sottovoce.mechanisms.registry import kind_of
-    from sottovoce.reporting.figures import Line, LineChart
-    from sottovoce.reporting.style import standalone
 
     lines = []
     for name in dict.fromkeys(name for spent in spents for name, _ in spent.bounds):
@@ -214,7 +214,7 @@ def _plot(
         if known:
             lines.append(Line(name=name, x=[x for x, _ in known], y=[y for _, y in known]))
     if not lines:
-        from sottovoce.errors import ParameterError
+        from sottovoce.core.errors import ParameterError
 
         raise ParameterError("every bound is infinite, so there is nothing to draw")
     chart = LineChart(

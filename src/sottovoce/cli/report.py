@@ -21,9 +21,9 @@ def report(
     """
     import jinja2 as jinja2  # its absence is told before anything is read
 
-    from sottovoce.files import check_writable
+    from sottovoce.core.files import check_writable
+    from sottovoce.reporting.report_data import report_of
     from sottovoce.reporting.run_report import write_report
-    from sottovoce.run_review.report import report_of
 
     check_writable(out)
     with progress_bars() as bars:
@@ -42,7 +42,7 @@ def report(
 
 def _runs_in(folder: Path) -> list[Path]:
     """A run, or the runs of a folder of runs (a federation's are in its `runs`)."""
-    from sottovoce.errors import OutputError
+    from sottovoce.core.errors import OutputError
     from sottovoce.runs.folder import RunFolder
 
     if RunFolder(folder).exists:
@@ -86,7 +86,7 @@ def _summary(found: dict[str, Any]) -> dict[str, Any]:
 
 def _print_sites(runs: list[dict[str, Any]]) -> None:
     """Of federations: what the server counted, what sites answered and what they say."""
-    from sottovoce.training.site_counts import BY_SERVER, HEADINGS, cells
+    from sottovoce.runs.site_counts import BY_SERVER, HEADINGS, cells
 
     rows = [[run["run"], *cells(run["sites"])] for run in runs if run["sites"]]
     if rows:
@@ -96,7 +96,7 @@ def _print_sites(runs: list[dict[str, Any]]) -> None:
 
 
 def _print(result: dict[str, Any]) -> None:
-    from sottovoce.privacy.accounting import show_epsilon
+    from sottovoce.core.shown import show_epsilon
 
     rows = [
         [

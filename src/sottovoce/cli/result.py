@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.cli.output import print_fields, print_json, print_table, print_warning, say, show
-from sottovoce.training.site_counts import round_note as round_note
+from sottovoce.runs.site_counts import round_note as round_note
 
 # Of a federation, where sites have ledgers of their own.
 _BY_SERVER = {
@@ -39,7 +39,7 @@ def print_result(result: dict[str, Any], folder: Path, *, as_json: bool) -> None
 
 def _print_sites(clients: list[dict[str, Any]]) -> None:
     """What the server counted, what sites answered and what they say."""
-    from sottovoce.training.site_counts import HEADINGS, counted_rows
+    from sottovoce.runs.site_counts import HEADINGS, counted_rows
 
     rows, more = counted_rows({row["client"]: row for row in clients}, _SITES_SHOWN)
     print_table(["site", *HEADINGS.values()], rows)

@@ -6,19 +6,19 @@ from typing import Annotated, Any
 
 import typer
 
-import sottovoce.config
+import sottovoce.runs
 from sottovoce.cli import interruption
 from sottovoce.cli.data import DataDir, fetch_missing, use
 from sottovoce.cli.mistakes import absent_spec
 from sottovoce.cli.options import AllowCode, Log, Overrides, SpecFile
 from sottovoce.cli.output import Json, print_warning, progress_bars, say
 from sottovoce.cli.result import print_result, round_note
-from sottovoce.errors import ConfigError
+from sottovoce.core.errors import ConfigError
 
 
 def _print_example(wanted: bool) -> None:
     if wanted:
-        typer.echo((files(sottovoce.config) / "example.toml").read_text("utf-8"), nl=False)
+        typer.echo((files(sottovoce.runs) / "example.toml").read_text("utf-8"), nl=False)
         raise typer.Exit
 
 
@@ -42,10 +42,10 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Train as a spec says; results, ledger and checkpoints go into a run folder."""
-    from sottovoce.config.code_in_specs import check_code_allowed
-    from sottovoce.config.data_paths import load_for_run
-    from sottovoce.config.loading import load
+    from sottovoce.runs.code_in_specs import check_code_allowed
+    from sottovoce.runs.data_paths import load_for_run
     from sottovoce.runs.folder import RunFolder
+    from sottovoce.runs.loading import load
 
     if not spec.exists():
         raise ConfigError(absent_spec(spec))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from sottovoce.api.release import Release
+    from sottovoce.planning.release import Release
 
 Kind = Annotated[str, typer.Option("--mechanism", help="A name from 'sottovoce mechanism list'.")]
 Dimension = Annotated[
@@ -73,7 +73,7 @@ def _setting(
     shuffled_clients: ShuffledClients = None,
     secure_sum_clients: SecureSumClients = None,
 ) -> "Release":
-    from sottovoce.api.release import release_of
+    from sottovoce.planning.release import release_of
 
     return release_of(
         mechanism,
@@ -93,7 +93,7 @@ def _setting(
 
 def check_plot(plot: Path | None) -> None:
     """A file that can be drawn to, checked before anything is computed."""
-    from sottovoce.errors import OutputError, ParameterError
+    from sottovoce.core.errors import OutputError, ParameterError
 
     if plot is None:
         return

@@ -14,7 +14,7 @@ from sottovoce.cli import watch_view
 from sottovoce.cli.output import Json, print_json, say
 
 if TYPE_CHECKING:
-    from sottovoce.run_review.live import Reading
+    from sottovoce.reporting.live import Reading
 
 _SITES_EVERY_SECONDS = 5.0
 _LOOKS_KEPT = 30
@@ -46,7 +46,7 @@ class _Watched:
     """What is looked at: a run folder, and the federation around it if there is one."""
 
     def __init__(self, path: Path) -> None:
-        from sottovoce.errors import OutputError
+        from sottovoce.core.errors import OutputError
 
         self._run: Path | None = path
         self._federation: Path | None = None
@@ -67,7 +67,7 @@ class _Watched:
 
     def look(self) -> dict[str, Any]:
         """The state now."""
-        from sottovoce.run_review.live import describe, read
+        from sottovoce.reporting.live import describe, read
 
         status = self._federation_status()
         reading = self._reading = read(self._folder())
@@ -90,7 +90,7 @@ class _Watched:
 
     def rounds_after(self, number: int) -> Iterator[dict[str, Any]]:
         """The states after the rounds that went by between two looks, without the last."""
-        from sottovoce.run_review.live import describe
+        from sottovoce.reporting.live import describe
 
         assert self._reading is not None
         speed, rows = self._speed(self._reading), self._reading.rows
@@ -103,7 +103,7 @@ class _Watched:
         if self._run is not None:
             return self._run
         from sottovoce.deployment.machines.federation import Federation
-        from sottovoce.deployment.machines.runs import latest_folder
+        from sottovoce.flower.runs import latest_folder
 
         assert self._federation is not None
         federation = Federation.read(self._federation)
@@ -126,7 +126,7 @@ class _Watched:
 
     def _federation_status(self) -> dict[str, Any] | None:
         """Who is there, asked now and then; a link that does not answer is no reason to stop."""
-        from sottovoce.errors import SottovoceError
+        from sottovoce.core.errors import SottovoceError
 
         if self._federation is None:
             return None
@@ -134,7 +134,7 @@ class _Watched:
             return self._status
         try:
             from sottovoce.deployment.machines.federation import Federation
-            from sottovoce.deployment.machines.status import status_of
+            from sottovoce.flower.status import status_of
 
             self._status = status_of(Federation.read(self._federation))
         except (SottovoceError, OSError) as error:
@@ -179,7 +179,7 @@ def _states(watched: _Watched, interval: float) -> Iterator[dict[str, Any]]:
 
 
 def _print_once(watched: _Watched, as_json: bool) -> None:
-    from sottovoce.errors import OutputError
+    from sottovoce.core.errors import OutputError
 
     state = watched.look()
     if state["state"] == "waiting" and "federation" not in state:

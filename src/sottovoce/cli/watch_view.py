@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sottovoce.printable_text import printable_data
+from sottovoce.core.printable_text import printable_data
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -51,8 +51,8 @@ def show_seconds(seconds: float) -> str:
 
 
 def epsilon_note(state: Mapping[str, Any]) -> str:
-    from sottovoce.privacy.accounting import show_epsilon, show_left
-    from sottovoce.training.site_counts import BY_SERVER
+    from sottovoce.core.shown import show_epsilon, show_left
+    from sottovoce.runs.site_counts import BY_SERVER
 
     if not state["private"]:
         return "no privacy"
@@ -199,7 +199,7 @@ def _counts(sites: Mapping[str, Mapping[str, Any]]) -> "RenderableType":
     from rich.table import Table
     from rich.text import Text
 
-    from sottovoce.training.site_counts import HEADINGS, counted_rows
+    from sottovoce.runs.site_counts import HEADINGS, counted_rows
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for heading in ("site", *HEADINGS.values()):

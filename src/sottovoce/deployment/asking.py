@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import sottovoce.analytics.estimates  # noqa: F401  (which knows every kind of question)
-from sottovoce import files, printable_text
-from sottovoce.adjacency import Unit
 from sottovoce.analytics.question import Question, to_dict
 from sottovoce.analytics.result import Estimate
 from sottovoce.analytics.tallies import Tally, added
+from sottovoce.core import files, printable_text
+from sottovoce.core.adjacency import Unit
+from sottovoce.core.errors import DeploymentError, WireError
 from sottovoce.deployment.inquiries import MOST_PEOPLE, Inquiry, largest_tally_bytes, read_tally
 from sottovoce.deployment.orders import read_refusal
 from sottovoce.deployment.post import Post, Reply
 from sottovoce.deployment.replies_due import OVERHEAD_BYTES, announce, check_length
-from sottovoce.errors import DeploymentError, WireError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.records import Due, Release
 

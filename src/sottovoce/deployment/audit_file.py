@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sottovoce import bounded_json, files
-from sottovoce.errors import OutputError
+from sottovoce.core import bounded_json, files
+from sottovoce.core.errors import OutputError
 from sottovoce.ledger import chain
 
 Entry = dict[str, Any]

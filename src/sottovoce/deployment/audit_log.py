@@ -28,16 +28,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sottovoce import files, printable_text
+from sottovoce.core import files, printable_text
+from sottovoce.core.errors import PolicyError, SottovoceError
+from sottovoce.core.printable_text import printable
+from sottovoce.core.shown import show_epsilon
 from sottovoce.deployment import audit_file, audit_state
 from sottovoce.deployment.audit_file import Entry
 from sottovoce.deployment.audit_state import LogState, Throttle, time_text
 from sottovoce.deployment.policy import Policy
-from sottovoce.errors import PolicyError, SottovoceError
 from sottovoce.ledger.reader import LedgerReader
 from sottovoce.ledger.records import FIRST_EVENT, Due
-from sottovoce.printable_text import printable
-from sottovoce.privacy.accounting import privacy_spent, show_epsilon
+from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.compositions import multiset
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.version import __version__

@@ -20,10 +20,11 @@ replace-one, 13 under zero-out. Where a site lets an unsampled round cost more, 
 
 from collections.abc import Iterable
 
-from sottovoce.errors import PolicyError
+from sottovoce.core.errors import PolicyError
+from sottovoce.core.shown import show_epsilon
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.privacy.accounting import privacy_spent, show_epsilon, within
+from sottovoce.privacy.accounting import privacy_spent, within
 from sottovoce.privacy.compositions import unhidden
 from sottovoce.privacy.events import PrivacyEvent, Sampled, basic_counts
 

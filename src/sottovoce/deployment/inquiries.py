@@ -15,6 +15,7 @@ import numpy as np
 from sottovoce.analytics.histogram import HistogramQuestion
 from sottovoce.analytics.question import Question
 from sottovoce.analytics.tallies import CodeCounts, Moments, Tally
+from sottovoce.core.errors import DomainError, WireError
 from sottovoce.deployment.orders import (
     STATEMENT,
     Blobs,
@@ -23,7 +24,6 @@ from sottovoce.deployment.orders import (
     check_receipt,
     strict_json,
 )
-from sottovoce.errors import DomainError, WireError
 
 VERSION = 2
 INQUIRY, TALLY = "inquiry", "tally"  # the one part of a message, there and back

@@ -6,8 +6,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-from sottovoce.errors import DeploymentError
-from sottovoce.files import explained
+from sottovoce.core.errors import DeploymentError
+from sottovoce.core.files import explained
 
 
 def read_node_key(path: Path) -> ec.EllipticCurvePrivateKey:

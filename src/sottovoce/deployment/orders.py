@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from sottovoce import bounded_json
-from sottovoce.errors import WireError
+from sottovoce.core import bounded_json
+from sottovoce.core.errors import WireError
 
 VERSION = 3
 ORDER = "order"  # the part of a message that holds it

@@ -12,19 +12,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self, TypeVar
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.channels.channel import Direct, MessageChannel
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.errors import PolicyError, UnknownNameError
+from sottovoce.core.randomness import Grade
+from sottovoce.core.shown import show_epsilon
 from sottovoce.deployment import floors
-from sottovoce.errors import PolicyError, UnknownNameError
 from sottovoce.ledger.records import Budget, Due
 from sottovoce.mechanisms import registry
-from sottovoce.privacy.accounting import privacy_spent, show_epsilon, within
+from sottovoce.privacy.accounting import privacy_spent, within
 from sottovoce.privacy.compositions import multiset
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.privacy.filters import History, PrivacyFilter, first_delta
-from sottovoce.randomness import Grade
-from sottovoce.rounds.plan import ClientPlan, RoundPlan
+from sottovoce.protocol.channels.channel import Direct, MessageChannel
+from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
 E = TypeVar("E", bound=StrEnum)
 

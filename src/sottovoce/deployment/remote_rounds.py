@@ -13,18 +13,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sottovoce import printable_text
+from sottovoce.core import printable_text
+from sottovoce.core.errors import DeploymentError, WireError
 from sottovoce.deployment.orders import Order, read_refusal, read_reply, read_rounds_charged
 from sottovoce.deployment.post import Post, Reply
 from sottovoce.deployment.replies_due import OVERHEAD_BYTES, announce, check_length
-from sottovoce.errors import DeploymentError, WireError
+from sottovoce.federated.backend import Collected, SiteReply
+from sottovoce.federated.charged import ChargedRounds, Served, Server
 from sottovoce.mechanisms import registry
-from sottovoce.rounds.broadcast import Start, sent
-from sottovoce.rounds.plan import ClientPlan, RoundPlan
-from sottovoce.training.backend import Collected, SiteReply
-from sottovoce.training.charged import ChargedRounds, Served, Server
-from sottovoce.wire.broadcast import DownlinkFormat
-from sottovoce.wire.message import open_packed
+from sottovoce.protocol.broadcast import DownlinkFormat
+from sottovoce.protocol.message import open_packed
+from sottovoce.protocol.plan import ClientPlan, RoundPlan
+from sottovoce.protocol.round_broadcast import Start, sent
 
 _LOG = printable_text.logger()
 # Replies are looked for often at first, and less often the longer a round takes.

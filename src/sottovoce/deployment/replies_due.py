@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sottovoce import files
-from sottovoce.errors import OutputError, WireError
+from sottovoce.core import files
+from sottovoce.core.errors import OutputError, WireError
 
 FOLDER_VARIABLE = "SOTTOVOCE_REPLIES_DUE"
 # Around a reply's own bytes: Flower's metadata, a refusal's reason, what the site's ledger says.

@@ -16,23 +16,23 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sottovoce import printable_text
-from sottovoce.analytics.csv_columns import CsvColumns
+from sottovoce.core import printable_text
+from sottovoce.core.csv_columns import CsvColumns
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import PolicyError, SottovoceError
+from sottovoce.core.randomness import Randomness
 from sottovoce.deployment.audit_log import AuditLog, OrderName
 from sottovoce.deployment.policy import Policy, Terms
 from sottovoce.deployment.witness import check_kept
-from sottovoce.domains import Vector
-from sottovoce.errors import PolicyError, SottovoceError
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import FIRST_EVENT, Budget, Due, Standing
 from sottovoce.mechanisms import registry
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.privacy.filters import History
-from sottovoce.randomness import Randomness
-from sottovoce.rounds.charging import amount_due
-from sottovoce.rounds.client import Refused, Request, privatise
-from sottovoce.rounds.plan import ClientPlan, RoundPlan
+from sottovoce.protocol.charging import amount_due
+from sottovoce.protocol.client import Refused, Request, privatise
+from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
 _LOG = printable_text.logger()
 LEDGER_LOST = 4  # the exit status of a worker whose site must stop

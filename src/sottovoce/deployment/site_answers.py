@@ -14,9 +14,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce.adjacency import Adjacency, Unit
 from sottovoce.analytics import question as questions
-from sottovoce.analytics.csv_columns import CsvColumns
 from sottovoce.analytics.estimates import tally_of
 from sottovoce.analytics.histogram import HistogramQuestion
 from sottovoce.analytics.mean import MeanQuestion
@@ -24,16 +22,18 @@ from sottovoce.analytics.places import PlacesQuestion
 from sottovoce.analytics.quantiles import QuantilesQuestion
 from sottovoce.analytics.question import Question
 from sottovoce.analytics.variance import VarianceQuestion
-from sottovoce.channels.channel import Direct
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.csv_columns import CsvColumns
+from sottovoce.core.errors import DataError, PolicyError, SottovoceError
+from sottovoce.core.randomness import SystemRandomness
 from sottovoce.deployment.audit_log import OrderName
 from sottovoce.deployment.inquiries import Inquiry, tally_bytes
 from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import OwnColumn, Site
-from sottovoce.errors import DataError, PolicyError, SottovoceError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
-from sottovoce.randomness import SystemRandomness
-from sottovoce.rounds.charging import amount_due
+from sottovoce.protocol.channels.channel import Direct
+from sottovoce.protocol.charging import amount_due
 
 # People's values in batches, for a question; what the site's file, or its app, names.
 Values = Callable[[Question], Iterable[ArrayLike]]

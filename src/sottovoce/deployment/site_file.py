@@ -4,18 +4,18 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Unit
-from sottovoce.deployment import policy as policies
-from sottovoce.deployment.audit_log import LOG_NAME
-from sottovoce.deployment.policy import Policy
-from sottovoce.deployment.site import Keys, OwnColumn, OwnRecords, Site
-from sottovoce.errors import (
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Unit
+from sottovoce.core.errors import (
     AdjacencyMismatchError,
     PolicyError,
     SottovoceError,
     UnknownNameError,
 )
+from sottovoce.deployment import policy as policies
+from sottovoce.deployment.audit_log import LOG_NAME
+from sottovoce.deployment.policy import Policy
+from sottovoce.deployment.site import Keys, OwnColumn, OwnRecords, Site
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import LEDGER_NAME
 from sottovoce.ledger.reader import LedgerReader

@@ -10,7 +10,8 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from sottovoce import files, printable_text
+from sottovoce.core import files, printable_text
+from sottovoce.core.errors import DeploymentError, WireError
 from sottovoce.deployment.node_key import read_node_key
 from sottovoce.deployment.orders import STATEMENT
 from sottovoce.deployment.site import Keys, Site
@@ -25,7 +26,6 @@ from sottovoce.deployment.witness import (
     rolled_back,
     to_text,
 )
-from sottovoce.errors import DeploymentError, WireError
 from sottovoce.ledger.ledger import Ledger
 
 _LOG = printable_text.logger()

@@ -23,9 +23,9 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from sottovoce import files
+from sottovoce.core import files
+from sottovoce.core.errors import LedgerError, RolledBackError, WireError
 from sottovoce.deployment.orders import check_name
-from sottovoce.errors import LedgerError, RolledBackError, WireError
 from sottovoce.ledger.reader import LedgerReader
 from sottovoce.ledger.records import Standing
 

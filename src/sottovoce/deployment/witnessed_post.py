@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from sottovoce import printable_text
+from sottovoce.core import printable_text
+from sottovoce.core.errors import SottovoceError
 from sottovoce.deployment.orders import STATEMENT
 from sottovoce.deployment.post import Parcel, Post, Reply
 from sottovoce.deployment.witness import Receipt
-from sottovoce.errors import SottovoceError
 
 _LOG = printable_text.logger()
 

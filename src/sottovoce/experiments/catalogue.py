@@ -26,10 +26,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import sottovoce.experiments
-from sottovoce.config.loading import override, parse_text
-from sottovoce.errors import ConfigError, UnknownNameError
+from sottovoce.core.errors import ConfigError, UnknownNameError
 from sottovoce.experiments.experiment import MAX_SEEDS
 from sottovoce.experiments.sweep import Choice
+from sottovoce.runs.loading import override, parse_text
 
 MECHANISM, EPSILON, RATE, SEED = "mechanism", "epsilon", "learning_rate", "seed"
 

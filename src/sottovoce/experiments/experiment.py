@@ -4,7 +4,7 @@
     def foo(settings: Settings) -> Findings: ...
 
 Drop the file into `experiments/studies/` (or a folder, whose module `study` enters), or name its
-module under the entry point group `sottovoce.experiments` (see `sottovoce.registry`); nothing else
+module under the entry point group `experiments` (see `core.registry`); nothing else
 changes. Experiments that train models over a grid are TOML files in `experiments/grids/` (see
 `catalogue.py`).
 """
@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sottovoce import parameter_rules
-from sottovoce.errors import ParameterError
-from sottovoce.registry import Register
+from sottovoce.core import parameter_rules
+from sottovoce.core.errors import ParameterError
+from sottovoce.core.registry import Register
 from sottovoce.reporting.experiment import Chart
 
 Cell = str | int | float | bool | None

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sottovoce import files
-from sottovoce.errors import OutputError
+from sottovoce.core import files
+from sottovoce.core.errors import OutputError
 from sottovoce.version import __version__
 
 CELLS = "cells"

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sottovoce.domains import Vector
+from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.domains import Vector
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.experiments.experiment import Row, Settings, number
-from sottovoce.kernels.table import sample_table
 from sottovoce.mechanisms.finite_channel import TableMechanism, interval
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
+from sottovoce.mechanisms.kernels.table import sample_table
 from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism, bits_per_coordinate
-from sottovoce.randomness import SeededRandomness
-from sottovoce.reporting.figures import Line, LineChart
 
 LOOPED_CLIENTS = 500
 

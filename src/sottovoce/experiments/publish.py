@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sottovoce import files
-from sottovoce.errors import OutputError
+from sottovoce.core import files
+from sottovoce.core.errors import OutputError
 from sottovoce.experiments import study
 from sottovoce.reporting.experiment import show_cell
 

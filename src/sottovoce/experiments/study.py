@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce import files
-from sottovoce.errors import OutputError
+from sottovoce.core import files
+from sottovoce.core.charts.style import standalone
+from sottovoce.core.errors import OutputError
 from sottovoce.experiments.experiment import Experiment, Findings, Row, Settings
 from sottovoce.reporting.experiment import render_page
-from sottovoce.reporting.style import standalone
 from sottovoce.version import __version__
 
 DATA, TABLE, PAGE, TRIALS_TABLE = "data.json", "data.csv", "index.html", "trials.csv"

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sottovoce import files, parameter_rules
-from sottovoce.config.loading import override, parse
-from sottovoce.config.spec import RunSpec
-from sottovoce.errors import ConfigError, OutputError
+from sottovoce.core import files, parameter_rules
+from sottovoce.core.errors import ConfigError, OutputError
 from sottovoce.experiments.experiment import Cell, OnStep
 from sottovoce.experiments.workers import NEEDED, Attempt, Round, Train, attempts
+from sottovoce.runs.loading import override, parse
+from sottovoce.runs.spec import RunSpec
 from sottovoce.version import __version__
 
 TRIALS, LOCK = "trials", "lock"

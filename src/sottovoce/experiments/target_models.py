@@ -5,22 +5,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.assembly.calibrations import Charge, Target, calibrated
-from sottovoce.assembly.data import load_data, task_of
-from sottovoce.assembly.parts import assemble
-from sottovoce.channels.channel import Direct
-from sottovoce.config.loading import override, parse
-from sottovoce.config.spec import RunSpec
-from sottovoce.domains import Domain, Vector
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Domain, Vector
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.experiments.udp_mechanisms import DELTA, MECHANISMS, NO_PRIVACY, Contender
-from sottovoce.local_learning.datasets import Dataset
-from sottovoce.local_learning.task import Task
+from sottovoce.federated.training import Halted
+from sottovoce.learning.datasets import Dataset
+from sottovoce.learning.task import Task
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.randomness import SeededRandomness
+from sottovoce.planning.calibrate import Charge, Target, calibrated
+from sottovoce.protocol.channels.channel import Direct
 from sottovoce.runs.books import tally_of, training_of
-from sottovoce.training.engine import Halted
+from sottovoce.runs.data import load_data, task_of
+from sottovoce.runs.loading import override, parse
+from sottovoce.runs.parts import assemble
+from sottovoce.runs.spec import RunSpec
 
 _TUNING_SEED, _VALIDATION_FRACTION = 101, 0.1
 

@@ -15,9 +15,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-from sottovoce import files
-from sottovoce.config.spec import RunSpec
-from sottovoce.errors import ConfigError, SottovoceError
+from sottovoce.core import files
+from sottovoce.core.errors import ConfigError, SottovoceError
+from sottovoce.runs.spec import RunSpec
 
 Round = Mapping[str, Any]
 # Called with the number of a spec and its round's metrics.

@@ -5,12 +5,13 @@ Clients mostly share a history, so each question about the accountants is asked 
 
 from collections.abc import Iterable, Sequence
 
-from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.errors import AdjacencyMismatchError, BudgetExhaustedError, LedgerError
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.errors import AdjacencyMismatchError, BudgetExhaustedError, LedgerError
+from sottovoce.core.shown import show_epsilon
 from sottovoce.ledger.database import Database
 from sottovoce.ledger.records import Budget, Due
 from sottovoce.privacy import compositions
-from sottovoce.privacy.accounting import privacy_spent, show_epsilon, within
+from sottovoce.privacy.accounting import privacy_spent, within
 from sottovoce.privacy.event_json import from_json, to_json
 from sottovoce.privacy.events import PrivacyEvent
 

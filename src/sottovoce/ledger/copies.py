@@ -3,8 +3,8 @@
 import secrets
 from pathlib import Path
 
-from sottovoce import files
-from sottovoce.errors import LedgerError
+from sottovoce.core import files
+from sottovoce.core.errors import LedgerError
 from sottovoce.ledger.reader import LedgerReader
 from sottovoce.ledger.records import Standing
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from sottovoce import files
-from sottovoce.errors import LedgerError
+from sottovoce.core import files
+from sottovoce.core.errors import LedgerError
 from sottovoce.ledger import schema
 
 _BUSY_SECONDS = 30.0

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sottovoce.errors import BudgetExhaustedError, LedgerError
+from sottovoce.core.errors import BudgetExhaustedError, LedgerError
 from sottovoce.ledger import accounts, chain, schema, verification
 from sottovoce.ledger.accounts import Accounts
 from sottovoce.ledger.chain import Cell

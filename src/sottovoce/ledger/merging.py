@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
-from sottovoce.adjacency import Unit
+from sottovoce.core.adjacency import Unit
 from sottovoce.ledger.reader import Entry
 from sottovoce.privacy.compositions import local_event
 from sottovoce.privacy.event_json import from_json

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from sottovoce.adjacency import Unit
-from sottovoce.errors import BudgetExhaustedError, LedgerError
+from sottovoce.core.adjacency import Unit
+from sottovoce.core.errors import BudgetExhaustedError, LedgerError
 from sottovoce.ledger import accounts, verification
 from sottovoce.ledger.accounts import Accounts, Before
 from sottovoce.ledger.database import Access, Database

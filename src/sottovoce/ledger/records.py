@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency, Unit
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.privacy.events import PrivacyEvent
 
 # An account that is nobody's: its budget is what a site's first order set aside for its event.

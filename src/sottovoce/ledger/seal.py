@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sottovoce import bounded_json, files, printable_text
-from sottovoce.errors import LedgerError, LedgerLostError
+from sottovoce.core import bounded_json, files, printable_text
+from sottovoce.core.errors import LedgerError, LedgerLostError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.reader import LedgerReader
 from sottovoce.ledger.records import Standing

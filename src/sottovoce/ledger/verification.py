@@ -5,11 +5,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from sottovoce.errors import LedgerError, SottovoceError
+from sottovoce.core.errors import LedgerError, SottovoceError
+from sottovoce.core.shown import show_epsilon
 from sottovoce.ledger import accounts, chain, schema
 from sottovoce.ledger.database import Database
 from sottovoce.privacy import compositions
-from sottovoce.privacy.accounting import privacy_spent, show_epsilon
+from sottovoce.privacy.accounting import privacy_spent
 
 Chain = Literal["charges", "budgets", "messages"]
 

@@ -6,22 +6,16 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.design import hermite
-from sottovoce.design.fisher import tilted_law
-from sottovoce.domains import L2Ball, Vector, require_l2_ball
-from sottovoce.kernels.one_bit import sample_bits
-from sottovoce.mechanisms.mechanism import (
-    Codes,
-    FiniteLaw,
-    LevelCodes,
-    Sampling,
-    level_indices,
-)
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import L2Ball, Vector, require_l2_ball
+from sottovoce.core.randomness import Keystream
+from sottovoce.mechanisms.design import hermite
+from sottovoce.mechanisms.design.fisher import tilted_law
+from sottovoce.mechanisms.kernels.one_bit import sample_bits
+from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
 from sottovoce.mechanisms.registry import Knob, register
 from sottovoce.privacy.events import OneBit
-from sottovoce.randomness import Keystream
 
 # As in `gauss_hermite`: norm check and u/sigma, as a fraction of the distance of neighbours.
 _ROUNDING = 2.0**-26

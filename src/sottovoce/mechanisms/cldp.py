@@ -9,14 +9,14 @@ from typing import Any, ClassVar, assert_never
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Box, L1Ball, L2Ball, Vector
-from sottovoce.errors import ParameterError
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, L1Ball, L2Ball, Vector
+from sottovoce.core.errors import ParameterError
+from sottovoce.core.randomness import Keystream, open_uniforms, uniform_below
 from sottovoce.mechanisms.mechanism import Codes, JointLaw, LevelCodes, MomentLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, register
 from sottovoce.privacy.events import PureDp
-from sottovoce.randomness import Keystream, open_uniforms, uniform_below
 
 MAX_DIMENSION = 2**31  # one code holds a coordinate and a sign in 32 bits
 _WORD = 2**64

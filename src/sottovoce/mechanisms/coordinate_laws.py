@@ -8,10 +8,10 @@ the mechanism's own.
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from sottovoce.domains import Vector
-from sottovoce.noises.gaussian import Gaussian
-from sottovoce.noises.laplace import Laplace
-from sottovoce.noises.staircase import Staircase
+from sottovoce.core.domains import Vector
+from sottovoce.mechanisms.noise.gaussian import Gaussian
+from sottovoce.mechanisms.noise.laplace import Laplace
+from sottovoce.mechanisms.noise.staircase import Staircase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

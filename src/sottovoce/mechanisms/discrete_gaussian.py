@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Domain, L2Ball, require_l2_ball
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Domain, L2Ball, require_l2_ball
+from sottovoce.mechanisms.noise import gaussian
 from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.mechanisms.rounded_noise import (
     ROUNDING,
@@ -12,7 +13,6 @@ from sottovoce.mechanisms.rounded_noise import (
     automatic_steps,
     multiplier_ends,
 )
-from sottovoce.noises import gaussian
 from sottovoce.privacy.events import GaussianNoise
 
 

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Box, Domain, L1Ball, L2Ball
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
+from sottovoce.mechanisms.noise import laplace
 from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.mechanisms.rounded_noise import (
     ROUNDING,
@@ -13,7 +14,6 @@ from sottovoce.mechanisms.rounded_noise import (
     multiplier_ends,
     width,
 )
-from sottovoce.noises import laplace
 from sottovoce.privacy.events import LaplaceNoise, Repeated
 from sottovoce.privacy.laplace import laplace_event
 

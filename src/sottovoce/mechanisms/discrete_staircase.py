@@ -4,19 +4,14 @@ import math
 from dataclasses import dataclass
 from typing import assert_never
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Box, Domain, L1Ball, L2Ball
-from sottovoce.errors import ParameterError
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
+from sottovoce.core.errors import ParameterError
+from sottovoce.mechanisms.noise import staircase
+from sottovoce.mechanisms.noise.rounded import MAX_STEPS
 from sottovoce.mechanisms.registry import Knob, Parameters, register
-from sottovoce.mechanisms.rounded_noise import (
-    ROUNDING,
-    RoundedNoise,
-    automatic_steps,
-    width,
-)
-from sottovoce.noises import staircase
-from sottovoce.noises.rounded import MAX_STEPS
+from sottovoce.mechanisms.rounded_noise import ROUNDING, RoundedNoise, automatic_steps, width
 from sottovoce.privacy.events import FinitePair, PureDp, Repeated
 from sottovoce.privacy.staircase import staircase_pair
 

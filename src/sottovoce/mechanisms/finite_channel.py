@@ -9,24 +9,18 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.design import store
-from sottovoce.design.channel import IntegerTable
-from sottovoce.design.store import Design, DesignSpec, table_epsilon
-from sottovoce.domains import Box, Domain, L1Ball, L2Ball, Vector, sized_vector
-from sottovoce.errors import ParameterError
-from sottovoce.kernels.ladder import Affine
-from sottovoce.kernels.table import sample_table
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball, Vector, sized_vector
+from sottovoce.core.errors import ParameterError
+from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.coordinate_laws import InterpolatedTable
-from sottovoce.mechanisms.mechanism import (
-    Codes,
-    FiniteLaw,
-    LevelCodes,
-    Sampling,
-    level_indices,
-)
+from sottovoce.mechanisms.design import store
+from sottovoce.mechanisms.design.channel import IntegerTable
+from sottovoce.mechanisms.design.store import Design, DesignSpec, table_epsilon
+from sottovoce.mechanisms.kernels.ladder import Affine
+from sottovoce.mechanisms.kernels.table import sample_table
+from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
 from sottovoce.privacy.events import PureDp, Repeated
-from sottovoce.randomness import Keystream
 
 
 def interval(domain: Domain) -> tuple[float, float]:

@@ -7,26 +7,20 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.design import hermite
-from sottovoce.design.fisher import tilted_law
-from sottovoce.domains import Domain, Floats, L2Ball, Vector, require_l2_ball, sized_vector
-from sottovoce.errors import ParameterError
-from sottovoce.kernels.family import sample_exponential_family
-from sottovoce.kernels.ladder import Affine
-from sottovoce.kernels.one_bit import sample_bits
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Domain, Floats, L2Ball, Vector, require_l2_ball, sized_vector
+from sottovoce.core.errors import ParameterError
+from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.coordinate_laws import TiltedFamily
-from sottovoce.mechanisms.mechanism import (
-    Codes,
-    FiniteLaw,
-    LevelCodes,
-    Sampling,
-    level_indices,
-)
+from sottovoce.mechanisms.design import hermite
+from sottovoce.mechanisms.design.fisher import tilted_law
+from sottovoce.mechanisms.kernels.family import sample_exponential_family
+from sottovoce.mechanisms.kernels.ladder import Affine
+from sottovoce.mechanisms.kernels.one_bit import sample_bits
+from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
 from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.privacy.events import OneBit, ZeroConcentrated
-from sottovoce.randomness import Keystream
 
 # The norm check and u/sigma round by less than 2^-48 of the radius, that is, by less than this
 # fraction of the distance of neighbours with up to MAX_RECORDS = 2^22 records.

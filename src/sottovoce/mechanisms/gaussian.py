@@ -6,15 +6,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import L2Ball, Vector, require_l2_ball
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import L2Ball, Vector, require_l2_ball
+from sottovoce.core.randomness import Keystream, open_uniforms
 from sottovoce.mechanisms.coordinate_laws import AddedNoise
 from sottovoce.mechanisms.mechanism import Codes, Float32Codes, GaussianLaw, Sampling
+from sottovoce.mechanisms.noise import gaussian as normal
 from sottovoce.mechanisms.registry import Knob, register
-from sottovoce.noises import gaussian as normal
 from sottovoce.privacy.events import GaussianNoise
-from sottovoce.randomness import Keystream, open_uniforms
 
 
 @register(

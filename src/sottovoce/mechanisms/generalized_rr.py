@@ -3,18 +3,18 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sottovoce import parameter_rules
-from sottovoce.design import randomised_response
-from sottovoce.design.channel import IntegerTable, round_pure
-from sottovoce.design.store import EPSILON_RANGE, MAX_BITS
-from sottovoce.domains import Box
+from sottovoce.core import parameter_rules
+from sottovoce.core.domains import Box
+from sottovoce.mechanisms.design import randomized_response
+from sottovoce.mechanisms.design.channel import IntegerTable, round_pure
+from sottovoce.mechanisms.design.store import EPSILON_RANGE, MAX_BITS
 from sottovoce.mechanisms.finite_channel import IntervalTable
 from sottovoce.mechanisms.registry import Knob, register
 
 
 @lru_cache(maxsize=64)
 def _table(epsilon: float, bits: int) -> IntegerTable:
-    return round_pure(randomised_response.generalised(epsilon, bits), epsilon)
+    return round_pure(randomized_response.generalised(epsilon, bits), epsilon)
 
 
 @register(

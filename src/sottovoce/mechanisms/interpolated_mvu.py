@@ -8,25 +8,19 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.design import store
-from sottovoce.design.fisher import ExponentialFamily, exponential_family, tilted_law
-from sottovoce.domains import L2Ball, Vector, require_l2_ball
-from sottovoce.errors import ParameterError
-from sottovoce.kernels.family import sample_exponential_family
-from sottovoce.kernels.ladder import Affine
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import L2Ball, Vector, require_l2_ball
+from sottovoce.core.errors import ParameterError
+from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.coordinate_laws import TiltedFamily
-from sottovoce.mechanisms.mechanism import (
-    Codes,
-    FiniteLaw,
-    LevelCodes,
-    Sampling,
-    level_indices,
-)
+from sottovoce.mechanisms.design import store
+from sottovoce.mechanisms.design.fisher import ExponentialFamily, exponential_family, tilted_law
+from sottovoce.mechanisms.kernels.family import sample_exponential_family
+from sottovoce.mechanisms.kernels.ladder import Affine
+from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
 from sottovoce.mechanisms.registry import Knob, register
 from sottovoce.privacy.events import OneBit, ZeroConcentrated
-from sottovoce.randomness import Keystream
 
 BETA_RANGE = (1e-10, 1e6)
 # The norm check and the product beta * records * u/(2C) round by less than 2^-48 of their largest

@@ -6,17 +6,17 @@ from typing import ClassVar, assert_never
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Box, L1Ball, L2Ball, Vector
-from sottovoce.errors import ParameterError
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, L1Ball, L2Ball, Vector
+from sottovoce.core.errors import ParameterError
+from sottovoce.core.randomness import Keystream, open_uniforms
 from sottovoce.mechanisms.coordinate_laws import AddedNoise
 from sottovoce.mechanisms.mechanism import Codes, Float32Codes, LaplaceLaw, Sampling
+from sottovoce.mechanisms.noise import laplace as scalar
 from sottovoce.mechanisms.registry import Knob, register
-from sottovoce.noises import laplace as scalar
 from sottovoce.privacy.events import LaplaceNoise, Repeated
 from sottovoce.privacy.laplace import laplace_event
-from sottovoce.randomness import Keystream, open_uniforms
 
 
 @register(

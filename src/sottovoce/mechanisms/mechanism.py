@@ -6,13 +6,13 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import MAX_DIMENSION, Domain, Vector
-from sottovoce.errors import DomainError
-from sottovoce.noises.staircase import Staircase
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import MAX_DIMENSION, Domain, Vector
+from sottovoce.core.errors import DomainError
+from sottovoce.core.randomness import Keystream
+from sottovoce.mechanisms.noise.staircase import Staircase
 from sottovoce.privacy.events import PrivacyEvent
-from sottovoce.randomness import Keystream
 
 Codes = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32] | NDArray[np.float32]
 

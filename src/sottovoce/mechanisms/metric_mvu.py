@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.design import store
-from sottovoce.design.store import DesignSpec
-from sottovoce.domains import Box, Domain, L1Ball, L2Ball
-from sottovoce.errors import ParameterError, UnknownNameError
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
+from sottovoce.core.errors import ParameterError, UnknownNameError
+from sottovoce.mechanisms.design import store
+from sottovoce.mechanisms.design.store import DesignSpec
 from sottovoce.mechanisms.finite_channel import DesignedTable, interval
 from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.privacy.envelope import renyi_curve

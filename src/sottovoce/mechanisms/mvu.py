@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from sottovoce.design import store
-from sottovoce.design.store import DesignSpec
-from sottovoce.domains import Box
-from sottovoce.errors import ParameterError
+from sottovoce.core.domains import Box
+from sottovoce.core.errors import ParameterError
+from sottovoce.mechanisms.design import store
+from sottovoce.mechanisms.design.store import DesignSpec
 from sottovoce.mechanisms.finite_channel import DesignedTable, IntervalTable
 from sottovoce.mechanisms.registry import Knob, register
 
@@ -36,7 +36,8 @@ class Mvu(DesignedTable, IntervalTable):
     optimal for every x: no grid, no dithering. Each coordinate is epsilon-DP over its whole
     interval; d of them compose.
 
-    Reference: Chaudhuri, Guo and Rabbat 2022, problem (2); solved as design/window.py says.
+    Reference: Chaudhuri, Guo and Rabbat 2022, problem (2); solved as mechanisms/design/window.py
+    says.
     """
 
     input_domain: Box

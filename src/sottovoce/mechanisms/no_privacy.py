@@ -6,13 +6,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import L2Ball, Vector
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import L2Ball, Vector
+from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.coordinate_laws import Unchanged
 from sottovoce.mechanisms.mechanism import Codes, Float32Codes, PointLaw, Sampling
 from sottovoce.mechanisms.registry import register
 from sottovoce.privacy.events import NonPrivate
-from sottovoce.randomness import Keystream
 
 
 @register(

@@ -5,7 +5,7 @@
     class Foo: ...
 
 Drop the file into `mechanisms/`, or name its module under the entry point group
-`sottovoce.mechanisms` (see `sottovoce.registry`); nothing else changes. The examples feed the
+`sottovoce.mechanisms` (see `sottovoce.core.registry`); nothing else changes. The examples feed the
 contract (`sottovoce.auditing.contract`), the docs and `sottovoce mechanism show`.
 """
 
@@ -16,14 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, runtime_checkable
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Domain
-from sottovoce.errors import ParameterError, UnknownNameError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Domain
+from sottovoce.core.errors import ParameterError, UnknownNameError
+from sottovoce.core.registry import Register, is_ours
 from sottovoce.mechanisms.mechanism import Mechanism, Sampling
 from sottovoce.privacy import accounting
 from sottovoce.privacy.calibration import ENDS, Direction, calibrate
 from sottovoce.privacy.events import Assumed, NonPrivate, PrivacyEvent, Repeated
-from sottovoce.registry import Register, is_ours
 
 Parameters = Mapping[str, Any]
 M = TypeVar("M", bound=type)

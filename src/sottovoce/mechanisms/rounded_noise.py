@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce import parameter_rules
-from sottovoce.domains import Box, Domain, L1Ball, L2Ball, Vector
-from sottovoce.errors import ParameterError
+from sottovoce.core import parameter_rules
+from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball, Vector
+from sottovoce.core.errors import ParameterError
+from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.mechanism import (
     Codes,
     FiniteLaw,
@@ -22,10 +23,9 @@ from sottovoce.mechanisms.mechanism import (
     Sampling,
     level_indices,
 )
+from sottovoce.mechanisms.noise.noise import Noise
+from sottovoce.mechanisms.noise.rounded import MAX_STEPS, check_width, sample_rounded
 from sottovoce.mechanisms.registry import Parameters
-from sottovoce.noises.noise import Noise
-from sottovoce.noises.rounded import MAX_STEPS, check_width, sample_rounded
-from sottovoce.randomness import Keystream
 
 MAX_BITS = 20
 # A fraction of the distance of neighbours that covers what the norm check, the noise's width and

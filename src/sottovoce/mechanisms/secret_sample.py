@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.errors import PrivacyError
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.errors import PrivacyError
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import kind_of
 from sottovoce.privacy.compositions import beside_others

@@ -9,12 +9,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.design.tilted_seeds import TiltedSeeds, tilted_seeds
-from sottovoce.domains import Domain, L2Ball, Vector, require_l2_ball
-from sottovoce.errors import ParameterError
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Domain, L2Ball, Vector, require_l2_ball
+from sottovoce.core.errors import ParameterError
+from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import seeds
+from sottovoce.mechanisms.design.tilted_seeds import TiltedSeeds, tilted_seeds
 from sottovoce.mechanisms.mechanism import Codes, JointLaw, LevelCodes, MomentLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.mechanisms.seeds import (
@@ -29,7 +30,6 @@ from sottovoce.mechanisms.seeds import (
 )
 from sottovoce.privacy.calibration import ENDS
 from sottovoce.privacy.events import Assumed, SeededBits
-from sottovoce.randomness import Keystream
 
 MAX_BLOCKS = 128  # beyond, one bit a coordinate is as small for all but the largest models
 MAX_RECORDS = 64

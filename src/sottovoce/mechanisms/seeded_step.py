@@ -8,11 +8,12 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.design.stepped_seeds import CLAMP, SteppedSeeds, stepped_seeds
-from sottovoce.domains import L2Ball, Vector, require_l2_ball
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import L2Ball, Vector, require_l2_ball
+from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import seeds
+from sottovoce.mechanisms.design.stepped_seeds import CLAMP, SteppedSeeds, stepped_seeds
 from sottovoce.mechanisms.mechanism import Codes, LevelCodes, MomentLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, register
 from sottovoce.mechanisms.seeds import (
@@ -24,7 +25,6 @@ from sottovoce.mechanisms.seeds import (
     Weights,
 )
 from sottovoce.privacy.events import Assumed, FiniteTable, PureDp
-from sottovoce.randomness import Keystream
 
 LEAST_SIGNS = 16_384
 Length = Literal["scaled", "kept"]

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameter_rules
-from sottovoce.domains import MAX_DIMENSION, Vector
-from sottovoce.errors import DomainError, ParameterError, UnknownNameError
-from sottovoce.kernels import seeded
-from sottovoce.kernels.seeded import SEED_BYTES
+from sottovoce.core import parameter_rules
+from sottovoce.core.domains import MAX_DIMENSION, Vector
+from sottovoce.core.errors import DomainError, ParameterError, UnknownNameError
+from sottovoce.core.randomness import Keystream
+from sottovoce.mechanisms.kernels import seeded
+from sottovoce.mechanisms.kernels.seeded import SEED_BYTES
 from sottovoce.mechanisms.mechanism import LevelCodes, level_indices
-from sottovoce.randomness import Keystream
 
 Weights = NDArray[np.int16]
 Signs = NDArray[np.uint8]  # packed: bit 1 is +1

@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Domain, L1Ball, L2Ball, Vector
-from sottovoce.errors import ParameterError
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Domain, L1Ball, L2Ball, Vector
+from sottovoce.core.errors import ParameterError
+from sottovoce.core.randomness import Keystream, open_uniforms
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling
 from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.privacy.events import RenyiCurve
-from sottovoce.randomness import Keystream, open_uniforms
 
 MAX_BITS = 16
 # The theorem is for integer orders: all up to 32, then by 15% up to a million.

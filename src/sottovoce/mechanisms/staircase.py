@@ -7,28 +7,22 @@ from typing import ClassVar, assert_never
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Box, Domain, L1Ball, L2Ball, Vector
-from sottovoce.errors import ParameterError
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball, Vector
+from sottovoce.core.errors import ParameterError
+from sottovoce.core.randomness import Keystream, open_uniforms
 from sottovoce.mechanisms.coordinate_laws import AddedNoise
-from sottovoce.mechanisms.mechanism import (
-    Codes,
-    Float32Codes,
-    MomentLaw,
-    Sampling,
-    StaircaseLaw,
-)
-from sottovoce.mechanisms.registry import Knob, Parameters, register
-from sottovoce.noises import staircase as scalar
-from sottovoce.noises.radial_staircase import (
+from sottovoce.mechanisms.mechanism import Codes, Float32Codes, MomentLaw, Sampling, StaircaseLaw
+from sottovoce.mechanisms.noise import staircase as scalar
+from sottovoce.mechanisms.noise.radial_staircase import (
     RadialStaircase,
     least_epsilon,
     radial_nu_for_variance,
 )
+from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.privacy.events import FinitePair, PureDp, RenyiCurve, Repeated
 from sottovoce.privacy.staircase import l2_staircase_event, staircase_pair
-from sottovoce.randomness import Keystream, open_uniforms
 
 _STEP_MULTIPLIERS = (1e-5, 1e5)
 # Steps are a hair wider than they are charged: at the edge of one the loss jumps, and neighbours

@@ -6,7 +6,7 @@
         ...
 
 Drop the file into `privacy/`, or name its module under the entry point group
-`sottovoce.accountants` (see `sottovoce.registry`). Our own are held against exact enumeration, and
+`accountants` (see `core.registry`). Our own are held against exact enumeration, and
 the smallest of their bounds is the epsilon that is printed; a plug-in's bound is printed only where
 it is asked for by name, and never takes part in that minimum.
 """
@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from sottovoce.core.registry import Register
 from sottovoce.privacy.events import PrivacyEvent
-from sottovoce.registry import Register
 
 
 class Accountant(Protocol):

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.errors import PluginError, UnsupportedEventError
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.errors import PluginError, UnsupportedEventError
+from sottovoce.core.shown import show_epsilon
 from sottovoce.privacy.accountant import ACCOUNTANTS, Accountant
 from sottovoce.privacy.compositions import assumptions_in_words, unhidden
 from sottovoce.privacy.events import PrivacyEvent, assumption_in_words
@@ -48,36 +49,10 @@ class PrivacySpent:
         )
 
 
-def show_epsilon(value: float, decimals: int = 4) -> str:
-    """An epsilon for people: rounded up, so that what is printed holds too.
-
-    What is rounded is the shortest decimal that reads back as this very float: 0.1 is printed as
-    0.1000, although the float is a little above a tenth, and 0.30000000000000004 as 0.3001.
-    """
-    if math.isinf(value):
-        return "infinite"
-    shortest = decimal.Decimal(repr(float(value)))
-    if decimals > 1 and 0.0 < value < 10.0**-decimals:  # else every small one would look alike
-        with decimal.localcontext(prec=decimals, rounding=decimal.ROUND_CEILING):
-            return f"{+shortest:.{decimals - 1}e}"
-    return _quantized(shortest, decimals, decimal.ROUND_CEILING)
-
-
-def show_left(value: float, decimals: int = 4) -> str:
-    """What is left of a budget, for people: rounded down, so that it is there."""
-    return _quantized(decimal.Decimal(repr(float(value))), decimals, decimal.ROUND_FLOOR)
-
-
 def show_delta(value: float) -> str:
     """A delta for people: at most six digits, rounded up."""
     with decimal.localcontext(prec=6, rounding=decimal.ROUND_CEILING):
         return f"{float(+decimal.Decimal(repr(float(value)))):.6g}"
-
-
-def _quantized(value: decimal.Decimal, decimals: int, rounding: str) -> str:
-    with decimal.localcontext(prec=400):  # exact for every float64
-        unit = decimal.Decimal(1).scaleb(-decimals)
-        return str(value.quantize(unit, rounding=rounding))
 
 
 @lru_cache(maxsize=4096)

@@ -26,9 +26,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Vector
-from sottovoce.errors import UnsupportedEventError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import UnsupportedEventError
 from sottovoce.privacy.accountant import register
 from sottovoce.privacy.divergences import gaussian_delta, log_sum_exp
 from sottovoce.privacy.events import Allocated, PrivacyEvent, basic_counts

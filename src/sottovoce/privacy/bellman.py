@@ -24,10 +24,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Vector
-from sottovoce.errors import UnsupportedEventError
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import UnsupportedEventError
 from sottovoce.privacy.accountant import register
 from sottovoce.privacy.bellman_steps import MAX_WORK, ROUNDING, Coordinates, Grid, Menu, Part
 from sottovoce.privacy.events import (
@@ -39,11 +39,7 @@ from sottovoce.privacy.events import (
     SecureSum,
     basic_counts,
 )
-from sottovoce.privacy.finite_menus import (
-    Pair,
-    is_small,
-    sampled_table_pairs,
-)
+from sottovoce.privacy.finite_menus import Pair, is_small, sampled_table_pairs
 from sottovoce.privacy.loss_distributions import grid_step
 from sottovoce.privacy.small_sums import MAX_CLIENTS, MOST_CLIENTS
 

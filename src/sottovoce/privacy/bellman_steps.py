@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sottovoce.domains import Vector
+from sottovoce.core.domains import Vector
 from sottovoce.privacy.divergences import log_sum_exp
 from sottovoce.privacy.events import OneBit, SecureSum
 from sottovoce.privacy.finite_menus import Pair, bit_pairs, sum_pairs

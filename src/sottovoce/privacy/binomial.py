@@ -15,7 +15,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce.domains import Vector
+from sottovoce.core.domains import Vector
 
 # Relative; far above what was measured against 30 digits, far below what matters.
 TAIL_ERROR = 1e-8

@@ -27,7 +27,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sottovoce.domains import Vector
+from sottovoce.core.domains import Vector
 from sottovoce.privacy.binomial import OUTSIDE, TAIL_ERROR, lower_buckets, pmf_window
 from sottovoce.privacy.loss_distributions import connect_dots
 from sottovoce.privacy.loss_pairs import PAIR_ACCURACY, AtomPair

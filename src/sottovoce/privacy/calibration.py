@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
-from sottovoce import parameter_rules
-from sottovoce.errors import ParameterError
+from sottovoce.core import parameter_rules
+from sottovoce.core.errors import ParameterError
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import PrivacyEvent, Repeated
 

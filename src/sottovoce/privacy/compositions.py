@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.errors import UnsupportedEventError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.errors import UnsupportedEventError
 from sottovoce.privacy.events import (
     Allocated,
     Assumed,

@@ -25,8 +25,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sottovoce import parameter_rules
-from sottovoce.errors import UnsupportedEventError
+from sottovoce.core import parameter_rules
+from sottovoce.core.errors import UnsupportedEventError
 from sottovoce.privacy.accountant import register
 from sottovoce.privacy.conversion import golden_section
 from sottovoce.privacy.events import (

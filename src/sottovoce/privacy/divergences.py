@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce.domains import Vector
+from sottovoce.core.domains import Vector
 
 
 def log_sum_exp(logs: Vector) -> float:

@@ -6,8 +6,8 @@ from typing import assert_never
 
 import numpy as np
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.errors import UnsupportedEventError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.errors import UnsupportedEventError
 from sottovoce.privacy.allocation import allocated_pairs
 from sottovoce.privacy.events import (
     Allocated,

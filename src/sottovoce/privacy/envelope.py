@@ -31,10 +31,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import MAX_DIMENSION, Vector
-from sottovoce.errors import ParameterError
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import MAX_DIMENSION, Vector
+from sottovoce.core.errors import ParameterError
 from sottovoce.privacy.events import RenyiCurve
 
 MAX_ORDER = 1e6

@@ -4,8 +4,8 @@ import dataclasses
 import json
 from typing import Any
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.errors import LedgerError, PrivacyError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.errors import LedgerError, PrivacyError
 from sottovoce.privacy.events import (
     Allocated,
     Assumed,

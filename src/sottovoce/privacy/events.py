@@ -13,10 +13,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import MAX_DIMENSION
-from sottovoce.errors import AdjacencyMismatchError, ParameterError
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import MAX_DIMENSION
+from sottovoce.core.errors import AdjacencyMismatchError, ParameterError
 
 
 def _check_adjacency(adjacency: object) -> None:

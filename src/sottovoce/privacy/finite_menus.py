@@ -10,8 +10,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Vector
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Vector
 from sottovoce.privacy.events import FiniteTable
 
 Pmf = tuple[float, ...]

@@ -8,9 +8,9 @@ Reference: Dong, Roth and Su 2022, corollary 3.3; Balle and Wang 2018, theorem 8
 import math
 from collections.abc import Callable
 
-from sottovoce import parameter_rules
-from sottovoce.errors import UnsupportedEventError
-from sottovoce.parameter_rules import MAX_EPSILON
+from sottovoce.core import parameter_rules
+from sottovoce.core.errors import UnsupportedEventError
+from sottovoce.core.parameter_rules import MAX_EPSILON
 from sottovoce.privacy.accountant import register
 from sottovoce.privacy.divergences import gaussian_delta
 from sottovoce.privacy.events import GaussianNoise, PrivacyEvent, basic_counts

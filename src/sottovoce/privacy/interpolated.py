@@ -34,9 +34,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce import parameter_rules
-from sottovoce.domains import Vector
-from sottovoce.errors import ParameterError
+from sottovoce.core import parameter_rules
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import ParameterError
 from sottovoce.privacy.envelope import (
     BUDGET_ROUNDING,
     check_order,

@@ -24,8 +24,8 @@ concave in s^2. So by Jensen the equal split is worst, d D_a(S/sqrt d), which is
 import math
 from typing import assert_never
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Box, L1Ball, L2Ball
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, L1Ball, L2Ball
 from sottovoce.privacy.events import LaplaceNoise, Repeated
 
 _ROUNDING = 2.0**-50

@@ -15,7 +15,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from sottovoce.domains import Vector
+from sottovoce.core.domains import Vector
 
 # What pairs promise about `masses`, unless they say otherwise.
 PAIR_ACCURACY = 2.0**-40

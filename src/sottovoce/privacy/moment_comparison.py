@@ -23,9 +23,9 @@ from typing import Literal
 
 import numpy as np
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.errors import UnsupportedEventError
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.errors import UnsupportedEventError
 from sottovoce.privacy.accountant import register
 from sottovoce.privacy.conversion import golden_section
 from sottovoce.privacy.events import (
@@ -48,11 +48,7 @@ from sottovoce.privacy.moment_laws import (
     fits_grid,
 )
 from sottovoce.privacy.one_bit import one_bit_renyi
-from sottovoce.privacy.pld import (
-    direction_delta,
-    direction_epsilon,
-    plan_composition,
-)
+from sottovoce.privacy.pld import direction_delta, direction_epsilon, plan_composition
 from sottovoce.privacy.renyi import RenyiAccountant
 
 _MOST_KINDS = 3  # of sampled releases in one composition

@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from sottovoce.domains import Vector
+from sottovoce.core.domains import Vector
 from sottovoce.privacy.divergences import log_sum_exp
 from sottovoce.privacy.loss_distributions import (
     LOG_OUTSIDE,

@@ -12,9 +12,9 @@ from typing import Literal
 
 import numpy as np
 
-from sottovoce import parameter_rules
-from sottovoce.domains import Vector
-from sottovoce.errors import UnsupportedEventError
+from sottovoce.core import parameter_rules
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import UnsupportedEventError
 from sottovoce.privacy.accountant import register
 from sottovoce.privacy.conversion import epsilon_at_order, log_delta_at_order
 from sottovoce.privacy.divergences import gaussian_delta

@@ -29,7 +29,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sottovoce.domains import Vector
+from sottovoce.core.domains import Vector
 from sottovoce.privacy.events import (
     GaussianNoise,
     OneBit,

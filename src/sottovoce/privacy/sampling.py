@@ -36,9 +36,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Vector
-from sottovoce.errors import ParameterError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import ParameterError
 from sottovoce.privacy.events import GaussianNoise, PrivacyEvent, Sampled
 from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.privacy.sampled_gaussian import sampled_gaussian_log_excess

@@ -30,8 +30,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.domains import Vector
-from sottovoce.errors import ParameterError
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import ParameterError
 from sottovoce.privacy.binomial import fair_pmf, lower_buckets
 from sottovoce.privacy.envelope import envelope_bound
 from sottovoce.privacy.events import SecureSum

@@ -27,10 +27,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Vector
-from sottovoce.errors import ParameterError, UnsupportedEventError
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import ParameterError, UnsupportedEventError
 from sottovoce.privacy.accountant import register
 from sottovoce.privacy.binomial import OUTSIDE, TAIL_ERROR, binomial_cdf, fair_pmf, lower_buckets
 from sottovoce.privacy.blanket import BlanketPair

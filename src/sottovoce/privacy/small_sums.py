@@ -18,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.domains import Vector
+from sottovoce.core.domains import Vector
 from sottovoce.privacy.envelope import BUDGET_ROUNDING, RowPairs, envelope_bound
 from sottovoce.privacy.events import SecureSum
 from sottovoce.privacy.finite_menus import Bit, bit_corners, sums_of_others

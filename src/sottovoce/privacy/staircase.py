@@ -31,9 +31,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from sottovoce import parameter_rules
-from sottovoce.adjacency import Adjacency
-from sottovoce.errors import ParameterError
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.errors import ParameterError
 from sottovoce.privacy.envelope import renyi_curve
 from sottovoce.privacy.events import FinitePair, PureDp, RenyiCurve
 

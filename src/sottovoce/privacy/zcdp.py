@@ -6,7 +6,7 @@ Never tighter than the Renyi accountant; people quote rho, so it has its own nam
 import math
 from typing import assert_never
 
-from sottovoce.errors import UnsupportedEventError
+from sottovoce.core.errors import UnsupportedEventError
 from sottovoce.privacy.accountant import register
 from sottovoce.privacy.conversion import delta_from_renyi, epsilon_from_renyi
 from sottovoce.privacy.events import (

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sottovoce.files import write_atomic
-from sottovoce.privacy.accounting import show_epsilon
-from sottovoce.reporting.figures import Line, LineChart
+from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.charts.style import PAGE
+from sottovoce.core.files import write_atomic
+from sottovoce.core.shown import show_epsilon
 from sottovoce.reporting.interactive import line_figure, script, templates
-from sottovoce.reporting.style import PAGE
 
 
 def write_report(demo: Mapping[str, Any], path: Path) -> Path:

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import files
-from sottovoce.reporting.heatmap import HeatMap, MapPanel
-from sottovoce.reporting.png import png
-from sottovoce.reporting.style import standalone
+from sottovoce.core import files
+from sottovoce.core.charts.heatmap import HeatMap, MapPanel
+from sottovoce.core.charts.png import png
+from sottovoce.core.charts.style import standalone
 
 _PIXELS = 512  # about: the side of a PNG
 _LIGHT, _DARK = np.array([253.0, 252.0, 249.0]), np.array([29.0, 111.0, 184.0])

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from sottovoce.design.store import Design
-from sottovoce.reporting.heatmap import HeatMap, Panel
+from sottovoce.core.charts.heatmap import HeatMap, Panel
+from sottovoce.mechanisms.design.store import Design
 
 _CONTINUOUS_ROWS = 33  # inputs drawn where every input is one
 

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sottovoce.reporting.figures import LineChart
-from sottovoce.reporting.heatmap import HeatMap
-from sottovoce.reporting.image_grid import ImageGrid
+from sottovoce.core.charts.heatmap import HeatMap
+from sottovoce.core.charts.image_grid import ImageGrid
+from sottovoce.core.charts.lines import LineChart
+from sottovoce.core.charts.scatter import ScatterChart
+from sottovoce.core.charts.style import PAGE
 from sottovoce.reporting.interactive import templates
-from sottovoce.reporting.scatter import ScatterChart
-from sottovoce.reporting.style import PAGE
 
 Chart = LineChart | HeatMap | ScatterChart | ImageGrid
 

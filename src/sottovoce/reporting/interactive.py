@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sottovoce.reporting.axes import dash, mark
-from sottovoce.reporting.figures import LineChart
-from sottovoce.reporting.scatter import ScatterChart
-from sottovoce.reporting.style import NUM_COLOURS, content_policy
+from sottovoce.core.charts.axes import dash, mark
+from sottovoce.core.charts.lines import LineChart
+from sottovoce.core.charts.scatter import ScatterChart
+from sottovoce.core.charts.style import NUM_COLOURS, content_policy
 
 if TYPE_CHECKING:
     from jinja2 import Environment

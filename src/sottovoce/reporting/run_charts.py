@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from sottovoce.reporting.axes import HALF
-from sottovoce.reporting.figures import Line, LineChart, Quantity
+from sottovoce.core.charts.axes import HALF
+from sottovoce.core.charts.lines import Line, LineChart, Quantity
+from sottovoce.core.charts.scatter import Level, ScatterChart, Series
 from sottovoce.reporting.interactive import line_figure, scatter_figure
-from sottovoce.reporting.scatter import Level, ScatterChart, Series
-from sottovoce.training.site_counts import BY_SERVER
+from sottovoce.runs.site_counts import BY_SERVER
 
 Run = Mapping[str, Any]
 Figure = dict[str, Any]

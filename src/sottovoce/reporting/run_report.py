@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sottovoce.files import write_atomic
+from sottovoce.core.charts.style import FIGURES, THEMES
+from sottovoce.core.files import write_atomic
+from sottovoce.core.shown import show_epsilon, show_left
 from sottovoce.privacy.accountant import ACCOUNTANTS
-from sottovoce.privacy.accounting import show_epsilon, show_left
 from sottovoce.reporting import run_charts
 from sottovoce.reporting.interactive import script, templates
-from sottovoce.reporting.style import FIGURES, THEMES
-from sottovoce.training.site_counts import BY_SERVER, HEADINGS, show_charged
+from sottovoce.runs.site_counts import BY_SERVER, HEADINGS, show_charged
 
 _CLIENTS_SHOWN = 50  # at a time
 _MOST_CLIENTS = 5000  # whose rows the page holds

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from sottovoce.algorithms.connected import JOINED_MODELS, ConnectedAverage
-from sottovoce.algorithms.fedavg import FedAvg
-from sottovoce.algorithms.scaffold import Scaffold
-from sottovoce.assembly.parts import Assembly
-from sottovoce.files import finite_or_none
+from sottovoce.core.files import finite_or_none
+from sottovoce.federated.algorithms.connected import JOINED_MODELS, ConnectedAverage
+from sottovoce.federated.algorithms.fedavg import FedAvg
+from sottovoce.federated.algorithms.scaffold import Scaffold
+from sottovoce.federated.progress import Progress
 from sottovoce.privacy.events import NonPrivate
-from sottovoce.training.progress import Progress
+from sottovoce.runs.parts import Assembly
 
 _ROBUST = (
     "a median or trimmed mean of noisy messages is noisier than their mean, up to pi/2 times its "

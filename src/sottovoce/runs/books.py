@@ -5,20 +5,20 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sottovoce.assembly.ground import randomness_of
-from sottovoce.assembly.parts import Assembly
-from sottovoce.channels.channel import Central
+from sottovoce.core.randomness import SeededRandomness
+from sottovoce.federated.backend import Backend
+from sottovoce.federated.simulation.central import CentralSums
+from sottovoce.federated.simulation.drawn import DrawnMessages
+from sottovoce.federated.simulation.packed import PackedMessages
+from sottovoce.federated.simulation.stored import StoredMessages
+from sottovoce.federated.training import Training
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.tally import Tally
 from sottovoce.privacy.events import PrivacyEvent
-from sottovoce.randomness import SeededRandomness
-from sottovoce.rounds.plan import charged_event
-from sottovoce.simulation.central import CentralSums
-from sottovoce.simulation.drawn import DrawnMessages
-from sottovoce.simulation.packed import PackedMessages
-from sottovoce.simulation.stored import StoredMessages
-from sottovoce.training.backend import Backend
-from sottovoce.training.engine import Training
+from sottovoce.protocol.channels.channel import Central
+from sottovoce.protocol.plan import charged_event
+from sottovoce.runs.ground import randomness_of
+from sottovoce.runs.parts import Assembly
 
 Books = Ledger | Tally
 BackendOf = Callable[["Assembly", Books], Backend]

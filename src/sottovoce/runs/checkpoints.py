@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
-from sottovoce.assembly.parts import Assembly
-from sottovoce.config.spec import RunSpec
+from sottovoce.federated.progress import Progress
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs.books import Books
 from sottovoce.runs.folder import RunFolder
-from sottovoce.training.progress import Progress
+from sottovoce.runs.parts import Assembly
+from sottovoce.runs.spec import RunSpec
 
 SECONDS_BETWEEN = 60.0  # of work that a crash may cost, or one round where rounds take longer
 

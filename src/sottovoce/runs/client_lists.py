@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sottovoce import bounded_json, files
-from sottovoce.errors import OutputError
+from sottovoce.core import bounded_json, files
+from sottovoce.core.errors import OutputError
 
 MOST_INLINE = 100
 SUFFIX = "-clients.json.gz"

@@ -3,10 +3,10 @@
 from collections.abc import Collection
 from typing import Any
 
-from sottovoce.assembly.parts import Assembly
-from sottovoce.files import finite_or_none
+from sottovoce.core.files import finite_or_none
 from sottovoce.mechanisms.mechanism import bits_per_coordinate
 from sottovoce.runs.books import Books
+from sottovoce.runs.parts import Assembly
 
 
 def client_table(

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce import files, parameter_rules
-from sottovoce.errors import OutputError
-from sottovoce.privacy.accounting import show_epsilon
+from sottovoce.core import files, parameter_rules
+from sottovoce.core.errors import OutputError
+from sottovoce.core.shown import show_epsilon
 from sottovoce.runs.folder import RunFolder
 
 

@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce import bounded_json, files
-from sottovoce.domains import MAX_DIMENSION
-from sottovoce.errors import OutputError
+from sottovoce.core import bounded_json, files
+from sottovoce.core.domains import MAX_DIMENSION
+from sottovoce.core.errors import OutputError
+from sottovoce.federated.progress import Progress
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.runs import client_lists
-from sottovoce.training.progress import Progress
 
 _ABSENT = object()
 _NEEDED = {"spec.privacy.delta", "spec.privacy.adjacency"}

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any, assert_never
 
-from sottovoce.config.spec import RunSpec
-from sottovoce.errors import ConfigError
+from sottovoce.core.errors import ConfigError
 from sottovoce.runs.runner import OnResume, OnRound, run
+from sottovoce.runs.spec import RunSpec
 
 
 def launch(
@@ -21,7 +21,7 @@ def launch(
         case "fast":
             return run(spec, folder, resume=resume, on_round=on_round, on_resume=on_resume)
         case "flower-sim":
-            from sottovoce.runs.remote import run_in_flower_simulation  # an extra
+            from sottovoce.flower.remote import run_in_flower_simulation  # an extra
 
             return run_in_flower_simulation(
                 spec, folder, resume=resume, on_round=on_round, on_resume=on_resume

@@ -6,19 +6,19 @@ import statistics
 from collections import Counter
 from typing import Any, assert_never
 
-from sottovoce.adjacency import Adjacency, Unit
-from sottovoce.algorithms.nbafl import NbAfl
-from sottovoce.assembly import central, nbafl
-from sottovoce.assembly.algorithms import algorithm_word
-from sottovoce.assembly.parts import Assembly
-from sottovoce.channels.channel import Central, Direct, SecretOrder, SecureSum, Shuffler
-from sottovoce.errors import ConfigError
-from sottovoce.files import finite_or_none
-from sottovoce.local_learning.task import SCORES
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.errors import ConfigError
+from sottovoce.core.files import finite_or_none
+from sottovoce.core.shown import show_epsilon
+from sottovoce.federated.algorithms.nbafl import NbAfl
+from sottovoce.federated.cohorts import most_participations
+from sottovoce.federated.progress import Progress
+from sottovoce.federated.training import RoundRecord, Training
+from sottovoce.learning.task import SCORES
 from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
 from sottovoce.mechanisms.registry import seen
 from sottovoce.privacy import events
-from sottovoce.privacy.accounting import privacy_spent, show_epsilon
+from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.compositions import (
     SAMPLE_ASSUMPTIONS,
     assumptions,
@@ -27,14 +27,15 @@ from sottovoce.privacy.compositions import (
     multiset,
 )
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent
-from sottovoce.rounds.plan import records_hidden_by
-from sottovoce.runs import aggregates, idle_rounds
+from sottovoce.protocol.channels.channel import Central, Direct, SecretOrder, SecureSum, Shuffler
+from sottovoce.protocol.plan import records_hidden_by
+from sottovoce.runs import aggregates, idle_rounds, nbafl
+from sottovoce.runs import central_checks as central
+from sottovoce.runs.algorithms import algorithm_word
 from sottovoce.runs.books import Books
 from sottovoce.runs.client_table import client_table, group_table
-from sottovoce.training.cohorts import most_participations
-from sottovoce.training.engine import RoundRecord, Training
-from sottovoce.training.progress import Progress
-from sottovoce.training.site_counts import are_noted, site_counts
+from sottovoce.runs.parts import Assembly
+from sottovoce.runs.site_counts import are_noted, site_counts
 from sottovoce.version import __version__
 
 Metrics = dict[str, Any]

@@ -9,17 +9,17 @@ from typing import Any
 
 import torch
 
-from sottovoce.assembly.data import digest_of
-from sottovoce.assembly.parts import Assembly, assemble
-from sottovoce.config.spec import RunSpec
-from sottovoce.errors import ConfigError, DataError, LedgerError, OutputError
+from sottovoce.core.errors import ConfigError, DataError, LedgerError, OutputError
+from sottovoce.federated.training import Halted
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs.books import BackendOf, Books, tally_of, training_of
 from sottovoce.runs.checkpoints import Checkpoints, where_it_resumes
+from sottovoce.runs.data import digest_of
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.idle_rounds import check_any_counted
 from sottovoce.runs.outcome import Metrics, header, metrics_row, result_of
-from sottovoce.training.engine import Halted
+from sottovoce.runs.parts import Assembly, assemble
+from sottovoce.runs.spec import RunSpec
 
 OnRound = Callable[[Metrics], None]
 OnResume = Callable[[str], None]

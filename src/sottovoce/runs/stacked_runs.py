@@ -11,10 +11,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.fedavg import FedAvg
-from sottovoce.assembly.parts import Assembly, assemble
-from sottovoce.channels.channel import Direct
-from sottovoce.config.spec import (
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import ConfigError
+from sottovoce.core.randomness import SeededRandomness
+from sottovoce.federated.algorithms.fedavg import FedAvg
+from sottovoce.federated.cohorts import Everyone
+from sottovoce.federated.simulation.stacked import Pool, StackedRun, can_stack, train_stacked
+from sottovoce.federated.training import Halted
+from sottovoce.learning.datasets import Dataset, with_training_rows
+from sottovoce.learning.task import Task
+from sottovoce.protocol.channels.channel import Direct
+from sottovoce.runs.books import passing_books, training_of
+from sottovoce.runs.parts import Assembly, assemble
+from sottovoce.runs.spec import (
     FedAvgSpec,
     ModeConnectivitySpec,
     NbAflSpec,
@@ -23,15 +32,6 @@ from sottovoce.config.spec import (
     SecureSumSpec,
     ShufflerSpec,
 )
-from sottovoce.domains import Vector
-from sottovoce.errors import ConfigError
-from sottovoce.local_learning.datasets import Dataset, with_training_rows
-from sottovoce.local_learning.task import Task
-from sottovoce.randomness import SeededRandomness
-from sottovoce.runs.books import passing_books, training_of
-from sottovoce.simulation.stacked import Pool, StackedRun, can_stack, train_stacked
-from sottovoce.training.cohorts import Everyone
-from sottovoce.training.engine import Halted
 
 Rows = NDArray[np.int64]
 OnRound = Callable[[int, int], None]  # how many models, and how many rounds they have behind them

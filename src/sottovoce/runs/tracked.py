@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from sottovoce.config.spec import RunSpec
 from sottovoce.runs.folder import RunFolder
-from sottovoce.trackers.tracker import TrackedRun
-from sottovoce.trackers.tracking import Tracking, Warn, tracking
+from sottovoce.runs.spec import RunSpec
+from sottovoce.runs.trackers.tracker import TrackedRun
+from sottovoce.runs.trackers.tracking import Tracking, Warn, tracking
 
 
 def tracked(

@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sottovoce.assembly.parts import assemble
-from sottovoce.config.spec import RunSpec
-from sottovoce.errors import ConfigError
+from sottovoce.core.errors import ConfigError
+from sottovoce.federated.training import Halted
 from sottovoce.runs.books import tally_of, training_of
 from sottovoce.runs.outcome import Metrics, metrics_row, result_of
-from sottovoce.training.engine import Halted
+from sottovoce.runs.parts import assemble
+from sottovoce.runs.spec import RunSpec
 
 OnRound = Callable[[Metrics], None]
 MOST_EVALUATIONS = 20  # of a curve: tests take longer than rounds where models are small

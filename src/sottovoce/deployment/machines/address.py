@@ -5,7 +5,7 @@ import re
 import socket
 from dataclasses import dataclass
 
-from sottovoce.errors import ParameterError
+from sottovoce.core.errors import ParameterError
 
 LOOPBACK = "127.0.0.1"
 _NAME = re.compile(r"[a-z0-9_]([a-z0-9._-]{0,251}[a-z0-9])?")

@@ -26,10 +26,10 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from sottovoce.core.errors import DeploymentError
+from sottovoce.core.files import explained
 from sottovoce.deployment.machines.address import Address, ip_address
 from sottovoce.deployment.node_key import read_node_key
-from sottovoce.errors import DeploymentError
-from sottovoce.files import explained
 
 AUTHORITY_DAYS = 3650
 LINK_DAYS = 365

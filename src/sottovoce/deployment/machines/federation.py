@@ -18,11 +18,11 @@ from typing import Self
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from sottovoce import files
+from sottovoce.core import files
+from sottovoce.core.errors import ConfigError, DeploymentError
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.address import Address, host_name
 from sottovoce.deployment.machines.tables import check_keys, name_of, read_table, require_keys
-from sottovoce.errors import ConfigError, DeploymentError
 
 FILE_NAME = "federation.toml"
 

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from sottovoce import files
+from sottovoce.core import files
+from sottovoce.core.errors import DeploymentError
 from sottovoce.deployment.machines.guard import Process, end_recorded
 from sottovoce.deployment.machines.processes import POLL_SECONDS, STOP_SECONDS, records_in
-from sottovoce.errors import DeploymentError
 
 _LOCK_SECONDS = 2.0
 _STOP_SECONDS = 60.0

@@ -11,10 +11,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from sottovoce import files
+from sottovoce.core import files
+from sottovoce.core.errors import ConfigError, LedgerError
 from sottovoce.deployment.machines.keeper import keeping
 from sottovoce.deployment.machines.site_folder import FILE_NAME
-from sottovoce.errors import ConfigError, LedgerError
 from sottovoce.ledger import copies
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sottovoce import files
+from sottovoce.core import files
+from sottovoce.core.errors import DeploymentError
 from sottovoce.deployment.machines import guard
 from sottovoce.deployment.machines.address import LOOPBACK
-from sottovoce.errors import DeploymentError
 
 POLL_SECONDS = 0.2
 _RECORDS = "processes"  # in a keeper's folder: what its guards have written down

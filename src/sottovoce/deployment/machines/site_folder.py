@@ -16,7 +16,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Self
 
-from sottovoce import files
+from sottovoce.core import files
+from sottovoce.core.errors import ConfigError, LedgerError
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.federation import FILE_NAME as FEDERATION_FILE_NAME
@@ -25,7 +26,6 @@ from sottovoce.deployment.machines.tables import check_keys, name_of, read_table
 from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site_file import account_problem, read_site
 from sottovoce.deployment.witness import check_kept
-from sottovoce.errors import ConfigError, LedgerError
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import LEDGER_NAME
 

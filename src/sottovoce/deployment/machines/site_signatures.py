@@ -14,10 +14,10 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from sottovoce import printable_text
+from sottovoce.core import printable_text
+from sottovoce.core.errors import SottovoceError
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.federation import FILE_NAME, Federation
-from sottovoce.errors import SottovoceError
 
 PUBLIC_KEY_HEADER, SIGNATURE_HEADER = "flwr-public-key", "flwr-signature"
 TIMESTAMP_HEADER = "flwr-timestamp"

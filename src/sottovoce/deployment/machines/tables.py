@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sottovoce.errors import ConfigError, UnknownNameError
+from sottovoce.core.errors import ConfigError, UnknownNameError
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 

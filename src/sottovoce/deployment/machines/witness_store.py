@@ -14,7 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from sottovoce import files, printable_text
+from sottovoce.core import files, printable_text
+from sottovoce.core.errors import DeploymentError, WireError
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.federation import Federation
 from sottovoce.deployment.orders import strict_json
@@ -28,7 +29,6 @@ from sottovoce.deployment.witness import (
     from_text,
     key_digest,
 )
-from sottovoce.errors import DeploymentError, WireError
 
 _LOG = printable_text.logger()
 FOLDER_NAME = "witness"  # in the link's folder

@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.charts.scatter import Level, ScatterChart, Series
 from sottovoce.experiments.catalogue import EPSILON, Catalogue, Look
 from sottovoce.experiments.experiment import Cell, Figure
 from sottovoce.experiments.learning.rows import Summary
-from sottovoce.reporting.figures import Line, LineChart
-from sottovoce.reporting.scatter import Level, ScatterChart, Series
 
 _NO_BOUND = "published epsilon, no bound"
 

@@ -5,13 +5,13 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from sottovoce.core.mean_intervals import mean_and_half_width
+from sottovoce.core.shown import show_epsilon
 from sottovoce.experiments.catalogue import EPSILON, MECHANISM, RATE, SEED, Catalogue
 from sottovoce.experiments.experiment import Cell, Row
 from sottovoce.experiments.learning.curves import NOT_REACHED, LearningCurve
 from sottovoce.experiments.learning.tuning import Group, TunedRate, group_of
 from sottovoce.experiments.sweep import Key, TrialResult, label
-from sottovoce.mean_intervals import mean_and_half_width
-from sottovoce.privacy.accounting import show_epsilon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

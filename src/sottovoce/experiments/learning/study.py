@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import sottovoce.experiments
-from sottovoce.config.loading import override
-from sottovoce.errors import ConfigError
+from sottovoce.core.errors import ConfigError
 from sottovoce.experiments.catalogue import (
     EPSILON,
     RATE,
@@ -35,6 +34,7 @@ from sottovoce.experiments.learning.tuning import (
 )
 from sottovoce.experiments.sweep import Choice, Trial, TrialResult, expand, label, opened, run_in
 from sottovoce.experiments.workers import Train
+from sottovoce.runs.loading import override
 
 # Runs trials; the word says to whoever watches what they are for.
 Run = Callable[[Sequence[Trial], str], list[TrialResult]]

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sottovoce.domains import Box, L2Ball, Vector
+from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.domains import Box, L2Ball, Vector
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment, number
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.interpolated_mvu import InterpolatedMvu
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.mvu import Mvu
-from sottovoce.reporting.figures import Line, LineChart
 
 EPSILONS = (1.0, 3.0, 5.0, 10.0)
 FAST_EPSILONS = (1.0, 5.0)

@@ -6,8 +6,11 @@ from functools import partial
 
 import numpy as np
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import L2Ball, Vector
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.domains import L2Ball, Vector
+from sottovoce.core.mean_intervals import mean_and_half_width
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.experiments.experiment import (
     Cell,
     Figure,
@@ -17,13 +20,10 @@ from sottovoce.experiments.experiment import (
     experiment,
     number,
 )
-from sottovoce.mean_intervals import mean_and_half_width
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy.zcdp import rho_of
-from sottovoce.randomness import SeededRandomness
-from sottovoce.reporting.figures import Line, LineChart
-from sottovoce.transforms.rotation import Rotation
 
 DIMENSIONS, FAST_DIMENSIONS = (128, 10_000, 1_000_000), (128, 1_000)
 RHOS = (0.01, 1.0, 5.0, 20.0, 100.0)

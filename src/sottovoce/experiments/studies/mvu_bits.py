@@ -1,11 +1,11 @@
 """MVU figure 5: what another bit of output is worth, by epsilon."""
 
-from sottovoce.design import store
-from sottovoce.design.store import DesignSpec
+from sottovoce.core.charts.heatmap import HeatMap
+from sottovoce.core.charts.lines import Line, LineChart
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment
+from sottovoce.mechanisms.design import store
+from sottovoce.mechanisms.design.store import DesignSpec
 from sottovoce.reporting.design_matrix import matrix_panel
-from sottovoce.reporting.figures import Line, LineChart
-from sottovoce.reporting.heatmap import HeatMap
 
 INPUT_BITS = 5
 OUTPUT_BITS = (1, 2, 3, 4, 5)

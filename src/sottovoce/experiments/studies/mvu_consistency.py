@@ -12,13 +12,13 @@ from functools import cache
 
 import numpy as np
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Box, L2Ball, Vector
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.domains import Box, L2Ball, Vector
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import FiniteLaw
-from sottovoce.randomness import SeededRandomness
-from sottovoce.reporting.figures import Line, LineChart
 
 EPSILON, DELTA = 1.0, 1e-5
 BITS = 4  # of the two biased grids

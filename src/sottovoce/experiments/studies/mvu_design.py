@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from sottovoce.design import store
-from sottovoce.design.store import Design, DesignSpec
+from sottovoce.core.charts.heatmap import HeatMap
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment
+from sottovoce.mechanisms.design import store
+from sottovoce.mechanisms.design.store import Design, DesignSpec
 from sottovoce.reporting.design_matrix import matrix_panel
-from sottovoce.reporting.heatmap import HeatMap
 
 BITS = 3
 EPSILONS = (1.0, 3.0, 5.0, 10.0)

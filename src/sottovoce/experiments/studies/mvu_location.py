@@ -7,14 +7,14 @@ import numpy as np
 
 from sottovoce.analytics import location
 from sottovoce.analytics.location import SquareMap
-from sottovoce.domains import Vector
+from sottovoce.core.charts.heatmap import HeatMap, MapPanel
+from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.domains import Vector
+from sottovoce.core.mean_intervals import mean_and_half_width
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment
-from sottovoce.kernels.table import sample_table
-from sottovoce.mean_intervals import mean_and_half_width
+from sottovoce.mechanisms.kernels.table import sample_table
 from sottovoce.mechanisms.metric_mvu import MetricMvu
-from sottovoce.randomness import SeededRandomness
-from sottovoce.reporting.figures import Line, LineChart
-from sottovoce.reporting.heatmap import HeatMap, MapPanel
 
 AREA = SquareMap(latitude=0.0, longitude=0.0, side_km=10.0)
 CELLS, NUM_PEOPLE = 8, 20_000

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.domains import Box, Vector
+from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.domains import Box, Vector
+from sottovoce.core.mean_intervals import mean_and_half_width
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment
-from sottovoce.mean_intervals import mean_and_half_width
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import JointLaw, Mechanism, bits_per_coordinate
-from sottovoce.randomness import SeededRandomness
-from sottovoce.reporting.figures import Line, LineChart
 
 NUM_INPUTS = 50
 NUM_CLIENTS = 100_000

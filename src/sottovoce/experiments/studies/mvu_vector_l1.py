@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import L1Ball, Vector
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import L1Ball, Vector
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment
 from sottovoce.experiments.mean_estimation import Contender, error_chart, exact_errors, measure
 from sottovoce.mechanisms import registry

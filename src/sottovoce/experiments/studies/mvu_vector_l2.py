@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import L2Ball, Vector
-from sottovoce.errors import PrivacyError
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import L2Ball, Vector
+from sottovoce.core.errors import PrivacyError
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment, number
 from sottovoce.experiments.mean_estimation import (
     Contender,

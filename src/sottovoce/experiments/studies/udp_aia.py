@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sottovoce.core.charts.scatter import ScatterChart, Series
+from sottovoce.core.mean_intervals import mean_and_half_width
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment
 from sottovoce.experiments.kept_cells import KeptCells
 from sottovoce.experiments.udp_mechanisms import (
@@ -17,8 +19,6 @@ from sottovoce.experiments.udp_mechanisms import (
     contenders,
     in_words,
 )
-from sottovoce.mean_intervals import mean_and_half_width
-from sottovoce.reporting.scatter import ScatterChart, Series
 
 _VERSION = 1
 _SMALL = (
@@ -139,9 +139,9 @@ def udp_aia(settings: Settings) -> Findings:
 
 def _cells(plan: Plan, settings: Settings, kept: KeptCells) -> Iterator[Cell]:
     """Every contender with every seed; a seed draws the split, the model and the noise."""
-    from sottovoce.attacks.attributes import AttributeClassifier
+    from sottovoce.auditing.attacks.attributes import AttributeClassifier
+    from sottovoce.auditing.attribute_scores import attribute_scores, baseline_guesses
     from sottovoce.experiments.target_models import target_model
-    from sottovoce.run_attacks.attribute_scores import attribute_scores, baseline_guesses
 
     base, everyone = base_spec(plan, settings), contenders(plan.epsilons)
     effort = {"rounds": plan.rounds, "rates": list(plan.rates), "epochs": plan.epochs}

@@ -5,7 +5,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sottovoce.config.loading import parse
+from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.mean_intervals import mean_and_half_width
 from sottovoce.experiments.experiment import (
     Experiment,
     Figure,
@@ -18,8 +19,7 @@ from sottovoce.experiments.experiment import (
 from sottovoce.experiments.learning.study import data_in, default_train
 from sottovoce.experiments.sweep import Choice, Trial, TrialResult, expand, label, run_trials
 from sottovoce.experiments.workers import Train
-from sottovoce.mean_intervals import mean_and_half_width
-from sottovoce.reporting.figures import Line, LineChart
+from sottovoce.runs.loading import parse
 
 NAME = "udp-cost"
 NO_PRIVACY = "no privacy"
@@ -84,7 +84,7 @@ def grid(settings: Settings) -> list[Trial]:
 
 def calibration_seconds(trial: Trial) -> float:
     """How long finding the noise takes: assembling a run, less assembling it with noise given."""
-    from sottovoce.assembly.parts import assemble
+    from sottovoce.runs.parts import assemble
 
     begun = time.perf_counter()
     resolved = assemble(trial.spec).spec

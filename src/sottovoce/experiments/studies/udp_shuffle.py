@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.channels.shuffler import hidden_among
-from sottovoce.domains import L2Ball
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.domains import L2Ball
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment, number
 from sottovoce.mechanisms import registry
 from sottovoce.privacy import accounting
@@ -15,7 +15,7 @@ from sottovoce.privacy.events import PureDp, Repeated
 from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.privacy.renyi import renyi_divergence
 from sottovoce.privacy.shuffling import shuffled
-from sottovoce.reporting.figures import Line, LineChart
+from sottovoce.protocol.channels.shuffler import hidden_among
 
 EPSILONS, FAST_EPSILONS = (0.5, 1.0, 2.0, 4.0), (1.0, 4.0)
 CLIENTS, FAST_CLIENTS = (10, 100, 1000, 10_000, 100_000, 1_000_000), (10, 1000)

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sottovoce.config.loading import override, parse
+from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.mean_intervals import mean_and_half_width
 from sottovoce.experiments.catalogue import RATE, SEED
 from sottovoce.experiments.experiment import (
     Experiment,
@@ -27,11 +28,10 @@ from sottovoce.experiments.learning.tuning import (
 )
 from sottovoce.experiments.sweep import Choice, Trial, TrialResult, expand, label, run_trials
 from sottovoce.experiments.workers import Train
-from sottovoce.mean_intervals import mean_and_half_width
 from sottovoce.mechanisms import registry
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated
-from sottovoce.reporting.figures import Line, LineChart
+from sottovoce.runs.loading import override, parse
 
 NAME = "udp-shuffler"
 DIRECT, SHUFFLED = "no shuffler", "shuffler"
@@ -99,8 +99,8 @@ def cells(settings: Settings) -> Iterator[Cell]:
 
 def cell(name: str, channel: str, clients: int, epsilon: float, device: str | None) -> Cell:
     """Noise calibrated to `epsilon` over all rounds, as it is seen through the channel."""
-    from sottovoce.assembly.parts import assemble
-    from sottovoce.rounds.plan import charged_event
+    from sottovoce.protocol.plan import charged_event
+    from sottovoce.runs.parts import assemble
 
     table = copy.deepcopy(BASE)
     table["data"]["clients"] = clients

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from sottovoce import proportion_bounds
 from sottovoce.analytics.estimates import question_for, takes_people
 from sottovoce.analytics.location import KILOMETRES_PER_DEGREE
 from sottovoce.analytics.question import Question
-from sottovoce.domains import Vector
-from sottovoce.randomness import SeededRandomness
+from sottovoce.core import proportion_bounds
+from sottovoce.core.domains import Vector
+from sottovoce.core.randomness import SeededRandomness
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

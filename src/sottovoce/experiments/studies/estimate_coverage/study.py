@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-from sottovoce import proportion_bounds
 from sottovoce.analytics.histogram import MECHANISMS as HISTOGRAMS
 from sottovoce.analytics.scalar_channel import FLOATS, GRIDS
+from sottovoce.core import proportion_bounds
+from sottovoce.core.charts.lines import Line, LineChart
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment, number
 from sottovoce.experiments.studies.estimate_coverage.coverage import (
     LAWS,
@@ -20,7 +21,6 @@ from sottovoce.experiments.studies.estimate_coverage.coverage import (
     Mixture,
     measured,
 )
-from sottovoce.reporting.figures import Line, LineChart
 
 REPETITIONS, FAST_REPETITIONS = 1000, 50  # of each seed
 LOW, HIGH = 0.93, 0.97

@@ -4,15 +4,15 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.channels.shuffler import hidden_among
-from sottovoce.domains import L2Ball
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import L2Ball
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.seeded_step import SeededStep
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import PrivacyEvent, Repeated
 from sottovoce.privacy.pure import pure_epsilon
+from sottovoce.protocol.channels.shuffler import hidden_among
 
 STEP, ONE_BIT, GAUSSIAN = "seeds, step law", "one bit", "Gaussian (float32)"
 DELTA = 1e-6

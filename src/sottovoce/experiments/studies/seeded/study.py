@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.shown import show_epsilon
 from sottovoce.experiments.experiment import (
     Experiment,
     Figure,
@@ -22,8 +24,6 @@ from sottovoce.experiments.studies.seeded.shuffles import DELTA, STEP
 from sottovoce.experiments.studies.seeded.vectors import GAUSSIAN, ONE_BIT, SEEDS
 from sottovoce.experiments.sweep import label, run_trials
 from sottovoce.experiments.workers import Train
-from sottovoce.privacy.accounting import show_epsilon
-from sottovoce.reporting.figures import Line, LineChart
 
 NAME = "seeded"
 DIMENSIONS = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)

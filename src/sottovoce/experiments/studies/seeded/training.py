@@ -4,10 +4,10 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sottovoce.core.mean_intervals import mean_and_half_width
 from sottovoce.experiments.experiment import Row, Settings
 from sottovoce.experiments.studies.seeded.shuffles import DELTA, largest_eps0
 from sottovoce.experiments.sweep import Choice, Trial, TrialResult, expand
-from sottovoce.mean_intervals import mean_and_half_width
 
 CLIENTS, ROUNDS, DIMENSION = 1000, 10, 650
 LOCAL_EPSILON, CENTRAL_EPSILON = 20.0, 2.0

@@ -8,10 +8,10 @@ from typing import Any
 from sottovoce.benchmarking.equal_rho import Sent, calibrated, rotated_update
 from sottovoce.benchmarking.measurement import limited_to
 from sottovoce.benchmarking.seeded import mean, random_payloads
-from sottovoce.mean_intervals import mean_and_half_width
+from sottovoce.core.mean_intervals import mean_and_half_width
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.mechanisms.mechanism import Float32Codes, Mechanism
 from sottovoce.mechanisms.seeded_sign import SeededSign
-from sottovoce.randomness import SeededRandomness
 
 GAUSSIAN, ONE_BIT, SEEDS = "Gaussian (float32)", "one bit", "seeds"
 _KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {

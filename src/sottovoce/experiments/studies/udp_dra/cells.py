@@ -8,22 +8,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.algorithms.algorithm import Step
-from sottovoce.algorithms.fedavg import FedAvg, SampleClippedGradient
-from sottovoce.attacks import image_quality
-from sottovoce.attacks.inversion import ClippedMean, Inversion, OnStep, Target, invert
-from sottovoce.attacks.learned_reconstruction import LearnedReconstruction
-from sottovoce.attacks.sent_updates import Sender, decoded_updates
-from sottovoce.domains import Domain, Vector
+from sottovoce.auditing.attacks import image_quality
+from sottovoce.auditing.attacks.inversion import ClippedMean, Inversion, OnStep, Target, invert
+from sottovoce.auditing.attacks.learned_reconstruction import LearnedReconstruction
+from sottovoce.auditing.attacks.sent_updates import Sender, decoded_updates
+from sottovoce.auditing.reconstruction_scores import Images, Scores, baseline_guesses, scores
+from sottovoce.auditing.run_reconstruction import guessed_from_outputs, pictures
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Domain, Vector
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.experiments.target_models import TargetModel, for_one_release
 from sottovoce.experiments.udp_mechanisms import CLIP_NORM, Contender
-from sottovoce.local_learning.clients import ClientData
-from sottovoce.local_learning.task import Task
+from sottovoce.federated.algorithms.algorithm import Step
+from sottovoce.federated.algorithms.fedavg import FedAvg, SampleClippedGradient
+from sottovoce.learning.clients import ClientData
+from sottovoce.learning.task import Task
 from sottovoce.mechanisms.mechanism import Mechanism, has_a_range
-from sottovoce.randomness import SeededRandomness
-from sottovoce.run_attacks.reconstruction import guessed_from_outputs, pictures
-from sottovoce.run_attacks.reconstruction_scores import Images, Scores, baseline_guesses, scores
 
 ORIGINAL = "original"
 SHOWN = 6

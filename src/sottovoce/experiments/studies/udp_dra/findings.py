@@ -5,12 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.experiments.experiment import Figure, Row
-from sottovoce.experiments.studies.udp_dra.cells import ORIGINAL, scores_of
-from sottovoce.experiments.udp_mechanisms import GAUSSIAN, NO_PRIVACY, STAIRCASE, in_words
-from sottovoce.reporting.figures import Line, LineChart
-from sottovoce.reporting.image_grid import ImageGrid, Picture, PictureRow
-from sottovoce.run_attacks.reconstruction_scores import (
+from sottovoce.auditing.reconstruction_scores import (
     GREY,
     MEAN_IMAGE,
     Scores,
@@ -20,6 +15,11 @@ from sottovoce.run_attacks.reconstruction_scores import (
     interval,
     summary,
 )
+from sottovoce.core.charts.image_grid import ImageGrid, Picture, PictureRow
+from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.experiments.experiment import Figure, Row
+from sottovoce.experiments.studies.udp_dra.cells import ORIGINAL, scores_of
+from sottovoce.experiments.udp_mechanisms import GAUSSIAN, NO_PRIVACY, STAIRCASE, in_words
 
 Cell = Mapping[str, Any]
 Name = tuple[str, float | None]

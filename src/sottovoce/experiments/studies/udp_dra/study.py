@@ -170,7 +170,7 @@ Cell = dict[str, Any]
 
 def _inverted(plan: Plan, settings: Settings, cells: KeptCells) -> Iterator[Cell]:
     """Cells of the attack on one update of the initial model, batch by batch."""
-    from sottovoce.attacks.inversion import Inversion
+    from sottovoce.auditing.attacks.inversion import Inversion
     from sottovoce.experiments.studies.udp_dra.cells import inversion_cells
     from sottovoce.experiments.target_models import untrained
 
@@ -195,7 +195,7 @@ def _inverted(plan: Plan, settings: Settings, cells: KeptCells) -> Iterator[Cell
 
 def _learned(plan: Plan, settings: Settings, cells: KeptCells) -> Iterator[Cell]:
     """Cells of the attack on trained models' outputs; and one inversion of a trained model."""
-    from sottovoce.attacks.learned_reconstruction import LearnedReconstruction
+    from sottovoce.auditing.attacks.learned_reconstruction import LearnedReconstruction
     from sottovoce.experiments.studies.udp_dra.cells import learned_cell
     from sottovoce.experiments.target_models import target_model, untrained
 
@@ -222,7 +222,7 @@ def _learned(plan: Plan, settings: Settings, cells: KeptCells) -> Iterator[Cell]
 
 def _untrained(about: Cell, base: Cell, victims: "Victims", plan: Plan, cells: KeptCells) -> Cell:
     """The control: what the outputs of a model tell that was trained on nothing."""
-    from sottovoce.attacks.learned_reconstruction import LearnedReconstruction
+    from sottovoce.auditing.attacks.learned_reconstruction import LearnedReconstruction
     from sottovoce.experiments.studies.udp_dra.cells import learned_cell
     from sottovoce.experiments.target_models import untrained_target
 
@@ -234,7 +234,7 @@ def _untrained(about: Cell, base: Cell, victims: "Victims", plan: Plan, cells: K
 
 
 def _trained_inversion(plan: Plan, target: "TargetModel", one: Contender) -> Cell:
-    from sottovoce.attacks.inversion import Inversion
+    from sottovoce.auditing.attacks.inversion import Inversion
     from sottovoce.experiments.studies.udp_dra.cells import inversion_cells
 
     attacks = [Inversion(iterations=plan.iterations, total_variation=w) for w in plan.weights]

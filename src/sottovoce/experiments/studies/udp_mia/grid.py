@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sottovoce.config.loading import parse
-from sottovoce.config.spec import RunSpec
 from sottovoce.experiments.udp_mechanisms import (
     CLIP_NORM,
     DELTA,
@@ -18,6 +16,8 @@ from sottovoce.experiments.udp_mechanisms import (
     RECORD_SAMPLING_RATE,
     STAIRCASE,
 )
+from sottovoce.runs.loading import parse
+from sottovoce.runs.spec import RunSpec
 
 OVERFITTED = "no privacy, overfitted"
 

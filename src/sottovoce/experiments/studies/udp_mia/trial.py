@@ -9,23 +9,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sottovoce import proportion_bounds
-from sottovoce.assembly.parts import assemble
-from sottovoce.attacks import membership, roc
-from sottovoce.attacks.candidates import Mask, design
-from sottovoce.attacks.confidences import outputs_of
-from sottovoce.attacks.membership import own_attacks
-from sottovoce.attacks.roc import Estimate, Verdicts
-from sottovoce.attacks.siege import Climb, Scored, Siege
+from sottovoce.auditing.attacks import membership, roc
+from sottovoce.auditing.attacks.candidates import Mask, design
+from sottovoce.auditing.attacks.confidences import outputs_of
+from sottovoce.auditing.attacks.context import Climb, Scored, Siege
+from sottovoce.auditing.attacks.membership import own_attacks
+from sottovoce.auditing.attacks.roc import Estimate, Verdicts
+from sottovoce.auditing.run_membership import roc_chart
+from sottovoce.auditing.shadow_models import Recipe, shadow_models
+from sottovoce.core import proportion_bounds
+from sottovoce.core.mean_intervals import mean_and_half_width
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.experiments.experiment import Figure, Row, Settings
 from sottovoce.experiments.studies.udp_mia.grid import RATES, Cell, Scale, spec_of
-from sottovoce.local_learning import datasets
-from sottovoce.local_learning.datasets import Dataset
-from sottovoce.local_learning.task import Task
-from sottovoce.mean_intervals import mean_and_half_width
-from sottovoce.randomness import SeededRandomness
-from sottovoce.run_attacks.membership import roc_chart
-from sottovoce.run_attacks.shadow_models import Recipe, shadow_models
+from sottovoce.learning import datasets
+from sottovoce.learning.datasets import Dataset
+from sottovoce.learning.task import Task
+from sottovoce.runs.parts import assemble
 
 SHADOWS = "shadows"
 _FPRS = {"tpr_at_1_percent": 0.01, "tpr_at_0.1_percent": 0.001}

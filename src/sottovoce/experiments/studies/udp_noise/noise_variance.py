@@ -8,10 +8,10 @@ from typing import Any
 
 from scipy.optimize import brentq
 
-from sottovoce.adjacency import Adjacency
-from sottovoce.domains import Domain, L1Ball, L2Ball
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Domain, L1Ball, L2Ball
 from sottovoce.mechanisms import registry
-from sottovoce.noises.staircase import Staircase, nu_for_variance
+from sottovoce.mechanisms.noise.staircase import Staircase, nu_for_variance
 from sottovoce.privacy.conversion import epsilon_from_renyi
 from sottovoce.privacy.laplace import laplace_renyi
 from sottovoce.privacy.staircase import product_staircase_renyi_l2

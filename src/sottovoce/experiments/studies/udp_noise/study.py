@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from sottovoce.core.charts.lines import Line, LineChart
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment, number
 from sottovoce.experiments.studies.udp_noise.noise_variance import (
     LAPLACE,
@@ -13,7 +14,6 @@ from sottovoce.experiments.studies.udp_noise.noise_variance import (
     one_shot_l1_ratio,
     renyi_l2_ratio,
 )
-from sottovoce.reporting.figures import Line, LineChart
 
 DELTA = 1e-5
 EPSILONS, FAST_EPSILONS = (1.0, 2.0, 4.0, 8.0), (2.0, 8.0)

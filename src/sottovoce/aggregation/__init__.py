@@ -1,1 +1,0 @@
-"""Aggregation of decoded updates."""

@@ -1,1 +1,0 @@
-"""Plain functions for notebooks and programs: what the commands do, as objects that show well."""

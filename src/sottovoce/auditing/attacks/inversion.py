@@ -1,0 +1,217 @@
+"""Gradient inversion: images whose gradient points where a client's update points.
+
+    minimise over x in the box   1 - cos(update(x), observed) + weight * total variation(x)
+
+by Adam on the sign of the gradient, in steps that shrink. `update` is what the client does, as far
+as it is public: the mean of clipped gradients of its records, or some local steps. The observed
+update is what the server decodes, so a mechanism's noise is in it, and nothing else is known.
+
+Many updates are inverted side by side, each from several starts.
+
+References: Geiping, Bauermeister, Droege and Moeller 2020; Zhao, Mopuri and Bilen 2020 (labels).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.func import grad, vmap
+
+from sottovoce.core import parameter_rules
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import ParameterError
+from sottovoce.learning.task import Task
+
+MOST_IMAGES = 100
+_BOX = 0.5  # every loader scales pixels to [-1/2, 1/2]
+_STEP_DECAYS_AT = (3 / 8, 5 / 8, 7 / 8)
+_STEP_DECAY = 0.1
+_START_STDDEV = 0.2
+_TINY = 1e-12  # keeps the cosine of a gradient of 0 finite
+_MAX_ELEMENTS = 1 << 24  # parameters times images at once, on a CPU
+_TIMES_ON_GPU = 32
+
+OnStep = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClippedMean:
+    """The client sends the mean of its records' gradients, each clipped to a norm."""
+
+    clip_norm: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSteps:
+    """The client sends how its model moved over some steps on all its records."""
+
+    steps: int
+    learning_rate: float
+
+
+Work = ClippedMean | LocalSteps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inversion:
+    """How hard the attacker tries; of all `restarts` the one that matches best is kept."""
+
+    iterations: int = 1000
+    restarts: int = 1
+    total_variation: float = 1e-3
+    step_size: float = 0.05
+
+    def __post_init__(self) -> None:
+        parameter_rules.integer("iterations", self.iterations, low=1, high=10**6)
+        parameter_rules.integer("restarts", self.restarts, low=1, high=1000)
+        parameter_rules.positive("step_size", self.step_size)
+        if parameter_rules.finite("total_variation", self.total_variation) < 0.0:
+            raise ParameterError(f"total_variation must be at least 0, got {self.total_variation}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Observed updates as rows, each of the model that it was computed from; and known labels.
+
+    `labels` has a row of labels for each update, one for each of its images.
+    """
+
+    model: Vector
+    work: Work
+    observed: Vector
+    labels: NDArray[np.int64]
+    image_shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        rows = len(self.observed)
+        if self.labels.ndim != 2 or len(self.labels) != rows or not rows:
+            raise ParameterError(
+                f"{rows} updates and labels of shape {self.labels.shape}; give a row of labels for "
+                "each update"
+            )
+        parameter_rules.integer(
+            "images of an update", self.labels.shape[1], low=1, high=MOST_IMAGES
+        )
+        if not np.abs(self.observed).max(axis=1).all():
+            raise ParameterError(
+                "an update is 0 everywhere, and has no direction to match; was nothing sent?"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconstruction:
+    """Images (updates, images of each, *image_shape), and 1 - cosine where each search ended."""
+
+    images: NDArray[np.float32]
+    mismatch: Vector
+
+
+def invert(
+    task: Task,
+    target: Target,
+    attack: Inversion,
+    generator: np.random.Generator,
+    *,
+    on_step: OnStep | None = None,
+) -> Reconstruction:
+    """Images that explain the observed updates; the generator draws where the searches start."""
+    starts = (attack.restarts, *target.labels.shape, *target.image_shape)
+    draws = generator.normal(scale=_START_STDDEV, size=starts).astype(np.float32)
+    x = torch.from_numpy(draws.clip(-_BOX, _BOX)).flatten(end_dim=1).to(task.device)
+    y = torch.from_numpy(target.labels).to(task.device).repeat(attack.restarts, 1)
+    observed = _directions(torch.from_numpy(target.observed)).to(task.device)
+    observed = observed.repeat(attack.restarts, 1)
+    descent = _descent(task, target, attack)
+    optimizer = torch.optim.Adam([x], lr=attack.step_size)
+    milestones = [int(attack.iterations * part) for part in _STEP_DECAYS_AT]
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, _STEP_DECAY)
+    for done in range(attack.iterations):
+        x.grad = descent(x, y, observed)[0].sign()
+        optimizer.step()
+        x.clamp_(-_BOX, _BOX)
+        schedule.step()
+        if on_step is not None:
+            on_step(done + 1, attack.iterations)
+    mismatch = descent(x, y, observed)[1]
+    return _best(x, mismatch, attack.restarts)
+
+
+def _best(x: Tensor, mismatch: Tensor, restarts: int) -> Reconstruction:
+    """Of each update's searches the one that matches best."""
+    by_restart = mismatch.reshape(restarts, -1)
+    images = x.reshape(restarts, -1, *x.shape[1:])
+    chosen = by_restart.argmin(dim=0)
+    rows = torch.arange(len(chosen), device=x.device)
+    return Reconstruction(
+        images=images[chosen, rows].cpu().numpy(),
+        mismatch=by_restart[chosen, rows].to("cpu", torch.float64).numpy(),
+    )
+
+
+def _directions(rows: Tensor) -> Tensor:
+    """Rows of length 1; the division is done in float64, where decoded noise does not overflow."""
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return (rows / norms).float()
+
+
+def _descent(
+    task: Task, target: Target, attack: Inversion
+) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Gradients of the objective by the images, and 1 - cosine, for many updates at once."""
+    model = task.tensor(target.model)
+
+    def objective(x: Tensor, y: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+        update = simulated_update(task, model, x, y, target.work)
+        mismatch = 1.0 - (update * direction).sum() / (update.norm() + _TINY)
+        return mismatch + attack.total_variation * total_variation(x), mismatch
+
+    images = target.labels.shape[1]
+    most = _MAX_ELEMENTS * (_TIMES_ON_GPU if task.device.type == "cuda" else 1)
+    together = max(1, most // (images * task.dimension))
+    descent: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = vmap(
+        grad(objective, has_aux=True), chunk_size=together
+    )
+    return descent
+
+
+def simulated_update(task: Task, model: Tensor, x: Tensor, y: Tensor, work: Work) -> Tensor:
+    """What a client with these images would send before it is privatised, to be differentiated."""
+    if isinstance(work, LocalSteps):
+        moved = model
+        for _ in range(work.steps):
+            moved = moved - work.learning_rate * grad(task.loss)(moved, x, y)
+        return moved - model
+    if len(y) == 1:  # clipping one gradient keeps its direction
+        gradient: Tensor = grad(task.loss)(model, x, y)
+        return -gradient
+    gradients = vmap(grad(task.loss), in_dims=(None, 0, 0))(model, x[:, None], y[:, None])
+    norms: Tensor = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
+    clipped: Tensor = gradients * (work.clip_norm / norms.clamp(min=work.clip_norm))
+    return -clipped.mean(dim=0)
+
+
+def total_variation(images: Tensor) -> Tensor:
+    """The mean absolute difference of neighbouring pixels, down and across; 0 of flat rows."""
+    if images.ndim < 4:
+        return torch.zeros((), device=images.device)
+    down = (images[..., 1:, :] - images[..., :-1, :]).abs().mean()
+    across = (images[..., :, 1:] - images[..., :, :-1]).abs().mean()
+    return down + across
+
+
+def inferred_labels(task: Task, observed: Vector, num_classes: int) -> NDArray[np.int64]:
+    """The label of the one image behind each update, from the biases of the last layer.
+
+    Under cross-entropy their gradient is softmax - onehot(label): the update, which goes down the
+    gradient, is positive at the label and nowhere else. Reference: Zhao, Mopuri and Bilen 2020.
+    """
+    name, shape = list(task.layout.items())[-1]
+    if shape != (num_classes,):
+        raise ParameterError(
+            f"labels are read from the biases of the last layer, and the model ends in '{name}' of "
+            f"shape {shape}, not in {num_classes} biases; give the labels"
+        )
+    return np.asarray(observed[:, -num_classes:].argmax(axis=1), dtype=np.int64)

@@ -1,0 +1,98 @@
+"""What the server reads of single clients: their updates, through the code that every round runs.
+
+    client_steps -> project -> rotate -> charge -> encode -> seal -> open -> decode -> rotate back
+
+An attacker who sits at the server has just this, whatever the mechanism: float32 numbers with
+noise, levels, or one bit a coordinate.
+"""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Domain, Vector
+from sottovoce.federated.algorithms.algorithm import Algorithm, Step
+from sottovoce.learning.clients import ClientData
+from sottovoce.learning.task import Task
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.rotation import Rotation
+from sottovoce.protocol.client import Refused, Request, privatise
+from sottovoce.protocol.plan import ClientPlan, RoundPlan
+from sottovoce.protocol.server import RoundServer
+
+# The mechanism on a domain: a client's own follows from how many records it has.
+MechanismOn = Callable[[Domain], Mechanism]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """How clients of a run send an update: the algorithm, the mechanism, and what goes around it.
+
+    `rotated` says whether updates are rotated first, as the resolved spec of a run does.
+    """
+
+    algorithm: Algorithm
+    mechanism_on: MechanismOn
+    adjacency: Adjacency
+    rotated: bool
+
+
+def true_updates(
+    sender: Sender, task: Task, clients: Sequence[ClientData], step: Step
+) -> list[Vector]:
+    """Each client's update before it is privatised: what never leaves."""
+    rows: list[Vector] = []
+    for block in sender.algorithm.client_steps(task, clients, step):
+        for part in block.uplinks[0].blocks(64):
+            rows.extend(part.to("cpu", torch.float64).numpy())
+    return rows
+
+
+def decoded_updates(
+    sender: Sender, task: Task, clients: Sequence[ClientData], step: Step
+) -> Vector:
+    """What the server decodes of each client's message, a row a client, in their order.
+
+    The charges go to a ledger that is thrown away: this is an exercise on data that are at hand,
+    and releases nothing.
+    """
+    parts = tuple(_part(sender, task.dimension, client) for client in clients)
+    rotation = None
+    if sender.rotated:
+        rotation = Rotation.of_round(step.run, step.round, task.dimension)
+    plan = RoundPlan(
+        run=step.run,
+        round=step.round,
+        unit=sender.algorithm.unit,
+        adjacency=sender.adjacency,
+        clients=parts,
+        rotation=rotation,
+    )
+    requests = [
+        Request(part=part, uplink=0, values=values)
+        for part, values in zip(parts, true_updates(sender, task, clients, step), strict=True)
+    ]
+    server = RoundServer(plan, dimension=task.dimension, keeps_each=True)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Ledger(Path(folder) / "ledger.sqlite", create=True) as ledger,
+    ):
+        for outcome in privatise(plan, requests, ledger, step.randomness):
+            assert not isinstance(outcome, Refused), "nobody has a budget in a new ledger"
+            server.receive(outcome.part.client, outcome.message)
+    each = server.each()
+    assert each is not None, "it was asked to keep each"
+    return np.stack([vector for _, vector in each])
+
+
+def _part(sender: Sender, dimension: int, client: ClientData) -> ClientPlan:
+    domain = sender.algorithm.domain(dimension, client.num_samples)
+    mechanism = sender.mechanism_on(domain)
+    weight = sender.algorithm.weight(client.num_samples)
+    return ClientPlan(client=client.name, mechanism=mechanism, weight=weight)

@@ -1,0 +1,160 @@
+"""A quick self test: what must be true on a machine before any result of it is believed."""
+
+import ssl
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sottovoce.core import native
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.domains import L2Ball
+from sottovoce.core.errors import BudgetExhaustedError
+from sottovoce.core.randomness import Keystream, SystemRandomness
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.records import Budget, Release
+from sottovoce.mechanisms.design import store
+from sottovoce.mechanisms.gauss_hermite import GaussHermite
+from sottovoce.privacy.accounting import privacy_spent
+
+_DIMENSION = 5000
+_KEY = bytes(range(32))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was tried; `detail` is what came out, or what went wrong."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+def self_test() -> tuple[Check, ...]:
+    """Every check, also after one that failed."""
+    return tuple(_tried(name, check) for name, check in _checks())
+
+
+def _checks() -> Iterator[tuple[str, Callable[[], str]]]:
+    yield "accounting", _accounting
+    for level in native.levels():
+        yield f"encode and decode ({level})", lambda level=level: _encoding(level)  # type: ignore[misc]
+    yield "system randomness", _randomness
+    yield "shipped designs", _designs
+    yield "ledger", _ledger
+    yield "certificates", _certificates
+
+
+def _tried(name: str, check: Callable[[], str]) -> Check:
+    try:
+        return Check(name=name, ok=True, detail=check())
+    except Exception as error:  # whatever it is, the next check may tell more
+        reason = " ".join(str(error).split()) or "no reason given"
+        return Check(name=name, ok=False, detail=f"{type(error).__name__}: {reason}")
+
+
+def _require(holds: bool | np.bool_, otherwise: str) -> None:
+    """An assertion that -O does not remove."""
+    if not holds:
+        raise AssertionError(otherwise)
+
+
+def _mechanism(levels: int) -> GaussHermite:
+    ball = L2Ball(dimension=_DIMENSION, radius=1.0)
+    return GaussHermite(input_domain=ball, levels=levels, noise_multiplier=1.0)
+
+
+def _accounting() -> str:
+    """Gaussian noise of 10 over 100 rounds at 1e-5 has 4.37718 (Balle and Wang 2018)."""
+    from sottovoce.mechanisms.gaussian import Gaussian
+    from sottovoce.privacy.events import Repeated
+
+    ball = L2Ball(dimension=1, radius=1.0)
+    event = Gaussian(input_domain=ball, noise_multiplier=10.0).privacy(Adjacency.ZERO_OUT)
+    spent = privacy_spent(Repeated(event=event, count=100), 1e-5)
+    _require(4.3771 < spent.epsilon < 4.3773, f"epsilon {spent.epsilon}, and 4.37718 is right")
+    return str(spent)
+
+
+def _encoding(level: str) -> str:
+    """The same codes as numpy, which defines them, and a decoded vector of the right shape."""
+    update = np.random.default_rng(0).normal(size=_DIMENSION)
+    for levels in (2, 8):
+        mechanism = _mechanism(levels)
+        values = mechanism.input_domain.project(update)
+        with native.using("numpy"):
+            expected = mechanism.encode(values, Keystream(_KEY))
+        with native.using(level):
+            codes = mechanism.encode(values, Keystream(_KEY))
+        _require(np.array_equal(codes, expected), f"codes of {levels} levels differ from numpy's")
+        decoded = mechanism.decode(codes)
+        _require(decoded.shape == (_DIMENSION,), f"a vector of shape {decoded.shape}")
+        _require(np.isfinite(decoded).all(), "values that are not finite")
+    return f"{_DIMENSION} coordinates in 1 and 3 bits, the same codes as numpy"
+
+
+def _randomness() -> str:
+    mechanism = _mechanism(2)
+    zero = np.zeros(_DIMENSION)
+    first, second = (mechanism.encode(zero, SystemRandomness().stream()) for _ in range(2))
+    _require(not np.array_equal(first, second), "the system's randomness repeats itself")
+    return "two encodings of one vector differ"
+
+
+def _designs() -> str:
+    design = store.find(store.spec_of(3.0, 3, 3))
+    certificate = design.certificate()
+    _require(certificate["table_epsilon"] <= 3.0, "a table that spends more than it says")
+    return f"a table of 3 bits, certified at epsilon {certificate['table_epsilon']:.6g}"
+
+
+def _ledger() -> str:
+    """A charge is kept, and one beyond the budget is refused."""
+    event = _mechanism(2).privacy(Adjacency.ZERO_OUT)
+    cost = privacy_spent(event, 1e-5).epsilon
+    budget = Budget(epsilon=1.5 * cost, delta=1e-5, adjacency=Adjacency.ZERO_OUT, unit=Unit.CLIENT)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.sqlite"
+        with Ledger(path, create=True) as ledger:
+            ledger.set_budget("somebody", budget)
+            ledger.charge(_release(1), 1, event)
+        with Ledger(path) as ledger:
+            refused = False
+            try:
+                for number in range(2, 10):
+                    ledger.charge(_release(number), 1, event)
+            except BudgetExhaustedError:
+                refused = True
+            _require(refused, "a charge beyond the budget was entered")
+            problems = ledger.verify()
+            _require(not problems, f"a new ledger is damaged: {problems[:1]}")
+            charges = ledger.num_charges
+    return f"{charges} charge(s) kept, the next refused, the chain verified"
+
+
+def _certificates() -> str:
+    """What a federation's TLS rests on: an authority signs a link's certificate."""
+    from sottovoce.deployment.machines import certificates
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        authority, authority_key = folder / "authority.pem", folder / "authority.key"
+        certificate, key = folder / "link.pem", folder / "link.key"
+        certificates.create_authority(authority, authority_key, name="self test", days=1)
+        certificates.issue_certificate(
+            certificate,
+            key,
+            authority=authority,
+            authority_key=authority_key,
+            hosts=["localhost"],
+            days=1,
+        )
+        problem = certificates.link_problem(certificate, key, authority=authority, host="localhost")
+    _require(problem is None, str(problem))
+    return f"signed and verified with {ssl.OPENSSL_VERSION}"
+
+
+def _release(number: int) -> Release:
+    return Release(unit=Unit.CLIENT, run="self test", client="somebody", round=number, uplink=0)

@@ -1,1 +1,0 @@
-"""Typed specs from TOML (the only importer of pydantic)."""

@@ -1,0 +1,1 @@
+"""What all other packages use: adjacency, domains, randomness, errors, files, tables."""

@@ -1,0 +1,134 @@
+"""Matrices as inline SVG, cells by opacity: channels with their alphabet below, or maps."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from sottovoce.core.charts.axes import WIDTH, Table, show
+
+_GAP, _TOP, _STRIP = 28, 40, 58
+_COLUMNS = 5
+_MOST_NAMED_CELLS = 256  # a larger matrix gets one name as a whole: thousands would help nobody
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """Row i holds the probabilities of the letters when the input is inputs[i]."""
+
+    name: str
+    inputs: Sequence[float]
+    letters: Sequence[float]
+    matrix: Sequence[Sequence[float]]
+
+    def named_rows(self) -> Iterator[tuple[str, Sequence[float]]]:
+        yield "letters", self.letters
+        for x, row in zip(self.inputs, self.matrix, strict=True):
+            yield f"x = {x:.4g}", row
+
+    def cell_name(self, i: int, j: int) -> str:
+        given = f"{self.letters[j]:.3g} | x = {self.inputs[i]:.3g}"
+        return f"P({given}) = {self.matrix[i][j]:.3g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapPanel:
+    """The share of people in each cell; the first row is the northernmost."""
+
+    name: str
+    matrix: Sequence[Sequence[float]]
+
+    def named_rows(self) -> Iterator[tuple[str, Sequence[float]]]:
+        for number, row in enumerate(self.matrix, start=1):
+            yield f"row {number} from the north", row
+
+    def cell_name(self, i: int, j: int) -> str:
+        return f"row {i + 1} from the north, column {j + 1}: {self.matrix[i][j]:.2%}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatMap:
+    """Matrices side by side; the fullest cell of each is its largest value.
+
+    Below a channel, its letters as ticks on a line, with the inputs' interval drawn thick.
+    """
+
+    title: str
+    panels: Sequence[Panel | MapPanel]
+
+    def svg(self) -> str:
+        """The figure, with an accessible name for the whole and for each cell."""
+        columns = min(len(self.panels), _COLUMNS)
+        side = (WIDTH - _GAP * (columns + 1)) / columns
+        side = min(side, WIDTH / 3)
+        block = _TOP + side + _STRIP
+        height = block * -(-len(self.panels) // columns)
+        parts = [
+            f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(self.title)}">'
+        ]
+        for number, panel in enumerate(self.panels):
+            x = _GAP + (number % columns) * (side + _GAP)
+            y = (number // columns) * block
+            parts.append(f'<g transform="translate({x:.1f} {y:.1f})">')
+            below = _alphabet(panel, side) if isinstance(panel, Panel) else []
+            parts += [*_cells(panel, side), *below, "</g>"]
+        parts.append("</svg>")
+        return "\n".join(parts)
+
+    def table(self) -> Table:
+        """Each matrix row by row; a channel's letters first."""
+        width = max(len(row) for panel in self.panels for _, row in panel.named_rows())
+        rows = []
+        for panel in self.panels:
+            for label, values in panel.named_rows():
+                padding = [""] * (width - len(values))
+                rows.append([panel.name, label, *(f"{value:.4g}" for value in values), *padding])
+        kind = "code" if isinstance(self.panels[0], Panel) else "column"
+        first = 0 if kind == "code" else 1
+        names = [f"{kind} {number}" for number in range(first, first + width)]
+        return Table(columns=["matrix", "row", *names], rows=rows)
+
+
+def _cells(panel: Panel | MapPanel, side: float) -> list[str]:
+    largest = max(map(max, panel.matrix))
+    height, width = side / len(panel.matrix), side / len(panel.matrix[0])
+    named = len(panel.matrix) * len(panel.matrix[0]) <= _MOST_NAMED_CELLS
+    parts = [
+        f'<text class="name" x="0" y="16">{escape(panel.name)}</text>',
+        f'<text x="0" y="32">largest = {largest:.2g}</text>',
+        f'<rect class="frame" x="0" y="{_TOP}" width="{side:.1f}" height="{side:.1f}"/>',
+    ]
+    for i, row in enumerate(panel.matrix):
+        for j, probability in enumerate(row):
+            place = (
+                f'x="{j * width:.2f}" y="{_TOP + i * height:.2f}" '
+                f'width="{width:.2f}" height="{height:.2f}"'
+            )
+            shade = f'class="cell" fill-opacity="{probability / largest:.3f}"'
+            if named:
+                name = escape(panel.cell_name(i, j))
+                parts.append(f"<rect {shade} {place}><title>{name}</title></rect>")
+            else:
+                parts.append(f"<rect {shade} {place}/>")
+    return parts
+
+
+def _alphabet(panel: Panel, side: float) -> list[str]:
+    low = min(*panel.letters, *panel.inputs)
+    high = max(*panel.letters, *panel.inputs)
+    y = _TOP + side + 22
+
+    def at(value: float) -> str:
+        return f"{side * (value - low) / (high - low):.2f}"
+
+    first, last = panel.inputs[0], panel.inputs[-1]
+    return [
+        f'<line class="grid" x1="0" x2="{side:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>',
+        f'<line class="span" x1="{at(first)}" x2="{at(last)}" y1="{y:.1f}" y2="{y:.1f}"/>',
+        *(
+            f'<line class="letter" x1="{at(a)}" x2="{at(a)}" y1="{y - 7:.1f}" y2="{y + 7:.1f}">'
+            f"<title>letter {a:.4g}</title></line>"
+            for a in panel.letters
+        ),
+        f'<text x="0" y="{y + 22:.1f}">{show(round(low, 2) + 0.0)}</text>',
+        f'<text x="{side:.1f}" y="{y + 22:.1f}" text-anchor="end">{show(round(high, 2))}</text>',
+    ]

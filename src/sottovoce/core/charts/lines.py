@@ -1,0 +1,145 @@
+"""Line charts as inline SVG: no script, no network, readable in light and dark."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Literal, assert_never
+
+from sottovoce.core.charts.axes import (
+    LEGEND_ROW,
+    WIDE,
+    Axis,
+    Frame,
+    Scale,
+    Table,
+    axis_of,
+    dash,
+    dot,
+    draw_axes,
+    legend_places,
+    series_class,
+)
+from sottovoce.core.shown import show_epsilon
+
+_FEW_POINTS = 12  # up to here each point gets a dot
+
+Quantity = Literal["number", "epsilon", "bytes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A named curve; `low` and `high` draw a band around it."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineChart:
+    """Several curves over one axis; the legend stands below, where no curve is.
+
+    `quantity` is what heights are, and so how the table writes them: an epsilon is rounded up. A
+    chart is plain data: results keep it.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: Sequence[Line]
+    x_log: bool = False
+    y_log: bool = False
+    frame: Frame = WIDE
+    quantity: Quantity = "number"
+
+    def svg(self, *, legend: bool = True) -> str:
+        """The chart, with an accessible name and a legend, unless the page has one."""
+        x_axis, y_axis = self._axes()
+        places = legend_places([line.name for line in self.lines]) if legend else []
+        width, height = self.frame.width, self.frame.height
+        if legend:
+            height += LEGEND_ROW * (1 + places[-1][1])
+        parts = [
+            f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(self.title)}">',
+            *draw_axes(x_axis, y_axis, self.x_label, self.y_label, self.frame),
+        ]
+        for number, line in enumerate(self.lines):
+            parts += _curve(line, number, x_axis.scale, y_axis.scale)
+        parts += [*self._legend(places), "</svg>"] if legend else ["</svg>"]
+        return "\n".join(parts)
+
+    def shown(self, value: float) -> str:
+        """A height as the table writes it."""
+        match self.quantity:
+            case "number":
+                return f"{value:.4g}"
+            case "epsilon":
+                return show_epsilon(value)
+            case "bytes":
+                return f"{value:,.0f}"
+            case _:
+                assert_never(self.quantity)
+
+    def pixels(self) -> list[list[tuple[float, float]]]:
+        """Where the points of each line are drawn."""
+        x, y = (axis.scale for axis in self._axes())
+        return [[(x(a), y(b)) for a, b in zip(line.x, line.y, strict=True)] for line in self.lines]
+
+    def _axes(self) -> tuple[Axis, Axis]:
+        xs = [value for line in self.lines for value in line.x]
+        ys = [value for line in self.lines for value in line.y]
+        bands = [value for line in self.lines for part in (line.low, line.high) for value in part]
+        if self.y_log:  # a band may reach 0; it is drawn down to the axis
+            bands = [value for value in bands if value >= min(ys) / 10.0]
+        return (
+            axis_of(xs, self.x_log, *self.frame.across),
+            axis_of(ys + bands, self.y_log, *self.frame.upward),
+        )
+
+    def table(self) -> Table:
+        """One row for each x, one column for each curve; bands in brackets."""
+        cells: dict[float, dict[str, str]] = {}
+        for line in self.lines:
+            for i, (x, y) in enumerate(zip(line.x, line.y, strict=True)):
+                band = ""
+                if line.low:
+                    band = f" ({self.shown(line.low[i])} to {self.shown(line.high[i])})"
+                cells.setdefault(x, {})[line.name] = f"{self.shown(y)}{band}"
+        names = [line.name for line in self.lines]
+        return Table(
+            columns=[self.x_label, *names],
+            rows=[[f"{x:.6g}", *(cells[x].get(name, "") for name in names)] for x in sorted(cells)],
+        )
+
+    def _legend(self, places: Sequence[tuple[float, int]]) -> list[str]:
+        parts = []
+        for number, (line, (x, row)) in enumerate(zip(self.lines, places, strict=True)):
+            y = self.frame.height + LEGEND_ROW * row + 8
+            parts.append(
+                f'<line class="curve {series_class(number)}" x1="{x}" x2="{x + 34}" y1="{y}" '
+                f'y2="{y}" stroke-dasharray="{dash(number)}"/>'
+                f'<text x="{x + 42}" y="{y + 4}">{escape(line.name)}</text>'
+            )
+            if len(line.x) <= _FEW_POINTS:
+                parts.append(dot(number, x + 17, y))
+        return parts
+
+
+def _curve(line: Line, number: int, x: Scale, y: Scale) -> list[str]:
+    def points(values: Sequence[float]) -> list[str]:
+        return [f"{x(a)},{y(b)}" for a, b in zip(line.x, values, strict=True)]
+
+    colour = series_class(number)
+    parts = []
+    if line.low and line.high:
+        band = " ".join([*points(line.high), *reversed(points(line.low))])
+        parts.append(f'<polygon class="band {colour}" points="{band}"/>')
+    parts.append(
+        f'<polyline class="curve {colour}" stroke-dasharray="{dash(number)}" '
+        f'points="{" ".join(points(line.y))}"/>'
+    )
+    if len(line.x) <= _FEW_POINTS:
+        parts += [dot(number, x(a), y(b)) for a, b in zip(line.x, line.y, strict=True)]
+    return parts

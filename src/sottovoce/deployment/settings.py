@@ -1,0 +1,135 @@
+"""What a Flower app's run config says about privacy, under the keys that begin with 'sottovoce'.
+
+    [tool.flwr.app.config.sottovoce]
+    epsilon = 8.0                   # of each client, over the whole run
+    delta = 1e-5
+    clip-norm = 1.0                 # of the whole update
+    mechanism = "gauss_hermite"     # the default
+    bits = 1                        # a coordinate; the default where the mechanism has levels
+    adjacency = "zero-out"          # the default; or "replace-one"
+    ledger = "/var/server.sqlite"   # what the server has asked for [kept for the run only]
+    public-num-examples = false     # true: clients say of how many examples an update is made
+    parameters.<name> = ...         # any other parameter of the mechanism
+
+Flower joins nested tables with dots, so these arrive as 'sottovoce.epsilon' and so on.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import L2Ball
+from sottovoce.core.errors import ConfigError, ParameterError, UnknownNameError
+from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.mechanism import Mechanism
+
+PREFIX = "sottovoce."
+_PARAMETERS = "parameters."
+_REQUIRED = ("epsilon", "delta", "clip-norm")
+_KEYS = (*_REQUIRED, "mechanism", "bits", "adjacency", "ledger", "public-num-examples")
+DEFAULT_MECHANISM = "gauss_hermite"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivateSettings:
+    """What is spent on what; the noise follows from it once dimension and rounds are known."""
+
+    mechanism: str
+    parameters: Mapping[str, Any]
+    clip_norm: float
+    epsilon: float
+    delta: float
+    adjacency: Adjacency
+    ledger: Path | None
+    public_num_examples: bool
+
+    def __post_init__(self) -> None:
+        parameter_rules.epsilon(self.epsilon)
+        parameter_rules.delta(self.delta)
+        parameter_rules.clip_norm("clip-norm", self.clip_norm)
+        made_for = registry.find(self.mechanism).example_domains
+        if not any(isinstance(domain, L2Ball) for domain in made_for):
+            raise ParameterError(
+                f"mechanism '{self.mechanism}' is not made for a whole update clipped in L2; "
+                f"choose '{DEFAULT_MECHANISM}', or another from `sottovoce plan`"
+            )
+
+    def calibrated(self, dimension: int, num_rounds: int) -> Mechanism:
+        """The mechanism whose noise keeps the budget if a client takes part in every round."""
+        registration = registry.find(self.mechanism)
+        domain = L2Ball(dimension=dimension, radius=float(self.clip_norm))
+        found = registration.calibrated(
+            domain,
+            self.parameters,
+            rounds=num_rounds,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            event_of=registry.seen(self.adjacency),
+        )
+        return registration.build(domain, found)
+
+
+def settings_of(run_config: Mapping[str, Any]) -> PrivateSettings:
+    """The settings in a run config; a key that means nothing is refused."""
+    own = {
+        key.removeprefix(PREFIX): value
+        for key, value in run_config.items()
+        if key.startswith(PREFIX)
+    }
+    for key in own:
+        if key not in _KEYS and not key.startswith(_PARAMETERS):
+            raise UnknownNameError.among("key of 'sottovoce' in the run config", key, _KEYS)
+    missing = [f"'{PREFIX}{key}'" for key in _REQUIRED if key not in own]
+    if missing:
+        raise ConfigError(
+            f"the run config says nothing about {', '.join(missing)}; privacy has no defaults, so "
+            "add them under [tool.flwr.app.config.sottovoce]"
+        )
+    public = own.get("public-num-examples", False)
+    if not isinstance(public, bool):
+        raise ConfigError(f"'{PREFIX}public-num-examples' must be true or false, got {public!r}")
+    kind = str(own.get("mechanism", DEFAULT_MECHANISM))
+    return PrivateSettings(
+        mechanism=kind,
+        parameters=_parameters_of(kind, own),
+        clip_norm=own["clip-norm"],
+        epsilon=own["epsilon"],
+        delta=own["delta"],
+        adjacency=Adjacency.parse(str(own.get("adjacency", Adjacency.ZERO_OUT))),
+        ledger=Path(own["ledger"]) if own.get("ledger") else None,
+        public_num_examples=public,
+    )
+
+
+def _parameters_of(kind: str, own: Mapping[str, Any]) -> dict[str, Any]:
+    """What the mechanism takes beside its knob: as given, by bits, or of its own choice."""
+    registration = registry.find(kind)
+    given = {
+        key.removeprefix(_PARAMETERS): value
+        for key, value in own.items()
+        if key.startswith(_PARAMETERS)
+    }
+    registration.check_names(given)
+    automatic = dict.fromkeys(registration.automatic, "auto")
+    return {**automatic, **_from_bits(registration, own.get("bits"), given), **given}
+
+
+def _from_bits(
+    registration: registry.Registration, bits: int | str | None, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The parameter that says how much is sent of a coordinate."""
+    names = [name for name in ("levels", "bits", "output_bits") if name in registration.parameters]
+    if bits is None:
+        return {"levels": 2} if names[:1] == ["levels"] else {}
+    if not names or names[0] in given:
+        why = f"'{names[0]}' is given too" if names else "it sends what it sends"
+        raise ConfigError(
+            f"'{PREFIX}bits' says nothing to mechanism '{registration.kind}': {why}; leave it out"
+        )
+    if bits == "auto":
+        return {names[0]: "auto"}
+    number = parameter_rules.integer("bits", bits, low=1, high=32)  # type: ignore[arg-type]
+    return {names[0]: 2**number if names[0] == "levels" else number}

@@ -1,0 +1,303 @@
+"""What a site computes for an order: its own data, the spec's algorithm, sealed messages."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from sottovoce.core import printable_text
+from sottovoce.core.adjacency import Unit
+from sottovoce.core.domains import MAX_DIMENSION, Domain, Vector
+from sottovoce.core.errors import (
+    ConfigError,
+    ParameterError,
+    PolicyError,
+    SottovoceError,
+    WireError,
+)
+from sottovoce.core.randomness import SeededRandomness
+from sottovoce.deployment.orders import MOST_VECTORS, Order
+from sottovoce.deployment.policy import Terms
+from sottovoce.deployment.site import Asked, Site
+from sottovoce.federated.algorithms.algorithm import Algorithm, Step
+from sottovoce.federated.uplinks import finite_uplinks
+from sottovoce.learning import datasets, models, public_images
+from sottovoce.learning.clients import ClientData
+from sottovoce.learning.datasets import Dataset
+from sottovoce.learning.task import Task
+from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.rotation import Rotation
+from sottovoce.protocol.broadcast import payload_bytes
+from sottovoce.protocol.channels.channel import Central, MessageChannel
+from sottovoce.protocol.plan import ClientPlan, RoundPlan
+from sottovoce.protocol.round_broadcast import received
+from sottovoce.runs.data import load_data
+from sottovoce.runs.features_spec import PreconditionSpec
+from sottovoce.runs.federated import check_runtime
+from sottovoce.runs.ground import Ground, lay_ground, randomness_of
+from sottovoce.runs.loading import parse
+from sottovoce.runs.model_spec import ModuleSpec, to_model
+from sottovoce.runs.parts import channel_of, rounds_of_one
+from sottovoce.runs.prepared_data import Stamp, stamps_of
+from sottovoce.runs.spec import AlgorithmSpec, FedAvgSpec, MeanSpec, RunSpec, SecretOrderSpec
+
+_LOG = printable_text.logger()
+_MOST_VECTORS = {"fedavg": 1, "nbafl": 1, "scaffold": 2}  # of a plug-in, as many as an order has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """What stays the same from round to round."""
+
+    task: Task
+    algorithm: Algorithm
+    client: ClientData
+    num_clients: int
+
+
+def compute(order: Order, site: Site) -> list[bytes]:
+    """The sealed messages that answer an order, charged to the site's ledger."""
+    spec = parse(order.spec, "the order's spec")
+    kind, parameters = _mechanism(order)
+    # Before anything is read, imported or built: what fails there may depend on the data.
+    site.check_terms(order.client, _terms(order, spec, kind))
+    _check_harmless(spec, site)
+    _check_vectors(spec, order)
+    if spec.data.sites:
+        spec = _on_own_records(spec, order, site)
+    place = _place(
+        json.dumps(spec.plain(), sort_keys=True),
+        len(order.vectors[0]),
+        site.name,
+        order.classes,
+        stamps_of(spec.data.dataset),
+    )
+    algorithm, dimension = place.algorithm, place.task.dimension
+    size = place.client.num_samples
+    part = ClientPlan(
+        client=order.client,
+        # On the site's own domain: how far a record moves the update follows from its own data.
+        mechanism=_built(kind, algorithm.domain(dimension, size), parameters),
+        weight=algorithm.weight(size),
+    )
+    rotated = spec.rotation == "on"
+    plan = RoundPlan(
+        run=order.run,
+        round=order.round,
+        unit=algorithm.unit,
+        adjacency=spec.privacy.adjacency,
+        clients=(part,),
+        rotation=Rotation.of_round(order.run, order.round, dimension) if rotated else None,
+        channel=_channel(spec, place.num_clients),
+        record_sampling_rate=algorithm.record_sampling_rate,
+    )
+    randomness = randomness_of(spec)
+    start = received(order.vectors, algorithm.shared_state, dimension, spec.runtime.downlink)
+    step = Step(
+        run=order.run,
+        round=order.round,
+        model=start.model,
+        state=start.state,
+        randomness=randomness,
+    )
+
+    def train() -> list[Vector]:
+        uplinks = finite_uplinks(algorithm, place.task, [place.client], step)
+        return [values for _, _, values in uplinks]
+
+    asked = Asked(
+        plan=plan,
+        part=part,
+        cohort=order.cohort,
+        uplinks=algorithm.uplinks,
+        rounds=rounds_of_one(spec, place.num_clients),
+        records=size,
+    )
+    return site.answer(asked, randomness, train, keep_from=order.keep_from)
+
+
+def _mechanism(order: Order) -> tuple[str, dict[str, Any]]:
+    given = dict(order.mechanism)
+    kind = given.pop("kind", None)
+    if not isinstance(kind, str):
+        raise ConfigError("an order names its mechanism's 'kind'")
+    return kind, given
+
+
+def _built(kind: str, domain: Domain, given: Mapping[str, Any]) -> Mechanism:
+    try:
+        return registry.find(kind).build(domain, given)
+    except SottovoceError as error:
+        raise ConfigError(f"the order's mechanism: {error}") from None
+
+
+def _terms(order: Order, spec: RunSpec, kind: str) -> Terms:
+    return Terms(
+        mechanism=kind,
+        level=Unit(spec.privacy.level),
+        adjacency=spec.privacy.adjacency,
+        channel=_channel(spec, order.cohort),
+        cohort=order.cohort,
+        grade=randomness_of(spec).grade,
+    )
+
+
+def _channel(spec: RunSpec, num_clients: int) -> MessageChannel:
+    if isinstance(spec.channel, SecretOrderSpec):
+        raise ConfigError(
+            "an order names its client, so the server knows when each is asked, and the channel "
+            "'secret_order' hides nothing; use the channel 'shuffler'"
+        )
+    channel = channel_of(spec, num_clients)
+    if isinstance(channel, Central):
+        raise ConfigError("the channel 'central' has no messages; there is nothing to send")
+    return channel
+
+
+def _check_harmless(spec: RunSpec, site: Site) -> None:
+    """An order must not make a site read or fetch files, or call functions, of its choice."""
+    check_runtime(spec)
+    if isinstance(spec.model, ModuleSpec) and spec.model.factory not in site.factories:
+        raise PolicyError(
+            f"the model factory '{spec.model.factory}' is not among the site's 'factories'"
+        )
+    if ":" in spec.data.dataset and not spec.data.sites:
+        raise PolicyError(
+            f"the dataset '{spec.data.dataset}' is a file; a site reads its own, which [data] of "
+            "its file names, for runs with 'data.sites'"
+        )
+    if not spec.data.sites and datasets.where_found(spec.data.dataset) is None:
+        raise PolicyError(
+            f"the dataset '{spec.data.dataset}' is not here, and no order makes a site fetch it; "
+            f"use 'sottovoce data fetch {spec.data.dataset}'"
+        )
+    for step in spec.features:
+        if isinstance(step, PreconditionSpec) and public_images.is_file(step.images):
+            raise PolicyError(f"the public images '{step.images}' are a file of the server's")
+
+
+def _check_vectors(spec: RunSpec, order: Order) -> None:
+    """Refuse more vectors than the algorithm reads, or of other sizes, before any is decoded."""
+    if not order.vectors:
+        raise WireError("an order brings the model")
+    most = _MOST_VECTORS.get(spec.algorithm.kind, MOST_VECTORS)
+    if len(order.vectors) > most:
+        raise WireError(
+            f"{len(order.vectors)} vectors arrived, and the algorithm '{spec.algorithm.kind}' "
+            f"reads at most {most}; server and client need the same version"
+        )
+    if len(sizes := {len(vector) for vector in order.vectors}) > 1:
+        raise WireError(
+            f"vectors of {min(sizes)} and of {max(sizes)} bytes arrived, and all have the model's "
+            "size; server and client need the same version"
+        )
+
+
+def _on_own_records(spec: RunSpec, order: Order, site: Site) -> RunSpec:
+    """The spec on the records that the site's file names, read as that file says."""
+    own = site.records
+    if own is None:
+        raise PolicyError("the run wants this site's own records; name them in [data] of its file")
+    data: dict[str, Any] = {"dataset": own.dataset, "sites": dict(spec.data.sites)}
+    if own.dataset.startswith("csv:"):
+        data["csv"] = dict(own.csv)
+    try:
+        found = parse({**spec.plain(), "data": data}, "[data] of the site's file")
+    except ConfigError as error:
+        _LOG.error("%s", error)
+        raise PolicyError("[data] of the site's file is not right; see the site's log") from None
+    table = found.data.csv
+    if table is not None and spec.data.csv not in (None, table):
+        raise PolicyError(
+            "'data.csv' is not what [data.csv] of the site's file says; agree on one table"
+        )
+    by_list = table is not None and table.label == "class"
+    classes = len(table.classes) if table is not None and by_list else own.classes
+    if order.classes != classes:
+        raise PolicyError(
+            f"the run has {order.classes or 'no'} classes, and [data] of the site's file says "
+            f"{classes or 'none'}; agree on their number"
+        )
+    return _without_proxy(found)
+
+
+def _without_proxy(spec: RunSpec) -> RunSpec:
+    """What the server makes of messages is its own affair, and no reason to read records."""
+    if isinstance(spec.algorithm, AlgorithmSpec):
+        raise PolicyError(
+            f"the run's algorithm '{spec.algorithm.kind}' is none of Sottovoce's own; sites run "
+            "those only"
+        )
+    if not isinstance(spec.algorithm, FedAvgSpec):
+        return spec
+    algorithm = spec.algorithm.model_copy(update={"aggregation": MeanSpec(kind="mean")})
+    return spec.model_copy(update={"algorithm": algorithm})
+
+
+@lru_cache(maxsize=2)
+def _place(
+    spec_text: str,
+    model_bytes: int,
+    name: str,
+    classes: int | None,
+    stamps: tuple[Stamp, ...],  # noqa: ARG001  records that change are read anew
+) -> _Place:
+    spec = parse(json.loads(spec_text), "the order's spec")
+    if spec.runtime.deterministic:
+        torch.set_num_threads(1)
+    data = load_data(spec, SeededRandomness(spec.seed))
+    if spec.data.sites:
+        data = dataclasses.replace(data, num_classes=classes)
+    _check_size(spec, data, model_bytes)
+    ground = lay_ground(spec, data)
+    if name not in ground.clients.names:
+        raise PolicyError(f"this site is '{name}', which is no client of the run")
+    return _Place(
+        task=ground.task,
+        algorithm=ground.algorithm,
+        client=_client(ground, name, data if spec.data.sites else None),
+        num_clients=len(ground.clients),
+    )
+
+
+def _check_size(spec: RunSpec, data: Dataset, model_bytes: int) -> None:
+    """The model must be what arrived, before it takes any memory."""
+    if isinstance(spec.model, ModuleSpec):
+        return  # a function that the site allows
+    try:
+        with torch.device("meta"):
+            module = models.build(to_model(spec.model), data.input_shape, data.num_outputs)
+    except ParameterError as error:
+        raise ConfigError(f"the order's model: {error}") from None
+    dimension = sum(tensor.numel() for tensor in module.parameters())
+    if dimension > MAX_DIMENSION or payload_bytes(dimension, spec.runtime.downlink) != model_bytes:
+        raise WireError(
+            f"{model_bytes} bytes arrived for a model of {dimension} numbers; server and client "
+            "need the same model and the same runtime.downlink"
+        )
+
+
+def _client(ground: Ground, name: str, own: Dataset | None) -> ClientData:
+    if own is None:
+        return ground.clients[ground.clients.names.index(name)]
+    # A site tests nothing: what a loader holds out is its record like any other.
+    features = np.concatenate([own.train_features, own.test_features]).astype(np.float32)
+    labels = np.concatenate([own.train_labels, own.test_labels])
+    declared = ground.spec.data.sites[name]
+    if ground.algorithm.unit is Unit.SAMPLE and len(labels) != declared:
+        # The server reads the error: it is told that the number is wrong, and the site which is
+        # right. Agreeing on it is for people.
+        _LOG.error("'data.sites' has %d records of '%s'; there are %d", declared, name, len(labels))
+        raise ConfigError(
+            f"'data.sites' says that '{name}' has {declared} records, which is not so; at sample "
+            "level the number is public and must be right: ask the site, whose log has it"
+        )
+    return ClientData(
+        name=name, features=torch.from_numpy(features), labels=torch.from_numpy(labels)
+    )

@@ -1,0 +1,1 @@
+"""Algorithms, the training loop and simulation backends: what needs torch."""

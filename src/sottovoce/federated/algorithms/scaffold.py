@@ -1,0 +1,206 @@
+"""SCAFFOLD: local steps that are corrected by control variates, where clients' data differ.
+
+Client k steps along its own gradient, less the usual gradient c_k of its own data, plus that of
+everybody, c:
+
+    y <- y - r (gradient_k(y) - c_k + c),    K times from y = x
+    c_k' = c_k - c + (x - y)/(K r)           (option II)
+    x <- x + s mean_k(y_k - x),    c <- c + |S|/N mean_k(c_k' - c_k).
+
+`Scaffold` protects whole clients. Both y_k - x and c_k' - c_k leave the client: two uplinks, each
+clipped and each charged. c_k itself stays with its client, which moves it by the *clipped* change:
+so c stays an unbiased estimate of the mean of all c_k. Its error is the noise of all rounds so far
+added up, for only changes are sent. So the noise that control variates bring grows with the rounds,
+and they pay where clients are many and differ much.
+
+`SampleScaffold` protects samples, with one clipped step a round. There a client's control variate
+is the last message that it released, which the server knows: it costs no uplink and no charge.
+
+    x <- x + s (mean_S(m_k - c_k) + c),    c <- c + sum_S w_k (m_k - c_k)/sum_all w_k,    c_k <- m_k
+
+with means weighted by public weights. If everyone takes part this is x <- x + s mean(m_k), which
+is federated SGD; if few do, c stands for those who do not, and m_k - c_k has two messages' noise.
+
+References: Karimireddy et al. 2020, algorithm 1; Defazio, Bach and Lacoste-Julien 2014 (SAGA, of
+which the second is the case).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Unit
+from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
+from sottovoce.core.errors import ParameterError
+from sottovoce.federated.algorithms.algorithm import Block, Combined, State, Step
+from sottovoce.federated.algorithms.controls import SERVER_CONTROL, Controls, Drafts, places_of
+from sottovoce.federated.algorithms.fedavg import SampleClippedGradient, ball_of, blocks_of
+from sottovoce.federated.algorithms.recipe import register_with_table
+from sottovoce.learning.clients import ClientData, names_of
+from sottovoce.learning.rows import DenseRows, clipped
+from sottovoce.learning.task import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaffold:
+    """Client level: model changes clipped to `clip_norm`, control changes to `control_clip_norm`.
+
+    Both uplinks share a domain and a mechanism: control changes are scaled by the public factor
+    clip_norm/control_clip_norm before they are sent, and back after. `clients` are the names of all
+    clients of the run, in the order of their rows.
+    """
+
+    clip_norm: float
+    control_clip_norm: float
+    local_steps: int
+    local_learning_rate: float
+    server_learning_rate: float
+    clients: tuple[str, ...]
+    _drafts: Drafts = field(default_factory=Drafts, init=False, repr=False, compare=False)
+    record_sampling_rate: ClassVar[float] = 1.0
+    unit: ClassVar[Unit] = Unit.CLIENT
+    uplinks: ClassVar[int] = 2
+    shared_state: ClassVar[tuple[str, ...]] = (SERVER_CONTROL,)
+    gathers: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        parameter_rules.clip_norm("clip_norm", self.clip_norm)
+        parameter_rules.clip_norm("control_clip_norm", self.control_clip_norm)
+        parameter_rules.integer("local_steps", self.local_steps, low=1, high=10**6)
+        parameter_rules.positive("local_learning_rate", self.local_learning_rate)
+        parameter_rules.positive("server_learning_rate", self.server_learning_rate)
+        _check_named_once(self.clients)
+
+    def domain(self, dimension: int, num_samples: int) -> L2Ball:  # noqa: ARG002
+        return L2Ball(dimension=dimension, radius=self.clip_norm)
+
+    def weight(self, num_samples: int) -> float:  # noqa: ARG002
+        """One, whatever the number of samples: that number is private here."""
+        return 1.0
+
+    def initialise(self, model: Vector) -> State:
+        return Controls.zeros(len(self.clients), len(model)).state()
+
+    def client_steps(
+        self, task: Task, clients: Sequence[ClientData], step: Step
+    ) -> Iterator[Block]:
+        controls, places = Controls.of(step.state), places_of(self.clients)
+        names = names_of(clients)
+        own = torch.from_numpy(controls.clients[[places[name] for name in names]]).to(task.device)
+        shared = torch.from_numpy(controls.server).to(task.device)
+        models = task.local_models(
+            step.model,
+            clients,
+            steps=self.local_steps,
+            learning_rate=self.local_learning_rate,
+            corrections=shared.float() - own,
+        )
+        origin = torch.from_numpy(step.model).to(task.device)
+        for start, rows in models:
+            changes = rows.to(torch.float64) - origin
+            control_changes = self._control_changes(changes, shared)
+            part = slice(start, start + len(rows))
+            kept = (own[part].to(torch.float64) + control_changes).float().cpu().numpy()
+            self._drafts.put(step.round, names[part], kept)
+            sent = DenseRows(control_changes * self._factor)
+            yield Block(start=start, uplinks=(DenseRows(changes), sent))
+
+    def server_step(
+        self, model: Vector, combined: Sequence[Combined], state: State
+    ) -> tuple[Vector, State]:
+        change, control_change = combined[0].mean, combined[1].mean / self._factor
+        drafts, places = self._drafts.take(), places_of(self.clients)
+        controls = Controls.of(state)
+        share = len(drafts) / len(self.clients)  # of all clients: who takes part is public
+        moved = controls.moved(
+            controls.server + share * control_change,
+            [places[name] for name in drafts],
+            np.stack(list(drafts.values())),
+        )
+        return model + self.server_learning_rate * change, moved.state()
+
+    @property
+    def _factor(self) -> float:
+        return self.clip_norm / self.control_clip_norm
+
+    def _control_changes(self, changes: Tensor, shared: Tensor) -> Tensor:
+        """c_k' - c_k = (x - y)/(K r) - c, clipped; zero for a client that diverged."""
+        rate = self.local_steps * self.local_learning_rate
+        wanted = DenseRows(-changes / rate - shared)
+        limit = self.control_clip_norm * (1.0 - ROUNDING_HEADROOM)
+        (rows,) = clipped(wanted, limit).blocks(len(wanted))
+        return rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleScaffold:
+    """Sample level: control variates are messages that were released before.
+
+    `clients` are the names of all clients of the run, in the order of their rows, and
+    `total_weight` is the sum of their public weights.
+    """
+
+    local_work: SampleClippedGradient
+    server_learning_rate: float
+    clients: tuple[str, ...]
+    total_weight: float
+    unit: ClassVar[Unit] = Unit.SAMPLE
+    uplinks: ClassVar[int] = 1
+    shared_state: ClassVar[tuple[str, ...]] = ()  # the correction is the server's
+    gathers: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        parameter_rules.positive("server_learning_rate", self.server_learning_rate)
+        parameter_rules.positive("total_weight", self.total_weight)
+        _check_named_once(self.clients)
+
+    @property
+    def record_sampling_rate(self) -> float:
+        return self.local_work.sampling_rate
+
+    def domain(self, dimension: int, num_samples: int) -> L2Ball:
+        return ball_of(self.local_work, dimension, num_samples)
+
+    def weight(self, num_samples: int) -> float:
+        """The number of records behind the mean, which is public."""
+        return float(self.local_work.records(num_samples))
+
+    def initialise(self, model: Vector) -> State:
+        return Controls.zeros(len(self.clients), len(model)).state()
+
+    def client_steps(
+        self, task: Task, clients: Sequence[ClientData], step: Step
+    ) -> Iterator[Block]:
+        yield from blocks_of(self.local_work, task, clients, step)
+
+    def server_step(
+        self, model: Vector, combined: Sequence[Combined], state: State
+    ) -> tuple[Vector, State]:
+        each = combined[0].each
+        assert each is not None  # this algorithm gathers
+        controls, places = Controls.of(state), places_of(self.clients)
+        who = [places[name] for name in each.clients]
+        before = controls.clients[who].astype(np.float64)
+        kept = each.rows.astype(np.float32)
+        step = each.weights @ (each.rows - before) / each.weights.sum() + controls.server
+        # By what the rows are rounded to, so that c stays the mean of all of them.
+        server = controls.server + each.weights @ (kept - before) / self.total_weight
+        return model + self.server_learning_rate * step, controls.moved(server, who, kept).state()
+
+
+def _check_named_once(clients: Sequence[str]) -> None:
+    if not clients or len(set(clients)) != len(clients):
+        raise ParameterError(
+            f"SCAFFOLD keeps a control variate for each client, and got {len(clients)} names, "
+            f"{len(set(clients))} of them different; name every client of the run once"
+        )
+
+
+register_with_table(
+    "scaffold", summary="local steps corrected by control variates", module=__name__
+)

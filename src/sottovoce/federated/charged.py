@@ -1,0 +1,149 @@
+"""Rounds whose every message is charged in a ledger and opened by the server's own code."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.randomness import Randomness
+from sottovoce.federated.algorithms.algorithm import Algorithm, Combined, Each
+from sottovoce.federated.backend import Collected, Mask, SiteReply
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.mechanisms.rotation import Rotation
+from sottovoce.protocol.channels.channel import MessageChannel
+from sottovoce.protocol.charging import able_to_pay, charge_round
+from sottovoce.protocol.plan import ClientPlan, RoundPlan
+from sottovoce.protocol.round_broadcast import Start
+from sottovoce.protocol.server import RoundServer
+from sottovoce.protocol.shuffler_stage import ShuffledRound, open_round
+
+Server = RoundServer | ShuffledRound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What came of those who were asked: servers, one per uplink, and who was refused after all.
+
+    Where messages really travel, their bytes with everything around them are measured, and what
+    came may not be `enough` to change the model.
+    """
+
+    servers: Sequence[Server]
+    refused: int = 0
+    enough: bool = True
+    total_bytes_up: int | None = None
+    total_bytes_down: int | None = None
+    replies_dropped: int = 0
+    unanswered: Mapping[str, str] = field(default_factory=dict)
+    sites: Mapping[str, SiteReply] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChargedRounds:
+    """A ledger on disk: every client that is asked is charged, durably, before it is asked.
+
+    `randomness` feeds the mechanisms, the shuffler and samples of records. Where updates are
+    `rotated`, each round has its own rotation.
+    """
+
+    run: str
+    dimension: int
+    parts: tuple[ClientPlan, ...]
+    algorithm: Algorithm
+    adjacency: Adjacency
+    randomness: Randomness
+    ledger: Ledger
+    rotated: bool
+    channel: MessageChannel
+
+    def able(self, number: int) -> Mask:
+        everyone = self._plan(number, range(len(self.parts)))
+        able = able_to_pay(everyone, self.ledger, uplinks=self.algorithm.uplinks)
+        return np.array([part.client in able for part in self.parts])
+
+    def replay(self, number: int, drawn: Sequence[int]) -> None:
+        """The ledger remembers."""
+
+    def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
+        reachable = self._reachable(cohort)
+        unreachable = len(cohort) - len(reachable)
+        if not self.channel.serves(len(reachable)):
+            reachable = []  # nothing could be released, so nobody is asked, and nobody charged
+        plan = self._plan(number, reachable)
+        # Others may have charged the same clients meanwhile: the charge has the last word.
+        unpaid = {
+            refused.part.client
+            for refused in charge_round(
+                plan, self.ledger, self.randomness, uplinks=self.algorithm.uplinks
+            )
+        }
+        asked = [i for i in reachable if self.parts[i].client not in unpaid]
+        served = self._serve(plan, asked, start)
+        servers = served.servers
+        total_up = sum(server.total_bytes for server in servers)
+        return Collected(
+            combined=_combined(servers) if served.enough else (),
+            # Who was refused after all is out of budget, and was asked for nothing.
+            clients_asked=len(asked) - served.refused,
+            clients_received=servers[0].received if servers else 0,
+            clients_out_of_budget=len(unpaid) + served.refused,
+            payload_bytes_up=sum(server.payload_bytes for server in servers),
+            total_bytes_up=total_up if served.total_bytes_up is None else served.total_bytes_up,
+            total_bytes_down=served.total_bytes_down,
+            clients_unreachable=unreachable,
+            replies_dropped=served.replies_dropped,
+            unanswered=served.unanswered,
+            sites=served.sites,
+        )
+
+    def _reachable(self, cohort: Sequence[int]) -> Sequence[int]:
+        """Those of a cohort that can be asked at all."""
+        return cohort
+
+    def _serve(self, plan: RoundPlan, asked: Sequence[int], start: Start) -> Served:
+        """Let those who are charged train and privatise, and open what they send."""
+        raise NotImplementedError
+
+    def _plan(self, number: int, cohort: Sequence[int]) -> RoundPlan:
+        rotation = None
+        if self.rotated:
+            rotation = Rotation.of_round(self.run, number, self.dimension)
+        return RoundPlan(
+            run=self.run,
+            round=number,
+            unit=self.algorithm.unit,
+            adjacency=self.adjacency,
+            clients=tuple(self.parts[i] for i in cohort),
+            rotation=rotation,
+            channel=self.channel,
+            record_sampling_rate=self.algorithm.record_sampling_rate,
+        )
+
+    def _open(self, plan: RoundPlan, uplink: int) -> Server:
+        return open_round(
+            plan,
+            self.randomness,
+            dimension=self.dimension,
+            uplink=uplink,
+            keeps_each=self.algorithm.gathers,
+        )
+
+
+def _combined(servers: Sequence[Server]) -> tuple[Combined, ...]:
+    """What each uplink came to; nothing if one of them was not released."""
+    means = [server.result() for server in servers]
+    found = []
+    for server, mean in zip(servers, means, strict=True):
+        if mean is None:
+            return ()
+        kept = server.each() if isinstance(server, RoundServer) else None
+        each = None
+        if kept is not None:
+            each = Each(
+                clients=tuple(part.client for part, _ in kept),
+                rows=np.stack([vector for _, vector in kept]),
+                weights=np.array([part.weight for part, _ in kept]),
+            )
+        found.append(Combined(mean=mean, each=each))
+    return tuple(found)

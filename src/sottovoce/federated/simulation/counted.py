@@ -1,0 +1,194 @@
+"""Rounds of clients whose charges are counted in memory: the parts that both ways share.
+
+packed   codes are really drawn from each client's keystream, packed and unpacked: the bits that a
+         client would send, without headers and without a ledger on disk.
+drawn    decoded values are drawn from the same laws with torch's generator, on any device: nothing
+         is encoded. For sweeps.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
+from sottovoce.core.randomness import SeededRandomness
+from sottovoce.federated.algorithms.algorithm import Algorithm, Combined, Each, Step
+from sottovoce.federated.backend import COORDINATES_TOGETHER, Collected, Mask
+from sottovoce.learning.clients import Clients
+from sottovoce.learning.rows import Rows, clipped
+from sottovoce.learning.task import Task
+from sottovoce.ledger.tally import Tally
+from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.rotation import Rotation
+from sottovoce.protocol.channels.channel import Channel
+from sottovoce.protocol.message import HEADER_BYTES
+from sottovoce.protocol.plan import ClientPlan
+from sottovoce.protocol.round_broadcast import Start
+
+_GPU_FACTOR = 16
+
+
+@dataclass
+class Gathering:
+    """What arrives of one uplink: the weighted sum, and each vector if they are kept."""
+
+    total: Tensor
+    weight: float = 0.0
+    clients: list[str] = field(default_factory=list)
+    rows: list[Vector] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+
+    def combined(self) -> Combined:
+        mean = (self.total.to(torch.float64) / self.weight).cpu().numpy()
+        if not self.rows:
+            return Combined(mean=mean)
+        each = Each(
+            clients=tuple(self.clients), rows=np.stack(self.rows), weights=np.array(self.weights)
+        )
+        return Combined(mean=mean, each=each)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Portion:
+    """Rows of some clients that share a mechanism, clipped to its domain."""
+
+    mechanism: Mechanism
+    clients: Sequence[ClientPlan]
+    weights: Tensor
+    rows: Rows
+
+    @property
+    def weight(self) -> float:
+        return sum(part.weight for part in self.clients)
+
+    @property
+    def common_weight(self) -> float | None:
+        """The weight that all these clients have, in full precision; None if they differ."""
+        first = self.clients[0].weight
+        return first if all(part.weight == first for part in self.clients) else None
+
+
+class CountedClients(ABC):
+    """A backend that trains blocks of clients and counts their charges."""
+
+    def __init__(
+        self,
+        *,
+        run: str,
+        task: Task,
+        clients: Clients,
+        parts: Sequence[ClientPlan],
+        algorithm: Algorithm,
+        randomness: SeededRandomness,
+        tally: Tally,
+        rotated: bool,
+        channel: Channel,
+    ) -> None:
+        self.run, self.task, self.clients, self.parts = run, task, clients, parts
+        self.algorithm, self.randomness, self.tally = algorithm, randomness, tally
+        self.rotated, self.channel = rotated, channel
+
+    def able(self, number: int) -> Mask:
+        return self.tally.able(number)
+
+    def replay(self, number: int, drawn: Sequence[int]) -> None:
+        able = self.able(number)
+        self.tally.charge(number, self._served([i for i in drawn if able[i]]))
+
+    def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
+        cohort = self._served(cohort)
+        self.tally.charge(number, cohort)
+        gathered = [
+            Gathering(torch.zeros(self.task.dimension, dtype=torch.float64, device=self._device))
+            for _ in range(self.algorithm.uplinks)
+        ]
+        self.begin(number)
+        for uplink, portion in self._portions(number, cohort, start):
+            self.add(gathered[uplink], portion, number, uplink)
+        bytes_up = self._payload_bytes(cohort) * len(gathered)
+        return Collected(
+            combined=tuple(one.combined() for one in gathered) if len(cohort) else (),
+            clients_asked=len(cohort),
+            clients_received=len(cohort),
+            clients_out_of_budget=0,
+            payload_bytes_up=bytes_up,
+            total_bytes_up=bytes_up + HEADER_BYTES * len(cohort) * len(gathered),
+        )
+
+    def _served(self, cohort: Sequence[int]) -> Sequence[int]:
+        """Who is asked: nobody, and nobody is charged, where nothing could be released."""
+        return cohort if self.channel.serves(len(cohort)) else []
+
+    def rotation(self, number: int) -> Rotation | None:
+        """The round's own rotation, where updates are rotated."""
+        if not self.rotated:
+            return None
+        return Rotation.of_round(self.run, number, self.task.dimension)
+
+    @abstractmethod
+    def begin(self, number: int) -> None:
+        """A round begins."""
+
+    @abstractmethod
+    def add(self, gathering: Gathering, portion: Portion, number: int, uplink: int) -> None:
+        """Privatise a portion and add what the server reads of it."""
+
+    @property
+    def _device(self) -> torch.device:
+        return self.task.device
+
+    def _payload_bytes(self, clients: Sequence[int]) -> int:
+        """What the codes of one vector of these clients take."""
+        mechanisms = [self.parts[i].mechanism for i in clients]
+        sizes = {
+            id(one): (one.code_format().payload_bits(self.task.dimension) + 7) // 8
+            for one in {id(one): one for one in mechanisms}.values()
+        }
+        return sum(sizes[id(one)] for one in mechanisms)
+
+    def _portions(
+        self, number: int, cohort: Sequence[int], start: Start
+    ) -> Iterator[tuple[int, Portion]]:
+        step = Step(
+            run=self.run,
+            round=number,
+            model=start.model,
+            state=start.state,
+            randomness=self.randomness,
+        )
+        room = COORDINATES_TOGETHER * (_GPU_FACTOR if self._device.type == "cuda" else 1)
+        together = max(1, room // self.task.dimension)
+        for first in range(0, len(cohort), together):
+            group = cohort[first : first + together]
+            for block in self.algorithm.client_steps(self.task, self.clients.take(group), step):
+                for uplink, rows in enumerate(block.uplinks):
+                    parts = [self.parts[group[block.start + i]] for i in range(len(rows))]
+                    for portion in self._by_mechanism(parts, rows):
+                        yield uplink, portion
+
+    def _by_mechanism(self, parts: Sequence[ClientPlan], rows: Rows) -> Iterator[Portion]:
+        owners: dict[int, list[int]] = {}
+        for position, part in enumerate(parts):
+            owners.setdefault(id(part.mechanism), []).append(position)
+        for positions in owners.values():
+            mechanism = parts[positions[0]].mechanism
+            own = rows
+            if len(positions) < len(parts):
+                own = rows.select(torch.tensor(positions, device=self._device))
+            domain = mechanism.input_domain
+            if isinstance(domain, L2Ball):
+                own = clipped(own, domain.radius * (1.0 - ROUNDING_HEADROOM))
+            chosen = [parts[i] for i in positions]
+            weights = _tensor([part.weight for part in chosen], self._device)
+            yield Portion(mechanism=mechanism, clients=chosen, weights=weights, rows=own)
+
+
+def _tensor(weights: list[float], device: torch.device) -> Tensor:
+    """Weights where they are needed; equal ones are made there."""
+    if len(set(weights)) == 1:
+        return torch.full((len(weights),), weights[0], device=device)
+    return torch.tensor(weights, device=device)

@@ -1,0 +1,248 @@
+"""Many runs of one recipe side by side, each with its own records, partition and randomness.
+
+For whoever needs a hundred models of one kind, such as shadow models. A run here is the run that
+`Training` would make with messages drawn (`drawn`): it takes the same samples of records and the
+same noise from the same seed, whichever runs stand beside it; what differs is float rounding.
+
+Stacked can be what has one clipped gradient a client and a plain mean: FedAvg at sample level. All
+runs share one pool of records; models, gradients and noise stay on the task's device.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
+from sottovoce.core.randomness import SeededRandomness
+from sottovoce.federated.algorithms.algorithm import Algorithm
+from sottovoce.federated.algorithms.fedavg import FedAvg, SampleClippedGradient
+from sottovoce.federated.backend import COORDINATES_TOGETHER
+from sottovoce.federated.simulation.draws import RowRotation, generator_of_round, turned_total
+from sottovoce.learning.rows import DenseRows
+from sottovoce.learning.task import Task
+from sottovoce.mechanisms.coordinate_laws import CoordinateLaw, Coordinatewise
+from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.rotation import Rotation
+from sottovoce.protocol.plan import ClientPlan
+
+Rows = NDArray[np.int64]
+OnRound = Callable[[int], None]
+
+# Numbers held at once for gradients: a processor's cache has room for one small model's batch,
+# and further models side by side gain nothing there.
+_TOGETHER = {"cpu": 1 << 22, "cuda": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """The records of all runs, on the device where they train."""
+
+    features: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackedRun:
+    """One run: its name and randomness, its first model, its clients and their rows of the pool."""
+
+    run: str
+    randomness: SeededRandomness
+    model: Vector
+    parts: Sequence[ClientPlan]
+    shares: Sequence[Rows]
+
+
+def can_stack(algorithm: Algorithm, parts: Sequence[ClientPlan], dimension: int) -> bool:
+    """Whether runs of this kind can be trained side by side."""
+    return (
+        type(algorithm) is FedAvg  # what is made of it may step otherwise
+        and isinstance(algorithm.local_work, SampleClippedGradient)
+        and not algorithm.gathers
+        and len(parts) * dimension <= COORDINATES_TOGETHER
+        and all(isinstance(part.mechanism, Coordinatewise) for part in parts)
+    )
+
+
+def train_stacked(
+    task: Task,
+    algorithm: FedAvg,
+    pool: Pool,
+    runs: Sequence[StackedRun],
+    *,
+    rounds: int,
+    rotated: bool,
+    on_round: OnRound | None = None,
+) -> Vector:
+    """The last models of all runs, as rows."""
+    return _Stack(task, algorithm, pool, runs, rotated=rotated).train(rounds, on_round)
+
+
+class _Stack:
+    def __init__(
+        self,
+        task: Task,
+        algorithm: FedAvg,
+        pool: Pool,
+        runs: Sequence[StackedRun],
+        *,
+        rotated: bool,
+    ) -> None:
+        assert isinstance(algorithm.local_work, SampleClippedGradient), "can_stack says so"
+        self.task, self.algorithm, self.pool, self.runs = task, algorithm, pool, runs
+        self.work, self.rotated = algorithm.local_work, rotated
+        self.num_clients = len(runs[0].parts)
+        sizes = [[len(share) for share in one.shares] for one in runs]
+        records = [[float(self.work.records(size)) for size in row] for row in sizes]
+        radii = [[_radius(part.mechanism) for part in one.parts] for one in runs]
+        self.records = torch.tensor(records, device=task.device)[:, :, None]
+        self.radii = torch.tensor(radii, device=task.device)[:, :, None]
+        self.portions = [_portions(one.parts, task.device) for one in runs]
+
+    def train(self, rounds: int, on_round: OnRound | None) -> Vector:
+        with _workers(self.task.device) as self.workers:
+            return self._trained(rounds, on_round)
+
+    def _trained(self, rounds: int, on_round: OnRound | None) -> Vector:
+        models = torch.from_numpy(np.stack([one.model for one in self.runs])).to(self.task.device)
+        velocity = torch.zeros_like(models)
+        for number in range(1, rounds + 1):
+            means = self._means(number, self._updates(number, models.float()))
+            velocity = self.algorithm.server_momentum * velocity + means
+            models = models + self.algorithm.server_learning_rate * velocity
+            if on_round:
+                on_round(number)
+        return models.cpu().numpy()
+
+    def _updates(self, number: int, models: Tensor) -> Tensor:
+        """(runs, clients, parameters): what every client would send, within its domain."""
+        batch = [self._batch(one, number) for one in self.runs]
+        longest = max(len(rows) for rows, _ in batch)
+        room = _TOGETHER.get(self.task.device.type, _TOGETHER["cpu"])
+        samples = max(1, room // self.task.elements_per_sample)  # of one model
+        together = max(1, samples // max(1, longest))
+
+        def totals(start: int) -> Tensor:
+            stop = start + together
+            return self._totals(models[start:stop], batch[start:stop], samples)
+
+        found = list(self.workers(totals, range(0, len(batch), together)))
+        updates = -torch.cat(found) / self.records
+        norms = torch.linalg.vector_norm(updates, dim=2, keepdim=True)
+        return updates * torch.clamp(self.radii / norms, max=1.0)
+
+    def _batch(self, one: StackedRun, number: int) -> tuple[Rows, Rows]:
+        """Which rows of the pool take part in a round, and whose they are."""
+        rows, owners = [], []
+        for owner, (part, share) in enumerate(zip(one.parts, one.shares, strict=True)):
+            chosen = self.work.records_of_round(
+                one.randomness, one.run, part.client, number, len(share)
+            )
+            rows.append(share[chosen])
+            owners.append(np.full(len(rows[-1]), owner))
+        return np.concatenate(rows), np.concatenate(owners)
+
+    def _totals(self, models: Tensor, batch: Sequence[tuple[Rows, Rows]], samples: int) -> Tensor:
+        """Clipped gradients of some models added up by client, so many samples at a time."""
+        device = self.task.device
+        total = torch.zeros(len(models), self.num_clients, self.task.dimension, device=device)
+        longest = max(len(rows) for rows, _ in batch)
+        rows = np.zeros((len(batch), longest), dtype=np.int64)
+        owners = np.full((len(batch), longest), -1, dtype=np.int64)  # nobody's: only fills up
+        for i, (own_rows, own_owners) in enumerate(batch):
+            rows[i, : len(own_rows)], owners[i, : len(own_rows)] = own_rows, own_owners
+        places, whose = _sent(rows, device), _sent(owners, device)
+        clients = torch.arange(self.num_clients, device=device)[None, :, None]
+        for start in range(0, longest, samples):
+            part = slice(start, start + samples)
+            shares = (whose[:, None, part] == clients).float()
+            features = self.pool.features[places[:, part]].float()
+            labels = self.pool.labels[places[:, part]]
+            found = self.task.stacked_gradients(models, features, labels)
+            total += found.clipped_totals(self.work.limit, shares)
+        return total
+
+    def _means(self, number: int, updates: Tensor) -> Tensor:
+        def mean(index: int) -> Tensor:
+            return self._mean(index, number, updates[index])
+
+        return torch.stack(list(self.workers(mean, range(len(self.runs)))))
+
+    def _mean(self, index: int, number: int, updates: Tensor) -> Tensor:
+        """What the server makes of one run's messages."""
+        one, device = self.runs[index], self.task.device
+        generator = generator_of_round(one.randomness, one.run, number, device)
+        turn = None
+        if self.rotated:
+            rotation = Rotation.of_round(one.run, number, self.task.dimension)
+            turn = RowRotation(rotation, device)
+        total = torch.zeros(self.task.dimension, dtype=torch.float64, device=device)
+        for portion in self.portions[index]:
+            rows = updates if portion.positions is None else updates[portion.positions]
+            total += turned_total(portion.law, DenseRows(rows), portion.weights, generator, turn)
+        return total / sum(part.weight for part in one.parts)
+
+
+def _sent(rows: Rows, device: torch.device) -> Tensor:
+    """Rows on the device; a GPU is not waited for, which takes memory that stays where it is."""
+    there = torch.from_numpy(rows)
+    if device.type == "cuda":
+        there = there.pin_memory()
+    return there.to(device, non_blocking=True)
+
+
+@contextlib.contextmanager
+def _workers(device: torch.device) -> Iterator[Callable[..., Iterable[Tensor]]]:
+    """A map over models: on a processor each thread has models of its own.
+
+    Threads that share one small model's products mostly wait for each other.
+    """
+    threads = torch.get_num_threads()
+    if device.type != "cpu" or threads == 1:
+        yield map
+        return
+    torch.set_num_threads(1)  # for each of them
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            yield pool.map
+    finally:
+        torch.set_num_threads(threads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Portion:
+    """Clients of a run that share a mechanism; None are all of them."""
+
+    law: CoordinateLaw
+    positions: Tensor | None
+    weights: Tensor
+
+
+def _portions(parts: Sequence[ClientPlan], device: torch.device) -> list[_Portion]:
+    owners: dict[int, list[int]] = {}
+    for position, part in enumerate(parts):
+        owners.setdefault(id(part.mechanism), []).append(position)
+    portions = []
+    for positions in owners.values():
+        mechanism = parts[positions[0]].mechanism
+        assert isinstance(mechanism, Coordinatewise), "can_stack says so"
+        everyone = len(positions) == len(parts)
+        portions.append(
+            _Portion(
+                law=mechanism.coordinate_law(),
+                positions=None if everyone else torch.tensor(positions, device=device),
+                weights=torch.tensor([parts[i].weight for i in positions], device=device),
+            )
+        )
+    return portions
+
+
+def _radius(mechanism: Mechanism) -> float:
+    """What the mechanism's domain lets through; updates longer than that are shortened."""
+    domain = mechanism.input_domain
+    return domain.radius * (1.0 - ROUNDING_HEADROOM) if isinstance(domain, L2Ball) else np.inf

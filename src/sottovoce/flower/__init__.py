@@ -1,0 +1,1 @@
+"""Adapters to Flower: apps, mod, strategy, link, node, gate. Nothing else imports flwr."""

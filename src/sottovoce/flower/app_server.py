@@ -1,0 +1,91 @@
+"""`sottovoce.flower.app_server:app`, the ServerApp: a spec or a question, a folder, and nodes.
+
+Its run configuration: `spec` (TOML or JSON) with `resume` and `allow_code`, or `question` (JSON)
+with `about`, `deadline_seconds`, `minimum_sites` and `confidence`; `out`, the folder; and `sites`,
+the file federation.toml of the operator, beside which the public keys lie; empty where nodes have
+none.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sottovoce.analytics.question import from_json
+from sottovoce.core import bounded_json
+from sottovoce.core.errors import ConfigError
+from sottovoce.deployment.machines.federation import Federation
+from sottovoce.deployment.machines.witness_store import WitnessStore
+from sottovoce.flower.asking import ask_on_grid
+from sottovoce.flower.grid_post import Grid, nobody_counts
+from sottovoce.flower.link import traffic_of
+from sottovoce.flower.remote import on_flower, run_on_grid
+from sottovoce.flower.server_app import RunConfig, server_app
+from sottovoce.runs.code_in_specs import check_code_allowed
+from sottovoce.runs.loading import parse, parse_text
+
+
+def serve(grid: Grid, config: RunConfig) -> None:
+    """Run what the configuration says, into its folder."""
+    task = "question" if config.get("question") else "spec"
+    for key in (task, "out"):
+        if not config.get(key):
+            raise ConfigError(f"the run configuration lacks '{key}'; use 'sottovoce deploy run'")
+    federation = Federation.read(Path(str(config["sites"])).parent) if config.get("sites") else None
+    if federation and not federation.sites_by_key():
+        # Without keys, nodes would be believed whatever name they say.
+        raise ConfigError(
+            f"no site of {config['sites']} has a key, so there is nobody to ask; take their keys: "
+            f"sottovoce deploy certificates {federation.folder} --add NAME node.pub"
+        )
+    if task == "question":
+        _ask(grid, config, federation)
+    else:
+        _train(grid, config, federation)
+
+
+def _train(grid: Grid, config: RunConfig, federation: Federation | None) -> None:
+    spec = parse(_table(str(config["spec"])), "the run's spec")
+    # Who submits a run with 'sottovoce deploy run' has said so there, with --allow-code.
+    check_code_allowed(
+        spec,
+        allow_code=config.get("allow_code") is True,
+        how="--allow-code ('allow_code' of the run configuration)",
+    )
+    run_on_grid(
+        on_flower(spec),
+        Path(str(config["out"])),
+        grid,
+        resume=bool(config.get("resume", False)),
+        name_of_key=federation.sites_by_key() if federation else {},
+        traffic=partial(traffic_of, federation) if federation else nobody_counts,
+        witness=WitnessStore(federation) if federation else None,
+    )
+
+
+def _ask(grid: Grid, config: RunConfig, federation: Federation | None) -> None:
+    ask_on_grid(
+        grid,
+        from_json(str(config["question"])),
+        about=str(config.get("about", "")),
+        folder=Path(str(config["out"])),
+        name_of_key=federation.sites_by_key() if federation else {},
+        sites=federation.sites if federation else (),
+        deadline_seconds=float(str(config.get("deadline_seconds", 600.0))),
+        minimum_sites=int(str(config.get("minimum_sites", 1))),
+        confidence=float(str(config.get("confidence", 0.95))),
+        witness=WitnessStore(federation) if federation else None,
+    )
+
+
+def _table(text: str) -> dict[str, Any]:
+    """The spec as people write it, or as 'sottovoce deploy run' does."""
+    if text.startswith("{"):
+        try:
+            found: dict[str, Any] = bounded_json.loads(text.encode(errors="replace"))
+        except bounded_json.JsonError as error:
+            raise ConfigError(f"the run's spec {error}") from None
+        return found
+    return parse_text(text, "the run's spec")
+
+
+app = server_app(serve)

@@ -1,0 +1,372 @@
+"""Whether a site's folder, or an operator's, is ready: part by part, each with a remedy."""
+
+import contextlib
+import os
+import shutil
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import httpx
+
+from sottovoce.core.errors import LedgerError, SottovoceError
+from sottovoce.core.shown import show_epsilon
+from sottovoce.deployment.machines import certificates
+from sottovoce.deployment.machines.address import Address
+from sottovoce.deployment.machines.federation import Federation
+from sottovoce.deployment.machines.guard import recorded
+from sottovoce.deployment.machines.keeper import shown, state_of
+from sottovoce.deployment.machines.processes import records_in
+from sottovoce.deployment.machines.site_folder import SiteFolder
+from sottovoce.deployment.node_key import read_node_key
+from sottovoce.deployment.policy import Policy
+from sottovoce.deployment.site import OwnRecords, Site
+from sottovoce.deployment.site_file import account_problem, read_site
+from sottovoce.deployment.witness import check_kept
+from sottovoce.flower import fleet
+from sottovoce.flower.fleet import LinkVerdict
+from sottovoce.learning import datasets
+from sottovoce.ledger import seal as seals
+from sottovoce.ledger.ledger import LEDGER_NAME
+from sottovoce.ledger.records import FIRST_EVENT
+
+State = Literal["ok", "FAILS", "not checked"]
+_LEAST_FREE_BYTES = 512 * 2**20
+_TIMEOUT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One part: `detail` says what was found, `remedy` what to do where it fails."""
+
+    name: str
+    state: State
+    detail: str
+    remedy: str = ""
+
+
+class _ProblemError(Exception):
+    """Something that is wrong, and what to do about it."""
+
+    def __init__(self, detail: str, remedy: str) -> None:
+        super().__init__(detail)
+        self.detail, self.remedy = detail, remedy
+
+
+_Look = tuple[str, Callable[[], str]]
+
+
+def check_site(site: SiteFolder) -> list[Check]:
+    """What a site can find out before its node starts, or while it runs; changes nothing."""
+    alone: list[_Look] = [
+        ("policy", lambda: _policy(site)),
+        ("ledger", lambda: _ledger(site)),
+        ("data", lambda: _data(site)),
+        ("free disk", lambda: _disk(site.folder)),
+    ]
+    if site.root_certificate is None or site.private_key is None:
+        link: list[_Look] = [
+            ("host name", lambda: _resolve(site.address)),
+            ("port", lambda: _dial(site.address)),
+        ]
+        return [*map(_look, alone), *_in_turn(link)]
+    authority, key = site.root_certificate, site.private_key
+    alone += [
+        ("key", lambda: _key(site, key)),
+        ("ca.crt", lambda: _dates(authority)),
+    ]
+    link = [
+        ("host name", lambda: _resolve(site.address)),
+        ("port", lambda: _dial(site.address)),
+        ("link's certificate", lambda: _handshake(site.address, authority)),
+        ("gate", lambda: _gate(site.address, authority)),
+        ("clock", lambda: _clock(site.address, authority)),
+        ("key at the link", lambda: _known(site, authority, key)),
+    ]
+    return [*map(_look, alone), *_in_turn(link)]
+
+
+def check_federation(federation: Federation) -> list[Check]:
+    """What an operator can find out on the link's machine; changes nothing."""
+    alone: list[_Look] = [
+        ("certificates", lambda: _certificates(federation)),
+        ("private keys", lambda: _private(federation)),
+        ("sites' keys", lambda: _site_keys(federation)),
+        ("free disk", lambda: _disk(federation.folder)),
+        ("processes", lambda: _leftovers(federation)),
+    ]
+    door = Address(host="localhost", port=federation.address.port)
+    if state_of(federation.link_folder) is None:
+        return [*map(_look, alone), _look(("port", lambda: _free(federation)))]
+    link: list[_Look] = [
+        ("port", lambda: _dial(door)),
+        ("link's certificate", lambda: _handshake(door, federation.authority)),
+        ("gate", lambda: _gate(door, federation.authority)),
+    ]
+    return [*map(_look, alone), *_in_turn(link)]
+
+
+def _look(part: _Look) -> Check:
+    name, look = part
+    try:
+        return Check(name=name, state="ok", detail=look())
+    except _ProblemError as problem:
+        return Check(name=name, state="FAILS", detail=problem.detail, remedy=problem.remedy)
+    except (SottovoceError, OSError, ValueError) as error:
+        return Check(
+            name=name, state="FAILS", detail=str(error), remedy="correct what the text names"
+        )
+
+
+def _in_turn(parts: list[_Look]) -> Iterator[Check]:
+    """Parts each of which needs the one before."""
+    failed = ""
+    for name, look in parts:
+        if failed:
+            yield Check(name=name, state="not checked", detail=f"needs '{failed}'")
+            continue
+        check = _look((name, look))
+        yield check
+        failed = name if check.state == "FAILS" else ""
+
+
+def _demand(problem: str | None, remedy: str) -> None:
+    if problem:
+        raise _ProblemError(problem, remedy)
+
+
+# -- a site's own ---------------------------------------------------------------------------------
+
+
+def _policy(site: SiteFolder) -> str:
+    fill = f"fill in [policy] in {site.file}; docs/deployment.md says what its keys mean"
+    _demand(site.policy_problem(), fill)
+    try:
+        policy = _limits(read_site(site.file))
+    except SottovoceError as error:
+        raise _ProblemError(str(error), f"correct {site.file}") from None
+    return f"epsilon {policy.epsilon_total:g} in all at delta {policy.delta:g}"
+
+
+def _limits(site: Site) -> Policy:
+    assert isinstance(site.policy, Policy)  # what a file holds
+    return site.policy
+
+
+def _ledger(site: SiteFolder) -> str:
+    path = site.folder / LEDGER_NAME
+    restore = f"restore {path} from the newest backup; a new one would forget what was spent"
+    seal = site.folder / seals.SEAL_NAME
+    try:
+        with seals.open_to_read(path, seal) as ledger:
+            check_kept(ledger, site.folder)
+            damages = ledger.verify()
+            _demand("; ".join(damages[:3]), restore)
+            described = read_site(site.file)
+            _demand(account_problem(described, ledger), "do as it says")
+            charges, limits = ledger.num_charges, _limits(described)
+            # Under whatever names it was charged, and as the site's total counts it.
+            history = ledger.everything(limits.level)
+            spent = limits.filter(ledger.budget(FIRST_EVENT)).spent(history)
+    except LedgerError as error:
+        raise _ProblemError(str(error), _moved(seal) or restore) from None
+    counted = f"epsilon {show_epsilon(spent)} of {limits.epsilon_total:g}"
+    new = "" if seal.exists() else "; of an earlier version: the node's next start makes its seal"
+    return f"{charges} charges, counted as {counted}{new}"
+
+
+def _moved(path: Path) -> str | None:
+    """What to do where the account is in another folder, by a seal; None where it is not."""
+    with contextlib.suppress(LedgerError):
+        seal = seals.read(path)
+        if seal is not None and seal.moved_to is not None:
+            return f"use {seal.moved_to}; sottovoce deploy check {seal.moved_to}"
+        if seal is not None and seal.arriving_from is not None:
+            return f"finish it: sottovoce ledger move {seal.arriving_from} {path.parent}"
+    return None
+
+
+def _data(site: SiteFolder) -> str:
+    described = read_site(site.file)
+    found = [] if described.records is None else _record_files(described.records)
+    found += [column.csv for column in described.columns.values()]
+    for path in found:
+        if not path.is_file() or not os.access(path, os.R_OK):
+            raise _ProblemError(
+                f"{path} cannot be read",
+                f"put the file there, let this user read it, or change {site.file}",
+            )
+    return f"{len(set(found))} file(s) can be read" if found else "no data of the site's own"
+
+
+def _record_files(records: OwnRecords) -> list[Path]:
+    kind, colon, path = records.dataset.partition(":")
+    if colon and kind in ("csv", "npz"):
+        return [Path(path)]
+    found = datasets.where_found(records.dataset)
+    if found is None:
+        raise _ProblemError(
+            f"the data set '{records.dataset}' is not here",
+            f"sottovoce data fetch {records.dataset}",
+        )
+    return found
+
+
+def _key(site: SiteFolder, key: Path) -> str:
+    again = "make a new folder with 'sottovoce deploy join', and then 'sottovoce ledger move'"
+    if not key.is_file():
+        raise _ProblemError(f"{key} is not there", f"restore it; if it is lost, {again}")
+    _demand(certificates.key_problem(key), f"do as it says; if it is damaged, {again}")
+    public = site.folder / "node.pub"
+    if not public.exists():
+        return "private; node.pub is not here"
+    if read_node_key(key).public_key() != certificates.read_public_key(public):
+        raise _ProblemError(
+            f"{public} is not the public key of {key}",
+            f"ssh-keygen -y -f {key} > {public}, and give it to the operator",
+        )
+    return "private, and node.pub is its public key"
+
+
+def _dates(path: Path) -> str:
+    _demand(certificates.date_problem(path), "ask the operator for the federation's ca.crt")
+    return f"until {certificates.expires_at(path):%Y-%m-%d}"
+
+
+def _disk(folder: Path) -> str:
+    free = shutil.disk_usage(folder).free
+    shown_free = f"{free / 2**30:.1f} GiB free"
+    if free < _LEAST_FREE_BYTES:
+        raise _ProblemError(
+            f"{shown_free} in {folder}",
+            "make room: where nothing can be charged, nothing is answered",
+        )
+    return shown_free
+
+
+# -- the way to the link --------------------------------------------------------------------------
+
+
+def _resolve(address: Address) -> str:
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise _ProblemError(
+            f"'{address.host}' has no address: {error}",
+            "check the name in [link] address of site.toml, and this machine's DNS",
+        ) from None
+    return ", ".join(sorted({str(one[4][0]) for one in found}))
+
+
+def _dial(address: Address) -> str:
+    try:
+        with socket.create_connection((address.host, address.port), timeout=_TIMEOUT_SECONDS):
+            return f"{address} answers"
+    except OSError as error:
+        raise _ProblemError(
+            f"there is no answer at {address}: {error}",
+            "ask the operator whether the link is up; let this machine reach that port",
+        ) from None
+
+
+def _handshake(address: Address, authority: Path) -> str:
+    _demand(
+        certificates.handshake_problem(address, authority),
+        "the operator renews it with 'sottovoce deploy certificates DIR --renew'; if ca.crt is of "
+        "another federation, ask for the right one",
+    )
+    context = ssl.create_default_context(cafile=str(authority))
+    host = (address.host, address.port)
+    with (
+        socket.create_connection(host, timeout=_TIMEOUT_SECONDS) as connection,
+        context.wrap_socket(connection, server_hostname=address.host) as secured,
+    ):
+        return f"until {(secured.getpeercert() or {}).get('notAfter')}"
+
+
+def _gate(address: Address, authority: Path) -> str:
+    context = ssl.create_default_context(cafile=str(authority))
+    try:
+        with httpx.Client(verify=context, timeout=_TIMEOUT_SECONDS, trust_env=False) as client:
+            client.get(f"https://{address}/health").raise_for_status()
+    except httpx.HTTPError as error:
+        raise _ProblemError(
+            f"the gate at {address} does not answer: {error}", "the operator starts the link again"
+        ) from None
+    return "answers"
+
+
+def _clock(address: Address, authority: Path) -> str:
+    ahead = fleet.seconds_ahead(address, authority)
+    _demand(
+        fleet.clock_problem(ahead, certain=False),
+        "correct this machine's clock, for example with NTP (timedatectl set-ntp true)",
+    )
+    return "the link tells no time" if ahead is None else f"{round(ahead):+d} s from the link's"
+
+
+def _known(site: SiteFolder, authority: Path, key: Path) -> str:
+    found = fleet.link_verdict(site.address, authority, key)
+    if found is not LinkVerdict.KNOWN:
+        raise _ProblemError(
+            found.value,
+            "the operator adds it: sottovoce deploy certificates DIR --add "
+            f"{site.name} {site.folder / 'node.pub'}"
+            if found is LinkVerdict.UNKNOWN
+            else "try again; if it stays so, ask the operator to look at the link's logs",
+        )
+    return str(found.value)
+
+
+# -- an operator's own ----------------------------------------------------------------------------
+
+
+def _certificates(federation: Federation) -> str:
+    _demand(
+        federation.certificate_problem(),
+        f"sottovoce deploy certificates {federation.folder} --renew, then start the link again",
+    )
+    return f"until {certificates.expires_at(federation.certificate):%Y-%m-%d}"
+
+
+def _private(federation: Federation) -> str:
+    for path in (federation.authority_key, federation.certificate_key):
+        if os.name != "nt" and path.stat().st_mode & 0o077:
+            raise _ProblemError(f"{path} can be read by others", f"chmod 600 {path}")
+    return "for their owner alone"
+
+
+def _site_keys(federation: Federation) -> str:
+    keys = federation.public_keys()
+    missing = [site for site in federation.sites if site not in keys]
+    if missing:
+        raise _ProblemError(
+            f"no key of {', '.join(missing)}",
+            "take the node.pub of each: sottovoce deploy certificates "
+            f"{federation.folder} --add {missing[0]} node.pub",
+        )
+    return f"of {len(keys)} site(s)"
+
+
+def _leftovers(federation: Federation) -> str:
+    if state_of(federation.link_folder) is not None:
+        return "the link is running"
+    left = recorded(records_in(federation.link_folder))
+    if left:
+        raise _ProblemError(
+            f"left of a link that was killed: {', '.join(map(shown, left))}",
+            f"sottovoce deploy stop {federation.folder}",
+        )
+    return "none is left of an earlier link"
+
+
+def _free(federation: Federation) -> str:
+    if not federation.address.is_free():
+        raise _ProblemError(
+            f"port {federation.address.port} of this machine is taken",
+            "end what listens there, or change the address in federation.toml",
+        )
+    return f"{federation.address.port} is free; the link is not running"

@@ -1,0 +1,225 @@
+"""The operator's side: Flower's link behind our gate, and the sites that it knows."""
+
+import json
+import ssl
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+
+from sottovoce.core import files
+from sottovoce.core.errors import DeploymentError
+from sottovoce.deployment.machines import certificates, processes
+from sottovoce.deployment.machines.address import LOOPBACK, Address, free_port
+from sottovoce.deployment.machines.federation import Federation
+from sottovoce.deployment.machines.keeper import keeping, state_of
+from sottovoce.deployment.machines.processes import (
+    Child,
+    program,
+    stopped_at_the_end,
+    wait_until,
+    watch,
+)
+from sottovoce.deployment.replies_due import FOLDER_VARIABLE
+from sottovoce.flower.control import Control, connected
+from sottovoce.flower.gate import TRAFFIC_PATH
+
+START_SECONDS = 90.0
+CONNECTION = "sottovoce"  # the link's name in Flower's own configuration
+_HEALTH_SECONDS = 5.0
+
+
+def keep_link(federation: Federation, *, on_ready: Callable[[Sequence[str]], None]) -> None:
+    """Run the link until a signal ends it; `on_ready` gets a sentence for each key refused."""
+    problem = federation.certificate_problem()
+    if problem:
+        raise DeploymentError(problem)
+    if not federation.sites:
+        raise DeploymentError(
+            f"{federation.folder / 'federation.toml'}: 'sites' is empty, so nobody could join; "
+            'name the sites in it, as in sites = ["hospital-a", "hospital-b"]'
+        )
+    with (
+        keeping(federation.link_folder, what="the link") as announce,
+        stopped_at_the_end() as children,
+    ):
+        if not federation.address.is_free():
+            raise DeploymentError(
+                f"port {federation.address.port} of this machine is taken; end what listens "
+                f"there, or change the address in {federation.folder / 'federation.toml'}"
+            )
+        inner = Address(host=LOOPBACK, port=free_port())
+        _write_connection(federation, inner)
+        _empty(federation.replies_due_folder)
+        _start(children, federation, "Flower's link", link_command(federation, inner), inner)
+        with connected(str(inner), federation.authority) as control:
+            refused = register_sites(federation, control)
+        _start(
+            children, federation, "the link's executor", executor_command(federation, inner), inner
+        )
+        door = Address(host="localhost", port=federation.address.port)
+        _start(children, federation, "the link's gate", gate_command(federation, inner), door)
+        announce({"control": str(inner), "warnings": refused})
+        on_ready(refused)
+        try:
+            watch(children)
+        except SystemExit:
+            _stop_runs(inner, federation.authority)
+            raise
+
+
+def link_command(federation: Federation, inner: Address) -> list[str]:
+    """Flower's link, for this machine alone."""
+    return [
+        program("flower-superlink"),
+        *("--host", inner.host, "--port", str(inner.port)),
+        *("--ssl-ca-certfile", str(federation.authority)),
+        *("--ssl-certfile", str(federation.certificate)),
+        *("--ssl-keyfile", str(federation.certificate_key)),
+        *("--database", str(federation.link_folder / "flower.sqlite")),
+        *("--isolation", "process"),
+        "--enable-supernode-auth",
+        "--disable-runtime-dependency-installation",
+    ]
+
+
+def executor_command(federation: Federation, inner: Address) -> list[str]:
+    """What starts the server's side of runs; ours to end, with what it has started."""
+    return [
+        *(sys.executable, "-m", "sottovoce.flower.executor"),
+        *("--runtime-api-address", str(inner)),
+        *("--root-certificates", str(federation.authority)),
+    ]
+
+
+def gate_command(federation: Federation, inner: Address) -> list[str]:
+    """The gate, where sites dial."""
+    return [
+        *(sys.executable, "-m", "sottovoce.flower.gate"),
+        *(str(federation.folder), str(inner)),
+    ]
+
+
+def register_sites(federation: Federation, control: Control) -> list[str]:
+    """Make the sites' keys known to Flower's link; gives a sentence for each that it refuses.
+
+    Keys of sites that are no longer listed stay known there, because Flower never takes a key again
+    that was unregistered, and a slip in `sites` must not cost a site its key. They open nothing:
+    the gate lets only listed sites through, and servers ask only nodes with the keys of those.
+    """
+    known = {node.public_key for node in control.nodes()}
+    refused = []
+    for name, key in flower_keys(federation).items():
+        if key in known:
+            continue
+        try:
+            control.register(name, key)
+        except DeploymentError as error:
+            refused.append(
+                f"the key of '{name}' was not taken ({error}), and it cannot take part; the other "
+                "sites can. An earlier version may have unregistered the key, which Flower never "
+                "takes again: the site makes a new folder with 'sottovoce deploy join', moves its "
+                "ledger there with 'sottovoce ledger move OLD NEW', and copies the policy of its "
+                f"site.toml; then move {federation.public_key_path(name)} away and --add the new "
+                "key"
+            )
+    return refused
+
+
+def flower_keys(federation: Federation) -> dict[str, bytes]:
+    """The sites' public keys as the link knows them."""
+    return {
+        site: certificates.as_flower_knows_it(key) for site, key in federation.public_keys().items()
+    }
+
+
+@contextmanager
+def running_link(federation: Federation) -> Iterator[Control]:
+    """The control interface of a federation's link, which must be up."""
+    state = state_of(federation.link_folder)
+    if not state or not state["ready"]:
+        raise DeploymentError(
+            f"the link is not running; start it with 'sottovoce deploy link {federation.folder}'"
+        )
+    with connected(state["control"], federation.authority) as control:
+        yield control
+
+
+def flower_home(federation: Federation) -> Path:
+    """Where Flower keeps its own configuration for this link."""
+    return federation.link_folder / "flower"
+
+
+def _start(
+    children: list[Child], federation: Federation, name: str, command: list[str], serves: Address
+) -> None:
+    """Start a program and wait until it answers."""
+    child = Child.start(
+        name,
+        command,
+        log=federation.link_folder / f"{name.split()[-1]}.log",
+        environment={
+            **processes.environment(flower_home(federation)),
+            FOLDER_VARIABLE: str(federation.replies_due_folder),
+        },
+    )
+    children.append(child)
+    wait_until(
+        lambda: _is_healthy(serves, federation.authority),
+        children,
+        what=f"{name} did not answer",
+        timeout_seconds=START_SECONDS,
+    )
+
+
+def _stop_runs(inner: Address, authority: Path) -> None:
+    """End what still runs: Flower's link waits for it otherwise, and would call it running ever."""
+    with suppress(DeploymentError), connected(str(inner), authority) as control:
+        for run in control.runs():
+            if not run.has_ended:
+                control.stop_run(run.run_id)
+
+
+def traffic_of(federation: Federation) -> tuple[int, int] | None:
+    """Bytes that have passed the gate, from sites and to them; None where it does not answer."""
+    door = Address(host="localhost", port=federation.address.port)
+    try:
+        with _client(federation.authority) as client:
+            counted = client.get(f"https://{door}{TRAFFIC_PATH}").raise_for_status().json()
+    except (httpx.HTTPError, ValueError):
+        return None
+    return counted["up"], counted["down"]
+
+
+def _is_healthy(address: Address, authority: Path) -> bool:
+    try:
+        with _client(authority) as client:
+            return client.get(f"https://{address}/health").is_success
+    except httpx.HTTPError:
+        return False
+
+
+def _client(authority: Path) -> httpx.Client:
+    context = ssl.create_default_context(cafile=str(authority))
+    return httpx.Client(verify=context, timeout=_HEALTH_SECONDS, trust_env=False)
+
+
+def _empty(folder: Path) -> None:
+    """Make a folder, or take out what servers of an earlier link have left there."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for path in folder.iterdir():
+        path.unlink()
+
+
+def _write_connection(federation: Federation, inner: Address) -> None:
+    """Flower's own configuration, so that `flwr` finds this link too."""
+    home = flower_home(federation)
+    home.mkdir(mode=0o700, exist_ok=True)
+    text = (
+        f'[superlink]\ndefault = "{CONNECTION}"\n\n'
+        f'[superlink.{CONNECTION}]\naddress = "{inner}"\n'
+        f"root-certificates = {json.dumps(str(federation.authority))}\n"
+    )
+    files.write_atomic(home / "config.toml", text.encode(), mode=0o600)

@@ -1,0 +1,272 @@
+"""A site's side: Flower's node, and the worker that answers it with the installed code."""
+
+import contextlib
+import re
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from sottovoce.core.errors import DeploymentError
+from sottovoce.core.printable_text import printable_lines
+from sottovoce.deployment.machines import processes
+from sottovoce.deployment.machines.address import LOOPBACK, Address, free_port
+from sottovoce.deployment.machines.keeper import keeping
+from sottovoce.deployment.machines.processes import (
+    Child,
+    ChildEndedError,
+    stopped_at_the_end,
+    wait_until,
+    watch,
+)
+from sottovoce.deployment.machines.site_folder import SiteFolder
+from sottovoce.deployment.site import LEDGER_LOST
+from sottovoce.deployment.site_file import read_site
+from sottovoce.flower.fleet import (
+    LinkVerdict,
+    clock_problem,
+    deactivate,
+    link_verdict,
+    seconds_ahead,
+)
+from sottovoce.flower.witness_endpoint import check_at_start
+
+START_SECONDS = 180.0
+_CONNECT_SECONDS = 20.0
+# A link takes a node that was cut off for alive, and refuses its next start, for two heartbeats;
+# unless it is told (`_say_goodbye`).
+_FORGET_SECONDS = 75.0
+_AGAIN_SECONDS = 5.0
+# Before a node that ended is started again; one that ran for a while begins anew.
+_PAUSES_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0)
+_STEADY_SECONDS = 60.0
+_NODE = "sottovoce.flower.supernode"
+_WORKER = "sottovoce.flower.worker"
+_CONNECTED = b"SuperNode ID: "
+_NODE_ID = re.compile(_CONNECTED + rb"([0-9]+)")
+_REFUSED = b"[code: 2004]"
+
+
+def keep_node(site: SiteFolder, *, on_ready: Callable[[bool], None]) -> None:
+    """Run a site's node until a signal ends it; `on_ready` hears whether the link was there.
+
+    A link that is away is waited for; one that refuses this site is an error. Where the worker or
+    Flower's node ends by itself, both are started again: a node without a worker would take orders
+    and answer none, and one whose worker died waits a minute for an answer that never comes.
+    """
+    problem = (
+        site.policy_problem()
+        or site.ledger_problem()
+        or site.link_problem()
+        or clock_problem(seconds_ahead(site.address, site.root_certificate))
+    )
+    if problem:
+        raise DeploymentError(problem)
+    # What would stop the worker is said now: a policy that cannot be read, an older ledger, a log
+    # that cannot be written.
+    found = read_site(site.file)
+    check_at_start(found, site.address)
+    if found.audit_log is not None:
+        found.audit_log.check_writable()
+    try:
+        with (
+            keeping(site.node_folder, what=f"the node of '{site.name}'") as announce,
+            stopped_at_the_end() as children,
+        ):
+            runtime = Address(host=LOOPBACK, port=free_port())
+            connected = _start(site, runtime, children)
+            announce({"runtime": str(runtime), "connected": connected})
+            on_ready(connected)
+            for pause_seconds in _pauses(children, lambda: _lost_ledger(site, children)):
+                time.sleep(pause_seconds)
+                # One that is killed while it starts is one more end, and not the end of the node.
+                with contextlib.suppress(ChildEndedError):
+                    _start(site, runtime, children)
+    except SystemExit:  # a calm end: Flower's node has said goodbye, if there was a link to hear it
+        _say_goodbye(site)
+        raise
+
+
+def _start(site: SiteFolder, runtime: Address, children: list[Child]) -> bool:
+    """Flower's node and the worker; True when the link has taken the node."""
+    if _online(site).exists():
+        _say_goodbye(site)
+    connected = _connect(site, runtime, children)
+    _online(site).write_bytes(_node_id(site))
+    command = [sys.executable, "-m", _WORKER, str(runtime), str(site.file)]
+    children.append(_child(site, "worker", command))
+    return connected
+
+
+def _say_goodbye(site: SiteFolder) -> None:
+    """Tell the link that no node of this site is running, so that it takes the next one at once.
+
+    What Flower's node could not tell, because it was killed or the link was away. If the link is
+    away now as well, the next start tells it.
+    """
+    node_id = _node_id(site)
+    authority, key = site.root_certificate, site.private_key
+    heard = (
+        not node_id
+        or authority is None
+        or key is None
+        or (_listens(site.address) and deactivate(int(node_id), site.address, authority, key))
+    )
+    if heard:
+        _online(site).unlink(missing_ok=True)
+    else:
+        _online(site).write_bytes(node_id)
+
+
+def _node_id(site: SiteFolder) -> bytes:
+    """The number by which the link knows this site's node, as last heard; empty if never."""
+    log, online = _log(site, "node"), _online(site)
+    said = _NODE_ID.search(log.read_bytes()) if log.exists() else None
+    return said[1] if said else online.read_bytes() if online.exists() else b""
+
+
+def _lost_ledger(site: SiteFolder, children: list[Child]) -> str | None:
+    """Why the site must stop, if its worker has ended for that reason."""
+    lost = any(child.process.returncode == LEDGER_LOST for child in children)
+    return site.ledger_problem() if lost else None
+
+
+def _pauses(
+    children: list[Child], lost_ledger: Callable[[], str | None] = lambda: None
+) -> Iterator[float]:
+    """Watch; whenever a child ends, stop the others and say after how many seconds to start again.
+
+    Ends with the error of a child that ends soon after every start, and at once where the site's
+    ledger is not the one that was charged.
+    """
+    tries = 0
+    while True:
+        started = time.monotonic()
+        try:
+            watch(children)
+        except DeploymentError as error:
+            if problem := lost_ledger():
+                raise DeploymentError(problem) from error
+            tries = 0 if time.monotonic() - started > _STEADY_SECONDS else tries + 1
+            if tries > len(_PAUSES_SECONDS):
+                raise
+            pause_seconds = _PAUSES_SECONDS[max(tries - 1, 0)]
+            print(
+                f"{printable_lines(error)}\nstarting again in {pause_seconds:g} s",
+                file=sys.stderr,
+                flush=True,
+            )
+        for child in reversed(children):
+            child.stop()
+        yield pause_seconds
+
+
+def _connect(site: SiteFolder, runtime: Address, children: list[Child]) -> bool:
+    """Start Flower's node; True when the link has taken it, False where the link is away."""
+    patience_ends = time.monotonic() + _FORGET_SECONDS
+    told = False
+    while True:
+        children[:] = [_child(site, "node", node_command(site, runtime))]
+        try:
+            return _wait_for_link(site, runtime, children)
+        except DeploymentError:
+            problem = _refusal(site)
+            if problem:
+                raise DeploymentError(problem) from None
+            if _REFUSED not in _log(site, "node").read_bytes():
+                raise
+        if time.monotonic() > patience_ends:
+            raise DeploymentError(
+                f"the link at {site.address} refuses '{site.name}': another node with the key in "
+                f"{site.folder / 'node.pub'} is online. A key belongs to one folder on one "
+                "machine: stop the other node, or make a folder of its own with 'deploy join'"
+            )
+        if not told:
+            print(
+                f"the link takes an earlier node of '{site.name}' for online; trying again for "
+                f"up to {_FORGET_SECONDS:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
+            told = True
+        time.sleep(_AGAIN_SECONDS)
+
+
+def _refusal(site: SiteFolder) -> str | None:
+    """Why the link would not take any node of this site; None if it would, or cannot be asked."""
+    if site.root_certificate is None or site.private_key is None:
+        return None
+    match link_verdict(site.address, site.root_certificate, site.private_key):
+        case LinkVerdict.CLOCK:
+            ahead = seconds_ahead(site.address, site.root_certificate)
+            return clock_problem(ahead, certain=False)
+        case LinkVerdict.UNKNOWN:
+            return (
+                f"the link at {site.address} refuses '{site.name}': it does not know the key in "
+                f"{site.folder / 'node.pub'}. The operator adds a key with 'sottovoce deploy "
+                f"certificates DIR --add {site.name} node.pub'"
+            )
+        case LinkVerdict.KNOWN | LinkVerdict.AWAY:
+            return None
+
+
+def _wait_for_link(site: SiteFolder, runtime: Address, children: list[Child]) -> bool:
+    """Whether the link takes the node now; an error where the node ends over it."""
+    away = time.monotonic() + _CONNECT_SECONDS
+    wait_until(
+        lambda: _is_connected(site) or (_listens(runtime) and time.monotonic() > away),
+        children,
+        what="the node did not come up",
+        timeout_seconds=START_SECONDS,
+    )
+    return _is_connected(site)
+
+
+def node_command(site: SiteFolder, runtime: Address) -> list[str]:
+    """Flower's node; it starts no app by itself, since a run's submitter chooses an app's code."""
+    trust = (
+        ["--insecure"]
+        if site.root_certificate is None
+        else [
+            *("--root-certificates", str(site.root_certificate)),
+            *("--auth-supernode-private-key", str(site.private_key)),
+        ]
+    )
+    return [
+        *(sys.executable, "-m", _NODE),
+        *("--superlink", str(site.address)),
+        *("--isolation", "process"),
+        *("--host", runtime.host, "--port", str(runtime.port)),
+        *trust,
+    ]
+
+
+def _child(site: SiteFolder, name: str, command: list[str]) -> Child:
+    return Child.start(
+        f"the {name} of '{site.name}'",
+        command,
+        log=_log(site, name),
+        environment=processes.environment(site.node_folder / "flower"),
+    )
+
+
+def _online(site: SiteFolder) -> Path:
+    """A file that is there for as long as the link may believe that this node is online."""
+    return site.node_folder / "online"
+
+
+def _log(site: SiteFolder, name: str) -> Path:
+    return site.node_folder / f"{name}.log"
+
+
+def _listens(address: Address) -> bool:
+    try:
+        with socket.create_connection((address.host, address.port), timeout=1.0):
+            return True
+    except OSError:
+        return False
+
+
+def _is_connected(site: SiteFolder) -> bool:
+    return _CONNECTED in _log(site, "node").read_bytes()

@@ -1,0 +1,130 @@
+"""Run a spec over Flower's grid: real machines, or Flower's simulation of them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sottovoce.deployment.orders import Order
+from sottovoce.deployment.post import Post
+from sottovoce.deployment.remote_rounds import Patience, RemoteRounds
+from sottovoce.deployment.site_training import compute
+from sottovoce.deployment.witnessed_post import Witness, witnessed
+from sottovoce.flower.directory import AskedDirectory, KeyedDirectory, wait_for_all
+from sottovoce.flower.grid_post import CountTraffic, Grid, GridPost, nobody_counts
+from sottovoce.flower.simulation import simulate
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.protocol.channels.channel import Central
+from sottovoce.runs.books import Books
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ground import randomness_of
+from sottovoce.runs.parts import Assembly, assemble
+from sottovoce.runs.runner import OnResume, OnRound, check_goes_on, run
+from sottovoce.runs.spec import RunSpec
+
+
+def run_on_grid(
+    spec: RunSpec,
+    folder: Path,
+    grid: Grid,
+    *,
+    name_of_key: Mapping[bytes, str],
+    traffic: CountTraffic = nobody_counts,
+    witness: Witness | None = None,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+    on_resume: OnResume | None = None,
+) -> dict[str, Any]:
+    """Run `spec` with the nodes of a grid, which go by their keys, or else by what they say.
+
+    A new run waits until all clients are online; a resumed one goes on with those that are. A
+    `witness` keeps what sites state about their ledgers.
+    """
+    directory = KeyedDirectory(grid, name_of_key) if name_of_key else AskedDirectory(grid)
+
+    def backend(assembly: Assembly, books: Books) -> RemoteRounds:
+        if RunFolder(folder).load_checkpoint() is None:
+            names = [part.client for part in assembly.parts]
+            wait_for_all(directory, names, seconds=spec.deployment.wait_seconds)
+        post = witnessed(GridPost(grid, directory, traffic), witness)
+        return _rounds_over(post, assembly, books)
+
+    return run(
+        spec, folder, resume=resume, on_round=on_round, on_resume=on_resume, backend_of=backend
+    )
+
+
+def on_flower(spec: RunSpec) -> RunSpec:
+    """The spec for a federation's machines, whatever backend it names."""
+    runtime = spec.runtime.model_copy(update={"backend": "flower"})
+    return spec.model_copy(update={"runtime": runtime})
+
+
+def check_buildable(spec: RunSpec, run_folder: RunFolder, *, resume: bool) -> None:
+    """Refuse what `run_on_grid` would refuse before its first round; nothing is written."""
+    assembly = assemble(on_flower(spec))
+    if resume:
+        check_goes_on(run_folder, assembly)
+
+
+def _told(spec: RunSpec) -> dict[str, Any]:
+    """What sites are told of the spec: not where on the server's disk its test data lie."""
+    plain = spec.plain()
+    kind, colon, path = spec.data.dataset.partition(":")
+    if colon and spec.data.sites:  # who trains on records of their own reads none of the server's
+        plain["data"]["dataset"] = f"{kind}:{Path(path).name}"
+    return plain
+
+
+def run_in_flower_simulation(
+    spec: RunSpec,
+    folder: Path,
+    *,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+    on_resume: OnResume | None = None,
+) -> dict[str, Any]:
+    """Run `spec` with a virtual node for each client; their ledger is in the run folder."""
+    names = assemble(spec).clients.names  # refuses a bad spec before anything is started
+    return simulate(
+        names,
+        folder / "sites.sqlite",
+        compute,
+        lambda grid: run_on_grid(
+            spec,
+            folder,
+            grid,
+            name_of_key={},
+            resume=resume,
+            on_round=on_round,
+            on_resume=on_resume,
+        ),
+    )
+
+
+def _rounds_over(post: Post[Order], assembly: Assembly, books: Books) -> RemoteRounds:
+    """The rounds of a run whose clients a `post` reaches."""
+    spec = assembly.spec
+    assert isinstance(books, Ledger)  # messages are stored
+    assert not isinstance(assembly.channel, Central)
+    waiting = spec.deployment
+    return RemoteRounds(
+        run=assembly.run,
+        dimension=assembly.task.dimension,
+        parts=assembly.parts,
+        algorithm=assembly.algorithm,
+        adjacency=spec.privacy.adjacency,
+        randomness=randomness_of(spec),
+        ledger=books,
+        rotated=spec.rotation == "on",
+        channel=assembly.channel,
+        spec=_told(spec),
+        classes=assembly.num_classes,
+        downlink=spec.runtime.downlink,
+        post=post,
+        patience=Patience(
+            deadline_seconds=waiting.deadline_seconds,
+            enough=1.0 / waiting.oversampling,
+            minimum_replies=waiting.minimum_replies,
+            idle_rounds=waiting.idle_rounds,
+        ),
+    )

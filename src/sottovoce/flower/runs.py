@@ -1,0 +1,142 @@
+"""A run over a federation: a Flower app that holds a spec, or a question, and no code."""
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sottovoce.core import bounded_json, files
+from sottovoce.core.errors import DeploymentError, OutputError
+from sottovoce.deployment.asking import ESTIMATE_NAME
+from sottovoce.deployment.machines import processes
+from sottovoce.deployment.machines.federation import FILE_NAME, Federation
+from sottovoce.flower.control import RunStatus
+from sottovoce.flower.link import CONNECTION, flower_home
+from sottovoce.version import __version__
+
+_SUBMIT_SECONDS = 120.0
+# Installed modules: nobody runs code that comes with a run.
+_SERVER_APP = "sottovoce.flower.app_server:app"
+_CLIENT_APP = "sottovoce.flower.app_client:app"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a run shall do, and where on the link's machine its folder is.
+
+    `task` is the part of its configuration that says so: a spec, or a question.
+    """
+
+    name: str
+    task: Mapping[str, str | bool | float]
+    rounds: int
+    out: Path
+
+
+def write_app(folder: Path, order: Order, federation: Federation) -> None:
+    """The Flower app for an order: what `flwr run` takes."""
+    config = {
+        **order.task,
+        "out": str(order.out),
+        "sites": str(federation.folder / FILE_NAME),
+    }
+    lines = [
+        "[project]",
+        'name = "sottovoce-run"',
+        f'version = "{__version__}"',
+        'description = "A private run; its code is what each site has installed."',
+        'license = "Apache-2.0"',
+        "",
+        "[tool.flwr.app]",
+        'publisher = "sottovoce"',
+        "",
+        "[tool.flwr.app.components]",
+        f'serverapp = "{_SERVER_APP}"',
+        f'clientapp = "{_CLIENT_APP}"',
+        "",
+        "[tool.flwr.app.config]",
+        *(f"{key} = {json.dumps(value)}" for key, value in config.items()),
+    ]
+    (folder / "pyproject.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def submit(order: Order, federation: Federation) -> int:
+    """Hand a run to the link; gives the run's number there."""
+    with tempfile.TemporaryDirectory(prefix="sottovoce-") as folder:
+        write_app(Path(folder), order, federation)
+        found = subprocess.run(  # noqa: S603  (our own list, and no shell)
+            [processes.program("flwr"), "run", folder, CONNECTION, "--format", "json"],
+            capture_output=True,
+            text=True,
+            env=processes.environment(flower_home(federation)),
+            timeout=_SUBMIT_SECONDS,
+            check=False,
+        )
+    answer = _json_in(found.stdout)
+    if not answer.get("success"):
+        reason = answer.get("error-message") or found.stderr or found.stdout
+        raise DeploymentError(f"the link did not take the run: {str(reason).strip()}")
+    run_id = int(answer["run-id"])
+    record = {"name": order.name, "folder": str(order.out), "rounds": order.rounds}
+    records = _records(federation)
+    records.mkdir(mode=0o700, exist_ok=True)
+    files.write_json(records / f"{run_id}.json", record, mode=files.PRIVATE)
+    return run_id
+
+
+def run_row(federation: Federation, run: RunStatus) -> dict[str, Any]:
+    """A run for people: where it is, and how far."""
+    path = _records(federation) / f"{run.run_id}.json"
+    known = _record(path) if path.exists() else None  # others may use the link too
+    done = rounds_done(Path(known["folder"])) if known else None
+    return {
+        "run": run.run_id,
+        "name": known and known["name"],
+        "state": run.state,
+        "details": run.failure or run.details,
+        "rounds_done": done,
+        "rounds": known and known["rounds"],
+        "folder": known and known["folder"],
+    }
+
+
+def latest_folder(federation: Federation) -> Path | None:
+    """The folder of the run that was handed to the link last, whether the link is up or not."""
+    records = list(_records(federation).glob("*.json"))
+    if not records:
+        return None
+    latest = max(records, key=lambda path: path.stat().st_mtime)
+    return Path(_record(latest)["folder"])
+
+
+def rounds_done(folder: Path) -> int:
+    """How many rounds a run's folder tells of; a question that was answered has one."""
+    if (folder / ESTIMATE_NAME).is_file():
+        return 1
+    try:
+        return (folder / "metrics.jsonl").read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def _records(federation: Federation) -> Path:
+    return federation.link_folder / "runs"
+
+
+def _record(path: Path) -> dict[str, Any]:
+    """What was noted of a run when it was handed to the link."""
+    found = files.read_json(path)
+    if not isinstance(found, dict) or not isinstance(found.get("folder"), str):
+        raise OutputError(f"{path} is damaged: it names no folder of a run; restore it")
+    return {"name": None, "rounds": None, **found}
+
+
+def _json_in(text: str) -> dict[str, Any]:
+    try:
+        found = bounded_json.loads(text.encode(errors="replace"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

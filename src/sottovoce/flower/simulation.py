@@ -1,0 +1,84 @@
+"""Flower's simulation engine: every client a virtual node, in worker processes of one machine."""
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
+
+from sottovoce.core.errors import DeploymentError
+from sottovoce.deployment.policy import Terms
+from sottovoce.deployment.site import Site
+from sottovoce.flower.client import Compute, client_app
+from sottovoce.ledger.records import Budget, Due
+from sottovoce.privacy.events import PrivacyEvent
+from sottovoce.privacy.filters import History
+
+T = TypeVar("T")
+
+_RESOURCES: dict[str, Any] = {
+    "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+    "init_args": {"logging_level": logging.ERROR, "log_to_driver": False},
+}
+
+
+class Unlimited:
+    """A simulated site has nothing to protect."""
+
+    def check_terms(self, terms: Terms) -> None:
+        """Anything."""
+
+    def set_aside(self, event: PrivacyEvent, planned: int) -> None:
+        """Nothing."""
+
+    def check_spending(
+        self,
+        history: History,
+        dues: Sequence[Due],
+        first: Budget | None = None,
+        *,
+        this_round: History = (),
+    ) -> None:
+        """Any amount."""
+
+
+def simulate(names: Sequence[str], ledger: Path, compute: Compute, serve: Callable[[Grid], T]) -> T:
+    """What `serve` makes of a grid with a virtual node for each name; sites share one `ledger`."""
+
+    def site_of(context: Context) -> Site:
+        name = names[int(context.node_config["partition-id"])]
+        return Site(name=name, policy=Unlimited(), ledger=ledger)
+
+    outcome: list[T | BaseException] = []
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:  # noqa: ARG001
+        try:
+            outcome.append(serve(grid))
+        except BaseException as error:
+            outcome.append(error)
+            raise
+
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    # What Ray will do anyway, and until then warns of.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        run_simulation(
+            server_app=app,
+            client_app=client_app(compute, site_of),
+            num_supernodes=len(names),
+            backend_config=_RESOURCES,
+        )
+    except Exception as error:
+        if not outcome:
+            raise DeploymentError(f"Flower's simulation failed: {error}") from error
+    if not outcome:
+        raise DeploymentError("Flower's simulation ended before the run did")
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]

@@ -1,0 +1,60 @@
+"""`python -m sottovoce.flower.worker ADDRESS SITE_FILE` answers a SuperNode's tasks."""
+
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from sottovoce.core.errors import LedgerError, LedgerLostError, SottovoceError
+from sottovoce.core.printable_text import printable
+from sottovoce.deployment.site import LEDGER_LOST
+from sottovoce.deployment.site_file import read_site
+from sottovoce.deployment.site_training import compute
+from sottovoce.flower.client import client_app
+from sottovoce.flower.installed_app import with_installed_app
+from sottovoce.flower.node_site import SITE_VARIABLE, site_of
+from sottovoce.flower.site_worker import serve
+
+_FAREWELL_SECONDS = 2.0
+
+
+def main(runtime_address: str, site_file: Path) -> None:
+    """Answer until SIGTERM. The site's file is read again for every task: its owner may edit it."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every poll
+    site = read_site(site_file)
+    site.open_ledger().close()
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+
+    def check_ledger() -> None:
+        """End the worker where its site must stop; the node has time to pass the refusal on."""
+        try:
+            site.open_ledger().close()
+        except LedgerLostError:
+            stopped.wait(_FAREWELL_SECONDS)
+            raise
+        except LedgerError as error:  # busy, or out of reach: the next order may find it again
+            logging.warning("%s", error)
+
+    os.environ[SITE_VARIABLE] = str(site_file)
+    site.note_start()
+    serve(
+        runtime_address,
+        with_installed_app(client_app(compute), site_of),
+        stopped,
+        longest_seconds=site.longest_seconds,
+        after_failure=check_ledger,
+    )
+    site.note_stop()
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1], Path(sys.argv[2]))
+    except SottovoceError as error:
+        print(f"error: {printable(error)}", file=sys.stderr)
+        sys.exit(LEDGER_LOST if isinstance(error, LedgerLostError) else 2)

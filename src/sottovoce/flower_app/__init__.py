@@ -1,1 +1,0 @@
-"""The Flower app: another front door, as the command line is one."""

@@ -1,0 +1,160 @@
+"""Clients' data: one client as two tensors, or all of them as rows of shared arrays.
+
+A simulation of 60,000 clients with a sample each cannot hold 60,000 tensors: `Clients` keeps two
+arrays and who owns which rows, and makes a client's own tensors when somebody asks for them. The
+arrays may be memory-mapped and of half precision; a cohort is read when it is trained.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sottovoce.core.client_names import client_name as client_name
+from sottovoce.core.errors import DataError
+
+Indices = NDArray[np.int64]
+_DIGESTED_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientData:
+    """One client's samples."""
+
+    name: str
+    features: Tensor
+    labels: Tensor
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.labels)
+
+
+class Clients(Sequence[ClientData]):
+    """Clients that own rows of shared arrays; a slice is another such sequence."""
+
+    def __init__(
+        self,
+        features: NDArray[Any] | Tensor,
+        labels: NDArray[Any] | Tensor,
+        shares: Sequence[Indices],
+        names: Sequence[str] | None = None,
+    ) -> None:
+        self._features, self._labels, self._shares = features, labels, shares
+        if isinstance(features, Tensor):
+            self._labels_there = torch.as_tensor(labels, device=features.device)
+        self._names = list(names or map(client_name, range(len(shares))))
+
+    def __len__(self) -> int:
+        return len(self._shares)
+
+    @overload
+    def __getitem__(self, index: int) -> ClientData: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Clients": ...
+    def __getitem__(self, index: int | slice) -> "ClientData | Clients":
+        if isinstance(index, slice):
+            return self.take(range(len(self))[index])
+        features, labels = self._read(self._shares[index])
+        return ClientData(name=self.name(index), features=features, labels=labels)
+
+    def take(self, positions: Sequence[int]) -> "Clients":
+        """Some of the clients, in the order given."""
+        shares = [self._shares[i] for i in positions]
+        names = [self._names[i] for i in positions]
+        labels = self._labels_there if isinstance(self._features, Tensor) else self._labels
+        return Clients(self._features, labels, shares, names)
+
+    def joined_by(self, names: Sequence[str], *, like: int) -> "Clients":
+        """These clients and some more, each with the rows of the client at `like`."""
+        more = self.take([*range(len(self)), *[like] * len(names)])
+        more._names[len(self) :] = names
+        return more
+
+    def name(self, index: int) -> str:
+        return self._names[index]
+
+    @property
+    def names(self) -> list[str]:
+        return self._names
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(share) for share in self._shares]
+
+    @property
+    def rows(self) -> Indices:
+        """Which rows of the shared arrays the clients own, one client after the other."""
+        return np.concatenate(self._shares)
+
+    def samples(self) -> tuple[Tensor, Tensor]:
+        """Features and labels of all clients, one client after the other."""
+        return self._read(self.rows)
+
+    def digest(self, *, features: bool) -> str:
+        """Sixteen hex digits that stand for who has which labels and, if asked, which features.
+
+        Features of some rows only, at most `_DIGESTED_ROWS`: data are told apart, not sealed.
+        Features that were computed may differ in their last bits from machine to machine.
+        """
+        hashed = hashlib.blake2b(repr((self.names, self.sizes)).encode(), digest_size=8)
+        some = self.rows[:: 1 + len(self.rows) // _DIGESTED_ROWS]
+        for part in (self._labels, self._features)[: 1 + features]:
+            chosen = self.rows if part is self._labels else some
+            values = part[chosen].cpu().numpy() if isinstance(part, Tensor) else part[chosen]
+            hashed.update(np.ascontiguousarray(values).tobytes())
+        return hashed.hexdigest()
+
+    def _read(self, rows: Indices) -> tuple[Tensor, Tensor]:
+        if isinstance(self._features, Tensor):  # on a GPU: one small copy to it for a cohort
+            places = torch.from_numpy(rows).to(self._features.device)
+            return self._features[places].float(), self._labels_there[places]
+        labels = torch.from_numpy(self._labels[rows])
+        features = np.ascontiguousarray(self._features[rows], dtype=np.float32)
+        return torch.from_numpy(features), labels
+
+
+class ClientsElsewhere(Clients):
+    """Clients whose rows are not here: their names, and how many rows each says to have."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self._names, self._sizes = list(sizes), list(sizes.values())
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    @overload
+    def __getitem__(self, index: int) -> ClientData: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Clients": ...
+    def __getitem__(self, index: int | slice) -> "ClientData | Clients":
+        raise DataError("the training rows are at the sites of a federation, not here")
+
+    @property
+    def sizes(self) -> list[int]:
+        return self._sizes
+
+
+def samples_of(clients: Sequence[ClientData]) -> tuple[Tensor, Tensor]:
+    """Features and labels of some clients, one client after the other."""
+    if isinstance(clients, Clients):
+        return clients.samples()
+    return torch.cat([c.features for c in clients]), torch.cat([c.labels for c in clients])
+
+
+def sizes_of(clients: Sequence[ClientData]) -> list[int]:
+    """How many samples each client has."""
+    if isinstance(clients, Clients):
+        return clients.sizes
+    return [client.num_samples for client in clients]
+
+
+def names_of(clients: Sequence[ClientData]) -> list[str]:
+    if isinstance(clients, Clients):
+        return clients.names
+    return [client.name for client in clients]

@@ -1,0 +1,79 @@
+"""CIFAR-10, from the binary archive or an npz of bytes.
+
+The archive for Python holds pickled objects, which can run code when they are read: it is not read.
+"""
+
+import tarfile
+from pathlib import Path
+
+import numpy as np
+
+from sottovoce.learning.datasets.arrays import (
+    DAMAGE,
+    Array,
+    classes,
+    damaged,
+    pixels,
+    read_npz,
+    same_rows,
+)
+from sottovoce.learning.datasets.dataset import Dataset
+from sottovoce.learning.datasets.register import Request, register
+from sottovoce.learning.datasets.sources import DataFile, Digest, Source
+
+SHAPE = (32, 32, 3)
+NUM_CLASSES = 10
+_ARCHIVE = DataFile(
+    path="cifar-10-binary.tar.gz",
+    url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    digest=Digest(algorithm="md5", hexadecimal="c32a1d4ab5d03f1284b67883e8d87530"),
+)
+_RECORD_BYTES = 1 + 3 * 32 * 32  # label, then the red, green and blue planes
+_TRAIN_MEMBERS = tuple(f"cifar-10-batches-bin/data_batch_{batch}.bin" for batch in range(1, 6))
+_TEST_MEMBERS = ("cifar-10-batches-bin/test_batch.bin",)
+
+
+@register(
+    "cifar10",
+    summary="32x32 colour photographs, 10 classes, 50,000 + 10,000",
+    sources=(Source(files=(DataFile(path="cifar10.npz"),)), Source(files=(_ARCHIVE,))),
+    remedy="cifar-10-python.tar.gz will not do: it holds pickled objects, which can run code",
+)
+def cifar10(request: Request) -> Dataset:
+    """CIFAR-10 as (3, 32, 32)."""
+    path = request.paths[0]
+    if path.suffix == ".npz":
+        shapes = {"x_train": 4, "y_train": None, "x_test": 4, "y_test": None}
+        parts = read_npz(path, shapes)
+    else:
+        parts = {}
+        parts["x_train"], parts["y_train"] = _read_members(path, _TRAIN_MEMBERS)
+        parts["x_test"], parts["y_test"] = _read_members(path, _TEST_MEMBERS)
+    same_rows(path, x_train=parts["x_train"], y_train=parts["y_train"])
+    same_rows(path, x_test=parts["x_test"], y_test=parts["y_test"])
+    return Dataset(
+        name="cifar10",
+        train_features=pixels(path, "x_train", parts["x_train"], SHAPE),
+        train_labels=classes(path, "y_train", parts["y_train"], NUM_CLASSES),
+        test_features=pixels(path, "x_test", parts["x_test"], SHAPE),
+        test_labels=classes(path, "y_test", parts["y_test"], NUM_CLASSES),
+        num_classes=NUM_CLASSES,
+        note="CIFAR-10, Krizhevsky 2009.",
+    )
+
+
+def _read_members(path: Path, members: tuple[str, ...]) -> tuple[Array, Array]:
+    """(images with colours last, labels) of some batches; nothing is unpacked onto the disk."""
+    records = []
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            for member in members:
+                file = archive.extractfile(member)
+                content = file.read() if file else b""
+                if not content or len(content) % _RECORD_BYTES:
+                    raise damaged(path, f"{member} does not hold whole records")
+                records.append(np.frombuffer(content, dtype=np.uint8).reshape(-1, _RECORD_BYTES))
+    except (*DAMAGE, tarfile.TarError) as error:
+        raise damaged(path, error) from None
+    rows = np.concatenate(records)
+    return np.moveaxis(rows[:, 1:].reshape(-1, 3, 32, 32), 1, -1), rows[:, 0]

@@ -1,0 +1,162 @@
+"""Wind power of seven farms from weather forecasts: the wind track of GEFCom2012.
+
+The npz holds `date` (the hours measured, as YYYYMMDDHH), `power` (hours, farms) in [0, 1],
+`issue_date` (when forecasts were issued) and `nwp` (farms, issues, 48 hours ahead, variables) with
+the variables u, v, ws, wd: wind to the east and to the north and its speed in m/s, and its
+direction in degrees. What was not published is NaN.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.learning.datasets.arrays import Array, damaged, read_npz, same_rows
+from sottovoce.learning.datasets.dataset import Dataset, Features
+from sottovoce.learning.datasets.register import Request, register
+from sottovoce.learning.datasets.sources import DataFile, Source
+
+NUM_HOURS_AHEAD = 48
+ISSUE_EVERY_HOURS = 12
+WINDOW = (-2, -1, 0, 1, 2)  # hours around the target hour
+SPEED_SCALE = 20.0  # m/s; 10 m above ground, faster forecasts are rare
+TEST_FROM = np.datetime64("2011-01-01T01", "h")  # the contest's own evaluation period
+_VARIABLES = 4
+
+Hours = NDArray[np.datetime64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """Which forecast goes with each measured hour: issue and hours ahead (from 0) by hour."""
+
+    hour: NDArray[np.int64]
+    issue: NDArray[np.int64]
+    ahead: NDArray[np.int64]
+
+
+@register(
+    "gefcom_wind",
+    summary="hourly power of 7 wind farms from weather forecasts: regression, a farm an owner",
+    sources=(Source(files=(DataFile(path="gefcom2012_wind.npz"),)),),
+    remedy=(
+        "get GEFCom2012's wind track (Hong, Pinson and Fan 2014, supplementary data) and save its "
+        "arrays date, power, issue_date and nwp under that name"
+    ),
+)
+def gefcom_wind(request: Request) -> Dataset:
+    """One row a farm and measured hour: (6 channels, 5 hours of forecast) to normalised power.
+
+    Every hour is forecast up to four times, 1 to 48 hours ahead. One of the four is used, in turn
+    from day to day, so that a measurement is in one row only and every distance is as frequent.
+    The channels are u/40, v/40, ws/20 - 1/2, sin(wd)/2, cos(wd)/2 and hours ahead/48 - 1/2. Where
+    the five hours leave the forecast, the target hour's own values stand in. Tested on what the
+    contest tested on, from 2011 on; trained on what came before.
+
+    Reference: Hong, Pinson and Fan 2014.
+    """
+    path = request.paths[0]
+    data = read_npz(path, {"date": 1, "power": 2, "issue_date": 1, "nwp": 4})
+    _check(path, data)
+    hours, issues = _as_hours(path, data["date"]), _as_hours(path, data["issue_date"])
+    parts = [
+        _part(data, _rows(path, data["nwp"], hours, issues, period))
+        for period in (hours < TEST_FROM, hours >= TEST_FROM)
+    ]
+    (train_features, train_labels, owners), (test_features, test_labels, _) = parts
+    return Dataset(
+        name="gefcom_wind",
+        train_features=train_features,
+        train_labels=train_labels,
+        test_features=test_features,
+        test_labels=test_labels,
+        num_classes=None,
+        train_owners=owners,
+        note=(
+            "GEFCom2012 wind track, Hong, Pinson and Fan 2014: cite it. Tested on 2011 and 2012 "
+            "where power was published: 48-hour blocks of it never were."
+        ),
+    )
+
+
+def _check(path: Path, data: dict[str, Array]) -> None:
+    power, nwp = data["power"], data["nwp"]
+    same_rows(path, date=data["date"], power=power)
+    expected = (power.shape[1], len(data["issue_date"]), NUM_HOURS_AHEAD, _VARIABLES)
+    if nwp.shape != expected:
+        raise damaged(path, f"'nwp' has shape {nwp.shape}, not {expected}")
+    if power.dtype.kind != "f" or nwp.dtype.kind != "f":
+        raise damaged(path, f"'power' and 'nwp' are {power.dtype} and {nwp.dtype}, not numbers")
+    if not np.all((power >= 0.0) & (power <= 1.0)):
+        raise damaged(path, "'power' has values outside [0, 1]")
+
+
+def _as_hours(path: Path, stamps: Array) -> Hours:
+    """YYYYMMDDHH as numpy's hours."""
+    if stamps.dtype.kind not in "iu":
+        raise damaged(path, f"dates are {stamps.dtype}, not integers YYYYMMDDHH")
+    stamps = stamps.astype(np.int64)
+    months = (stamps // 10**6 - 1970) * 12 + stamps // 10**4 % 100 - 1
+    days = months.astype("datetime64[M]").astype("datetime64[D]") + (stamps // 100 % 100 - 1)
+    hours: Hours = days.astype("datetime64[h]") + stamps % 100
+    return hours
+
+
+def _rows(path: Path, nwp: Array, hours: Hours, issues: Hours, period: Array) -> _Rows:
+    """For each hour of `period` one forecast that all farms have, in turn among up to four.
+
+    Starting from the day's turn, the first that is there.
+    """
+    there: Array = ~np.any(np.isnan(nwp), axis=(0, 3))
+    wanted = np.flatnonzero(period)
+    since_first = (hours[wanted] - issues[0]).astype(np.int64) - 1  # an hour ahead is the first
+    newest, step = np.divmod(since_first, ISSUE_EVERY_HOURS)
+    num_choices = NUM_HOURS_AHEAD // ISSUE_EVERY_HOURS
+    day = hours[wanted].astype("datetime64[D]").astype(np.int64)
+    chosen = np.full(len(wanted), -1)
+    for turn in reversed(range(num_choices)):  # the earliest turn is written last, and stays
+        back = (day + turn) % num_choices
+        issue, ahead = newest - back, step + back * ISSUE_EVERY_HOURS
+        inside = (issue >= 0) & (issue < len(issues))
+        usable = inside & there[np.clip(issue, 0, len(issues) - 1), ahead]
+        chosen = np.where(usable, back, chosen)
+    kept = chosen >= 0
+    if not kept.any():
+        raise damaged(path, f"no hour before or from {TEST_FROM} on has both power and a forecast")
+    back = chosen[kept]
+    return _Rows(
+        hour=wanted[kept],
+        issue=newest[kept] - back,
+        ahead=step[kept] + back * ISSUE_EVERY_HOURS,
+    )
+
+
+def _part(data: dict[str, Array], rows: _Rows) -> tuple[Features, Features, NDArray[np.int64]]:
+    """(features, power, farm) of some hours, farm after farm."""
+    num_farms = data["power"].shape[1]
+    features = [_features(data["nwp"][farm], rows) for farm in range(num_farms)]
+    power = data["power"][rows.hour].T.reshape(-1, 1).astype(np.float32)
+    owners = np.repeat(np.arange(num_farms, dtype=np.int64), len(rows.hour))
+    return np.concatenate(features), power, owners
+
+
+def _features(nwp: Array, rows: _Rows) -> Features:
+    """(rows, channels, window) of one farm."""
+    ahead = rows.ahead[:, None] + np.array(WINDOW)
+    inside = (ahead >= 0) & (ahead < NUM_HOURS_AHEAD)
+    around = nwp[rows.issue[:, None], np.clip(ahead, 0, NUM_HOURS_AHEAD - 1)]
+    own = nwp[rows.issue, rows.ahead][:, None]
+    known = inside[..., None] & ~np.isnan(around)
+    east, north, speed, direction = np.moveaxis(np.where(known, around, own), -1, 0)
+    angle = np.deg2rad(direction)
+    distance = np.broadcast_to((rows.ahead[:, None] + 1) / NUM_HOURS_AHEAD - 0.5, speed.shape)
+    channels = (
+        east / (2 * SPEED_SCALE),
+        north / (2 * SPEED_SCALE),
+        speed / SPEED_SCALE - 0.5,
+        np.sin(angle) / 2,
+        np.cos(angle) / 2,
+        distance,
+    )
+    return np.stack(channels, axis=1).astype(np.float32)

@@ -1,0 +1,299 @@
+"""The user's own data: an npz of arrays, or a csv table."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.core.csv_dialect import number_in
+from sottovoce.core.errors import DataError
+from sottovoce.learning.datasets.arrays import (
+    WRITE_AGAIN,
+    Array,
+    classes,
+    damaged,
+    names_in_npz,
+    pixels,
+    read_npz,
+    same_rows,
+    scaled,
+    with_random_test_part,
+)
+from sottovoce.learning.datasets.dataset import Dataset, Features, Labels, Owners
+from sottovoce.learning.datasets.register import Request, register
+from sottovoce.learning.datasets.tables import CsvOptions, Table, features_of, read_table
+
+_WHOLE = ("x", "y")
+_SPLIT = ("x_train", "y_train", "x_test", "y_test")
+_OWNERS = ("owner", "owner_train")
+_ATTRIBUTE = "attribute_"
+MAX_ATTRIBUTE_VALUES = 2**16
+_INFERRED = "The number of classes was read from the data."
+
+
+def existing_file(text: str) -> Path:
+    """A path that the user gave, or an error that says what it is relative to."""
+    path = Path(text).expanduser()
+    if not path.is_file():
+        raise DataError(f"there is no file {path} (seen from {Path.cwd()}); check the path")
+    return path
+
+
+@register(
+    "npz:",
+    placeholder="PATH",
+    summary="your own arrays: x_train y_train x_test y_test (or x y), owner_train (or owner)",
+)
+def own_npz(request: Request) -> Dataset:
+    """Arrays of a file; without a test part a random fifth is held out.
+
+    Features of bytes are images, or flat if they have two dimensions, and are scaled by 255; floats
+    are taken as they are. Integer labels are classes 0, 1, ...; floats are numbers to predict.
+    Arrays `attribute_NAME` (`attribute_NAME_train` and `attribute_NAME_test`) hold what else is
+    known of each row, as integers from 0.
+    """
+    path = existing_file(request.argument)
+    names = names_in_npz(path, remedy=WRITE_AGAIN)
+    wanted = _SPLIT if "x_train" in names else _WHOLE
+    optional = [name for name in names if name in _OWNERS or name.startswith(_ATTRIBUTE)]
+    arrays = read_npz(path, dict.fromkeys((*wanted, *optional)), remedy=WRITE_AGAIN)
+    return dataset_of(request, arrays, where=path, remedy=WRITE_AGAIN)
+
+
+def dataset_of(
+    request: Request, arrays: Mapping[str, Array], *, where: Path | str, remedy: str
+) -> Dataset:
+    """The dataset that arrays make, wherever they come from; what is wrong is told of `where`."""
+    return _Arrays(where, remedy, arrays).dataset(request)
+
+
+class _Arrays:
+    """Arrays by name, and how to speak of them."""
+
+    def __init__(self, where: Path | str, remedy: str, arrays: Mapping[str, Array]) -> None:
+        self._where, self._remedy, self._arrays = where, remedy, arrays
+
+    def dataset(self, request: Request) -> Dataset:
+        if "x_train" in self._arrays:
+            return self._already_split(request)
+        data = self._read(_WHOLE, "owner")
+        features = self._features("x", data["x"])
+        labels, num_classes = self._labels(data["y"])
+        return with_random_test_part(
+            request.name,
+            features,
+            labels,
+            request.generator,
+            num_classes=num_classes,
+            owners=self._owners(data.get("owner")),
+            attributes=self._attributes("", len(labels)),
+            note=_INFERRED if num_classes else "",
+        )
+
+    def _already_split(self, request: Request) -> Dataset:
+        data = self._read(_SPLIT[:2], "owner_train") | self._read(_SPLIT[2:])
+        ours, tests = data["y_train"], data["y_test"]
+        if ours.shape[1:] != tests.shape[1:] or (ours.dtype.kind == "f") != (
+            tests.dtype.kind == "f"
+        ):
+            raise self._damaged("'y_train' and 'y_test' are of different kinds or widths")
+        # Together, so that a class that only the test part has is counted.
+        labels, num_classes = self._labels(np.concatenate([ours, tests]))
+        num_train = len(ours)
+        return Dataset(
+            name=request.name,
+            train_features=self._features("x_train", data["x_train"]),
+            train_labels=labels[:num_train],
+            test_features=self._features("x_test", data["x_test"]),
+            test_labels=labels[num_train:],
+            num_classes=num_classes,
+            train_owners=self._owners(data.get("owner_train")),
+            train_attributes=self._attributes("_train", num_train),
+            test_attributes=self._attributes("_test", len(tests)),
+            note=_INFERRED if num_classes else "",
+        )
+
+    def _damaged(self, reason: str) -> DataError:
+        return damaged(self._where, reason, remedy=self._remedy)
+
+    def _read(self, names: tuple[str, ...], optional: str = "") -> dict[str, Array]:
+        """Arrays with a row a sample; the optional one if it is there."""
+        for name in names:
+            if name not in self._arrays:
+                raise self._damaged(f"array '{name}' is missing (it needs {', '.join(names)})")
+        present = (optional,) if optional in self._arrays else ()
+        data = {name: self._arrays[name] for name in (*names, *present)}
+        for name, values in data.items():
+            if not values.ndim:
+                raise self._damaged(f"'{name}' is a single value; give one a row")
+        same_rows(self._where, self._remedy, **data)
+        return data
+
+    def _features(self, name: str, values: Array) -> Features:
+        if values.dtype == np.uint8 and values.ndim == 2:
+            return scaled(values)
+        if values.dtype == np.uint8:
+            return pixels(self._where, name, values, remedy=self._remedy)
+        if values.dtype.kind not in "fiu" or values.ndim < 2:
+            raise self._damaged(f"'{name}' is {values.dtype} of shape {values.shape}, not features")
+        result = values.astype(np.float32)
+        if not np.isfinite(result).all():
+            raise self._damaged(f"'{name}' has values that are not finite float32 numbers")
+        return result
+
+    def _labels(self, values: Array) -> tuple[Labels, int | None]:
+        if values.dtype.kind == "f":
+            numbers = values.reshape(len(values), -1).astype(np.float32)
+            if _is_one_hot(numbers):
+                raise self._damaged(
+                    f"the labels are {numbers.shape[1]} zeros and ones a row with a single one: "
+                    "classes written as vectors; give their numbers, y.argmax(axis=1)"
+                )
+            return numbers, None
+        if values.dtype.kind not in "iu":
+            raise self._damaged(f"the labels are {values.dtype}, neither classes nor numbers")
+        if not values.size:
+            raise self._damaged(f"the labels have shape {values.shape}; give one a row")
+        num_classes = max(2, int(values.max()) + 1)
+        found = classes(self._where, "y", values, num_classes, remedy=self._remedy)
+        return found, num_classes
+
+    def _owners(self, owners: Array | None) -> Owners | None:
+        if owners is None:
+            return None
+        if owners.ndim != 1:
+            raise self._damaged(f"owners have shape {owners.shape}; give one a row")
+        return _numbered(owners)
+
+    def _attributes(self, ending: str, rows: int) -> dict[str, NDArray[np.int64]]:
+        """Arrays attribute_NAME, those with the `ending` of a part if there are parts."""
+        found = {}
+        for name, values in self._arrays.items():
+            called = name.removeprefix(_ATTRIBUTE).removesuffix(ending)
+            if not (name.startswith(_ATTRIBUTE) and name.endswith(ending) and called):
+                continue
+            if values.shape != (rows,):
+                raise self._damaged(f"'{name}' has shape {values.shape}; give one a row ({rows})")
+            found[called] = classes(
+                self._where, name, values, MAX_ATTRIBUTE_VALUES, remedy=self._remedy
+            )
+        return found
+
+
+def _is_one_hot(numbers: Labels) -> bool:
+    """Whether every row has a single one among zeros: taken as numbers, they would be predicted
+    well by a model that is hardly ever right.
+    """
+    if numbers.shape[1] < 2 or not len(numbers):
+        return False
+    return bool(((numbers == 0.0) | (numbers == 1.0)).all() and (numbers.sum(axis=1) == 1.0).all())
+
+
+def _numbered(owners: Array) -> Owners:
+    """Owners as numbers, whatever they are called."""
+    return np.unique(owners, return_inverse=True)[1].astype(np.int64)
+
+
+def _table_owners(table: Table, column: str) -> Owners | None:
+    cells = table.cells(column)
+    if "" in cells:
+        raise DataError(
+            f"{table.place(cells.index(''), column)}: it is not said "
+            "whose the row is; fill it in or remove the row"
+        )
+    return _numbered(np.array(cells))
+
+
+@register("csv:", placeholder="PATH", summary="your own table of numbers with a label column")
+def own_csv(request: Request) -> Dataset:
+    """A csv table, read as its options say; a random part of the rows is held out."""
+    options = request.csv
+    path = existing_file(request.argument)
+    table = read_table(path, header=options.header, decimal=options.decimal)
+    for column in options.ignore_columns:
+        table.check_column(column)
+    beside = {options.owner_column, *options.ignore_columns}
+    others = [name for name in table.columns if name not in beside]
+    label_columns = options.label_columns or tuple(others[-1:])
+    owner_columns = [options.owner_column] if options.owner_column else []
+    for column in (*label_columns, *owner_columns):
+        table.check_column(column)
+    columns = [name for name in others if name not in label_columns]
+    if options.missing == "skip":
+        of_numbers = [name for name in columns if name not in options.categories]
+        of_numbers += label_columns if options.label == "number" else ()
+        used = [*columns, *label_columns, *owner_columns]
+        table = table.with_cells_in(of_numbers, [one for one in used if one not in of_numbers])
+    features = features_of(table, columns, options)
+    labels, num_classes = _table_labels(table, label_columns, options)
+    owners = _table_owners(table, options.owner_column) if options.owner_column else None
+    if int(options.test_fraction * len(labels)) == 0:
+        raise DataError(
+            f"{table.path} has {len(labels)} rows, and a part of {options.test_fraction:g} of them "
+            "is none; add rows or raise test_fraction"
+        )
+    return with_random_test_part(
+        request.name,
+        features,
+        labels,
+        request.generator,
+        num_classes=num_classes,
+        owners=owners,
+        test_fraction=options.test_fraction,
+        note=_INFERRED if num_classes and not options.classes else "",
+    )
+
+
+def _table_labels(
+    table: Table, columns: tuple[str, ...], options: CsvOptions
+) -> tuple[Labels, int | None]:
+    if options.label == "number":
+        numbers = [table.float32_numbers(column) for column in columns]
+        return np.stack(numbers, axis=1).astype(np.float32), None
+    _check_class_column(table, columns[0], options.classes)
+    return _class_numbers(table, table.cells(columns[0]), options.classes)
+
+
+def _check_class_column(table: Table, column: str, public: tuple[str, ...]) -> None:
+    """Refuse what nobody means by classes, unless it is in their public list."""
+    cells = table.cells(column)
+    if "" in cells and "" not in public:
+        raise DataError(
+            f"{table.place(cells.index(''), column)}: the label is empty; fill it in, or leave "
+            "such rows out with data.csv.missing = 'skip'"
+        )
+    values = {cell: number_in(cell, table.decimal) for cell in cells}
+    fractions = [cell for cell, value in values.items() if value % 1]
+    if not public and fractions and all(map(math.isfinite, values.values())):
+        raise DataError(
+            f"{table.path}, column '{column}' has {len(values)} distinct values, such as "
+            f"{fractions[0]}, which are numbers rather than classes; set data.csv.label = 'number' "
+            "to predict them, name another column in data.csv.label_columns, or list them in "
+            "data.csv.classes"
+        )
+
+
+def _class_numbers(
+    table: Table, cells: list[str], public: tuple[str, ...]
+) -> tuple[NDArray[np.int64], int]:
+    """Classes numbered in the order of the public list, else in that of their names."""
+    number = {name: position for position, name in enumerate(public or _in_order(set(cells)))}
+    for position, cell in enumerate(cells):
+        if cell not in number:
+            raise DataError(
+                f"{table.path}, data row {table.numbers_of_rows[position]}: class {cell!r} is not "
+                f"among the classes {', '.join(number)}; add it to them or correct the row"
+            )
+    if len(number) < 2:
+        raise DataError(f"{table.path} has one class only; check label_columns")
+    return np.array([number[cell] for cell in cells], dtype=np.int64), len(number)
+
+
+def _in_order(names: set[str]) -> list[str]:
+    """Sorted as numbers if they all are, so that 10 comes after 9."""
+    try:
+        return sorted(names, key=float)
+    except ValueError:
+        return sorted(names)

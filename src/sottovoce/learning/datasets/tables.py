@@ -1,0 +1,229 @@
+"""Tables of the user's own, as csv files: which columns are what, and reading them."""
+
+import csv
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.core import parameter_rules
+from sottovoce.core.csv_dialect import SAYS_NOTHING, delimiter_of, number_in, refuse_binary_formats
+from sottovoce.core.errors import DataError, ParameterError, UnknownNameError
+
+Bounds = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvOptions:
+    """How to read a csv file: columns go by name, or by number from 0 where there is no header.
+
+    `label_columns` are the label [the last column]; several are several numbers to predict.
+    `label` says whether that is a class or numbers. `classes` is the public list of classes; left
+    out, they are what the file has. A feature with public `bounds` (low, high) is mapped to
+    [-1/2, 1/2]; the name "*" bounds every feature that has none of its own; a feature without any
+    is left as it is. A feature with `categories`, the public list of its words, becomes a zero or
+    one for each of them, all zero for any other word; `ignore_columns` are no features. `decimal`
+    is the decimal sign of numbers. A row without one of its cells is an error, or left out with
+    missing = "skip"; how many are left is public then.
+    """
+
+    header: bool = True
+    label_columns: tuple[str, ...] = ()
+    label: Literal["class", "number"] = "class"
+    classes: tuple[str, ...] = ()
+    owner_column: str | None = None
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
+    test_fraction: float = 0.2
+    decimal: str = "."
+    missing: Literal["refuse", "skip"] = "refuse"
+    ignore_columns: tuple[str, ...] = ()
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.decimal not in (".", ","):
+            raise ParameterError(f"the decimal sign is a point or a comma, got {self.decimal!r}")
+        for name, words in self.categories.items():
+            if not words or len(set(words)) < len(words):
+                raise ParameterError(f"categories of '{name}' must be words, each of them once")
+            if name in self.bounds:
+                raise ParameterError(f"'{name}' has categories, so bounds of it mean nothing")
+        parameter_rules.inner_fraction("test_fraction", self.test_fraction)
+        for name, (low, high) in self.bounds.items():
+            if not (low < high and math.isfinite(high - low)):
+                raise ParameterError(
+                    f"bounds of '{name}' must be finite, the low one first, got ({low}, {high})"
+                )
+        if self.label == "class" and len(self.label_columns) > 1:
+            raise ParameterError(
+                f"a class is one column, got {len(self.label_columns)}; name one, or set "
+                "label = 'number'"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A csv file in memory: names, cells, and which data row of the file each is, from 1."""
+
+    path: Path
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numbers_of_rows: tuple[int, ...]
+    decimal: str = "."
+
+    def place(self, position: int, column: str) -> str:
+        """Where a cell is, for people."""
+        return f"{self.path}, data row {self.numbers_of_rows[position]}, column '{column}'"
+
+    def with_cells_in(self, numbers: Sequence[str], words: Sequence[str]) -> "Table":
+        """Without the rows that lack a cell in these columns; a word may well be 'none'."""
+        of_numbers = [self.columns.index(column) for column in numbers]
+        of_words = [self.columns.index(column) for column in words]
+        kept = [
+            position
+            for position, row in enumerate(self.rows)
+            if not any(row[one].strip().casefold() in SAYS_NOTHING for one in of_numbers)
+            and all(row[one].strip() for one in of_words)
+        ]
+        if not kept:
+            raise DataError(f"{self.path} has no row with all its cells; check the file")
+        return replace(
+            self,
+            rows=tuple(self.rows[position] for position in kept),
+            numbers_of_rows=tuple(self.numbers_of_rows[position] for position in kept),
+        )
+
+    def check_column(self, column: str) -> None:
+        if column not in self.columns:
+            raise UnknownNameError.among(f"column of {self.path}", column, self.columns)
+
+    def cells(self, column: str) -> list[str]:
+        self.check_column(column)
+        position = self.columns.index(column)
+        return [row[position].strip() for row in self.rows]
+
+    def numbers(self, column: str) -> NDArray[np.float64]:
+        """A column of finite numbers."""
+        values = []
+        for position, cell in enumerate(self.cells(column)):
+            value = number_in(cell, self.decimal)
+            if not math.isfinite(value):
+                raise DataError(f"{self.place(position, column)}: {self._no_number(cell)}")
+            values.append(value)
+        return np.array(values)
+
+    def float32_numbers(self, column: str) -> NDArray[np.float64]:
+        """A column of numbers none of which is too large for a float32."""
+        values = self.numbers(column)
+        too_large = np.flatnonzero(np.abs(values) > np.finfo(np.float32).max)
+        if len(too_large):
+            raise DataError(
+                f"{self.path}, data row {too_large[0] + 1}, column '{column}': "
+                f"{values[too_large[0]]:g} is too large for a float32; use a larger unit"
+            )
+        return values
+
+    def _no_number(self, cell: str) -> str:
+        """What is wrong with a cell, and what to do about it."""
+        if cell.casefold() in SAYS_NOTHING:
+            return (
+                f"{cell!r} is not a finite number; fill it in, or leave such rows out with "
+                "data.csv.missing = 'skip'"
+            )
+        other = "," if self.decimal == "." else "."
+        if math.isfinite(number_in(cell, other)):
+            return (
+                f"{cell!r} is not a finite number; is that its decimal sign? set "
+                f"data.csv.decimal = '{other}'"
+            )
+        return (
+            f"{cell!r} is not a finite number; correct the cell, leave the column out with "
+            "data.csv.ignore_columns, or list its words in data.csv.categories"
+        )
+
+
+def read_table(path: Path, *, header: bool, decimal: str = ".") -> Table:
+    """The table in a csv file; its delimiter is found in the first line; rows are equally long."""
+    try:
+        refuse_binary_formats(path)
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            first_line = file.readline()
+            lines = itertools.chain([first_line], file)
+            reader = csv.reader(lines, delimiter=delimiter_of(first_line, decimal))
+            rows = [tuple(row) for row in reader if row]
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}; check the path") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} is not csv in UTF-8: {error}; save it as such") from None
+    width = len(rows[0]) if rows else 0
+    columns = tuple(name.strip() for name in rows[0]) if header and rows else _numbered(width)
+    body = rows[1:] if header else rows
+    if not body:
+        raise DataError(f"{path} has no rows of data; check the file and the option 'header'")
+    if header and all(math.isfinite(number_in(name)) for name in columns):
+        raise DataError(
+            f"the first row of {path} has numbers only, where names of columns should be; set "
+            "data.csv.header = false if it is data, or give the columns names"
+        )
+    for position, row in enumerate(body):
+        if len(row) != width:
+            raise DataError(
+                f"{path}, data row {position + 1} has {len(row)} cells, not {width}; correct it"
+            )
+    if len(set(columns)) < width:
+        raise DataError(f"{path} has two columns of one name; rename one")
+    numbers = tuple(range(1, len(body) + 1))
+    return Table(
+        path=path, columns=columns, rows=tuple(body), numbers_of_rows=numbers, decimal=decimal
+    )
+
+
+def _numbered(width: int) -> tuple[str, ...]:
+    return tuple(str(position) for position in range(width))
+
+
+def features_of(table: Table, columns: Sequence[str], options: CsvOptions) -> NDArray[np.float32]:
+    """(rows, features): numbers, scaled by the public bounds that are given, and words as bits."""
+    if not columns:
+        raise DataError(f"{table.path} has no column beside label and owner; it needs features")
+    bounds, categories = options.bounds, options.categories
+    for what, names in (("bounded feature", bounds), ("feature of words", categories)):
+        for name in names:
+            if name not in (*columns, "*"):
+                raise UnknownNameError.among(f"{what} of {table.path}", name, columns)
+    parts = [
+        _as_bits(table, column, categories[column])
+        if column in categories
+        else _scaled(table, column, bounds.get(column, bounds.get("*")))[:, np.newaxis]
+        for column in columns
+    ]
+    return np.concatenate(parts, axis=1).astype(np.float32)
+
+
+def _as_bits(table: Table, column: str, words: Sequence[str]) -> NDArray[np.float64]:
+    """(rows, words): one where the cell is the word; a word of no list is all zeros."""
+    cells = table.cells(column)
+    if "" in cells and "" not in words:
+        raise DataError(
+            f"{table.place(cells.index(''), column)}: the cell is empty; fill it in, or leave such "
+            "rows out with data.csv.missing = 'skip'"
+        )
+    return np.array([[float(cell == word) for word in words] for cell in cells])
+
+
+def _scaled(table: Table, column: str, bounds: Bounds | None) -> NDArray[np.float64]:
+    if bounds is None:
+        return table.float32_numbers(column)
+    values = table.numbers(column)
+    low, high = bounds
+    outside = np.flatnonzero((values < low) | (values > high))
+    if len(outside):
+        raise DataError(
+            f"{table.place(outside[0], column)}: {values[outside[0]]:g} is outside its bounds "
+            f"({low:g}, {high:g}); widen them or clip the column"
+        )
+    return (values - low) / (high - low) - 0.5

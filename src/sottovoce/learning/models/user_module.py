@@ -1,0 +1,152 @@
+"""A module that a user's own function makes."""
+
+import contextlib
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from sottovoce.core.errors import ParameterError, UnknownNameError
+from sottovoce.learning.models.checks import check_module
+from sottovoce.learning.models.shapes import InputShape
+
+GIVEN = ("input_shape", "num_outputs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserModule:
+    """factory(input_shape=..., num_outputs=..., **arguments) -> torch.nn.Module.
+
+    `factory` names a function as "package.module:function", of an installed package or of the
+    current folder. It is imported and called, so a spec with a factory is as trusted as a program.
+    The module keeps the weights that it is built with.
+    """
+
+    factory: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        module, _, function = self.factory.partition(":")
+        if not all(part.isidentifier() for part in (*module.split("."), function)):
+            raise ParameterError(
+                f"factory must read 'package.module:function', got '{self.factory}'; "
+                "name the module as in an import, then a colon and the function"
+            )
+        if taken := [name for name in GIVEN if name in self.arguments]:
+            raise ParameterError(
+                f"'{taken[0]}' is given to every factory; drop it from the model's arguments"
+            )
+
+
+def build(model: UserModule, input_shape: InputShape, num_outputs: int) -> nn.Module:
+    """What the factory makes, tried on two blank samples."""
+    with _current_folder_importable():
+        arguments = {"input_shape": input_shape, "num_outputs": num_outputs, **model.arguments}
+        return tried(model.factory, _imported(model.factory), arguments)
+
+
+@contextlib.contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    """The current folder on sys.path, which `python -m` has and a console script has not.
+
+    Last, so that no file of it hides an installed package; sys.path is left without it.
+    """
+    if "" in sys.path:
+        yield
+        return
+    sys.path.append("")
+    try:
+        yield
+    finally:
+        if "" in sys.path:  # the user's code may change it, too
+            sys.path.remove("")
+
+
+def tried(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> nn.Module:
+    """The module that a factory makes of input_shape, num_outputs and whatever else it takes."""
+    _check_call(name, factory, arguments)
+    try:
+        module = factory(**arguments)
+    except Exception as error:  # whatever the user's code raises
+        raise ParameterError(
+            f"factory '{name}' raised {_in_one_line(error)}; correct it or the model's arguments"
+        ) from error
+    if not isinstance(module, nn.Module):
+        raise ParameterError(
+            f"factory '{name}' returned {type(module).__name__}, not a torch.nn.Module; "
+            "return the module itself"
+        )
+    check_module(module)
+    _try(name, module, arguments["input_shape"], arguments["num_outputs"])
+    return module
+
+
+def _in_one_line(error: Exception) -> str:
+    """Type and message of an error, the latter without its line breaks."""
+    return ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))
+
+
+def _imported(path: str) -> Callable[..., Any]:
+    module_name, _, name = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ParameterError(
+            f"cannot import the factory '{path}': {error}; install its package, run from the "
+            "folder that holds it, or put that on PYTHONPATH"
+        ) from error
+    except Exception as error:  # whatever the user's code raises
+        raise ParameterError(
+            f"importing the factory '{path}' raised {_in_one_line(error)}; correct {module_name}"
+        ) from error
+    if not hasattr(module, name):
+        functions = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
+        raise UnknownNameError.among(f"function in {module_name}", name, functions)
+    factory = getattr(module, name)
+    if not callable(factory):
+        raise ParameterError(
+            f"factory '{path}' is {type(factory).__name__}, which cannot be called; name a function"
+        )
+    found: Callable[..., Any] = factory
+    return found
+
+
+def _check_call(path: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    try:
+        inspect.signature(factory).bind(**arguments)
+    except TypeError as error:
+        raise ParameterError(
+            f"factory '{path}' cannot be called with {', '.join(arguments)}: {error}; it must take "
+            "input_shape and num_outputs by name, and the model's arguments"
+        ) from None
+
+
+def _try(path: str, module: nn.Module, input_shape: InputShape, num_outputs: int) -> None:
+    """One forward pass: outputs have their shape, and no buffer learns from samples."""
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    try:
+        with torch.no_grad():
+            outputs = module(torch.zeros(2, *input_shape))
+    except Exception as error:  # whatever the user's code raises
+        raise ParameterError(
+            f"the module of '{path}' fails on two samples of shape {input_shape}: "
+            f"{_in_one_line(error)}; it must take batches (n, *input_shape)"
+        ) from error
+    shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+    if shape != (2, num_outputs):
+        raise ParameterError(
+            f"the module of '{path}' makes {shape} of two samples, not {(2, num_outputs)}; "
+            "its last layer must have num_outputs units: one for each class where labels are "
+            "whole numbers, one for each number to predict where they are not"
+        )
+    for name, buffer in module.named_buffers():
+        if name not in before or not torch.equal(before[name], buffer):
+            raise ParameterError(
+                f"buffer '{name}' of the module of '{path}' changes in a forward pass: it would "
+                "learn from samples outside of any privacy; make it constant, or use GroupNorm"
+            )

@@ -1,0 +1,361 @@
+"""A federated task: a module, what it is to do, and gradients for many clients at once.
+
+Models travel as flat float64 vectors; inside, torch works in float32, on the task's device.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import cross_entropy, mse_loss
+
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import ParameterError
+from sottovoce.learning.clients import ClientData, samples_of, sizes_of
+from sottovoce.learning.layer_gradients import chain_of, layer_gradients
+from sottovoce.learning.models import check_module
+from sottovoce.learning.models.linear import FlatLinear
+from sottovoce.learning.rows import DenseRows, OuterRows, Rows
+from sottovoce.learning.stacked_layers import (
+    DenseStack,
+    GradientStack,
+    stacked_gradients,
+    stacked_outputs,
+)
+
+# Gradients held at once: bounds the memory of a round whatever the number of clients.
+MAX_GRADIENT_ELEMENTS = 1 << 25
+_TIMES_ON_GPU = 16  # there small kernels cost more than memory does
+_EVALUATED_TOGETHER = 1024
+_DIGESTED_ROWS = 1000
+_KEPT_BYTES = 1 << 28
+
+Objective = Literal["classification", "regression"]
+# What `Evaluation.accuracy` is; whoever prints it calls it by this name.
+SCORES: dict[Objective, str] = {
+    "classification": "accuracy",
+    "regression": "1 - mean absolute error",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Performance on the held-out test data.
+
+    `accuracy` is the share of right labels; of a regression it is 1 - the mean absolute error.
+    """
+
+    accuracy: float
+    loss: float
+
+
+class Task:
+    """The module's structure, its flat layout, its objective and the test data."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        test_features: Tensor | NDArray[Any],
+        test_labels: Tensor,
+        *,
+        objective: Objective = "classification",
+        device: str = "cpu",
+    ) -> None:
+        check_module(module)
+        self.device = torch.device(device)
+        self.objective: Objective = objective
+        self._module = module.to(self.device)
+        self._shapes = {name: p.shape for name, p in module.named_parameters()}
+        self._test_features = self._kept(test_features)
+        self._test_labels = test_labels.to(self.device)
+        self._chain = chain_of(module, test_features.shape[1:])
+
+    @cached_property
+    def dimension(self) -> int:
+        return sum(shape.numel() for shape in self._shapes.values())
+
+    def initial_model(self) -> Vector:
+        flat = torch.cat([p.detach().reshape(-1) for p in self._module.parameters()])
+        return flat.to("cpu", torch.float64).numpy().copy()
+
+    @property
+    def layout(self) -> dict[str, tuple[int, ...]]:
+        """Name and shape of every tensor, in the order of the flat vector."""
+        return {name: tuple(shape) for name, shape in self._shapes.items()}
+
+    def test_digest(self, *, features: bool) -> str:
+        """Tells test data apart as `Clients.digest` does training data."""
+        labels = self._test_labels.cpu().numpy()
+        hashed = hashlib.blake2b(labels.tobytes(), digest_size=8)
+        if features:
+            some = self._test_features[:: 1 + len(labels) // _DIGESTED_ROWS]
+            hashed.update(self._features(some).cpu().numpy().tobytes())
+        return hashed.hexdigest()
+
+    # -- what the model does ---------------------------------------------------------------
+
+    def evaluate(self, model: Vector) -> Evaluation:
+        """Loss and accuracy on the test data, a part of it at a time."""
+        parameters = self._unflatten(self.tensor(model))
+        totals = torch.zeros(2, dtype=torch.float64, device=self.device)
+        with torch.no_grad():
+            for start in range(0, len(self._test_labels), _EVALUATED_TOGETHER):
+                part = slice(start, start + _EVALUATED_TOGETHER)
+                labels = self._test_labels[part]
+                outputs = self._outputs(parameters, self._features(self._test_features[part]))
+                losses, scores = self._losses(outputs, labels), self._scores(outputs, labels)
+                totals += torch.stack([losses.double().sum(), scores.double().sum()])
+        loss, score = totals.tolist()
+        count = len(self._test_labels)
+        return Evaluation(accuracy=score / count, loss=loss / count)
+
+    def loss(self, flat: Tensor, features: Tensor, labels: Tensor) -> Tensor:
+        """The mean loss of a flat model on some samples, to be differentiated."""
+        return self._losses(self._outputs(self._unflatten(flat), features), labels).mean()
+
+    def outputs(self, flat: Tensor, features: Tensor) -> Tensor:
+        """What a flat model puts out for some samples: of a classification, the logits."""
+        return self._outputs(self._unflatten(flat), features)
+
+    def embeddings(self, flat: Tensor, features: Tensor) -> Tensor:
+        """What goes into the last linear layer, a row a sample: the penultimate representation."""
+        calls: list[tuple[nn.Linear, Tensor]] = []
+
+        def keep(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            assert isinstance(layer, nn.Linear)
+            calls.append((layer, inputs[0]))
+
+        linear = [layer for layer in self._module.modules() if isinstance(layer, nn.Linear)]
+        hooks = [layer.register_forward_pre_hook(keep) for layer in linear]
+        try:
+            outputs = self.outputs(flat, features)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if not calls or calls[-1][0].out_features != outputs.shape[-1]:
+            raise ParameterError(
+                "the model has no penultimate layer that can be found: its last linear layer must "
+                f"make its {outputs.shape[-1]} outputs; end the module in torch.nn.Linear"
+            )
+        return calls[-1][1].flatten(start_dim=1)
+
+    def tensor(self, model: Vector) -> Tensor:
+        return torch.as_tensor(model, dtype=torch.float32, device=self.device)
+
+    # -- gradients -------------------------------------------------------------------------
+
+    def sample_gradients(
+        self, model: Vector, clients: Sequence[ClientData], chosen: Tensor | None = None
+    ) -> Iterator[tuple[Tensor, Rows]]:
+        """(each row's client, per-sample gradients as rows), all clients at once, in chunks.
+
+        With `chosen`, a mask over all clients' samples, only of those.
+        """
+        features, labels = samples_of(clients)
+        owners = torch.repeat_interleave(
+            torch.arange(len(clients)), torch.tensor(sizes_of(clients))
+        )
+        if chosen is not None:
+            features, labels, owners = features[chosen], labels[chosen], owners[chosen]
+        features, labels = features.to(self.device), labels.to(self.device)
+        owners = owners.to(self.device)
+        rows = self._together(self.elements_per_sample)
+        for start in range(0, len(labels), rows):
+            part = slice(start, start + rows)
+            yield owners[part], self._gradients(model, features[part], labels[part])
+
+    def first_steps(self, model: Vector, clients: Sequence[ClientData]) -> Rows | None:
+        """Each client's gradient in closed form: a linear classifier and one sample a client."""
+        if self._linear is None or any(size != 1 for size in sizes_of(clients)):
+            return None
+        return self._linear_gradients(model, *self._samples(clients))
+
+    def local_models(
+        self,
+        model: Vector,
+        clients: Sequence[ClientData],
+        *,
+        steps: int,
+        learning_rate: float,
+        proximal_weights: Sequence[float] | None = None,
+        corrections: Tensor | None = None,
+    ) -> Iterator[tuple[int, Tensor]]:
+        """(first client's position, models after full-batch steps as rows), side by side.
+
+        Each client's loss has (its proximal weight/2) |w - model|^2 added to it, and each step its
+        row of `corrections` added to the gradient.
+        """
+
+        def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+            return (self._losses(self._outputs(parameters, x), y) * mask).sum() / mask.sum()
+
+        step = vmap(grad(loss))
+        start_model = self._unflatten(self.tensor(model))
+        together = self._together(4 * self.dimension)
+        weights = [0.0] * len(clients) if proximal_weights is None else proximal_weights
+        for start in range(0, len(clients), together):
+            group = clients[start : start + together]
+            x, y, mask = self._padded(group)
+            models = {n: t.expand(len(group), *t.shape) for n, t in start_model.items()}
+            pull = torch.tensor(weights[start : start + together], device=self.device)
+            shift = None
+            if corrections is not None:
+                shift = self._unflatten_rows(corrections[start : start + together])
+            for _ in range(steps):
+                gradients = step(models, x, y, mask)
+                for name, origin in start_model.items():
+                    if shift is not None:
+                        gradients[name] = gradients[name] + shift[name]
+                    if pull.any():
+                        strength = pull.reshape(-1, *[1] * origin.ndim)
+                        gradients[name] = gradients[name] + strength * (models[name] - origin)
+                models = {n: models[n] - learning_rate * gradients[n] for n in models}
+            yield start, self._flatten(models)
+
+    # -- several models at once ------------------------------------------------------------
+
+    def stacked_outputs(self, models: Tensor, features: Tensor) -> Tensor:
+        """(models, samples, outputs) of flat models as rows; features (models, samples, ...)."""
+        parameters = self._unflatten_rows(models)
+        if self._chain is not None:
+            return stacked_outputs(self._chain, parameters, features)
+        outputs: Tensor = vmap(self._outputs)(parameters, features)
+        return outputs
+
+    def stacked_gradients(self, models: Tensor, features: Tensor, labels: Tensor) -> GradientStack:
+        """Each sample's gradient for each model; labels are (models, samples, ...)."""
+        parameters = self._unflatten_rows(models)
+        if self._chain is not None:
+
+            def losses(outputs: Tensor) -> Tensor:
+                return self._losses(outputs.flatten(0, 1), labels.flatten(0, 1))
+
+            return stacked_gradients(self._chain, parameters, features, losses)
+        of_samples = vmap(grad(self._sample_loss), in_dims=(None, 0, 0))
+        found = vmap(of_samples)(parameters, features, labels)
+        flat = torch.cat([found[name].flatten(start_dim=2) for name in self._shapes], dim=2)
+        return GradientStack((DenseStack(flat),))
+
+    # -- inside ----------------------------------------------------------------------------
+
+    @property
+    def _linear(self) -> nn.Linear | None:
+        """The layer, where the whole model is one linear layer and the task a classification."""
+        if self.objective != "classification":
+            return None
+        # Exactly these: any other module may do more than its layers.
+        layers = [self._module]
+        if type(self._module) is nn.Sequential:
+            layers = [layer for layer in self._module if type(layer) is not nn.Flatten]
+        only = layers[0] if len(layers) == 1 else None
+        if isinstance(only, nn.Linear) and type(only) in (nn.Linear, FlatLinear):
+            return only
+        return None
+
+    def _together(self, elements: int) -> int:
+        """How many rows of so many numbers are held at once."""
+        most = MAX_GRADIENT_ELEMENTS * (_TIMES_ON_GPU if self.device.type == "cuda" else 1)
+        return max(1, most // elements)
+
+    @property
+    def elements_per_sample(self) -> int:
+        """Numbers that a sample takes on its way to a gradient, for one model."""
+        if self._chain is None or self._linear is not None:
+            return self.dimension
+        return max(self.dimension, self._chain.elements_per_sample)
+
+    def _gradients(self, model: Vector, features: Tensor, labels: Tensor) -> Rows:
+        if self._linear is not None:
+            return self._linear_gradients(model, features, labels)
+        parameters = self._unflatten(self.tensor(model))
+        if self._chain is not None:
+            return layer_gradients(
+                self._chain, parameters, features, lambda outputs: self._losses(outputs, labels)
+            )
+        per_sample = vmap(grad(self._sample_loss), in_dims=(None, 0, 0))
+        gradients = per_sample(parameters, features, labels)
+        return DenseRows(self._flatten(gradients))
+
+    def _linear_gradients(self, model: Vector, features: Tensor, labels: Tensor) -> OuterRows:
+        """(softmax(W x + b) - onehot(y)) x (x, 1): the gradient of cross-entropy, in factors."""
+        weight, *bias = self._unflatten(self.tensor(model)).values()
+        inputs = features.reshape(len(features), -1)
+        residuals = torch.softmax(nn.functional.linear(inputs, weight, *bias), dim=1)
+        residuals[torch.arange(len(labels), device=labels.device), labels] -= 1.0
+        return OuterRows(residuals, inputs, has_bias=bool(bias))
+
+    def _sample_loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return self._losses(self._outputs(parameters, x[None]), y[None]).sum()
+
+    def _losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """The loss of each sample."""
+        if self.objective == "classification":
+            return cross_entropy(outputs, labels, reduction="none")
+        if labels.shape != outputs.shape:  # broadcast, they would mix samples
+            raise ParameterError(
+                f"targets of shape {tuple(labels.shape)} do not fit outputs of shape "
+                f"{tuple(outputs.shape)}; give a row of targets for each sample"
+            )
+        return mse_loss(outputs, labels, reduction="none").mean(dim=-1)
+
+    def _scores(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """The score of each sample."""
+        if self.objective == "classification":
+            return outputs.argmax(dim=1) == labels
+        return 1.0 - (outputs - labels).abs().mean(dim=-1)
+
+    def _outputs(self, parameters: dict[str, Tensor], features: Tensor) -> Tensor:
+        outputs: Tensor = functional_call(self._module, parameters, (features,))
+        return outputs
+
+    def _samples(self, clients: Sequence[ClientData]) -> tuple[Tensor, Tensor]:
+        features, labels = samples_of(clients)
+        return features.to(self.device), labels.to(self.device)
+
+    def _kept(self, features: Tensor | NDArray[Any]) -> Tensor | NDArray[Any]:
+        """Test features where and as they are used, if there is room: they are used often."""
+        if self.device.type == "cuda" or 4 * math.prod(features.shape) <= _KEPT_BYTES:
+            return self._features(features)
+        return features
+
+    def _features(self, features: Tensor | NDArray[Any]) -> Tensor:
+        if not isinstance(features, Tensor):
+            # A copy: what is mapped from disk cannot be written to, and torch warns of that.
+            features = torch.from_numpy(np.array(features, dtype=np.float32))
+        return features.to(self.device)
+
+    def _unflatten(self, flat: Tensor) -> dict[str, Tensor]:
+        pieces = torch.split(flat, [shape.numel() for shape in self._shapes.values()])
+        return {
+            name: piece.reshape(shape)
+            for piece, (name, shape) in zip(pieces, self._shapes.items(), strict=True)
+        }
+
+    def _unflatten_rows(self, rows: Tensor) -> dict[str, Tensor]:
+        pieces = torch.split(rows, [shape.numel() for shape in self._shapes.values()], dim=1)
+        return {
+            name: piece.reshape(len(rows), *shape)
+            for piece, (name, shape) in zip(pieces, self._shapes.items(), strict=True)
+        }
+
+    def _flatten(self, batched: dict[str, Tensor]) -> Tensor:
+        """Rows of flat parameters from tensors with a leading batch dimension."""
+        return torch.cat([batched[name].flatten(start_dim=1) for name in self._shapes], dim=1)
+
+    def _padded(self, clients: Sequence[ClientData]) -> tuple[Tensor, Tensor, Tensor]:
+        """Features, labels and mask of several clients, padded with zeros to the same length."""
+        features, labels = self._samples(clients)
+        sizes = sizes_of(clients)
+        pad = torch.nn.utils.rnn.pad_sequence
+        x = pad(list(torch.split(features, sizes)), batch_first=True)
+        y = pad(list(torch.split(labels, sizes)), batch_first=True)
+        mask = pad([torch.ones(size) for size in sizes], batch_first=True).to(self.device)
+        return x, y, mask

@@ -1,0 +1,229 @@
+"""Finite channels on [0, 1]: a row of probabilities at each knot, linear in between.
+
+Dithering x to the nearest two knots and then drawing from their rows *is* the interpolated row, so
+one shape serves randomised response, the MVU on a grid with dithering, the MVU for continuous input
+(whose rows are piecewise linear by themselves) and metric DP.
+
+What interpolation keeps: row sums; unbiasedness, if the rows' means are the knots; epsilon-DP, for
+a mixture of numbers in [l, e^eps l] lies there; and metric DP in the form
+
+    |P_j(x_k+1) - P_j(x_k)| <= eps (x_k+1 - x_k) min(P_j(x_k), P_j(x_k+1))
+
+for then |d log P_j / dx| <= eps everywhere, so P_j(x) <= e^(eps |x - x'|) P_j(x').
+"""
+
+import hashlib
+import itertools
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import DesignError
+
+TABLE_BITS = 128
+_ONE = 1 << TABLE_BITS
+_LARGEST_BIAS = 1e-12  # relative to the letters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Channel:
+    """Rows of output probabilities at `knots`, and the `letters` that outputs decode to."""
+
+    knots: Vector
+    rows: Vector
+    letters: Vector
+
+    def at(self, x: Vector) -> Vector:
+        """The row of each x in [0, 1]."""
+        left = np.clip(np.searchsorted(self.knots, x, "right") - 1, 0, len(self.knots) - 2)
+        share = ((x - self.knots[left]) / (self.knots[left + 1] - self.knots[left]))[:, None]
+        return np.asarray((1.0 - share) * self.rows[left] + share * self.rows[left + 1])
+
+    def variances(self, x: Vector) -> Vector:
+        """The variance of the decoded letter at each x."""
+        return np.asarray((self.at(x) * (self.letters - x[:, None]) ** 2).sum(axis=1))
+
+    def mean_variance(self) -> float:
+        """Over x uniform on [0, 1]: on a linear piece the midpoint's, less length^2/12."""
+        middles, lengths = (self.knots[1:] + self.knots[:-1]) / 2.0, np.diff(self.knots)
+        return float(lengths @ (self.variances(middles) - lengths**2 / 12.0))
+
+    def scale(self) -> float:
+        """The largest magnitude of a letter, against which biases are measured."""
+        return float(np.abs(self.letters).max())
+
+    def bias(self) -> float:
+        """The largest bias over all inputs, relative to the letters' scale."""
+        return float(np.abs(self.rows @ self.letters - self.knots).max()) / self.scale()
+
+    def row_error(self) -> float:
+        return float(np.abs(self.rows.sum(axis=1) - 1.0).max())
+
+    def pure_epsilon(self) -> float:
+        """The largest log-ratio between two rows."""
+        low = self.rows.min(axis=0)
+        if low.min() <= 0.0:
+            return math.inf
+        return float(np.log(self.rows.max(axis=0) / low).max())
+
+    def metric_epsilon(self) -> float:
+        """The largest |d log P / dx|."""
+        low = np.minimum(self.rows[1:], self.rows[:-1])
+        if low.min() <= 0.0:
+            return math.inf
+        steps = np.diff(self.knots)[:, None]
+        return float((np.abs(np.diff(self.rows, axis=0)) / (low * steps)).max())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
+class IntegerTable:
+    """The table that runs: probabilities are integers over 2^128, and rows sum to 2^128 exactly.
+
+    `cumulative` holds the rows' running sums, `thresholds` the same and `channel` the whole in
+    float64, rounded; `digest` stands for all of it.
+    """
+
+    knots: Vector
+    letters: Vector
+    rows: tuple[tuple[int, ...], ...]
+    cumulative: tuple[tuple[int, ...], ...]
+    thresholds: Vector
+    channel: Channel
+    digest: str
+
+    @classmethod
+    def of(cls, knots: Vector, letters: Vector, rows: list[list[int]]) -> "IntegerTable":
+        if any(sum(row) != _ONE or min(row) < 1 for row in rows):
+            raise DesignError("a row of the integer table does not sum to 1 or has an empty cell")
+        cumulative = tuple(tuple(itertools.accumulate(row)) for row in rows)
+        floats, thresholds = (
+            np.array([[cell / _ONE for cell in row] for row in matrix])
+            for matrix in (rows, cumulative)
+        )
+        for array in (floats, thresholds, knots, letters):
+            array.flags.writeable = False
+        digest = hashlib.blake2b(digest_size=16)
+        for array in (knots, letters):
+            digest.update(array.astype("<f8").tobytes())
+        digest.update(repr(cumulative).encode())
+        return cls(
+            digest=digest.hexdigest(),
+            knots=knots,
+            letters=letters,
+            rows=tuple(tuple(row) for row in rows),
+            cumulative=cumulative,
+            thresholds=thresholds,
+            channel=Channel(knots=knots, rows=floats, letters=letters),
+        )
+
+    def pure_epsilon(self) -> float:
+        """The exact largest log-ratio between two rows, rounded up."""
+        ratio = max(Fraction(max(column), min(column)) for column in zip(*self.rows, strict=True))
+        return _log_above(ratio)
+
+    def density_ratios(self) -> tuple[float, float]:
+        """Return (lo, hi), rounded outward: every row lies within them times one common law.
+
+        The law is proportional to the column minima, which makes lo as large as it can be, or to
+        the sums of minima and maxima, whichever bounds shuffles better (`privacy.blanket`).
+        Mixtures of rows lie within them too.
+        """
+        columns = [(min(column), max(column)) for column in zip(*self.rows, strict=True)]
+        found = []
+        for law in ([low for low, _ in columns], [low + high for low, high in columns]):
+            cells = [Fraction(cell, sum(law)) * _ONE for cell in law]
+            lo = min(low / cell for (low, _), cell in zip(columns, cells, strict=True))
+            hi = max(high / cell for (_, high), cell in zip(columns, cells, strict=True))
+            found.append(((1 - lo) * (max(hi, 2 - lo) - lo) / lo, lo, hi))
+        _, lo, hi = min(found)
+        return math.nextafter(float(lo), 0.0), math.nextafter(float(hi), math.inf)
+
+    def metric_epsilon(self) -> float:
+        """The exact largest |d log P / dx|, rounded up."""
+        largest = Fraction(0)
+        knots = [Fraction(float(knot)) for knot in self.knots]
+        for k, (first, second) in enumerate(itertools.pairwise(self.rows)):
+            step = knots[k + 1] - knots[k]
+            ratio = max(Fraction(abs(p - q), min(p, q)) for p, q in zip(first, second, strict=True))
+            largest = max(largest, ratio / step)
+        return math.nextafter(float(largest), math.inf)
+
+    def bias(self) -> float:
+        """The exact largest bias over all inputs, in the units of the input."""
+        letters = [Fraction(float(a)) for a in self.letters]
+        largest = Fraction(0)
+        for knot, row in zip(self.knots, self.rows, strict=True):
+            mean = sum((a * p for a, p in zip(letters, row, strict=True)), Fraction(0)) / _ONE
+            largest = max(largest, abs(mean - Fraction(float(knot))))
+        return float(largest)
+
+
+def round_pure(channel: Channel, epsilon: float) -> IntegerTable:
+    """The channel in integers, epsilon-DP exactly: column minima up, everything else within reach.
+
+    With L_j the first integer above min_j 2^128 and U_j = floor(e^eps L_j), every cell is rounded
+    into [L_j, U_j], and what a row lacks to 2^128 goes to the cells that have room.
+    """
+    ratio = _exponential_below(epsilon)
+    exact = [[int(Fraction(float(p)) * _ONE) for p in row] for row in channel.rows]
+    low = [max(1, min(column) + 1) for column in zip(*exact, strict=True)]
+    high = [cell * ratio.numerator // ratio.denominator for cell in low]
+    rows = [
+        _settled([min(max(c, a), b) for c, a, b in zip(row, low, high, strict=True)], low, high)
+        for row in exact
+    ]
+    table = IntegerTable.of(channel.knots, channel.letters, rows)
+    columns = zip(*table.rows, strict=True)
+    if any(Fraction(max(column), min(column)) > ratio for column in columns):
+        raise DesignError(f"the rounded table exceeds epsilon {epsilon:g}; it is not used")
+    return _unbiased(table)
+
+
+def round_metric(channel: Channel, epsilon: float) -> IntegerTable:
+    """The channel in integers; refused if the rounding exceeds the metric epsilon."""
+    exact = [[max(1, int(Fraction(float(p)) * _ONE)) for p in row] for row in channel.rows]
+    rows = [_settled(row, [1] * len(row), [_ONE] * len(row)) for row in exact]
+    table = IntegerTable.of(channel.knots, channel.letters, rows)
+    if table.metric_epsilon() > epsilon:
+        raise DesignError(
+            f"the rounded table has {table.metric_epsilon()!r} per unit of the metric, above "
+            f"{epsilon!r}; it is not used"
+        )
+    return _unbiased(table)
+
+
+def _unbiased(table: IntegerTable) -> IntegerTable:
+    """The table, if rounding has left its means alone."""
+    bias = table.bias() / table.channel.scale()
+    if not bias <= _LARGEST_BIAS:
+        raise DesignError(f"rounding within the privacy would bias the table by {bias:.2g}")
+    return table
+
+
+def _settled(row: list[int], low: list[int], high: list[int]) -> list[int]:
+    """The row with sum 2^128: what is missing or in excess moves into the cells with most room."""
+    missing = _ONE - sum(row)
+    room = [(b - c) if missing > 0 else (c - a) for c, a, b in zip(row, low, high, strict=True)]
+    for j in sorted(range(len(row)), key=lambda j: -room[j]):
+        share = min(abs(missing), room[j])
+        row[j] += share if missing > 0 else -share
+        missing -= share if missing > 0 else -share
+        if missing == 0:
+            return row
+    raise DesignError("a row of the design cannot be rounded within its privacy; it is not used")
+
+
+def _exponential_below(epsilon: float) -> Fraction:
+    """A rational at or below e^epsilon, within 2^-49 of it."""
+    return Fraction(math.exp(epsilon)) * (1 - Fraction(1, 2**50))
+
+
+def _log_above(ratio: Fraction) -> float:
+    """log(ratio) rounded up, for a ratio of at least 1 that may exceed float64's precision."""
+    excess = ratio - 1
+    if excess < 1:
+        return math.log1p(math.nextafter(float(excess), math.inf)) * (1.0 + 2.0**-51)
+    return math.log(math.nextafter(float(ratio), math.inf)) * (1.0 + 2.0**-51)

@@ -1,0 +1,329 @@
+"""Designs: what to solve for, its certificate, and where solved ones are kept.
+
+A design is two files, NAME.json (the parameters, the digest of the arrays and what the certificate
+measured) and NAME-DIGEST.npz (knots, rows, letters). Reading one checks everything again from the
+arrays: a file that was cut, carelessly edited or made for other parameters is an error, and a
+design that fails its certificate is never used; whoever forges both files can spoil accuracy, not
+privacy. Common designs come with the package; others are solved once and kept in a cache folder
+($SOTTOVOCE_CACHE, else $XDG_CACHE_HOME/sottovoce, else ~/.cache/sottovoce).
+"""
+
+import hashlib
+import io
+import json
+import math
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from importlib.resources import files as package_files
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from sottovoce.core import parameter_rules
+from sottovoce.core.errors import DesignError, OutputError, ParameterError, UnknownNameError
+from sottovoce.core.files import ARRAY_DAMAGE, read_json, write_atomic, write_json
+from sottovoce.mechanisms.design import metric, window
+from sottovoce.mechanisms.design.channel import Channel, IntegerTable, round_metric, round_pure
+from sottovoce.mechanisms.design.lower_bound import variance_lower_bound
+
+Family = Literal["strict", "metric"]
+
+SOLVER_VERSION = 1  # raise it when designs come out differently: older caches are left alone
+MAX_BITS = 8
+MAX_INPUT_BITS = 10
+EPSILON_RANGE = (1e-3, 60.0)
+TOLERANCE = 1e-12  # of bias (relative to the letters), row sums and epsilon (nats)
+_ARRAYS = ("knots", "letters", "rows")
+_SHIPPED = "shipped"
+
+
+def table_epsilon(value: float) -> float:
+    """An epsilon for which tables can be made, over the whole interval."""
+    low, high = EPSILON_RANGE
+    number = parameter_rules.finite("epsilon", value)
+    if not low <= number <= high:
+        raise ParameterError(
+            f"epsilon over the whole interval must lie between {low:g} and {high:g}, got "
+            f"{value!r}; below, nothing gets through, above, nothing is hidden"
+        )
+    return float(number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesignSpec:
+    """What a design is for: the question, not the answer.
+
+    family    'strict': epsilon between any two inputs; 'metric': epsilon per unit on [0, 1].
+    inputs    evenly spaced inputs on [0, 1], or None for continuous input (strict only).
+    """
+
+    family: Family
+    epsilon: float
+    inputs: int | None
+    letters: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", table_epsilon(self.epsilon))
+        if self.inputs is not None:
+            parameter_rules.integer("inputs", self.inputs, low=2, high=1 << MAX_INPUT_BITS)
+        elif self.family == "metric":
+            raise ParameterError("a metric design needs a number of inputs")
+        parameter_rules.integer("letters", self.letters, low=2, high=1 << MAX_BITS)
+
+    @property
+    def name(self) -> str:
+        """The file name: readable, and different for different specs."""
+        inputs = "continuous" if self.inputs is None else str(self.inputs)
+        return (
+            f"{self.family}-epsilon{self.epsilon!r}-inputs{inputs}-letters{self.letters}"
+            f"-solver{SOLVER_VERSION}"
+        )
+
+
+METRICS = ("l1", "l2_squared")
+
+
+def spec_of(
+    epsilon: float, input_bits: int | None, output_bits: int, metric: str | None = None
+) -> DesignSpec:
+    """The spec on [0, 1] in bits; input_bits = None is continuous input."""
+    parameter_rules.integer("output_bits", output_bits, low=1, high=MAX_BITS)
+    if input_bits is not None:
+        parameter_rules.integer("input_bits", input_bits, low=1, high=MAX_INPUT_BITS)
+    inputs = None if input_bits is None else 1 << input_bits
+    if metric is None:
+        return DesignSpec(family="strict", epsilon=epsilon, inputs=inputs, letters=1 << output_bits)
+    if metric not in METRICS:
+        raise UnknownNameError.among("metric", metric, METRICS)
+    if inputs is None:
+        raise ParameterError(
+            "a metric design needs input_bits, such as 6; inputs between its points are "
+            "interpolated, so every input is served"
+        )
+    slope = epsilon * slope_of_unit(metric, inputs)
+    return DesignSpec(family="metric", epsilon=slope, inputs=inputs, letters=1 << output_bits)
+
+
+def slope_of_unit(metric: str, inputs: int) -> float:
+    """The slope |d log P / dx| on [0, 1] of one epsilon per unit of the metric.
+
+    The squared distance of grid points is implied by neighbouring ones, step apart: there it is
+    epsilon step^2, so it is the l1 metric with epsilon * step.
+    """
+    return 1.0 if metric == "l1" else 1.0 / (inputs - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Design:
+    """A certified channel for a spec, and the integer table that runs."""
+
+    spec: DesignSpec
+    channel: Channel
+    table: IntegerTable
+    solve_seconds: float
+
+    def sum_of_variances(self) -> float:
+        """Over the inputs; the mean over [0, 1] for continuous input."""
+        if self.spec.inputs is None:
+            return self.channel.mean_variance()
+        return float(self.channel.variances(np.linspace(0.0, 1.0, self.spec.inputs)).sum())
+
+    def lower_bound(self) -> float:
+        """No design of this spec has a smaller sum of variances.
+
+        A metric design is epsilon-DP over [0, 1] as well, and its Fisher information is at most
+        epsilon^2, so that an unbiased one has variance at least 1/epsilon^2 (Cramer and Rao).
+        """
+        spec = self.spec
+        near = self.channel if spec.family == "strict" else None
+        bound = variance_lower_bound(spec.epsilon, spec.letters, spec.inputs, near)
+        if spec.family == "metric":
+            bound = max(bound, (spec.inputs or 1) / spec.epsilon**2 * (1.0 - 1e-12))
+        return bound
+
+    def certificate(self) -> dict[str, float]:
+        """What was checked: the float64 design, and the integer table exactly."""
+        excess = _epsilon(self.spec.family, self.channel) - self.spec.epsilon
+        return {
+            "max_bias": self.channel.bias(),
+            "row_error": self.channel.row_error(),
+            "dp_excess": excess,
+            # Rounding has proved the table within the spec; its own epsilon is rounded up.
+            "table_epsilon": min(self.spec.epsilon, _epsilon(self.spec.family, self.table)),
+            "table_bias": self.table.bias(),
+        }
+
+
+def _epsilon(family: Family, channel: Channel | IntegerTable) -> float:
+    return channel.pure_epsilon() if family == "strict" else channel.metric_epsilon()
+
+
+def _digest(channel: Channel) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for name in _ARRAYS:
+        digest.update(np.ascontiguousarray(getattr(channel, name), dtype="<f8").tobytes())
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=256)
+def find(spec: DesignSpec) -> Design:
+    """The design for a spec: shipped, cached, or solved now and cached."""
+    shipped = _load_shipped(spec)
+    if shipped is not None:
+        return shipped
+    folder = cache_folder()
+    if (folder / f"{spec.name}.json").is_file():
+        return load(folder, spec)
+    design = solve(spec)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save(design, folder)
+    except (OSError, OutputError):  # a cache that cannot be written only costs time
+        pass
+    return design
+
+
+def cache_folder() -> Path:
+    """Where solved designs are kept."""
+    if chosen := os.environ.get("SOTTOVOCE_CACHE"):
+        return Path(chosen) / "designs"
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "sottovoce" / "designs"
+
+
+def solve(spec: DesignSpec) -> Design:
+    """Solve, certify, round."""
+    start = time.process_time()
+    if spec.family == "metric":
+        assert spec.inputs is not None
+        channel = metric.solve(spec.epsilon, spec.letters, spec.inputs)
+    else:
+        solution = window.solve(spec.epsilon, spec.letters, spec.inputs)
+        centred = solution.knots() if spec.inputs is None else np.linspace(-0.5, 0.5, spec.inputs)
+        channel = Channel(
+            knots=centred + 0.5, rows=solution.rows(centred), letters=solution.letters + 0.5
+        )
+    return certified(spec, channel, time.process_time() - start)
+
+
+def certified(spec: DesignSpec, channel: Channel, solve_seconds: float) -> Design:
+    """The design, if the channel keeps what the spec asks; DesignError names what it breaks."""
+    shape = (len(channel.knots), spec.letters)
+    if channel.rows.shape != shape or channel.letters.shape != (spec.letters,):
+        raise DesignError(f"design {spec.name} has rows of shape {channel.rows.shape}")
+    arrays = (channel.knots, channel.rows, channel.letters)
+    if not all(np.isfinite(array).all() for array in arrays) or channel.rows.min() <= 0.0:
+        raise DesignError(f"design {spec.name} holds a NaN, an infinity or an empty cell")
+    ends = channel.knots[0], channel.knots[-1]
+    if ends != (0.0, 1.0) or not (np.diff(channel.knots) > 0.0).all():
+        raise DesignError(f"design {spec.name} does not cover [0, 1]")
+    excess = _epsilon(spec.family, channel) - spec.epsilon
+    for what, value in (
+        ("bias", channel.bias()),
+        ("row sum error", channel.row_error()),
+        ("epsilon excess", excess),
+    ):
+        if not value <= TOLERANCE:
+            raise DesignError(f"design {spec.name} has {what} {value:.3g}; it is not used")
+    rounded = (round_pure if spec.family == "strict" else round_metric)(channel, spec.epsilon)
+    for array in arrays:
+        array.flags.writeable = False
+    return Design(spec=spec, channel=channel, table=rounded, solve_seconds=solve_seconds)
+
+
+def save(design: Design, folder: Path) -> Path:
+    """Write the arrays, then the description that points at them: two writers never mix."""
+    description = folder / f"{design.spec.name}.json"
+    write_atomic(folder / _arrays_name(design.spec, _digest(design.channel)), _archive([design]))
+    write_json(description, _description(design))
+    return description
+
+
+def load(folder: Path, spec: DesignSpec) -> Design:
+    """Read a design and check all of it again."""
+    description = folder / f"{spec.name}.json"
+    try:
+        described = read_json(description)
+        archive = (folder / _arrays_name(spec, str(described["digest"]))).read_bytes()
+        return _checked(spec, described, archive)
+    except (KeyError, TypeError) as error:
+        reason = f"it cannot be read ({type(error).__name__}: {error})"
+    except (DesignError, OutputError, OSError) as error:
+        reason = str(error)
+    raise DesignError(
+        f"cannot use the design {description}: {reason}; delete it and it will be solved again"
+    )
+
+
+def _arrays_name(spec: DesignSpec, digest: str) -> str:
+    return f"{spec.name}-{''.join(c for c in digest[:8] if c.isalnum())}.npz"
+
+
+def ship(specs: Iterable[DesignSpec], folder: Path) -> None:
+    """Solve many designs into one pair of files, as they come with the package."""
+    designs = [solve(spec) for spec in specs]
+    write_atomic(folder / f"{_SHIPPED}.npz", _archive(designs))
+    described = {design.spec.name: _description(design) for design in designs}
+    write_json(folder / f"{_SHIPPED}.json", described)
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> tuple[dict[str, Any], bytes]:
+    folder = package_files("sottovoce.mechanisms.design")
+    described = folder / f"{_SHIPPED}.json"
+    if not described.is_file():
+        return {}, b""
+    return json.loads(described.read_text()), (folder / f"{_SHIPPED}.npz").read_bytes()
+
+
+def _load_shipped(spec: DesignSpec) -> Design | None:
+    described, archive = _shipped()
+    if spec.name not in described:
+        return None
+    try:
+        return _checked(spec, described[spec.name], archive)
+    except DesignError as error:
+        raise DesignError(f"a design of the package is damaged ({error}); reinstall it") from None
+
+
+def _description(design: Design) -> dict[str, Any]:
+    return {
+        "spec": asdict(design.spec),
+        "digest": _digest(design.channel),
+        "solve_seconds": design.solve_seconds,
+        "sum_of_variances": design.sum_of_variances(),
+        "certificate": design.certificate(),
+    }
+
+
+def _archive(designs: Iterable[Design]) -> bytes:
+    buffer = io.BytesIO()
+    arrays = {
+        f"{design.spec.name}/{name}": getattr(design.channel, name)
+        for design in designs
+        for name in _ARRAYS
+    }
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def _checked(spec: DesignSpec, described: Any, archive: bytes) -> Design:
+    """The design, if description and arrays belong together, to the spec, and are certified."""
+    try:
+        if described["spec"] != asdict(spec):
+            raise DesignError("it was made for other parameters")
+        with np.load(io.BytesIO(archive), allow_pickle=False) as arrays:
+            parts = {name: np.array(arrays[f"{spec.name}/{name}"], float) for name in _ARRAYS}
+        channel = Channel(**parts)
+        if described["digest"] != _digest(channel):
+            raise DesignError("its arrays are not those that its description names")
+        design = certified(spec, channel, float(described["solve_seconds"]))
+        if not math.isclose(described["sum_of_variances"], design.sum_of_variances(), rel_tol=1e-9):
+            raise DesignError("it states a variance that its arrays do not have")
+        return design
+    except ARRAY_DAMAGE as error:
+        raise DesignError(f"it cannot be read ({type(error).__name__}: {error})") from None

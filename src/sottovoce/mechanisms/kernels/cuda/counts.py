@@ -1,0 +1,207 @@
+"""Sums of packed bits on a CUDA device: for each coordinate, how many clients sent a 1.
+
+A lane takes a column, one word of every client's payload, and adds the clients' words bit by bit
+with carries saved: plane p holds, for each of the word's bits, bit p of its count. Full adders take
+eight words into the lowest three planes, and what they carry ripples through the others. Ten planes
+count 1023 clients; then the planes are read out into int32 counts, and begin anew.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from sottovoce.core.errors import ParameterError
+from sottovoce.mechanisms.kernels.cuda.place import on_device, placed
+
+_PLANES = 10
+_MOST = 2**_PLANES - 8  # clients in one pass, in whole groups of eight
+_MOST_COUNTED = 2**31 - 1
+_ENOUGH = 2048  # programs that keep a device busy
+
+
+@triton.jit
+def _full(a, b, c):
+    """The sum of three bits: its lower bit and its carry."""
+    either = a ^ b
+    return either ^ c, (a & b) | (either & c)
+
+
+@triton.jit
+def _half(a, b):
+    return a ^ b, a & b
+
+
+@triton.jit
+def _word(
+    payloads, client, j: tl.constexpr, stride, column, here, end,
+    bits: tl.constexpr, masked: tl.constexpr,
+):  # fmt: skip
+    """The word of client + j in each column; 0 from client `end` on."""
+    if masked:
+        here = here & (column * 0 + client + j < end)
+    row = payloads + stride * client + stride * j
+    found = tl.load(row + column, mask=here, other=0)
+    return found.to(tl.uint32, bitcast=True) if bits == 32 else found.to(tl.uint32)
+
+
+@triton.jit
+def _eight_more(
+    p0, p1, p2, p3, p4, p5, p6, p7, p8, p9,
+    payloads, client, stride, column, here, end,
+    bits: tl.constexpr, masked: tl.constexpr,
+):  # fmt: skip
+    a0 = _word(payloads, client, 0, stride, column, here, end, bits, masked)
+    a1 = _word(payloads, client, 1, stride, column, here, end, bits, masked)
+    a2 = _word(payloads, client, 2, stride, column, here, end, bits, masked)
+    a3 = _word(payloads, client, 3, stride, column, here, end, bits, masked)
+    a4 = _word(payloads, client, 4, stride, column, here, end, bits, masked)
+    a5 = _word(payloads, client, 5, stride, column, here, end, bits, masked)
+    a6 = _word(payloads, client, 6, stride, column, here, end, bits, masked)
+    a7 = _word(payloads, client, 7, stride, column, here, end, bits, masked)
+    p0, two0 = _full(p0, a0, a1)
+    p0, two1 = _full(p0, a2, a3)
+    p0, two2 = _full(p0, a4, a5)
+    p0, two3 = _full(p0, a6, a7)
+    p1, four0 = _full(p1, two0, two1)
+    p1, four1 = _full(p1, two2, two3)
+    p2, carry = _full(p2, four0, four1)
+    p3, carry = _half(p3, carry)
+    p4, carry = _half(p4, carry)
+    p5, carry = _half(p5, carry)
+    p6, carry = _half(p6, carry)
+    p7, carry = _half(p7, carry)
+    p8, carry = _half(p8, carry)
+    return p0, p1, p2, p3, p4, p5, p6, p7, p8, p9 ^ carry
+
+
+@triton.jit
+def _bit(plane, place, p: tl.constexpr):
+    return ((plane >> place) & 1) << p
+
+
+@triton.jit
+def _count(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, place):
+    """The count of the bit at `place`."""
+    low = _bit(p0, place, 0) | _bit(p1, place, 1) | _bit(p2, place, 2) | _bit(p3, place, 3)
+    middle = _bit(p4, place, 4) | _bit(p5, place, 5) | _bit(p6, place, 6) | _bit(p7, place, 7)
+    return low | middle | _bit(p8, place, 8) | _bit(p9, place, 9)
+
+
+@triton.jit(do_not_specialize=["dimension", "columns", "clients", "start", "each", "stride"])
+def _add_ones(
+    payloads, counts, dimension, columns, clients, start, each, stride,
+    block: tl.constexpr, bits: tl.constexpr, together: tl.constexpr,
+):  # fmt: skip
+    """Program (p, s) adds clients start + s each, ..., at most `each`, to its block of columns."""
+    column = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    here = column < columns
+    stride = stride.to(tl.int64)
+    begin = start + tl.program_id(1) * each
+    end = tl.minimum(begin + each, clients)
+    whole = begin + tl.maximum(end - begin, 0) // 8 * 8
+    p0 = tl.zeros((block,), tl.uint32)
+    p1 = tl.zeros((block,), tl.uint32)
+    p2 = tl.zeros((block,), tl.uint32)
+    p3 = tl.zeros((block,), tl.uint32)
+    p4 = tl.zeros((block,), tl.uint32)
+    p5 = tl.zeros((block,), tl.uint32)
+    p6 = tl.zeros((block,), tl.uint32)
+    p7 = tl.zeros((block,), tl.uint32)
+    p8 = tl.zeros((block,), tl.uint32)
+    p9 = tl.zeros((block,), tl.uint32)
+    for client in range(begin, whole, 8):
+        p0, p1, p2, p3, p4, p5, p6, p7, p8, p9 = _eight_more(
+            p0, p1, p2, p3, p4, p5, p6, p7, p8, p9,
+            payloads, client, stride, column, here, end, bits, False,
+        )  # fmt: skip
+    if whole < end:
+        p0, p1, p2, p3, p4, p5, p6, p7, p8, p9 = _eight_more(
+            p0, p1, p2, p3, p4, p5, p6, p7, p8, p9,
+            payloads, whole, stride, column, here, end, bits, True,
+        )  # fmt: skip
+    for quad in range(bits // 4):  # four counts of a column lie side by side
+        place = (tl.zeros((block,), tl.int32) + 4 * quad).to(tl.uint32)
+        t0 = _count(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, place)
+        t1 = _count(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, place + 1)
+        t2 = _count(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, place + 2)
+        t3 = _count(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, place + 3)
+        total = tl.reshape(tl.join(tl.join(t0, t2), tl.join(t1, t3)), (block, 4)).to(tl.int32)
+        coordinate = column[:, None] * bits + (4 * quad + tl.arange(0, 4))[None, :]
+        target = counts + coordinate
+        real = coordinate < dimension
+        if together:
+            tl.atomic_add(target, total, mask=real, sem="relaxed")
+        else:
+            tl.store(target, tl.load(target, mask=real, other=0) + total, mask=real)
+
+
+class OneCounts:
+    """Counts of ones for each coordinate, of as many batches of payloads as come."""
+
+    def __init__(self, dimension: int, device: torch.device | str) -> None:
+        self.counts = torch.zeros(dimension, dtype=torch.int32, device=device)
+        self.clients = 0
+
+    def add(self, payloads: torch.Tensor, *, block: int = 128, warps: int = 4) -> None:
+        """Counts the bits of payloads [clients, bytes], which stay where they are.
+
+        Coordinate i is bit i of a payload, the lowest of a byte first.
+        """
+        dimension = self.counts.shape[0]
+        clients = len(payloads)
+        if self.clients + clients > _MOST_COUNTED:
+            raise ParameterError("more than 2^31 - 1 clients: read the counts and begin anew")
+        check_payloads(payloads, -(-dimension // 8), self.counts.device)
+        self.clients += clients
+        if dimension and clients:
+            with on_device(self.counts):
+                _add(self.counts, payloads, block, warps)
+
+
+def check_payloads(payloads: torch.Tensor, size: int, device: torch.device) -> None:
+    """Refuses what is no matrix of payloads of so many bytes on this device."""
+    placed(payloads)
+    if payloads.device != device:
+        raise ParameterError(f"payloads are on {payloads.device} and counts on {device}: move them")
+    if payloads.dtype != torch.uint8 or payloads.ndim != 2 or payloads.shape[1] != size:
+        raise ParameterError(
+            f"payloads must be bytes (uint8) of shape (clients, {size}), not {payloads.dtype} of "
+            f"{tuple(payloads.shape)}; torch.stack makes a matrix of a list"
+        )
+    if size > 1 and payloads.stride(1) != 1:
+        raise ParameterError("the bytes of a payload must be next to each other: use .contiguous()")
+
+
+def _add(counts: torch.Tensor, payloads: torch.Tensor, block: int, warps: int) -> None:
+    dimension, clients = counts.shape[0], len(payloads)
+    bits = 32 if _in_words(payloads) else 8
+    columns = -(-dimension // bits)
+    groups = -(-columns // block)
+    stride = payloads.stride(0) * 8 // bits
+    source = payloads.as_strided((1,), (1,)) if bits == 8 else _as_words(payloads)
+    # Few columns: several programs share each.
+    shares = max(1, min(-(-clients // 32), _ENOUGH // groups))
+    each = min(_MOST, -(-clients // shares))
+    for start in range(0, clients, _MOST * shares):
+        part = min(clients - start, _MOST * shares)
+        segments = -(-part // each)
+        _add_ones[(groups, segments)](
+            source, counts, dimension, columns, clients, start, each, stride,
+            block=block, bits=bits, together=segments > 1, num_warps=warps,
+        )  # fmt: skip
+
+
+def _as_words(payloads: torch.Tensor) -> torch.Tensor:
+    """A tensor of int32 that begins where the payloads do."""
+    start = payloads.storage_offset()
+    flat = torch.empty(0, dtype=torch.int32, device=payloads.device)
+    return flat.set_(payloads.untyped_storage(), start // 4, (1,), (1,))
+
+
+def _in_words(payloads: torch.Tensor) -> bool:
+    """Whether every payload begins at a word, and its last word lies in its memory."""
+    start, stride = payloads.storage_offset(), payloads.stride(0)
+    if payloads.data_ptr() % 4 or start % 4 or stride % 4:
+        return False
+    last = start + (len(payloads) - 1) * stride
+    return last + -(-payloads.shape[1] // 4) * 4 <= payloads.untyped_storage().nbytes()

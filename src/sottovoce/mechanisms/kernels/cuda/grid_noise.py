@@ -1,0 +1,122 @@
+"""round((x + noise)/step) on a CUDA device, from 32 random bits: a sign, and 31 bits h of a tail.
+
+The noise at the tail v = (h + something in [0, 1)) 2^-32 lies between chord(h + 1) - error and
+chord(h), where `mechanisms/noise/chords.py` gives the chords over cells of h; where both ends, x
+added, round
+to the same grid point, that is the code. All of it in float64, the operations of the C kernel.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from numpy.typing import NDArray
+
+from sottovoce.core.errors import ParameterError
+from sottovoce.core.randomness import Keystream
+from sottovoce.mechanisms.kernels.cuda.chacha import prepare
+from sottovoce.mechanisms.kernels.cuda.draws import drawn
+from sottovoce.mechanisms.kernels.cuda.place import checked, on_device
+from sottovoce.mechanisms.kernels.cuda.undecided import Left, Room, listed
+
+_TOGETHER = 512
+_MOST = 2**34  # coordinates: as far as one keystream reaches
+_COLUMNS = 4  # of the chords' table: value, slope, error, and one that is not used
+
+
+class Clip(NamedTuple):
+    """min(max(x scale, lower), upper) - middle, rounded to float64 after each step."""
+
+    scale: float = 1.0
+    lower: float = -np.inf
+    upper: float = np.inf
+    middle: float = 0.0
+
+    def __call__(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.clip(x * self.scale, self.lower, self.upper) - self.middle
+
+
+@triton.jit
+def _rounded(x):
+    """Adding 1.5 2^52 rounds to an integer, to even at ties."""
+    return (x + 6755399441055744.0) - 6755399441055744.0
+
+
+@triton.jit(do_not_specialize=["dimension", "capacity"])
+def _add_noise(
+    values, draws, codes, chords, numbers, count, coordinates, words, dimension, capacity,
+    cell_bits: tl.constexpr, least_bits: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """Codes, and the coordinates whose draws do not decide.
+
+    Cells: 2^cell_bits in each octave of h, found in the bits of h as a float64; an h below
+    2^least_bits decides nothing.
+    """
+    i = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    real = i < dimension
+    scale, lower, upper = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
+    middle, per_unit, slack = tl.load(numbers + 3), tl.load(numbers + 4), tl.load(numbers + 5)
+    x = tl.load(values + i, mask=real, other=0.0).to(tl.float64) * scale
+    x = tl.where(x > lower, tl.where(x < upper, x, upper), lower) - middle
+    word = tl.load(draws + i, mask=real, other=0).to(tl.uint32, bitcast=True)
+    tail = (word >> 1).to(tl.int32)
+    large = tail >= (1 << least_bits)
+    h = tl.where(large, tail, 1 << least_bits).to(tl.float64)
+    spelled = h.to(tl.int64, bitcast=True)
+    cell = (spelled >> (52 - cell_bits)) - ((1023 + least_bits) << cell_bits)
+    start = ((spelled >> (52 - cell_bits)) << (52 - cell_bits)).to(tl.float64, bitcast=True)
+    chord = chords + 4 * cell
+    slope = tl.load(chord + 1)
+    far = tl.load(chord) + slope * (h - start)
+    near = far + slope - tl.load(chord + 2)
+    # Negative noise at x is positive noise at -x, mirrored.
+    negative = (word & 1) == 1
+    place = tl.where(negative, -x, x) * per_unit
+    low = _rounded(place + near - slack)
+    high = _rounded(place + far + slack)
+    code = tl.where(negative, -high, high)
+    tl.store(codes + i, code.to(tl.int32), mask=real)
+    sure = (low == high) & large
+    listed(count, coordinates, words, capacity, i, word, real & ~sure)
+
+
+def sample_grid(
+    values: torch.Tensor,
+    clip: Clip,
+    chords: NDArray[np.float64],
+    cell_bits: int,
+    least_bits: int,
+    step: float,
+    slack: float,
+    keystream: Keystream,
+) -> tuple[torch.Tensor, Left]:
+    """round((clip(x) + noise)/step) (int32, on the device), and what is left to the caller.
+
+    `chords` are those of the noise in steps, and `slack` bounds what float64 rounds, in steps.
+    """
+    checked(values, dimensions=1)
+    dimension, device = values.shape[0], values.device
+    if not 0 < dimension <= _MOST:
+        raise ParameterError(f"a vector of 1 to {_MOST} coordinates is needed, not {dimension}")
+    with on_device(values):
+        key = torch.from_numpy(prepare([keystream.spend()])).to(device)
+        draws = drawn(key, dimension, 32)
+        table = torch.from_numpy(np.array(chords, dtype=np.float64).reshape(-1, _COLUMNS)).to(
+            device
+        )
+        numbers = torch.tensor([*clip, 1.0 / step, slack], dtype=torch.float64, device=device)
+        codes = torch.empty(dimension, dtype=torch.int32, device=device)
+        capacity = min(dimension, 1024 + dimension // 1024)
+        while True:
+            room = Room(capacity, device)
+            _add_noise[(-(-dimension // _TOGETHER),)](
+                values, draws, codes, table, numbers, room.count, room.coordinates, room.words,
+                dimension, capacity, cell_bits=cell_bits, least_bits=least_bits, block=_TOGETHER,
+                num_warps=4, enable_fp_fusion=False,
+            )  # fmt: skip
+            left = room.left(values, key)
+            if left is not None:
+                return codes, left
+            capacity = dimension

@@ -1,0 +1,178 @@
+"""Codes of 2 to 256 levels on a CUDA device, by the ladders of `mechanisms.kernels.ladder`.
+
+A draw w of 16 bits has surely passed the thresholds up to w, and none beyond w + gap: that gives
+the code, or leaves the coordinate to the CPU, where the numbers that define the law decide. One
+kernel draws, another climbs, searching by halving: the last threshold that it found passed and the
+next one are all that a code needs, since the exact thresholds ascend.
+"""
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from numpy.typing import NDArray
+
+from sottovoce.core import parameter_rules
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import ParameterError
+from sottovoce.core.randomness import Keystream
+from sottovoce.mechanisms.kernels import family, table
+from sottovoce.mechanisms.kernels.cuda.chacha import prepare
+from sottovoce.mechanisms.kernels.cuda.draws import drawn
+from sottovoce.mechanisms.kernels.cuda.place import checked, on_device
+from sottovoce.mechanisms.kernels.cuda.undecided import Left, Room, listed
+from sottovoce.mechanisms.kernels.ladder import Affine, Ladder, is_far
+from sottovoce.mechanisms.kernels.reference import family as exact_family
+from sottovoce.mechanisms.kernels.reference import table as exact_table
+
+_TOGETHER = 512  # coordinates of a program
+_MOST = 2**35  # coordinates: as far as one keystream reaches
+
+
+@triton.jit
+def _threshold(cell, j, fraction, width: tl.constexpr):
+    """Threshold j of each lane's cell, at a fraction of it."""
+    return tl.load(cell + j) + fraction * tl.load(cell + width + j)
+
+
+@triton.jit(do_not_specialize=["dimension", "capacity", "cells"])
+def _climb(
+    values, draws, codes, rows, gaps, shifts, count, coordinates, words,
+    dimension, capacity, cells, shift, per_x, origin,
+    width: tl.constexpr, bits: tl.constexpr, clamp: tl.constexpr, wide: tl.constexpr,
+    block: tl.constexpr,
+):  # fmt: skip
+    """Codes, and the coordinates whose draws do not decide.
+
+    `wide`: x less the shift in float64 first. `clamp`: what lies outside is at the nearer end;
+    else it is in the cell after the last, whose gap is infinite.
+    """
+    i = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    real = i < dimension
+    x = tl.load(values + i, mask=real, other=0.0)
+    word = tl.load(draws + i, mask=real, other=0).to(tl.uint16, bitcast=True).to(tl.uint32)
+    w = word.to(tl.float32)
+    if wide:
+        moved = (x.to(tl.float64) - tl.load(shifts)).to(tl.float32)
+    else:
+        moved = x.to(tl.float32) - shift
+    p = moved * per_x + origin
+    end = cells.to(tl.float32)
+    if clamp:
+        p = tl.where(p > 0.0, tl.where(p < end, p, end), 0.0)
+        number = tl.minimum(p.to(tl.int32), cells - 1)
+        fraction = p - number.to(tl.float32)
+    else:
+        inside = (p >= 0.0) & (p < end)  # not so for NaN
+        p = tl.where(inside, p, 0.0)
+        number = tl.where(inside, p.to(tl.int32), cells)
+        fraction = tl.where(inside, p - number.to(tl.float32), 0.0)
+    cell = rows + number.to(tl.int64) * (2 * width)
+    code = tl.zeros_like(number)
+    for step in tl.static_range(bits):
+        higher = code + (1 << (bits - 1 - step))
+        code = tl.where(_threshold(cell, higher - 1, fraction, width) <= w, higher, code)
+    above = _threshold(cell, tl.minimum(code, (1 << bits) - 2), fraction, width)
+    sure = (above > w + tl.load(gaps + number)) | (code == (1 << bits) - 1)
+    tl.store(codes + i, code.to(tl.uint8), mask=real)
+    listed(count, coordinates, words, capacity, i, word, real & ~sure)
+
+
+def sample_codes(
+    values: torch.Tensor, affine: Affine, ladder: Ladder, keystream: Keystream, *, clamp: bool
+) -> tuple[torch.Tensor, Left]:
+    """Codes (uint8, on the device) of values x at u, and what is left to the caller.
+
+    u = (x - shift) scale/divisor, as `affine` says. What is left has no code yet: its draw decides
+    nothing, or it lies beyond the ladder. With `clamp`, what lies beyond is at the nearer end.
+    """
+    checked(values, dimensions=1)
+    parameter_rules.integer("levels", ladder.levels, low=2, high=256)
+    bits = (ladder.levels - 1).bit_length()
+    dimension, device = values.shape[0], values.device
+    if not 0 < dimension <= _MOST:
+        raise ParameterError(f"a vector of 1 to {_MOST} coordinates is needed, not {dimension}")
+    wide = values.dtype == torch.float64 or is_far(affine, ladder)
+    with on_device(values):
+        key = torch.from_numpy(prepare([keystream.spend()])).to(device)
+        draws = drawn(key, dimension, 16)
+        rows = torch.from_numpy(_padded(ladder, (1 << bits) - 1)).to(device)
+        gaps = torch.from_numpy(ladder.gaps).to(device)
+        shifts = torch.tensor([affine.shift], dtype=torch.float64, device=device)
+        codes = torch.empty(dimension, dtype=torch.uint8, device=device)
+        # Some levels/2^16 of the coordinates are left, unless many lie outside.
+        capacity = min(dimension, 1024 + dimension * ladder.levels // 2**14)
+        while True:
+            room = Room(capacity, device)
+            _climb[(-(-dimension // _TOGETHER),)](
+                values, draws, codes, rows, gaps, shifts, room.count, room.coordinates, room.words,
+                dimension, capacity, len(ladder.gaps) - 1, affine.shift,
+                ladder.cells_per_unit * (affine.scale / affine.divisor), ladder.origin,
+                width=rows.shape[2], bits=bits, clamp=clamp, wide=wide, block=_TOGETHER,
+                num_warps=4, enable_fp_fusion=False,
+            )  # fmt: skip
+            left = room.left(values, key)
+            if left is not None:
+                return codes, left
+            capacity = dimension
+
+
+def _padded(ladder: Ladder, thresholds: int) -> NDArray[np.float32]:
+    """At least so many thresholds: the search by halving looks at 2^bits - 1 of them."""
+    missing = max(0, thresholds - ladder.rows.shape[2])
+    rows = np.pad(ladder.rows, ((0, 0), (0, 0), (0, missing)))
+    rows[:, 0, ladder.rows.shape[2] :] = np.inf
+    return rows
+
+
+def sample_exponential_family(
+    values: torch.Tensor,
+    affine: Affine,
+    points: Vector,
+    weights: Vector,
+    keystream: Keystream,
+    *,
+    reach: float,
+    fisher_bound: float,
+) -> torch.Tensor:
+    """The codes that `mechanisms.kernels.family` gives, on the device. Values are finite."""
+    if not family.has_ladder(affine, points, reach):
+        codes = family.sample_exponential_family(
+            values.double().cpu().numpy(), affine, points, weights, keystream,
+            reach=reach, fisher_bound=fisher_bound,
+        )  # fmt: skip
+        return torch.from_numpy(codes).to(values.device)
+    ladder = family.ladder_of(points, weights, fisher_bound, reach)
+    found, left = sample_codes(values, affine, ladder, keystream, clamp=False)
+    tilts = affine(left.values)
+    settled = exact_family.settled_codes(tilts, points, weights, left.spelled, keystream)
+    return with_codes(found, left, settled)
+
+
+def sample_table(
+    values: torch.Tensor, given: table.Table, keystream: Keystream, affine: Affine
+) -> torch.Tensor:
+    """The codes that `mechanisms.kernels.table` gives, on the device; outside is the nearer end.
+
+    Values are finite.
+    """
+    if not table.has_ladder(affine, given):
+        host = values.double().cpu().numpy()
+        codes = table.sample_table(host, given, keystream, affine, clamp=True)
+        return torch.from_numpy(codes).to(values.device)
+    ladder, _ = table.kept_ladders(given)
+    found, left = sample_codes(values, affine, ladder, keystream, clamp=True)
+    knots = given.knots
+    places = np.clip(affine(left.values), knots[0], knots[-1])
+    settled = exact_table.settled_codes(
+        places, knots, given.thresholds, given.cumulative, left.spelled, keystream
+    )
+    return with_codes(found, left, settled)
+
+
+def with_codes(codes: torch.Tensor, left: Left, settled: NDArray[np.integer]) -> torch.Tensor:
+    """Puts in what the CPU has decided."""
+    if len(settled):
+        at = torch.from_numpy(left.spelled.coordinates).to(codes.device)
+        codes[at] = torch.from_numpy(settled).to(codes.device, codes.dtype)
+    return codes

@@ -1,0 +1,48 @@
+"""Codes packed on a CUDA device, no gaps: code i takes bits i b ... i b + b - 1, lowest first."""
+
+import torch
+import triton
+import triton.language as tl
+
+from sottovoce.core import parameter_rules
+from sottovoce.core.errors import ParameterError
+from sottovoce.mechanisms.kernels.cuda.place import on_device, placed
+
+_TYPES = (torch.uint8, torch.int32)
+_MOST_BITS = {torch.uint8: 8, torch.int32: 31}
+_BLOCK = 512
+
+
+@triton.jit(do_not_specialize=["count", "size"])
+def _pack(codes, packed, count, size, bits: tl.constexpr, reach: tl.constexpr, block: tl.constexpr):
+    """A byte for each lane: of the code in which it begins and the next, at most `reach` of them.
+
+    Its lowest bit is bit `into` of that code.
+    """
+    at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    first = at * 8 // bits
+    into = (at * 8 - first * bits).to(tl.uint64)
+    joined = tl.zeros((block,), tl.uint64)
+    for j in tl.static_range(reach):
+        code = tl.load(codes + first + j, mask=first + j < count, other=0).to(tl.uint64)
+        joined = joined | ((code & ((1 << bits) - 1)) << (bits * j))
+    tl.store(packed + at, (joined >> into).to(tl.uint8), mask=at < size)
+
+
+def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """The payload of codes below 2^bits (uint8, or int32 for up to 31 bits), as bytes."""
+    placed(codes)
+    if codes.dtype not in _TYPES or codes.ndim != 1 or not codes.is_contiguous():
+        raise ParameterError("codes must be a contiguous vector of uint8 or int32: use .to()")
+    parameter_rules.integer("bits", bits, low=1, high=_MOST_BITS[codes.dtype])
+    count = codes.shape[0]
+    packed = torch.empty(-(-count * bits // 8), dtype=torch.uint8, device=codes.device)
+    if count:
+        # A byte that begins at the last bit of a code ends in the code that lies 7 bits on.
+        reach = 1 + -(-7 // bits)
+        with on_device(codes):
+            _pack[(-(-packed.shape[0] // _BLOCK),)](
+                codes, packed, count, packed.shape[0],
+                bits=bits, reach=reach, block=_BLOCK, num_warps=4,
+            )  # fmt: skip
+    return packed

@@ -1,0 +1,215 @@
+"""Signs of seeds and their scores on a CUDA device: those of `sottovoce.mechanisms.kernels.seeded`.
+
+Scores: a lane holds a block of the keystream, 512 signs, in 16 registers, and adds up the weights
+whose sign is +; with W the sum of all weights, the score is twice that sum less W. Lanes next to
+each other hold the same block of different seeds, so that they read the same weights. A lane's sum
+over at most 64 blocks is below 2^30; lanes are added in 64 bits, in whatever order, exactly.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from numpy.typing import NDArray
+
+from sottovoce.core import parameter_rules
+from sottovoce.core.errors import ParameterError
+from sottovoce.mechanisms.kernels.cuda.chacha import PREPARED, main_block, prepare, prepared_words
+from sottovoce.mechanisms.kernels.cuda.place import on_device, placed
+from sottovoce.mechanisms.kernels.seeded import MAX_SIGNS, SEED_BYTES, TAG, checked_seeds
+
+BLOCK = 512  # signs
+_LANES, _WARPS = 128, 4
+_GROUP = 32  # seeds side by side
+_MOST_ROWS = 65535
+_MOST_BLOCKS = 64  # that a lane adds up in 32 bits
+_LARGEST_WEIGHT = 32_767.0
+_ENOUGH = 4096  # programs that keep a device busy
+
+
+@triton.jit
+def _plus(word, bit, weight):
+    """The weight where this bit is 1."""
+    return tl.where(((word >> bit) & 1) != 0, tl.load(weight + bit).to(tl.int32), 0)
+
+
+@triton.jit
+def _eight_plus(w0, w1, w2, w3, w4, w5, w6, w7, bit, weights):
+    low = _plus(w0, bit, weights) + _plus(w1, bit, weights + 32)
+    low += _plus(w2, bit, weights + 64) + _plus(w3, bit, weights + 96)
+    low += _plus(w4, bit, weights + 128) + _plus(w5, bit, weights + 160)
+    return low + _plus(w6, bit, weights + 192) + _plus(w7, bit, weights + 224)
+
+
+@triton.jit(do_not_specialize=["seeds", "blocks", "repeat"])
+def _score(
+    weights, keys, sums, seeds, blocks, repeat,
+    prepared: tl.constexpr, lanes: tl.constexpr, group: tl.constexpr,
+):  # fmt: skip
+    """Program (p, g) takes `repeat` times lanes/group blocks for the g-th group of seeds.
+
+    Lanes beyond the last seed or block do that one again, and add nothing.
+    """
+    index = tl.arange(0, lanes)
+    wanted = tl.program_id(1) * group + index % group
+    seed = tl.minimum(wanted, seeds - 1).to(tl.int64)
+    k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3 = prepared_words(
+        keys + seed * prepared, tl.zeros((lanes,), tl.uint32)
+    )
+    total = tl.zeros((lanes,), tl.int32)
+    for again in range(repeat):
+        first = (tl.program_id(0).to(tl.int64) * repeat + again) * (lanes // group)
+        here = first + index // group
+        block = tl.minimum(here, blocks - 1)
+        w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = main_block(
+            block.to(tl.uint32),
+            k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3,
+        )  # fmt: skip
+        part = tl.zeros((lanes,), tl.int32)
+        start = weights + block * 512
+        for bit in range(32):
+            part += _eight_plus(w0, w1, w2, w3, w4, w5, w6, w7, bit, start)
+            part += _eight_plus(w8, w9, w10, w11, w12, w13, w14, w15, bit, start + 256)
+        total += tl.where(here < blocks, part, 0)
+    tl.atomic_add(sums + seed, total.to(tl.int64), mask=wanted < seeds, sem="relaxed")
+
+
+@triton.jit
+def _store_four(rows, w0, w1, w2, w3, j: tl.constexpr, block, left, lanes: tl.constexpr):
+    """Words j to j + 3 of each block, without the bits from `left` on."""
+    words = tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), (lanes, 4))
+    place = j + tl.arange(0, 4)[None, :]
+    bits = tl.minimum(tl.maximum(left[:, None] - 32 * place, 0), 32)
+    real = ((tl.full((lanes, 4), 1, tl.int64) << bits) - 1).to(tl.uint32)
+    target = rows + block[:, None] * 16 + place
+    tl.store(target, (words & real).to(tl.int32, bitcast=True), mask=bits > 0)
+
+
+@triton.jit(do_not_specialize=["count", "blocks"])
+def _expand(keys, rows, count, blocks, prepared: tl.constexpr, lanes: tl.constexpr):
+    """Program (p, r) writes `lanes` blocks of row r."""
+    row = tl.program_id(1).to(tl.int64)
+    block = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
+    counter = block.to(tl.uint32)
+    k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3 = prepared_words(
+        keys + row * prepared, counter
+    )
+    w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = main_block(
+        counter, k0, k1, k2, k3, k4, k5, k6, k7,
+        a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3,
+    )  # fmt: skip
+    left = count - block * 512
+    here = rows + row * blocks * 16
+    _store_four(here, w0, w1, w2, w3, 0, block, left, lanes)
+    _store_four(here, w4, w5, w6, w7, 4, block, left, lanes)
+    _store_four(here, w8, w9, w10, w11, 8, block, left, lanes)
+    _store_four(here, w12, w13, w14, w15, 12, block, left, lanes)
+
+
+def scores(seeds: NDArray[np.uint8], weights: torch.Tensor) -> torch.Tensor:
+    """sum_i b_i w_i for each of the seeds (n, 16), as int64 where the int16 weights are."""
+    given = checked_seeds(seeds)
+    placed(weights)
+    if weights.dtype != torch.int16 or weights.ndim != 1 or not weights.is_contiguous():
+        raise ParameterError(
+            f"weights must be a contiguous vector of int16, not {weights.dtype} of shape "
+            f"{tuple(weights.shape)}; scale and round them to -32768 ... 32767 first"
+        )
+    groups = -(-len(given) // _GROUP)
+    if groups > _MOST_ROWS:
+        raise ParameterError(f"at most {_MOST_ROWS * _GROUP} seeds at once, got {len(given)}")
+    sums = torch.zeros(len(given), dtype=torch.int64, device=weights.device)
+    if not len(given) or not len(weights):
+        return sums
+    with on_device(weights):
+        blocks = -(-len(weights) // BLOCK)
+        group = min(_GROUP, 1 << (len(given) - 1).bit_length())
+        columns = -(-blocks // (_LANES // group))
+        repeat = max(1, min(_MOST_BLOCKS, columns, columns * groups // _ENOUGH))
+        _score[(-(-columns // repeat), groups)](
+            _whole_blocks(weights), _keys(given, weights.device), sums,
+            len(given), blocks, repeat,
+            prepared=PREPARED, lanes=_LANES, group=group, num_warps=_WARPS,
+        )  # fmt: skip
+    return 2 * sums - weights.sum(dtype=torch.int64)
+
+
+def scores_on(
+    device: torch.device,
+) -> Callable[[NDArray[np.uint8], NDArray[np.int16]], NDArray[np.int64]]:
+    """The same for weights on the CPU, which go to the device once for all their candidates."""
+    placed_weights: list[tuple[NDArray[np.int16], torch.Tensor]] = []
+
+    def score(seeds: NDArray[np.uint8], weights: NDArray[np.int16]) -> NDArray[np.int64]:
+        if not placed_weights or placed_weights[0][0] is not weights:
+            placed_weights[:] = [(weights, torch.from_numpy(weights).to(device))]
+        return np.asarray(scores(seeds, placed_weights[0][1]).cpu().numpy())
+
+    return score
+
+
+def scores_there(seeds: NDArray[np.uint8], weights: torch.Tensor) -> NDArray[np.int64]:
+    """The scores for weights on a device, brought back."""
+    return np.asarray(scores(seeds, weights).cpu().numpy())
+
+
+def largest_of(values: torch.Tensor) -> float:
+    """The largest magnitude."""
+    low, high = torch.aminmax(values)
+    return max(float(high), -float(low))
+
+
+def quantised(
+    values: torch.Tensor, ratio: float, step: float, *, nearest: bool
+) -> tuple[torch.Tensor, float]:
+    """Values times `ratio` as int16 weights, rounded or truncated, and sum log cosh(step w)."""
+    whole = (values.double() * ratio).clamp_(-_LARGEST_WEIGHT, _LARGEST_WEIGHT)
+    whole = whole.round_() if nearest else whole.trunc_()
+    weights = whole.to(torch.int16)
+    # log cosh z = -log(1 - tanh(z)^2)/2, in which nothing cancels for the small z there are.
+    slopes = whole.mul_(step).tanh_()
+    return weights, -0.5 * float(torch.log1p(-slopes * slopes).sum())
+
+
+def placed_bytes(payload: bytes, device: torch.device) -> torch.Tensor:
+    """Bytes as a uint8 tensor on the device."""
+    return torch.frombuffer(bytearray(payload), dtype=torch.uint8).to(device)
+
+
+def sign_rows(
+    seeds: NDArray[np.uint8], count: int, device: torch.device | str = "cuda"
+) -> torch.Tensor:
+    """The first `count` signs of each seed: packed bytes (n, ceil(count/8)), unused bits 0."""
+    given = checked_seeds(seeds)
+    parameter_rules.integer("count", count, low=0, high=MAX_SIGNS)
+    if len(given) > _MOST_ROWS:
+        raise ParameterError(f"at most {_MOST_ROWS} seeds at once, got {len(given)}")
+    blocks = -(-count // BLOCK)
+    rows = torch.empty((len(given), 16 * blocks), dtype=torch.int32, device=device)
+    placed(rows)
+    if rows.numel():
+        with on_device(rows):
+            _expand[(-(-blocks // _LANES), len(given))](
+                _keys(given, rows.device), rows, count, blocks,
+                prepared=PREPARED, lanes=_LANES, num_warps=_WARPS,
+            )  # fmt: skip
+    return rows.view(torch.uint8)[:, : -(-count // 8)]
+
+
+def signs(seed: bytes, count: int, device: torch.device | str = "cuda") -> torch.Tensor:
+    """The first `count` signs of a seed, packed."""
+    if len(seed) != SEED_BYTES:
+        raise ParameterError(f"a seed has {SEED_BYTES} bytes, got {len(seed)}")
+    return sign_rows(np.frombuffer(seed, dtype=np.uint8)[None], count, device)[0]
+
+
+def _keys(seeds: NDArray[np.uint8], device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(prepare([seed.tobytes() + TAG for seed in seeds])).to(device)
+
+
+def _whole_blocks(weights: torch.Tensor) -> torch.Tensor:
+    """The weights, then zeros up to the end of a block."""
+    missing = -len(weights) % BLOCK
+    return torch.nn.functional.pad(weights, (0, missing)) if missing else weights

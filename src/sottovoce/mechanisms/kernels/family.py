@@ -1,0 +1,107 @@
+"""Exponential families: code j with probability w_j e^(y_j z) / sum_k w_k e^(y_k z)."""
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sottovoce.core.domains import Vector
+from sottovoce.core.native import native
+from sottovoce.core.randomness import Keystream
+from sottovoce.mechanisms.kernels import arrays
+from sottovoce.mechanisms.kernels.ladder import (
+    NARROW_CELLS,
+    Affine,
+    Ladder,
+    Law,
+    NarrowLadder,
+    sample,
+)
+from sottovoce.mechanisms.kernels.reference import family as reference
+
+Codes = NDArray[np.uint8]
+
+MAX_LEVELS = 256
+# Cells enough to keep a chord within a quarter of 2^-16, if those are not too many to keep at hand.
+_CHORD_ERROR = 0.25 * 2.0**-16
+_FEWEST_CELLS, _MOST_NUMBERS = 4, 1 << 18
+_NARROW_REACH = 0.25  # over which 32 chords are within 2^-15
+
+
+def sample_exponential_family(
+    values: ArrayLike,
+    affine: Affine,
+    points: Vector,
+    weights: Vector,
+    keystream: Keystream,
+    *,
+    reach: float,
+    fisher_bound: float,
+) -> Codes:
+    """A code for each value x, drawn at the tilt z that `affine` gives.
+
+    `reach` bounds |z| and `fisher_bound` the variance of y_j, whatever z is; both are public and
+    decide only how fast this is.
+    """
+    kernels, vector = native(), arrays.vector(np.asarray(values))
+    if kernels is None or not has_ladder(affine, points, reach):
+        tilts = affine(vector.astype(np.float64, copy=False))
+        return reference.sample_exponential_family(tilts, points, weights, keystream)
+    ladder = ladder_of(points, weights, fisher_bound, reach)
+    family = (points.tobytes(), weights.tobytes(), float(fisher_bound))
+    narrow = _narrow(*family, _usual_reach(float(reach), len(vector)))
+    law = Law(is_table=False, first=np.array(points), second=np.array(weights))
+    codes, left = sample(vector, affine, ladder, narrow, law, keystream, kernels)
+    for i in left:
+        word = keystream.draw(16, i)
+        codes[i] = reference.exact_code(
+            affine.at(float(vector[i])), points, weights, word, i, keystream
+        )
+    return codes
+
+
+def has_ladder(affine: Affine, points: Vector, reach: float) -> bool:
+    """Whether float32 has the range for a ladder, and a byte for the codes."""
+    return affine.is_moderate and 2.0**-60 < reach < 2.0**60 and len(points) <= MAX_LEVELS
+
+
+def ladder_of(points: Vector, weights: Vector, fisher_bound: float, reach: float) -> Ladder:
+    """The ladder of a family for tilts up to `reach`."""
+    return _ladder(points.tobytes(), weights.tobytes(), float(fisher_bound), float(reach))
+
+
+def _usual_reach(reach: float, count: int) -> float:
+    """Where most tilts lie if many share a norm: a few of its parts; a power of two, to be kept."""
+    share = 8.0 * reach / math.sqrt(max(count, 1))
+    return min(reach, _NARROW_REACH, 2.0 ** math.ceil(math.log2(share)))
+
+
+@lru_cache(maxsize=16)
+def _ladder(points: bytes, weights: bytes, fisher_bound: float, reach: float) -> Ladder:
+    wanted = 2.0 * reach / math.sqrt(8.0 * _CHORD_ERROR / fisher_bound)
+    most = max(_FEWEST_CELLS, 8 * _MOST_NUMBERS // len(points))
+    cells = int(min(max(math.ceil(wanted), _FEWEST_CELLS), most))
+    return Ladder.between(*_chords(points, weights, fisher_bound, reach, cells))
+
+
+@lru_cache(maxsize=64)
+def _narrow(
+    points: bytes, weights: bytes, fisher_bound: float, reach: float
+) -> NarrowLadder | None:
+    return NarrowLadder.between(*_chords(points, weights, fisher_bound, reach, NARROW_CELLS))
+
+
+def _chords(
+    points: bytes, weights: bytes, fisher_bound: float, reach: float, cells: int
+) -> tuple[float, float, Vector, Vector, float]:
+    """F_j(z) = P(code <= j) has |F_j'| <= sqrt(M)/2 and |F_j''| <= M, M the Fisher information."""
+    nodes, masses = np.frombuffer(points), np.frombuffer(weights)
+    edges = np.linspace(-reach, reach, cells + 1)
+    exponents = np.multiply.outer(edges, nodes)
+    exponents -= exponents.max(axis=1, keepdims=True)
+    cumulative = np.cumsum(masses * np.exp(exponents), axis=1)
+    thresholds = cumulative[:, :-1] / cumulative[:, -1:]
+    width = 2.0 * reach / cells
+    errors = np.full(cells, fisher_bound * width**2 / 8.0)
+    return -reach, reach, thresholds, errors, math.sqrt(fisher_bound) / 2.0

@@ -1,0 +1,169 @@
+"""Exact sampling of noise that is rounded to a grid after it was added.
+
+The code is round((x + noise)/step) for real-valued noise: a post-processing of the continuous
+mechanism, drawn without ever forming a real number. Of a coordinate's draw of 32 bits the lowest is
+the sign; the others, h, with as many further bits as it takes, are a tail v in (0, 1/2), and the
+noise is the t with P(noise > t) = v. Float64 decides nearly always; where (x + noise)/step lies
+within the proven error of the middle between two grid points, 64 bits more are read, and at last v
+is compared in arbitrary precision with the tail at that middle. So the sampled law is the declared
+one, for the x and step given as float64 numbers, and no rounding term enters the accounting.
+
+The error of float64, in grid steps. A tail that is relatively wrong by r moves t by at most the
+law's quantile slope times r; `quantile` is relatively wrong by 2^-40; the reciprocal of step, the
+products and the sum add less than 2^-51 of |x| and of t. So
+
+    error < (slope r + (slope + t) 2^-40 + |x| 2^-51)/step,
+
+where r is 1/h for the draw alone and 2^-52 with 64 bits more; the margin is twice all but the first
+term. Tails below 2^-20 read on at once. The C kernel takes t from chords over cells of h instead
+(`mechanisms/noise/chords.py`). Time: the draw leaves a coordinate undecided with probability below
+3e-8 for each step that the noise is wide, plus 2^-19 for the tails; 64 bits more, with some 1e-11.
+"""
+
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import DomainError, ParameterError
+from sottovoce.core.native import native
+from sottovoce.core.randomness import Keystream, Spelled
+from sottovoce.mechanisms.noise.chords import LEAST_TAIL, codes_by_chords
+from sottovoce.mechanisms.noise.noise import Noise
+
+GridCodes = NDArray[np.int32]
+
+# Beyond it float64 would decide too little to be worth its while.
+MAX_STEPS = 2.0**24
+_CHUNK = 1 << 14
+_UNIT = 2.0**-32
+_LEAST_SPELLED = 2.0**-96  # by a draw and 64 bits more, but for 0
+
+
+def sample_rounded(values: Vector, noise: Noise, step: float, keystream: Keystream) -> GridCodes:
+    """round((x + noise)/step) for each value x, with independent noise."""
+    check_width(noise, step)
+    farthest = float(max(values.max(initial=0.0), -values.min(initial=0.0)))
+    if not farthest <= MAX_STEPS * step:  # also refuses NaN
+        raise DomainError(f"values must lie within {MAX_STEPS:g} steps of 0")
+    kernels = native()
+    if kernels is None:
+        codes, left = _codes_by_draws(values, noise, step, keystream)
+    else:
+        codes, left = codes_by_chords(values, noise, step, farthest, keystream, kernels)
+    if len(left):
+        spelled = keystream.spelled(32, left)
+        codes[left] = settled_codes(values[left], noise, step, spelled, keystream)
+    return codes
+
+
+def settled_codes(
+    values: Vector, noise: Noise, step: float, spelled: Spelled, keystream: Keystream
+) -> GridCodes:
+    """The codes of coordinates that their draws have left open."""
+    coordinates, words, extensions = spelled
+    heads, further = (words >> 1).astype(np.float64), extensions * 2.0**-64
+    tails = np.maximum((heads + further) * _UNIT, _LEAST_SPELLED)
+    # Where all bits are 0 the tail has no least value, and float64 may decide nothing.
+    least = np.where(further > 0.0, further, 2.0**-1000)
+    slips = 2.0**-52 + np.where(heads > 0.0, 0.0, 2.0**-64 / least)
+    found, undecided = _float_codes(values, noise, step, (words & 1).astype(np.bool_), tails, slips)
+    codes = found.astype(np.int32)
+    for k in np.flatnonzero(undecided).tolist():
+        word, i = int(words[k]), int(coordinates[k])
+        codes[k] = exact_code(float(values[k]), noise, step, word, i, keystream)
+    return codes
+
+
+def _codes_by_draws(
+    values: Vector, noise: Noise, step: float, keystream: Keystream
+) -> tuple[GridCodes, NDArray[np.int64]]:
+    """Codes by 32 bits each, and where these do not decide."""
+    words = keystream.draws(32, len(values))
+    codes = np.empty(len(values), dtype=np.int32)
+    left = []
+    for start in range(0, len(values), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        tails = words[part] >> np.uint32(1)
+        safe = np.maximum(tails, LEAST_TAIL).astype(np.float64)
+        codes[part], undecided = _float_codes(
+            values[part], noise, step, (words[part] & 1).astype(np.bool_), safe * _UNIT, 1.0 / safe
+        )
+        undecided |= tails < LEAST_TAIL
+        left.append(start + np.flatnonzero(undecided))
+    return codes, np.concatenate([np.empty(0, dtype=np.int64), *left])
+
+
+def check_width(noise: Noise, step: float) -> None:
+    """The noise spans few enough steps."""
+    if not noise.quantile_slope <= MAX_STEPS * step:
+        raise ParameterError(
+            f"noise {noise} is more than {MAX_STEPS:g} steps of {step:g} wide; use a coarser grid: "
+            "lower steps_per_radius, or make it 'auto'"
+        )
+
+
+def _float_codes(
+    values: Vector,
+    noise: Noise,
+    step: float,
+    negative: NDArray[np.bool_],
+    tails: Vector,
+    slips: Vector,
+) -> tuple[Vector, NDArray[np.bool_]]:
+    """Codes as float64 sees them, and where it cannot be sure, if tails are wrong by `slips`."""
+    places = noise.quantile(tails)
+    slope = noise.quantile_slope
+    margin = ((slope + places) * 2.0**-39 + np.abs(values) * 2.0**-50 + slope * slips) / step
+    np.negative(places, out=places, where=negative)
+    places += values
+    places *= 1.0 / step
+    codes = np.rint(places)
+    places -= codes
+    np.abs(places, out=places)
+    return codes, ~(places < 0.5 - margin)
+
+
+def exact_code(
+    value: float, noise: Noise, step: float, word: int, coordinate: int, keystream: Keystream
+) -> int:
+    """The code that the sign and the infinitely long tail 0.word,extension... select."""
+    # Negative noise at x is positive noise at -x, mirrored.
+    sign = -1 if word & 1 else 1
+    place, grid = sign * Fraction(value), Fraction(step)
+    code: int | None = None
+    num_bytes = 16
+    while True:
+        bits = 32 + 8 * num_bytes
+        extension = int.from_bytes(keystream.extension(coordinate, num_bytes), "big")
+        lower = ((word >> 1) << (8 * num_bytes)) | extension
+        if code is None:  # a first guess, as good as float64 can tell
+            tail = np.array([(lower + 0.5) / 2**bits])
+            code = round((place + Fraction(float(noise.quantile(tail)[0]))) / grid)
+        while True:
+            above = _exceeds((code + Fraction(1, 2)) * grid - place, noise, lower, bits)
+            below = _exceeds((code - Fraction(1, 2)) * grid - place, noise, lower, bits)
+            if above is False and below is True:
+                return sign * code
+            if above is None or below is None:
+                break
+            code += 1 if above else -1
+        num_bytes *= 2
+
+
+def _exceeds(threshold: Fraction, noise: Noise, lower: int, bits: int) -> bool | None:
+    """Whether the noise lies above the threshold, for all tails in [lower, lower + 1)/2^bits.
+
+    None if they differ, or if it takes more digits to tell.
+    """
+    if threshold <= 0:
+        return True
+    digits = bits // 3 + 2  # 10^-digits < 2^-bits/100
+    at_threshold = Fraction(noise.survival(threshold, digits))
+    error = Fraction(1, 10**digits)
+    if Fraction(lower + 1, 1 << bits) <= at_threshold - error:
+        return True
+    if Fraction(lower, 1 << bits) >= at_threshold + error:
+        return False
+    return None

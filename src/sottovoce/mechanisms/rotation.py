@@ -1,0 +1,150 @@
+"""A randomised Hadamard rotation: orthogonal, and after it no update is spiky.
+
+With K the largest power of two that is at most d, H the normalised Hadamard matrix of order K and
+random signs D1, D2,
+
+    R = (H D2 on the last K coordinates) (H D1 on the first K coordinates)
+
+No padding: the two blocks overlap and cover everything, for K > d/2. (For K = d they are the same
+block, and one pass is enough.) Every coordinate of R v is a sum with random signs, of variance at
+most |v|^2/K; a lone spike ends with magnitude about 1/sqrt(K) everywhere.
+
+Rounding. A level of butterflies rounds each coordinate once, by 2^-53 of itself, and so the vector
+by 2^-53 of its norm; with K = 2^k and the scaling,
+
+    |fl(R v) - R v| <= 2 (k + 3) 2^-53 |v| <= 2^-46 |v|          (k <= 34)
+
+so neighbours move apart by at most 2^-45 C. What is rotated was projected onto norm C (1 - 2^-20),
+or is a mean of n <= 2^22 records clipped to that norm. That headroom, 2^-20 C at client level and
+2^-20 C/n >= 2^-42 C between neighbours at sample level, pays for it: sensitivities stay what the
+domain says, and a rotated vector lies in the ball that it came from, without a second projection.
+
+References: Ailon and Chazelle 2009 (randomised Hadamard transform); Suresh et al. 2017 (rotation
+before quantisation).
+"""
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sottovoce.core import parameter_rules
+from sottovoce.core.domains import MAX_DIMENSION, Vector, finite_vector
+from sottovoce.core.errors import ParameterError
+from sottovoce.core.native import native
+from sottovoce.core.randomness import Keystream
+from sottovoce.core.threads import over_ranges
+
+SEED_BYTES = 32
+_BYTE = 8
+_LEAST_SIZE = 512  # that is worth a kernel
+_THREADED_SIZE = 1 << 17  # of a block that is worth several threads
+
+Signs = NDArray[np.uint8]  # packed
+_NO_SIGNS: Final[Signs] = np.zeros(0, dtype=np.uint8)
+
+
+def block_size(dimension: int) -> int:
+    """K, the largest power of two that is at most `dimension`."""
+    return 1 << (dimension.bit_length() - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """R for vectors of one dimension; the seed is public, the same for server and clients."""
+
+    seed: bytes
+    dimension: int
+
+    def __post_init__(self) -> None:
+        parameter_rules.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
+        if len(self.seed) != SEED_BYTES:
+            raise ParameterError(f"the seed has {SEED_BYTES} bytes, got {len(self.seed)}")
+
+    @classmethod
+    def of_round(cls, run: str, round_number: int, dimension: int) -> "Rotation":
+        """The rotation that everybody can derive from the public names of run and round.
+
+        Another one each round: whatever bias is left does not add up in the same coordinates.
+        """
+        label = json.dumps(["rotation", run, round_number]).encode()
+        seed = hashlib.blake2b(label, digest_size=SEED_BYTES).digest()
+        return cls(seed=seed, dimension=dimension)
+
+    def forward(self, values: ArrayLike) -> Vector:
+        """R v, for finite v."""
+        rotated = finite_vector(values, self.dimension).copy()
+        for start, signs in self._packed_passes():
+            _turn(rotated[start : start + block_size(self.dimension)], before=signs)
+        return rotated
+
+    def inverse(self, values: ArrayLike) -> Vector:
+        """R^-1 v: H is its own inverse, and so is a sign."""
+        restored = finite_vector(values, self.dimension).copy()
+        for start, signs in reversed(self._packed_passes()):
+            _turn(restored[start : start + block_size(self.dimension)], after=signs)
+        return restored
+
+    def passes(self) -> list[tuple[int, Vector]]:
+        """Where each block starts and its signs; the first is turned first."""
+        size = block_size(self.dimension)
+        return [(start, _opened(signs, size)) for start, signs in self._packed_passes()]
+
+    def _packed_passes(self) -> list[tuple[int, Signs]]:
+        """The same with a bit for a sign, the lowest of a byte first; a 1 is a minus."""
+        size = block_size(self.dimension)
+        blocks = [0] if size == self.dimension else [0, self.dimension - size]
+        words = Keystream(self.seed).words(math.ceil(len(blocks) * size / 64))
+        stream = words.astype("<u8", copy=False).view(np.uint8)
+        if size < _BYTE:
+            bits = np.unpackbits(stream, count=len(blocks) * size, bitorder="little")
+            packed = np.packbits(bits.reshape(len(blocks), size), axis=1, bitorder="little")
+        else:
+            packed = stream[: len(blocks) * size // _BYTE].reshape(len(blocks), size // _BYTE)
+        return list(zip(blocks, packed, strict=True))
+
+
+def _opened(signs: Signs, size: int) -> Vector:
+    return np.where(np.unpackbits(signs, count=size, bitorder="little"), -1.0, 1.0)
+
+
+def _turn(block: Vector, *, before: Signs = _NO_SIGNS, after: Signs = _NO_SIGNS) -> None:
+    """Signs, H, signs, in place, for a contiguous block whose length is a power of two."""
+    kernels, size = native(), len(block)
+    if kernels is None or size < _LEAST_SIZE:
+        if len(before):
+            block *= _opened(before, size)
+        _hadamard(block)
+        if len(after):
+            block *= _opened(after, size)
+        return
+    library, level = kernels
+    eighth, octets = size // 8, len(before) // 8
+
+    def begin_with(first: int, end: int) -> None:
+        for i in range(first, end):
+            part = slice(i * eighth, (i + 1) * eighth)
+            library.hadamard(level, block[part], before[i * octets : (i + 1) * octets])
+
+    def end_with(first: int, end: int) -> None:
+        library.hadamard_end(level, block, first, end, 1.0 / math.sqrt(size), after)
+
+    over_ranges(begin_with, 8, unit=1, least=1 if size >= _THREADED_SIZE else 8)
+    over_ranges(end_with, eighth, unit=8, least=_THREADED_SIZE // 8)
+
+
+def _hadamard(block: Vector) -> None:
+    """H v in place: what every kernel must give, bit for bit."""
+    size, half = len(block), 1
+    while half < size:
+        pairs = block.reshape(-1, 2, half)
+        below, above = pairs[:, 0], pairs[:, 1]
+        difference = below - above
+        below += above
+        above[...] = difference
+        half *= 2
+    block *= 1.0 / math.sqrt(size)

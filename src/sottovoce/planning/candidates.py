@@ -1,0 +1,174 @@
+"""Every registered mechanism at the same budget, or the reason why not."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sottovoce.core.domains import Domain, L2Ball, enclosing_ball
+from sottovoce.core.errors import ParameterError, SottovoceError
+from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
+from sottovoce.mechanisms.registry import EventOf, Parameters, Registration
+from sottovoce.planning.guesses import Guesses
+from sottovoce.planning.prediction import Prediction, predict
+from sottovoce.planning.setting import Setting
+from sottovoce.privacy.accounting import PrivacySpent
+from sottovoce.privacy.events import Repeated
+from sottovoce.protocol.message import HEADER_BYTES
+from sottovoce.protocol.plan import channel_of_sample, released_spent
+
+# Of the knob: errors of a few in a thousand do not change a ranking, and calibration is most of
+# the time. The value found keeps the budget whatever the tolerance.
+_RELATIVE_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A mechanism that keeps the budget, and what it does to an update."""
+
+    kind: str
+    setting: Parameters
+    parameters: Parameters
+    mechanism: Mechanism
+    spent: PrivacySpent
+    prediction: Prediction
+
+    @property
+    def mse(self) -> float:
+        return self.prediction.mse
+
+    @property
+    def bits_per_coordinate(self) -> float:
+        return bits_per_coordinate(self.mechanism)
+
+    @property
+    def bytes_per_update(self) -> int:
+        """The whole message as sent."""
+        payload_bits = self.mechanism.code_format().payload_bits(
+            self.mechanism.input_domain.dimension
+        )
+        return HEADER_BYTES + (payload_bits + 7) // 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A mechanism with parameters that do not apply, and why, in a sentence.
+
+    fits      whether it is made for such a domain at all.
+    needs     bits a coordinate that it would take, if only that stands against it.
+    """
+
+    kind: str
+    setting: Parameters
+    reason: str
+    fits: bool
+    needs: float | None = None
+
+
+def candidates(setting: Setting, event_of: EventOf) -> Iterator[Candidate | LeftOut]:
+    """Every registered mechanism with each of its settings, by name."""
+    guesses = Guesses(setting, event_of)
+    for registration in registry.registrations():
+        yield from _candidates_of(registration, setting, event_of, guesses)
+
+
+def _candidates_of(
+    registration: Registration, setting: Setting, event_of: EventOf, guesses: Guesses
+) -> Iterator[Candidate | LeftOut]:
+    seen: list[Parameters] = []
+    for free in registration.settings:
+        try:
+            candidate = _candidate(registration, free, setting, event_of, guesses)
+        except SottovoceError as error:
+            yield _left_out(registration, free, setting, str(error))
+            continue
+        if candidate.parameters in seen:  # 'auto' chose what is listed too
+            continue
+        seen.append(candidate.parameters)
+        needs = candidate.bits_per_coordinate
+        if setting.bits is not None and needs > setting.bits:
+            reason = f"it sends {needs:g} bits a coordinate, and at most {setting.bits:g} are asked"
+            yield _left_out(registration, free, setting, reason, needs)
+        else:
+            yield candidate
+
+
+def _candidate(
+    registration: Registration,
+    free: Parameters,
+    setting: Setting,
+    event_of: EventOf,
+    guesses: Guesses,
+) -> Candidate:
+    if registration.knob is None:
+        raise ParameterError("it gives no privacy, so there is nothing to calibrate")
+    domain = domain_for(registration, setting.domain)
+    if isinstance(domain, registration.slow_on) and not setting.designs:
+        raise ParameterError(
+            "every value that calibration tries is a design to solve and to account for, which "
+            "takes a minute or so here; ask for designs (--designs) to have it ranked"
+        )
+    parameters = _calibrated(registration, free, domain, setting, event_of, guesses)
+    mechanism = registration.build(domain, parameters)
+    event = Repeated(event=event_of(mechanism), count=setting.rounds)
+    spent = released_spent(channel_of_sample(setting.sample), event, setting.delta)
+    if spent.epsilon > setting.epsilon:  # 'auto' may not see what calibration saw
+        raise ParameterError(f"calibrated, it spends {spent}, above epsilon {setting.epsilon:g}")
+    return Candidate(
+        kind=registration.kind,
+        setting=free,
+        parameters=parameters,
+        mechanism=mechanism,
+        spent=spent,
+        prediction=predict(registration, parameters, mechanism, setting.domain),
+    )
+
+
+def domain_for(registration: Registration, domain: Domain) -> Domain:
+    """Where the mechanism takes its inputs: the domain, or a Euclidean ball that holds it."""
+    made_for = tuple(type(one) for one in registration.example_domains)
+    if not isinstance(domain, made_for) and L2Ball in made_for:
+        return enclosing_ball(domain)
+    return domain
+
+
+def _calibrated(
+    registration: Registration,
+    free: Parameters,
+    domain: Domain,
+    setting: Setting,
+    event_of: EventOf,
+    guesses: Guesses,
+) -> Parameters:
+    known = guesses.known(registration, free, domain)
+    if registration.knob is not None and known is not None:
+        return registration.resolve(domain, {**free, registration.knob.parameter: known})
+    parameters = registration.calibrated(
+        domain,
+        free,
+        rounds=setting.rounds,
+        epsilon=setting.epsilon,
+        delta=setting.delta,
+        event_of=event_of,
+        relative_tolerance=_RELATIVE_TOLERANCE,
+        near=guesses.guess(registration, free, domain),
+    )
+    assert registration.knob is not None
+    knob = registration.knob.parameter
+    guesses.learn(knob, parameters[knob], registration.build(domain, parameters))
+    return parameters
+
+
+def _left_out(
+    registration: Registration,
+    free: Parameters,
+    setting: Setting,
+    reason: str,
+    needs: float | None = None,
+) -> LeftOut:
+    return LeftOut(
+        kind=registration.kind,
+        setting=free,
+        reason=reason,
+        fits=any(isinstance(setting.domain, type(one)) for one in registration.example_domains),
+        needs=needs,
+    )

@@ -1,0 +1,122 @@
+"""What an update will look like at the server, from the law that a mechanism declares.
+
+Nothing here knows any mechanism: the law gives mean and variance of each decoded coordinate.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from sottovoce.core.domains import Domain, Vector, geometry_of
+from sottovoce.core.errors import ParameterError
+from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.registry import Parameters, Registration
+from sottovoce.planning.updates import coordinate_nodes, typical_updates
+
+RELATIVE_BIAS = 0.01  # of the standard deviation: below it a coordinate counts as unbiased
+_COORDINATES = 2**16  # of whole updates, together
+_MAX_UPDATES = 64
+MAX_WHOLE_DIMENSION = 2**24
+# Where to look for the first bias, as fractions of the clip norm.
+_SMALLEST, _SCANNED, _HALVINGS = 1e-5, 17, 15
+
+Moments = Callable[[float], tuple[float, float]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Errors of one client's decoded update of full norm, a coordinate.
+
+    mse              mean over coordinates and updates of E(decode(encode(x)) - x)^2.
+    unbiased_within  the largest |x_i| up to which |bias| is at most 1% of the standard deviation,
+                     in the data's unit; None if that is everywhere in the domain.
+    """
+
+    mse: float
+    unbiased_within: float | None
+
+
+def predict(
+    registration: Registration, parameters: Parameters, mechanism: Mechanism, updates: Domain
+) -> Prediction:
+    """The error of `mechanism`, which has these parameters, on `updates` of full norm.
+
+    They may be a part of the mechanism's own domain: an L1 ball lies in a Euclidean one.
+    """
+    domain = mechanism.input_domain
+    largest = largest_coordinate(updates)
+    if not registration.coordinatewise:
+        if domain.dimension > MAX_WHOLE_DIMENSION:
+            raise ParameterError(
+                f"its error is that of whole updates, evaluated up to {MAX_WHOLE_DIMENSION} "
+                f"coordinates, got {domain.dimension}; send the update in parts"
+            )
+        return Prediction(
+            mse=_mean_over_updates(mechanism, updates, largest),
+            unbiased_within=_unbiased_within(_moments_of_a_spike(mechanism), largest),
+        )
+    alone = registration.build(dataclasses.replace(domain, dimension=1), parameters)  # type: ignore[type-var]
+    moments = _moments_of_a_spike(alone)
+    points, weights = coordinate_nodes(geometry_of(updates), domain.dimension)
+    errors = [
+        (mean - x) ** 2 + variance
+        for x, (mean, variance) in ((x, moments(x)) for x in (largest * points).tolist())
+    ]
+    return Prediction(
+        mse=float(weights @ np.array(errors)), unbiased_within=_unbiased_within(moments, largest)
+    )
+
+
+def largest_coordinate(domain: Domain) -> float:
+    """The clip norm, less the headroom for rounding: unit vectors have norm 1 in any geometry."""
+    alone: Domain = dataclasses.replace(domain, dimension=1)  # type: ignore[type-var]
+    return float(alone.project([np.finfo(np.float64).max])[0])
+
+
+def _mean_over_updates(mechanism: Mechanism, updates: Domain, clip_norm: float) -> float:
+    domain = mechanism.input_domain
+    count = max(1, min(_MAX_UPDATES, _COORDINATES // domain.dimension))
+    total = 0.0
+    for update in typical_updates(geometry_of(updates), domain.dimension, count):
+        values: Vector = domain.project(clip_norm * update)
+        law = mechanism.law(values)
+        total += float(np.mean((law.mean() - values) ** 2 + law.variance()))
+    return total / count
+
+
+def _moments_of_a_spike(mechanism: Mechanism) -> Moments:
+    """Mean and variance of the first decoded coordinate where all others are 0."""
+    domain = mechanism.input_domain
+
+    def moments(x: float) -> tuple[float, float]:
+        spike = np.zeros(domain.dimension)
+        spike[0] = x
+        law = mechanism.law(spike)
+        return float(law.mean()[0]), float(law.variance()[0])
+
+    return moments
+
+
+def _unbiased_within(moments: Moments, largest: float) -> float | None:
+    def unbiased(fraction: float) -> bool:
+        for x in (-fraction * largest, fraction * largest):
+            mean, variance = moments(x)
+            # What float64 rounds in a mean is no bias.
+            slack = RELATIVE_BIAS * math.sqrt(max(variance, 0.0)) + 1e-9 * largest
+            if abs(mean - x) > slack:
+                return False
+        return True
+
+    fractions: list[float] = np.geomspace(_SMALLEST, 1.0, _SCANNED).tolist()
+    outside = next((n for n, fraction in enumerate(fractions) if not unbiased(fraction)), None)
+    if outside is None:
+        return None
+    if outside == 0:
+        return 0.0
+    low, high = fractions[outside - 1], fractions[outside]
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if unbiased(middle) else (low, middle)
+    return low * largest

@@ -1,0 +1,1 @@
+"""What client and server do in a round, without torch: messages, plans, channels, sums."""

@@ -1,0 +1,110 @@
+"""Secure sums, simulated: this process is trusted to reveal nothing but the sum of all bits.
+
+In a deployment a cryptographic protocol stands here. What the accounting needs of it: nobody learns
+more than the sums over at least `minimum_clients` messages, at most one sum in each round, and that
+many clients follow their mechanism and keep their bits to themselves. Whoever may collude, or looks
+at the sum as one of the clients, is not counted among them.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import ParameterError, PrivacyError, WireError
+from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.packing import PackedCodes
+from sottovoce.privacy import events
+from sottovoce.privacy.events import OneBit
+from sottovoce.protocol.level_counts import LevelCounts
+from sottovoce.protocol.means import Cohort
+from sottovoce.protocol.message import Opened
+
+
+@runtime_checkable
+class ClampedBits(Protocol):
+    """A mechanism of one bit a coordinate whose logits all lie within `logit_bound` of 0."""
+
+    @property
+    def logit_bound(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecureSum:
+    """Sums of bits, released only where at least `minimum_clients` messages arrived."""
+
+    minimum_clients: int
+    hides_sender: ClassVar[bool] = False  # whoever adds up must know who has answered
+
+    def __post_init__(self) -> None:
+        parameter_rules.integer(
+            "minimum_clients",
+            self.minimum_clients,
+            low=2,
+            high=2**31,
+            remedy="the sum of one message is that message",
+        )
+
+    def event(self, mechanism: Mechanism, adjacency: Adjacency) -> events.SecureSum:
+        local = mechanism.privacy(adjacency)
+        if not isinstance(local, OneBit) or not isinstance(mechanism, ClampedBits):
+            raise PrivacyError(
+                "secure sums amplify only clamped one-bit codes; use mechanism 'clamped_sign'"
+            )
+        return events.SecureSum(
+            shift=local.shift,
+            dimension=local.dimension,
+            logit_bound=mechanism.logit_bound,
+            clients=self.minimum_clients,
+            adjacency=adjacency,
+            against_zero=local.against_zero,
+        )
+
+    def check(self, cohort: Cohort) -> None:
+        """A sum of bits has one meaning only if all of them have the same."""
+        if len(set(cohort)) > 1:
+            raise ParameterError(
+                "a secure sum needs the same mechanism and weight for every client; give all "
+                "clients as many records, or protect whole clients (privacy.level = 'client')"
+            )
+
+    def serves(self, clients: int) -> bool:
+        """Whether a sum could come of a cohort of this (public) size."""
+        return clients >= self.minimum_clients
+
+    def collector(self, dimension: int, cohort: Cohort) -> "BitSum":  # noqa: ARG002
+        return BitSum(dimension, self.minimum_clients)
+
+    def describe(self) -> str:
+        return "secure sum, simulated: the server is trusted to reveal only sums"
+
+
+class BitSum:
+    """How many clients sent a 1, coordinate by coordinate; read once, and only if enough did."""
+
+    def __init__(self, dimension: int, minimum_clients: int) -> None:
+        self._bits = LevelCounts(dimension, 2)
+        self._minimum = minimum_clients
+        self._mechanism: Mechanism | None = None
+        self._released: Vector | None = None
+
+    def add(self, mechanism: Mechanism, weight: float, opened: Opened) -> None:  # noqa: ARG002
+        # Equal weights, which the plan has checked, cancel.
+        if self._released is not None:
+            # The difference of two sums would be one client's bits.
+            raise WireError("the sum of this round has been released; a late message is not added")
+        if self._mechanism not in (None, mechanism) or not isinstance(opened, PackedCodes):
+            raise WireError("a message of another mechanism does not belong into this sum")
+        self._bits.add(opened)
+        self._mechanism = mechanism
+
+    def result(self) -> Vector | None:
+        """The mean of what the bits stand for, or None if too few clients sent any."""
+        if self._released is None and self._mechanism and self._bits.received >= self._minimum:
+            low, high = self._mechanism.decode(np.array([0, 1], dtype=np.uint8))
+            (ones,) = self._bits.counts()
+            self._released = low + (high - low) * (ones / self._bits.received)
+        return None if self._released is None else self._released.copy()

@@ -1,0 +1,170 @@
+"""The message format: a 44-byte header, then the packed codes.
+
+    offset  size  field
+         0     4  magic 'STVC'
+         4     1  version, 1
+         5     1  bits per code, 1 to 32
+         6     1  uplink: which of the round's vectors
+         7     1  reserved, 0
+         8     4  round
+        12     8  dimension
+        20    16  hash of the public parameters, the run and the client (unless a channel hides it)
+        36     8  BLAKE2b-64 of everything else
+
+Integers are little-endian. *Payload* is the packed codes, *total* adds the header.
+Whether 32 bits are a float32 number or a packed code, and how many codes there are (one for each
+coordinate, unless the mechanism says otherwise), follows from the public parameters, which the hash
+pins: a message is only ever read in the format of its own plan.
+The checksum detects damage, not forgery: the transport authenticates clients.
+"""
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from typing import assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.core import parameter_rules
+from sottovoce.core.domains import MAX_DIMENSION
+from sottovoce.core.errors import WireError
+from sottovoce.mechanisms import packing
+from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Float32Codes, LevelCodes
+from sottovoce.mechanisms.packing import PackedCodes
+
+Opened = PackedCodes | NDArray[np.float32]  # what a message holds, checked
+
+MAGIC = b"STVC"
+VERSION = 1
+_FIELDS = struct.Struct("<4sBBBBIQ16s")
+_CHECKSUM_BYTES = 8
+HEADER_BYTES = _FIELDS.size + _CHECKSUM_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """What both sides know before a message arrives; the server never reads it from the client."""
+
+    parameter_hash: bytes
+    round: int
+    uplink: int
+    dimension: int
+    code_format: CodeFormat
+
+    def __post_init__(self) -> None:
+        parameter_rules.integer("round", self.round, low=0, high=2**32 - 1)
+        parameter_rules.integer("uplink", self.uplink, low=0, high=255)
+        parameter_rules.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
+        if len(self.parameter_hash) != 16:
+            raise WireError(f"a parameter hash has 16 bytes, got {len(self.parameter_hash)}")
+
+    @property
+    def num_codes(self) -> int:
+        return self.code_format.num_codes(self.dimension)
+
+    @property
+    def payload_bytes(self) -> int:
+        return (self.code_format.payload_bits(self.dimension) + 7) // 8
+
+    @property
+    def total_bytes(self) -> int:
+        return HEADER_BYTES + self.payload_bytes
+
+
+def seal(codes: Codes, envelope: Envelope) -> bytes:
+    """The message: the only thing that leaves a client."""
+    if codes.shape != (envelope.num_codes,):
+        raise WireError(f"expected {envelope.num_codes} codes, got shape {codes.shape}")
+    payload = _to_payload(codes, envelope.code_format)
+    fields = _header_fields(envelope)
+    return fields + _checksum(fields, payload) + payload
+
+
+def open_sealed(message: bytes, envelope: Envelope) -> Codes:
+    """The codes of a message that is exactly what `envelope` announces, else WireError."""
+    return codes_of(open_packed(message, envelope))
+
+
+def opened_as_sent(codes: Codes, code_format: CodeFormat) -> Opened:
+    """What `open_packed` would give for a message of these codes, without making one."""
+    payload = _to_payload(codes, code_format)
+    return _from_payload(memoryview(payload), code_format, len(codes))
+
+
+def codes_of(opened: Opened) -> Codes:
+    return opened.codes() if isinstance(opened, PackedCodes) else opened
+
+
+def open_packed(message: bytes, envelope: Envelope) -> Opened:
+    """The same, checked as strictly, with integer codes still packed: what a server adds up."""
+    if len(message) < HEADER_BYTES:
+        raise WireError(f"message has {len(message)} bytes, the header alone takes {HEADER_BYTES}")
+    fields, payload = message[: _FIELDS.size], memoryview(message)[HEADER_BYTES:]
+    magic, version, bits, uplink, reserved, round_number, dimension, digest = _FIELDS.unpack(fields)
+    if magic != MAGIC:
+        raise WireError(f"not a Sottovoce message: it starts with {magic!r}")
+    if version != VERSION:
+        raise WireError(f"message version {version}; this side reads version {VERSION}")
+    if message[_FIELDS.size : HEADER_BYTES] != _checksum(fields, payload):
+        raise WireError("checksum mismatch: the message was damaged or cut; ask for it again")
+    _expect("reserved byte", reserved, 0)
+    _expect("round", round_number, envelope.round)
+    _expect("uplink", uplink, envelope.uplink)
+    _expect("dimension", dimension, envelope.dimension)
+    _expect("bits per code", bits, envelope.code_format.bits)
+    _expect("hash of the public parameters", digest.hex(), envelope.parameter_hash.hex())
+    _expect("payload length", len(payload), envelope.payload_bytes)
+    return _from_payload(payload, envelope.code_format, envelope.num_codes)
+
+
+def _expect(what: str, found: int | str, expected: int | str) -> None:
+    if found != expected:
+        raise WireError(f"message has {what} {found}, expected {expected}")
+
+
+def _header_fields(envelope: Envelope) -> bytes:
+    return _FIELDS.pack(
+        MAGIC,
+        VERSION,
+        envelope.code_format.bits,
+        envelope.uplink,
+        0,
+        envelope.round,
+        envelope.dimension,
+        envelope.parameter_hash,
+    )
+
+
+def _checksum(fields: bytes, payload: bytes | memoryview) -> bytes:
+    digest = hashlib.blake2b(fields, digest_size=_CHECKSUM_BYTES)
+    digest.update(payload)
+    return digest.digest()
+
+
+def _to_payload(codes: Codes, code_format: CodeFormat) -> bytes:
+    match code_format:
+        case LevelCodes():
+            dtype = code_format.dtype
+            if codes.dtype != dtype or (codes.size and int(codes.max()) >= code_format.levels):
+                raise WireError(f"codes must be {dtype} below {code_format.levels}")
+            return packing.pack(codes.astype(dtype, copy=False), code_format.bits)
+        case Float32Codes():
+            if codes.dtype != np.float32 or not np.isfinite(codes).all():
+                raise WireError("codes must be finite float32 numbers")
+            return codes.astype("<f4", copy=False).tobytes()
+        case _:
+            assert_never(code_format)
+
+
+def _from_payload(payload: memoryview, code_format: CodeFormat, count: int) -> Opened:
+    match code_format:
+        case LevelCodes(levels=levels):
+            return PackedCodes(payload, count=count, levels=levels)
+        case Float32Codes():
+            values = np.frombuffer(payload, dtype="<f4").astype(np.float32, copy=False)
+            if not np.isfinite(values).all():
+                raise WireError("payload holds a NaN or infinite value")
+            return values
+        case _:
+            assert_never(code_format)

@@ -1,0 +1,225 @@
+"""What a mechanism does at a budget: its table, its bias and variance, its bytes, its epsilon.
+
+Everything comes from the library that trains: the same calibration, laws and accountants.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from sottovoce.core import files
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Domain, clip_norm_of, enclosing_ball, geometry_of
+from sottovoce.core.errors import ParameterError
+from sottovoce.core.shown import show_epsilon
+from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
+from sottovoce.mechanisms.registry import Parameters, Registration
+from sottovoce.planning.prediction import largest_coordinate, predict
+from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
+from sottovoce.privacy.events import Repeated
+from sottovoce.protocol.message import HEADER_BYTES
+from sottovoce.reporting.explorer.question import Question
+from sottovoce.reporting.explorer.recipe import recipe
+from sottovoce.reporting.explorer.table import table_of
+
+_TOLERANCE = 1e-4  # of the knob; the value found keeps the budget whatever it is
+_CURVE_POINTS, _SHORTEST_CURVE, _INPUTS = 13, 10, 49
+_REFERENCE = "gaussian"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """A mechanism that keeps the budget, and what it really spends."""
+
+    registration: Registration
+    parameters: Parameters
+    mechanism: Mechanism
+    spent: PrivacySpent
+
+    @property
+    def bytes_per_message(self) -> int:
+        domain = self.mechanism.input_domain
+        bits = self.mechanism.code_format().payload_bits(domain.dimension)
+        return HEADER_BYTES + (bits + 7) // 8
+
+
+@lru_cache(maxsize=256)
+def answer(question: Question) -> dict[str, Any]:
+    """The answer as plain data; what is not finite is null."""
+    found = _calibrated_for(question)
+    mse = predict(found.registration, found.parameters, found.mechanism, question.updates)
+    described = {
+        "mechanism": question.mechanism,
+        "summary": found.registration.summary,
+        "parameters": registry.parameters_of(found.mechanism),
+        "calibrated": found.registration.knob and found.registration.knob.parameter,
+        "domain": _describe_domain(found.mechanism.input_domain),
+        "sampling_grade": found.mechanism.sampling,
+        "spent": _describe_spent(found.spent),
+        "bits_per_coordinate": bits_per_coordinate(found.mechanism),
+        "bytes_per_message": found.bytes_per_message,
+        "header_bytes": HEADER_BYTES,
+        "bytes_all_rounds": found.bytes_per_message * question.rounds,
+        "float32_bytes": HEADER_BYTES + 4 * question.dimension,
+        "mse": mse.mse,
+        "unbiased_within": mse.unbiased_within,
+        "typical_coordinate": _typical(question),
+        "gaussian": _reference(question, mse.mse),
+        "law": _law(question, found),
+        "recipe": recipe(question, found.parameters),
+    }
+    plain: dict[str, Any] = files.finite(described)
+    return plain
+
+
+@lru_cache(maxsize=256)
+def curve(question: Question) -> dict[str, Any]:
+    """How epsilon grows with the rounds, by every accountant that has a bound."""
+    found = _calibrated_for(question)
+    event = registry.seen(Adjacency.parse(question.adjacency))(found.mechanism)
+    last = max(question.rounds, _SHORTEST_CURVE)
+    spread = {round(last ** (n / (_CURVE_POINTS - 1))) for n in range(_CURVE_POINTS)}
+    counts = sorted(spread | {question.rounds})
+    spent = [privacy_spent(Repeated(event=event, count=n), question.delta) for n in counts]
+    names = list(dict.fromkeys(name for one in spent for name, _ in one.bounds))
+    plain: dict[str, Any] = files.finite(
+        {
+            "rounds": counts,
+            "epsilon": [one.epsilon for one in spent],
+            "shown": [show_epsilon(one.epsilon) for one in spent],
+            "accountant": [one.accountant for one in spent],
+            "bounds": {name: [dict(one.bounds).get(name) for one in spent] for name in names},
+            "budget": question.epsilon,
+        }
+    )
+    return plain
+
+
+@lru_cache(maxsize=256)
+def _calibrated_for(question: Question) -> Calibrated:
+    registration, domain = question.registration, question.domain
+    if isinstance(domain, registration.slow_on) and not question.slow:
+        raise ParameterError(
+            f"every value that calibration tries for '{question.mechanism}' is a design to solve "
+            "here, which takes a minute or more; allow that to have it"
+        )
+    return _calibrated(registration, domain, question.free, question)
+
+
+@lru_cache(maxsize=64)
+def _reference_for(question: Question) -> Calibrated:
+    """The Gaussian mechanism at the same budget, on a ball that holds the updates."""
+    domain = (
+        question.updates if question.clip_geometry == "l2" else enclosing_ball(question.updates)
+    )
+    return _calibrated(registry.find(_REFERENCE), domain, {}, question)
+
+
+def _calibrated(
+    registration: Registration, domain: Domain, free: Parameters, question: Question
+) -> Calibrated:
+    parameters: Parameters = registration.calibrated(
+        domain,
+        free,
+        rounds=question.rounds,
+        epsilon=question.epsilon,
+        delta=question.delta,
+        event_of=registry.seen(Adjacency.parse(question.adjacency)),
+        relative_tolerance=_TOLERANCE,
+    )
+    mechanism, spent = _spent_with(registration, domain, parameters, question)
+    rounder = _rounder(registration, parameters)
+    with_rounder = _spent_with(registration, domain, rounder, question)
+    if with_rounder[1].epsilon <= question.epsilon:
+        parameters, (mechanism, spent) = rounder, with_rounder
+    if spent.epsilon > question.epsilon:  # 'auto' may not see what calibration saw
+        raise ParameterError(f"calibrated, it spends {spent}, above epsilon {question.epsilon:g}")
+    return Calibrated(
+        registration=registration, parameters=parameters, mechanism=mechanism, spent=spent
+    )
+
+
+def _spent_with(
+    registration: Registration, domain: Domain, parameters: Parameters, question: Question
+) -> tuple[Mechanism, PrivacySpent]:
+    mechanism = registration.build(domain, parameters)
+    event = registry.seen(Adjacency.parse(question.adjacency))(mechanism)
+    return mechanism, privacy_spent(Repeated(event=event, count=question.rounds), question.delta)
+
+
+def _rounder(registration: Registration, parameters: Parameters) -> Parameters:
+    """The same with four digits of the knob: designs for round values are shipped, or kept."""
+    assert registration.knob is not None
+    knob = registration.knob.parameter
+    return {**parameters, knob: float(f"{parameters[knob]:.4g}")}
+
+
+def _reference(question: Question, mse: float) -> dict[str, Any]:
+    # Whatever is asked about, the reference is the same question to the Gaussian mechanism.
+    same = dataclasses.replace(question, mechanism=_REFERENCE, variant=0, bits=1, slow=False)
+    found = _reference_for(same)
+    reference = predict(found.registration, found.parameters, found.mechanism, question.updates)
+    return {
+        "noise_stddev": getattr(found.mechanism, "noise_stddev", None),
+        "variance": reference.mse,
+        "bytes_per_message": found.bytes_per_message,
+        "times_the_error": mse / reference.mse,
+        "times_fewer_bytes": found.bytes_per_message / _calibrated_for(question).bytes_per_message,
+        "shown_epsilon": show_epsilon(found.spent.epsilon),
+    }
+
+
+def _describe_domain(domain: Domain) -> dict[str, Any]:
+    return {
+        "geometry": geometry_of(domain),
+        "clip_norm": clip_norm_of(domain),
+        "dimension": domain.dimension,
+    }
+
+
+def _describe_spent(spent: PrivacySpent) -> dict[str, Any]:
+    return {
+        "epsilon": spent.epsilon,
+        "shown": show_epsilon(spent.epsilon),
+        "delta": spent.delta,
+        "adjacency": str(spent.adjacency),
+        "accountant": spent.accountant,
+        "assumes": spent.assumes,
+        "bounds": {name: show_epsilon(bound) for name, bound in spent.bounds},
+    }
+
+
+def _typical(question: Question) -> float:
+    """The size of a coordinate of an update of full norm, if all are alike."""
+    power = {"l2": 0.5, "l1": 1.0, "linf": 0.0}[question.clip_geometry]
+    return question.clip_norm * float(np.float64(question.dimension) ** -power)
+
+
+def _law(question: Question, found: Calibrated) -> dict[str, Any]:
+    """Mean and variance of what is read, as functions of what was there; and the table.
+
+    Of a mechanism that is not coordinatewise, those of the first coordinate where all others are 0.
+    """
+    mechanism = found.mechanism
+    if found.registration.coordinatewise:
+        alone: Domain = dataclasses.replace(mechanism.input_domain, dimension=1)  # type: ignore[type-var]
+        mechanism = found.registration.build(alone, found.parameters)
+    end = largest_coordinate(question.updates)
+    inputs = np.linspace(-end, end, _INPUTS)
+    laws = []
+    for x in inputs.tolist():
+        spike = np.zeros(mechanism.input_domain.dimension)
+        spike[0] = x
+        law = mechanism.law(spike)
+        laws.append((law, float(law.mean()[0]), float(law.variance()[0])))
+    return {
+        "coordinatewise": found.registration.coordinatewise,
+        "inputs": inputs.tolist(),
+        "bias": [mean - x for x, (_, mean, _) in zip(inputs.tolist(), laws, strict=True)],
+        "variance": [variance for _, _, variance in laws],
+        "table": table_of(inputs, [law for law, _, _ in laws]),
+    }

@@ -1,0 +1,244 @@
+"""A run as it stands, read while it works: nothing is locked, and nothing is written."""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from sottovoce.core.errors import OutputError
+from sottovoce.runs import client_lists
+from sottovoce.runs.folder import DIGEST_NAME, RunFolder
+from sottovoce.runs.idle_rounds import why_nobody_was_asked
+from sottovoce.runs.record import read_record
+from sottovoce.runs.site_counts import are_noted, has_sites, site_counts
+
+State = Literal["waiting", "running", "silent", "halted", "finished", "failed", "stopped"]
+
+_QUIET_SECONDS, _QUIET_ROUNDS = 60.0, 10.0
+_SILENT_CLIENTS_TOLD = 5
+_SILENT_SECONDS = 10.0  # without a round, and without a process here that holds the run
+_LOCKS = Path("/proc/locks")
+_ROUND_FIELDS = (
+    "clients_asked",
+    "clients_received",
+    "clients_out_of_budget",
+    "clients_unreachable",
+    "replies_dropped",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What the files of a run say at one moment; without a header the run is yet to come."""
+
+    folder: Path
+    header: Mapping[str, Any] | None
+    rows: tuple[Mapping[str, Any], ...]
+    result: Mapping[str, Any] | None
+    seconds_at_work: float | None  # from the folder's making to its last row
+    quiet_seconds: float  # since the last row
+    is_held: bool | None = None  # by a process of this machine; None where that cannot be told
+
+    @property
+    def state(self) -> State:
+        if self.header is None:
+            return "waiting"
+        if self.result is None:
+            gone = self.is_held is False and self.quiet_seconds > _SILENT_SECONDS
+            return "silent" if gone else "running"
+        return "halted" if self.result.get("halted") else "finished"
+
+    @property
+    def has_ended(self) -> bool:
+        return self.result is not None
+
+    @property
+    def rounds_done(self) -> int:
+        return int(self.rows[-1]["round"]) if self.rows else 0
+
+
+def read(folder: Path) -> Reading:
+    """The run in `folder`, or in the folder that is to come; anything else is refused."""
+    run_folder = RunFolder(folder)
+    if not run_folder.exists:
+        _check_empty(folder)
+        return Reading(
+            folder=folder,
+            header=None,
+            rows=(),
+            result=None,
+            seconds_at_work=None,
+            quiet_seconds=0.0,
+        )
+    record = read_record(folder)
+    rows = tuple(record.rows)
+    begun = max(_changed(folder / name) or 0.0 for name in ("run.json", DIGEST_NAME))
+    last = (_changed(folder / "metrics.jsonl") if rows else None) or begun
+    return Reading(
+        folder=folder,
+        header=record.header,
+        rows=rows,
+        result=record.result,
+        seconds_at_work=last - begun if last > begun else None,
+        quiet_seconds=max(0.0, time.time() - last),
+        is_held=_is_held(folder / "run.json"),
+    )
+
+
+def describe(reading: Reading, *, rounds_per_second: float | None = None) -> dict[str, Any]:
+    """A reading as plain data; without a speed that was seen, the mean since the folder was made.
+
+    Epsilon is the largest over clients, and null where there is no guarantee; what is left of the
+    budget is null where clients have several budgets, or none. Where clients are sites with ledgers
+    of their own, both are the server's count, and `sites` has what each answered and says.
+    """
+    spec = _section((reading.header or {}).get("spec"))
+    privacy, rows = _section(spec.get("privacy")), reading.rows
+    last = rows[-1] if rows else {}
+    done, rounds = reading.rounds_done, spec.get("rounds")
+    if rounds_per_second is None and reading.seconds_at_work:
+        rounds_per_second = done / reading.seconds_at_work
+    budget = _common_budget(spec)
+    epsilon = last.get("epsilon", 0.0)
+    clients = len((reading.header or {}).get("clients") or ())
+    seconds_left = None
+    if reading.state == "running" and rounds and rounds_per_second:
+        seconds_left = (rounds - done) / rounds_per_second
+    described: dict[str, Any] = {
+        "name": spec.get("name", reading.folder.name),
+        "folder": str(reading.folder),
+        "state": reading.state,
+        "halted": (reading.result or {}).get("halted"),
+        "rounds_done": done,
+        "rounds": rounds,
+        "rounds_per_second": rounds_per_second,
+        "seconds_left": seconds_left,
+        "quiet_seconds": None if reading.has_ended else reading.quiet_seconds,
+        "accuracy": _last_known(rows, "accuracy"),
+        "score": last.get("score", "accuracy"),
+        "loss": _last_known(rows, "loss"),
+        "epsilon": epsilon,
+        "private": epsilon is not None,
+        "epsilon_budget": budget,
+        "epsilon_left": _left(budget, epsilon),
+        "delta": privacy.get("delta"),
+        "clients": clients,
+        "last_round": {name: last.get(name) for name in _ROUND_FIELDS} if last else None,
+        "replies_asked": _total(rows, "clients_asked"),
+        "replies_received": _total(rows, "clients_received"),
+        "has_sites": has_sites(spec),
+        "sites": _site_counts(reading) if has_sites(spec) and are_noted(rows) else None,
+        "rounds_with_missing_replies": sum(_missing(row) > 0 for row in rows),
+    }
+    for direction in ("up", "down"):
+        total = _total(rows, f"total_bytes_{direction}")
+        described[f"bytes_{direction}"] = total
+        described[f"bytes_{direction}_per_client"] = total / clients if clients else None
+    described["guarantee"] = (reading.header or {}).get("guarantee")
+    described["warnings"] = _warnings(reading, described)
+    return described
+
+
+def _site_counts(reading: Reading) -> dict[str, Any]:
+    names = [one["client"] for one in (reading.header or {}).get("clients") or ()]
+    return site_counts(reading.rows, names)
+
+
+def _check_empty(folder: Path) -> None:
+    """A folder of something else will not become a run; files in the making have a dot in front,
+    and a long list of clients is written before the run.json that names it."""
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder} is a file; name a run's folder, or a federation's")
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    if any(not name.startswith(".") and not name.endswith(client_lists.SUFFIX) for name in names):
+        raise OutputError(
+            f"{folder} is not a run folder: it has no run.json; name the folder that "
+            "'sottovoce run' or 'deploy run' writes (runs/NAME), or a federation's"
+        )
+
+
+def _is_held(path: Path) -> bool | None:
+    """Whether a process of this machine has locked a file, without locking it to find out."""
+    try:
+        held = [line.split() for line in _LOCKS.read_text().splitlines()]
+        inode = str(path.stat().st_ino)
+    except OSError:
+        return None
+    return any("FLOCK" in words and words[-3].rpartition(":")[2] == inode for words in held)
+
+
+def _changed(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def _section(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _common_budget(spec: Mapping[str, Any]) -> float | None:
+    """The budget that rows are measured against, if all clients share one.
+
+    The algorithm 'nbafl' takes its epsilon for a published analysis, which is no budget.
+    """
+    privacy = _section(spec.get("privacy"))
+    own = [group.get("epsilon") or group.get("delta") for group in privacy.get("groups") or ()]
+    if any(own) or _section(spec.get("algorithm")).get("kind") == "nbafl":
+        return None
+    budget = privacy.get("epsilon")
+    return float(budget) if budget is not None else None
+
+
+def _left(budget: float | None, epsilon: float | None) -> float | None:
+    """What is left, rounded down: an epsilon that is shown must be there."""
+    if budget is None or epsilon is None:
+        return None
+    return max(0.0, math.nextafter(budget - epsilon, -math.inf)) if epsilon else budget
+
+
+def _last_known(rows: tuple[Mapping[str, Any], ...], name: str) -> Any:
+    """Of the last round in which the model was tested."""
+    return next((row[name] for row in reversed(rows) if row.get(name) is not None), None)
+
+
+def _total(rows: tuple[Mapping[str, Any], ...], name: str) -> int:
+    return sum(row.get(name) or 0 for row in rows)
+
+
+def _missing(row: Mapping[str, Any]) -> int:
+    return (row.get("clients_asked") or 0) - (row.get("clients_received") or 0)
+
+
+def _warnings(reading: Reading, described: Mapping[str, Any]) -> list[str]:
+    """What a person should look at now; of a run that has ended, what its result says."""
+    if reading.result is not None:
+        return list(reading.result.get("warnings") or ())
+    found = []
+    last = described["last_round"] or {}
+    rows_last = reading.rows[-1] if reading.rows else {}
+    if last.get("clients_out_of_budget"):
+        found.append(f"{last['clients_out_of_budget']} clients are out of budget")
+    if last.get("clients_unreachable"):
+        found.append(f"{last['clients_unreachable']} clients could not be reached")
+    for client, reason in list((rows_last.get("unanswered") or {}).items())[:_SILENT_CLIENTS_TOLD]:
+        found.append(f"nothing of '{client}' counted in the last round: {reason}")
+    if last.get("replies_dropped"):
+        found.append(f"{last['replies_dropped']} replies were not what was announced")
+    if last and not last.get("clients_asked"):
+        found.append(f"nobody was asked in the last round: {why_nobody_was_asked(rows_last)}")
+    speed, quiet = described["rounds_per_second"], reading.quiet_seconds
+    if reading.state == "silent":
+        found.append(
+            f"no round for {quiet:.0f} seconds, and no process of this machine is at work on it: "
+            "if it was interrupted, --resume goes on; a round that was charged and not finished is "
+            "counted in the ledger ('sottovoce ledger show'), and not here"
+        )
+    elif reading.header and quiet > max(_QUIET_SECONDS, _QUIET_ROUNDS / speed if speed else 0.0):
+        found.append(
+            f"no round for {quiet:.0f} seconds; if the run was interrupted, --resume goes on"
+        )
+    return found

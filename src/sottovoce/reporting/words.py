@@ -1,0 +1,210 @@
+"""A run in plain words: what was released, to whom, protecting what, and on what that rests."""
+
+import math
+from typing import Any, assert_never
+
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.shown import show_epsilon
+from sottovoce.runs.record import RunRecord
+from sottovoce.runs.site_counts import BY_SERVER, show_charged
+from sottovoce.runs.spec import (
+    CentralSpec,
+    DirectSpec,
+    NbAflSpec,
+    RunSpec,
+    ScaffoldSpec,
+    SecretOrderSpec,
+    SecureSumSpec,
+    ShufflerSpec,
+)
+
+_PROMISES_LITTLE = 12.0  # an epsilon; odds may change by a factor of 160,000
+
+
+def facts(record: RunRecord, accounts: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a person who signs for the data should read first, as (question, answer)."""
+    return [
+        ("What was released", _released(record, private=accounts["epsilon"] is not None)),
+        ("Who sees it", _seen_by(record.spec, private=accounts["epsilon"] is not None)),
+        ("What is protected", _protected(record.spec, accounts)),
+        ("How well", _how_well(record, accounts)),
+        ("What that rests on", _rests_on(record, private=accounts["epsilon"] is not None)),
+    ]
+
+
+def simulated_because(record: RunRecord) -> list[str]:
+    """Why the guarantee is a simulation's only; empty where it holds as it stands."""
+    spec, reasons = record.spec, []
+    if spec.randomness == "seeded" and record.header.get("sampling_grade") != "none":
+        reasons.append("its noise comes from a seed, and whoever has the seed can take it away")
+    if record.header.get("sampling_grade") == "float":
+        reasons.append("its noise is drawn in floating point, which leaks in the last digits")
+    if not isinstance(spec.channel, DirectSpec):
+        name = spec.channel.kind.replace("_", " ")
+        reasons.append(f"its channel ({name}) is simulated, not a protocol between machines")
+    return reasons
+
+
+def _released(record: RunRecord, *, private: bool) -> str:
+    spec, rows = record.spec, record.rows
+    parameters = ", ".join(
+        f"{name} {value:.5g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in spec.mechanism.parameters.items()
+    )
+    mechanism = f"the mechanism {spec.mechanism.kind}" + (f" ({parameters})" if parameters else "")
+    if len({str(row["mechanism"]["kind"]) for row in _groups(record)}) > 1:
+        mechanism = "mechanisms that differ by group"
+    done = f"{record.rounds_done} of {spec.rounds} rounds"
+    if isinstance(spec.channel, CentralSpec):
+        return (
+            f"After each of {done}, a mean of clients' updates: {record.dimension:,} numbers with "
+            f"noise from {mechanism}. The model that grows from these means is released too."
+        )
+    bits = record.header.get("bits_per_coordinate")
+    size = f"{bits:.3g} bits" if isinstance(bits, int | float) else "bits"
+    if bits == 1:
+        size = "1 bit"
+    received = f"{sum(row['clients_received'] for row in rows):,} replies of clients"
+    if isinstance(spec.channel, SecureSumSpec):
+        received = f"sums over {received}"
+    drawn = f"drawn by {mechanism}" if private else f"sent as they are by {mechanism}"
+    bound = "; it can tell no more than they do" if isinstance(spec.channel, DirectSpec) else ""
+    return (
+        f"In {done}, {received}. Each describes {_sent(record)} in {size} a number, {drawn}. The "
+        f"model that grows from the replies is released too{bound}."
+    )
+
+
+def _sent(record: RunRecord) -> str:
+    """What a client's reply is about."""
+    numbers = f"{record.dimension:,} numbers"
+    match record.spec.algorithm:
+        case NbAflSpec():
+            return f"a trained model of {numbers}"
+        case ScaffoldSpec() if record.spec.privacy.level == "client":
+            return f"an update and the change of a control variate, of {numbers} each,"
+        case _:
+            return f"an update of {numbers}"
+
+
+def _groups(record: RunRecord) -> list[dict[str, Any]]:
+    groups = (record.result or {}).get("groups", [])
+    return [group for group in groups if isinstance(group["mechanism"], dict)]
+
+
+def _seen_by(spec: RunSpec, *, private: bool) -> str:
+    match spec.channel:
+        case DirectSpec():
+            trust = (
+                "Noise is added before anything leaves a client, so the server learns no more than "
+                "epsilon allows."
+            )
+            if not private:
+                trust = "It is trusted with all of it."
+            return f"The server sees every reply and who sent it. {trust}"
+        case SecureSumSpec(minimum_clients=fewest):
+            return (
+                f"The server sees only sums over at least {fewest} clients. Whoever computes the "
+                "sums is trusted to reveal nothing else."
+            )
+        case ShufflerSpec(minimum_clients=fewest):
+            return (
+                f"The server sees replies of at least {fewest} clients in a random order, without "
+                "senders. The shuffler is trusted to forget who sent what."
+            )
+        case SecretOrderSpec(minimum_clients=fewest):
+            return (
+                "The server asks each client once an epoch in an order that nobody learns, and is "
+                f"trusted to forget senders; at least {fewest} clients follow their mechanism."
+            )
+        case CentralSpec():
+            return (
+                "Everybody but the server sees only noisy means. The server itself is trusted with "
+                "every update."
+            )
+        case _:
+            assert_never(spec.channel)
+
+
+def _protected(spec: RunSpec, accounts: dict[str, Any]) -> str:
+    if accounts["epsilon"] is None:
+        return "Nothing: values are sent as they are."
+    sample = spec.privacy.level == "sample"
+    what = "One training sample of a client" if sample else "Everything that one client contributes"
+    match spec.privacy.adjacency:
+        case Adjacency.ZERO_OUT:
+            change = "whether it contributed or a zero stood in its place"
+        case Adjacency.REPLACE_ONE:
+            change = "it from any other that might have been in its place"
+        case _:
+            assert_never(spec.privacy.adjacency)
+    return (
+        f"{what}: there is a limit to how well an observer can tell {change} (adjacency "
+        f"{spec.privacy.adjacency})."
+    )
+
+
+def _how_well(record: RunRecord, accounts: dict[str, Any]) -> str:
+    epsilon, delta = accounts["epsilon"], record.spec.privacy.delta
+    if epsilon is None:
+        return "There is no guarantee."
+    if epsilon == 0.0:
+        return "Nobody has been charged yet."
+    seen = _if_seen_with_senders(record)
+    stated = f"Epsilon {show_epsilon(epsilon)} at delta {delta:g}, for the client that spent most"
+    if record.has_sites:
+        stated += f", {BY_SERVER}, which charges every site that is asked{_charged(accounts)}"
+    if epsilon >= _PROMISES_LITTLE:
+        return f"{stated}. An epsilon this large promises next to nothing by itself.{seen}"
+    odds = show_epsilon(math.exp(epsilon), 1)
+    return (
+        f"{stated}: whatever an observer held likely before, the run changes those odds by a "
+        f"factor of at most {odds} (e to the epsilon), save for cases about as rare as delta.{seen}"
+    )
+
+
+def _charged(accounts: dict[str, Any]) -> str:
+    """What sites say instead, in a few words."""
+    sites = accounts["sites"]
+    if sites is None:
+        return ""
+    told = show_charged(sites)
+    return (
+        f" ({sites['rounds']} orders; {sites['answered']} were answered, {sites['refused']} "
+        f"refused; rounds that sites say they charged: {told})"
+    )
+
+
+def _if_seen_with_senders(record: RunRecord) -> str:
+    """The epsilon if what the run hides, replies' senders or samples of records, were seen."""
+    local = (record.result or {}).get("local_epsilon")
+    if isinstance(record.spec.channel, CentralSpec) or local is None:
+        return ""
+    if not isinstance(record.spec.channel, DirectSpec):
+        return f" An observer of replies and their senders has epsilon {show_epsilon(local)}."
+    if record.spec.privacy.record_sampling_rate < 1.0:
+        return (
+            f" An observer who knows which records are sampled has epsilon {show_epsilon(local)}."
+        )
+    return ""
+
+
+def _rests_on(record: RunRecord, *, private: bool) -> str:
+    spec = record.spec
+    stated = (record.result or record.header).get("guarantee")
+    found = [f"Stated formally: {stated}." if isinstance(stated, str) else ""]
+    assumed = (record.result or {}).get("assumes")
+    if isinstance(assumed, str) and assumed not in found[0]:
+        found.append(f"Epsilon assumes that {assumed}.")
+    if not private:
+        return found[0]
+    clipped = "every sample's gradient" if spec.privacy.level == "sample" else "what it sends"
+    noise = "draws its noise as announced."
+    if isinstance(spec.channel, CentralSpec):
+        noise = "trusts the server, which draws the noise."
+    found.append(
+        f"Each client clips {clipped} (norm {spec.privacy.clip_norm:g}) and {noise} What was "
+        "chosen by looking at the data, such as a clip norm, a learning rate or the best of "
+        "several runs, is not covered."
+    )
+    return " ".join(part for part in found if part)

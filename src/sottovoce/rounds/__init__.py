@@ -1,1 +1,0 @@
-"""The only code that runs a round: simulator and deployment both call it."""

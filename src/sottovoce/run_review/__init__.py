@@ -1,1 +1,0 @@
-"""What a finished or a working run says of itself: record, report, live view."""

@@ -1,0 +1,210 @@
+"""Who has spent what in a run: by its ledger, accounted anew, or as it was counted in memory."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sottovoce.core.errors import LedgerError
+from sottovoce.core.files import finite_or_none
+from sottovoce.core.shown import show_epsilon
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.records import Budget
+from sottovoce.privacy import compositions
+from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
+from sottovoce.privacy.events import PrivacyEvent
+from sottovoce.runs.record import RunRecord
+from sottovoce.runs.site_counts import are_noted, site_counts, totals
+from sottovoce.runs.spec import NbAflSpec
+
+_MARKS = 40  # rounds at which every accountant is asked
+_SLACK = 1e-9  # relative; accountants give the same number again but for rounding
+
+
+def accounts_of(record: RunRecord) -> dict[str, Any]:
+    """Spending of all clients, every bound over the rounds, and what the ledger is worth.
+
+    client   whose bounds they are, at the run's delta; None: of whoever had spent most by then
+    bounds   [{round, bounds: {accountant: epsilon or null}}]
+    """
+    # A round is charged before it is noted: a ledger without rows may well hold charges.
+    begun = record.rows or record.result is not None or record.folder.has_ledger
+    if record.stores_messages and begun:
+        with record.folder.ledger() as ledger, ledger.snapshot():
+            return _from_ledger(record, ledger)
+    return _from_metrics(record)
+
+
+def _from_ledger(record: RunRecord, ledger: Ledger) -> dict[str, Any]:
+    problems = ledger.verify()
+    if problems:
+        raise LedgerError(
+            f"the ledger of {record.folder.path} is damaged: {problems[0]}; restore it: what it "
+            "says was spent cannot be reported as true"
+        )
+    histories, budgets = ledger.histories(), ledger.budgets()
+    deltas = _deltas(record, budgets)
+    run = str(record.header.get("run", record.spec.hash))
+    rounds_charged = ledger.rounds_charged(run)
+    _check_nothing_is_missing(record, rounds_charged)
+    spent = {
+        name: privacy_spent(event, deltas.get(name, record.spec.privacy.delta))
+        for name, event in histories.items()
+    }
+    clients = _client_rows(record, budgets, deltas, spent, rounds_charged)
+    noted = record.has_sites and are_noted(record.rows)
+    if noted:
+        counts = site_counts(record.rows, [row["client"] for row in clients])
+        # `rounds` stays what the ledger says: it has rounds that were interrupted, too.
+        clients = [{**row, **counts[row["client"]], "rounds": row["rounds"]} for row in clients]
+    at_run_delta = {
+        name: privacy_spent(event, record.spec.privacy.delta).epsilon
+        for name, event in histories.items()
+    }
+    dearest = max(at_run_delta, key=lambda name: at_run_delta[name], default=None)
+    bounds = [] if dearest is None else _bounds(record, ledger.charges_by_round(dearest, run))
+    largest = max(at_run_delta.values(), default=0.0)
+    return {
+        "client": dearest,
+        "budget": _budget_at(budgets.get(dearest or ""), record.spec.privacy.delta),
+        "bounds": bounds,
+        "epsilon": finite_or_none(largest),
+        "clients": clients,
+        "sites": totals(clients) if noted else None,
+        "ledger": {"charges": ledger.num_charges, "clients": len(histories)},
+        "warnings": _disagreements(record, clients, largest),
+    }
+
+
+def _check_nothing_is_missing(record: RunRecord, rounds_charged: Mapping[str, int]) -> None:
+    """An older copy of a ledger is whole in itself: only what was noted elsewhere tells."""
+    told = (record.result or {}).get("clients", [])
+    noted = sum(row["rounds"] for row in told) or sum(row["clients_asked"] for row in record.rows)
+    short = any(rounds_charged.get(row["client"], 0) < row["rounds"] for row in told)
+    if short or sum(rounds_charged.values()) < noted:
+        raise LedgerError(
+            f"the ledger of {record.folder.path} lacks charges of rounds that were run: it knows "
+            f"of {sum(rounds_charged.values())}, and at least {noted} were noted; restore it, with "
+            "its -wal file if there is one"
+        )
+
+
+def _budget_at(budget: Budget | None, delta: float) -> float | None:
+    """A budget beside epsilons at `delta`; at another one it would compare two things."""
+    return budget.epsilon if budget and budget.delta == delta else None
+
+
+def _from_metrics(record: RunRecord) -> dict[str, Any]:
+    """Charges were counted in memory: what was written after each round is all there is."""
+    rows, result = record.rows, record.result
+    marked = [rows[number - 1] for number in marks(len(rows))]
+    return {
+        "client": None,
+        "budget": _common_budget(record),
+        "bounds": [
+            {"round": row["round"], "bounds": row.get("bounds") or {"smallest": row["epsilon"]}}
+            for row in marked
+        ],
+        "epsilon": result["epsilon"] if result else (rows[-1]["epsilon"] if rows else 0.0),
+        "clients": [dict(row) for row in result["clients"]] if result else [],
+        "sites": None,
+        "ledger": None,
+        "warnings": [],
+    }
+
+
+def _common_budget(record: RunRecord) -> float | None:
+    """What every client may spend at the run's delta, where that is one number."""
+    if record.result is not None:
+        budgets = {(row["budget"], row["delta"]) for row in record.result["clients"]}
+        budget, delta = budgets.pop() if len(budgets) == 1 else (None, None)
+        return budget if delta == record.spec.privacy.delta else None
+    is_budget = not isinstance(record.spec.algorithm, NbAflSpec)  # there it makes the noise only
+    return record.spec.privacy.epsilon if is_budget and not record.spec.privacy.groups else None
+
+
+def marks(rounds: int, most: int = _MARKS) -> list[int]:
+    """At most so many rounds after the first, evenly spread, the last among them."""
+    count = min(rounds, most)
+    return sorted({1, *(-(-(i + 1) * rounds // count) for i in range(count))}) if rounds else []
+
+
+def _deltas(record: RunRecord, budgets: Mapping[str, Budget]) -> dict[str, float]:
+    """At which delta each client is accounted: its budget's, or its group's."""
+    stated = {row["client"]: row["delta"] for row in (record.result or {}).get("clients", [])}
+    return {**stated, **{name: budget.delta for name, budget in budgets.items()}}
+
+
+def _client_rows(
+    record: RunRecord,
+    budgets: Mapping[str, Budget],
+    deltas: Mapping[str, float],
+    spent: Mapping[str, PrivacySpent],
+    rounds: Mapping[str, int],
+) -> list[dict[str, Any]]:
+    """A row for each client, in the run's order; `ran_out` is None before the run's end."""
+    told = {row["client"]: row for row in (record.result or {}).get("clients", [])}
+    names = [one["client"] for one in record.header.get("clients", [])]
+    found = []
+    for name in dict.fromkeys([*names, *spent]):
+        budget = budgets.get(name)
+        before = told.get(name, {})
+        found.append(
+            {
+                "client": name,
+                "group": before.get("group"),
+                "budget": budget.epsilon if budget else None,
+                "delta": deltas.get(name, record.spec.privacy.delta),
+                "epsilon": finite_or_none(spent[name].epsilon) if name in spent else 0.0,
+                "rounds": rounds.get(name, 0),
+                "ran_out": before.get("ran_out"),
+            }
+        )
+    return found
+
+
+def _bounds(
+    record: RunRecord, charges: Sequence[tuple[int, PrivacyEvent, int]]
+) -> list[dict[str, Any]]:
+    """Every accountant's bound on what one client has spent, at marks of the run's rounds.
+
+    Rounds that are charged and not noted (interrupted, or about to be repeated) are spent too.
+    """
+    found = []
+    last_charged = max((number for number, _, _ in charges), default=0)
+    for last in marks(max(record.rounds_done, last_charged)):
+        counts: dict[PrivacyEvent, int] = {}
+        for number, event, count in charges:
+            if number <= last:
+                counts[event] = counts.get(event, 0) + count
+        if counts:
+            spent = privacy_spent(compositions.multiset(counts.items()), record.spec.privacy.delta)
+            bounds = {name: finite_or_none(bound) for name, bound in spent.bounds}
+            found.append({"round": last, "bounds": bounds})
+    return found
+
+
+def _disagreements(
+    record: RunRecord, clients: Sequence[Mapping[str, Any]], largest: float
+) -> list[str]:
+    """Where result.json claims less than the ledger shows."""
+    result = record.result
+    if result is None or result["epsilon"] is None:
+        return []
+    found = []
+    if largest > result["epsilon"] * (1.0 + _SLACK):
+        found.append(
+            f"result.json says epsilon {show_epsilon(result['epsilon'])}, but the ledger, "
+            f"accounted anew, comes to {show_epsilon(largest)}; the ledger's is shown"
+        )
+    told = {row["client"]: row["epsilon"] for row in result["clients"]}
+    low = [
+        row["client"]
+        for row in clients
+        if told.get(row["client"]) is not None
+        and (row["epsilon"] is None or row["epsilon"] > told[row["client"]] * (1.0 + _SLACK))
+    ]
+    if low and not found:
+        found.append(
+            f"result.json says less than the ledger of {len(low)} clients, '{low[0]}' among them; "
+            "the ledger's figures are shown"
+        )
+    return found

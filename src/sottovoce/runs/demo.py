@@ -1,0 +1,142 @@
+"""The demo: the same model, four ways to send an update, several seeds, one honest table."""
+
+import shutil
+import statistics
+from collections.abc import Callable, Sequence
+from importlib.resources import files as package_files
+from pathlib import Path
+from typing import Any
+
+import sottovoce.runs
+from sottovoce.core import files, parameter_rules
+from sottovoce.core.errors import OutputError
+from sottovoce.core.mean_intervals import mean_and_half_width
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.loading import parse, parse_text
+from sottovoce.runs.runner import run
+from sottovoce.runs.spec import RunSpec
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "no privacy": {"kind": "no_privacy"},
+    "Gaussian, float32": {"kind": "gaussian"},
+    "one bit": {"kind": "gauss_hermite", "levels": 2},
+    "automatic bits": {"kind": "gauss_hermite", "levels": "auto"},
+}
+REFERENCE, FAVOURITE = "Gaussian, float32", "one bit"
+MARKER = "demo.json"
+
+# Called with the variant, its rounds so far and in all (over all seeds), and the round's metrics.
+OnRound = Callable[[str, int, int, dict[str, Any]], None]
+
+
+def variant_spec(variant: str, seed: int) -> RunSpec:
+    """The demo's spec with another mechanism and seed; without privacy there is no budget."""
+    text = (package_files(sottovoce.runs) / "digits.toml").read_text(encoding="utf-8")
+    table = parse_text(text, "digits")
+    table |= {"name": f"{variant}, seed {seed}", "seed": seed, "mechanism": VARIANTS[variant]}
+    if VARIANTS[variant]["kind"] == "no_privacy":
+        del table["privacy"]["epsilon"]
+    return parse(table, "demo")
+
+
+def run_demo(out: Path, *, num_seeds: int, on_round: OnRound | None = None) -> dict[str, Any]:
+    """Train every variant with every seed under `out` and summarise; rows keep their curves."""
+    parameter_rules.integer("seeds", num_seeds, low=2, high=1000, remedy="one seed has no spread")
+    _prepare(out)
+    variants = []
+    for variant in VARIANTS:
+        results, curves = [], []
+        for seed in range(1, num_seeds + 1):
+            spec = variant_spec(variant, seed)
+
+            def report(row: dict[str, Any], variant: str = variant, spec: RunSpec = spec) -> None:
+                if on_round:
+                    completed = (spec.seed - 1) * spec.rounds + row["round"]
+                    on_round(variant, completed, num_seeds * spec.rounds, row)
+
+            folder = out / "runs" / f"{_slug(variant)}-seed-{seed}"
+            results.append(run(spec, folder, on_round=report))
+            curves.append(RunFolder(folder).metrics())
+        variants.append(_summary(variant, results, curves))
+    comparison = _comparison(variants)
+    demo = {"seeds": num_seeds, "variants": variants, "comparison": comparison}
+    files.write_json(out / MARKER, demo)
+    return demo
+
+
+def _slug(variant: str) -> str:
+    return variant.replace(", ", "-").replace(" ", "-")
+
+
+def _prepare(out: Path) -> None:
+    """An empty folder, or one that an earlier demo made and that may be made again."""
+    with files.explained("create", out):
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            if not (out / MARKER).is_file():
+                raise OutputError(
+                    f"{out} is not empty and holds no earlier demo; choose another --out"
+                )
+            for variant in VARIANTS:  # only what a demo made
+                for earlier in (out / "runs").glob(f"{_slug(variant)}-seed-*"):
+                    shutil.rmtree(earlier)
+    files.write_json(out / MARKER, {})
+
+
+def _summary(
+    variant: str, results: Sequence[dict[str, Any]], curves: Sequence[list[dict[str, Any]]]
+) -> dict[str, Any]:
+    first = results[0]
+    differing = {
+        "name",
+        "accuracy",
+        "loss",
+        "epsilon",
+        "local_epsilon",
+        "central_epsilon",
+        "spec_hash",
+        "clients_out_of_budget",
+        "warnings",
+    }
+    accuracies = [result["accuracy"] for result in results]
+    epsilons = [result["epsilon"] for result in results]
+    rounds = range(len(curves[0]))
+    return {
+        "variant": variant,
+        **{key: value for key, value in first.items() if key not in differing},
+        "accuracies": accuracies,
+        "accuracy_mean": statistics.fmean(accuracies),
+        "accuracy_stddev": statistics.stdev(accuracies),
+        "epsilon": max(epsilons) if first["private"] else None,
+        "curve": [
+            {
+                "round": curves[0][t]["round"],
+                "accuracy_mean": statistics.fmean(c[t]["accuracy"] for c in curves),
+                "accuracy_low": min(c[t]["accuracy"] for c in curves),
+                "accuracy_high": max(c[t]["accuracy"] for c in curves),
+                "epsilon": curves[0][t]["epsilon"],
+            }
+            for t in rounds
+        ],
+    }
+
+
+def _comparison(variants: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The favourite beside the reference: paired by seed, with a 95% interval of the mean."""
+    named = {row["variant"]: row for row in variants}
+    reference, favourite = named[REFERENCE], named[FAVOURITE]
+    differences = [
+        a - b for a, b in zip(favourite["accuracies"], reference["accuracies"], strict=True)
+    ]
+    mean, half = mean_and_half_width(differences)
+    return {
+        "favourite": FAVOURITE,
+        "reference": REFERENCE,
+        "accuracy_difference_mean": mean,
+        "accuracy_difference_low": mean - half,
+        "accuracy_difference_high": mean + half,
+        "payload_ratio_up": reference["payload_bytes_up_per_message"]
+        / favourite["payload_bytes_up_per_message"],
+        "total_ratio_up": reference["total_bytes_up_per_message"]
+        / favourite["total_bytes_up_per_message"],
+    }

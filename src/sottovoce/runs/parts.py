@@ -1,0 +1,286 @@
+"""From a spec to the parts of a run: data, model, algorithm, calibrated mechanisms."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from sottovoce.core.domains import L2Ball
+from sottovoce.core.errors import ConfigError
+from sottovoce.federated.algorithms.algorithm import Algorithm
+from sottovoce.federated.algorithms.nbafl import NbAfl
+from sottovoce.federated.cohorts import (
+    ClientSampling,
+    Epochs,
+    Everyone,
+    FixedSize,
+    Poisson,
+    most_participations,
+)
+from sottovoce.federated.simulation.drawn import law_of
+from sottovoce.learning.clients import Clients
+from sottovoce.learning.datasets import Dataset
+from sottovoce.learning.task import Task
+from sottovoce.ledger.records import Budget
+from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.mechanism import Mechanism, has_a_range
+from sottovoce.planning.calibrate import Charge
+from sottovoce.privacy.events import NonPrivate
+from sottovoce.protocol.channels.channel import Channel, Direct, SecureSum, Shuffler
+from sottovoce.protocol.plan import ClientPlan, charged_event
+from sottovoce.runs import central_checks, federated, secret_order_checks
+from sottovoce.runs.algorithms import check_gathering
+from sottovoce.runs.choice import chosen, in_one_sentence
+from sottovoce.runs.ground import lay_ground
+from sottovoce.runs.groups import Group, budget, check_private, resolve, written_into
+from sottovoce.runs.spec import (
+    AUTO,
+    CentralSpec,
+    DirectSpec,
+    EpochsSpec,
+    EveryoneSpec,
+    FixedSizeSpec,
+    PoissonSpec,
+    RunSpec,
+    SecretOrderSpec,
+    SecureSumSpec,
+    ShufflerSpec,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """Everything that a spec says, as objects; `spec` is the resolved one.
+
+    `run` names the run to ledgers: the spec's hash, unless a federation of machines may run the
+    same spec twice and pay twice.
+    """
+
+    spec: RunSpec
+    run: str
+    task: Task
+    num_classes: int | None  # None for regression
+    clients: Clients
+    parts: tuple[ClientPlan, ...]
+    algorithm: Algorithm
+    sampling: ClientSampling
+    channel: Channel
+    groups: tuple[Group, ...]
+    budgets: Mapping[str, Budget]
+    mechanism_choice: str | None  # why this mechanism, if the spec left it open
+    note: str  # what to know about the data
+
+
+def assemble(spec: RunSpec, data: Dataset | None = None) -> Assembly:
+    """Build a run, on the data that its spec names unless others are given.
+
+    Nothing is written and nothing is charged.
+    """
+    ground = lay_ground(spec, data)
+    spec, task, clients, algorithm = ground.spec, ground.task, ground.clients, ground.algorithm
+    groups = ground.groups
+    _check_runtime(spec)
+    _check_minimum(spec, len(clients))
+    channel = channel_of(spec, len(clients))
+    check_gathering(spec, algorithm, task.dimension, len(clients))
+    groups, choice = _resolved(groups, spec, algorithm, task.dimension, clients, channel)
+    group_of = {name: group for group in groups for name in group.clients}
+    parts = _parts(group_of, algorithm, task.dimension, clients)
+    channel.check((part.mechanism, part.weight) for part in parts)
+    first = {group_of[part.client].number: part.mechanism for part in reversed(parts)}
+    for mechanism in first.values():  # refused here, before any round
+        charged_event(channel, mechanism, spec.privacy.adjacency, algorithm.record_sampling_rate)
+        if spec.runtime.messages == "none":
+            law_of(mechanism)
+    check_private(
+        groups,
+        [
+            group
+            for group in groups
+            if isinstance(first[group.number].privacy(spec.privacy.adjacency), NonPrivate)
+        ],
+    )
+    resolved = written_into(spec, groups)
+    distinct = list({id(part.mechanism): part.mechanism for part in parts}.values())
+    rotated = _is_rotated(resolved, distinct)
+    resolved = resolved.model_copy(update={"rotation": "on" if rotated else "off"})
+    return Assembly(
+        spec=resolved,
+        run=resolved.hash,
+        task=task,
+        num_classes=ground.num_classes,
+        clients=clients,
+        parts=parts,
+        algorithm=algorithm,
+        sampling=_sampling(spec, len(clients)),
+        channel=channel,
+        groups=groups,
+        budgets=_budgets(groups, spec, algorithm),
+        mechanism_choice=choice,
+        note=ground.note,
+    )
+
+
+def _budgets(groups: Sequence[Group], spec: RunSpec, algorithm: Algorithm) -> dict[str, Budget]:
+    if isinstance(algorithm, NbAfl):
+        return {}  # its epsilon is a published figure, below what a client really spends
+    allowed = {group.number: budget(group, spec, algorithm.unit) for group in groups}
+    return {
+        name: own for group in groups for name in group.clients if (own := allowed[group.number])
+    }
+
+
+def _resolved(
+    groups: tuple[Group, ...],
+    spec: RunSpec,
+    algorithm: Algorithm,
+    dimension: int,
+    clients: Clients,
+    channel: Channel,
+) -> tuple[tuple[Group, ...], str | None]:
+    """The groups with mechanisms chosen, calibrated and automatic parameters filled in; and why.
+
+    The client with the most records has the least noise beside its clip, so 'auto' looks at it.
+    """
+    size_of = dict(zip(clients.names, clients.sizes, strict=True))
+    times = rounds_of_one(spec, len(clients))
+    charge = Charge(
+        channel=channel,
+        adjacency=spec.privacy.adjacency,
+        record_sampling_rate=algorithm.record_sampling_rate,
+    )
+    found, reasons = [], {}
+    for group in groups:
+        sizes = sorted({size_of[name] for name in group.clients}, reverse=True)
+        domains = dict.fromkeys(algorithm.domain(dimension, size) for size in sizes)
+        if group.mechanism.kind == AUTO:
+            group, reasons[group.where] = chosen(
+                group, spec, next(iter(domains)), charge, rounds=times * algorithm.uplinks
+            )
+        found.append(resolve(group, list(domains), rounds=times * algorithm.uplinks, charge=charge))
+    return tuple(found), in_one_sentence(reasons)
+
+
+def _parts(
+    group_of: Mapping[str, Group],
+    algorithm: Algorithm,
+    dimension: int,
+    clients: Clients,
+) -> tuple[ClientPlan, ...]:
+    """Everyone's part; clients of one group and domain share a mechanism."""
+    built: dict[tuple[int, int], Mechanism] = {}
+    parts = []
+    for name, size in zip(clients.names, clients.sizes, strict=True):
+        group = group_of[name]
+        key = group.number, size
+        if key not in built:
+            registration = registry.find(group.mechanism.kind)
+            domain = algorithm.domain(dimension, size)
+            built[key] = registration.build(domain, group.mechanism.parameters)
+        weight = algorithm.weight(size)
+        parts.append(ClientPlan(client=name, mechanism=built[key], weight=weight))
+    return tuple(parts)
+
+
+def _is_rotated(spec: RunSpec, mechanisms: Sequence[Mechanism]) -> bool:
+    """Whether updates are rotated: where one would gain by it, unless the spec says."""
+    boxed = [one for one in mechanisms if not isinstance(one.input_domain, L2Ball)]
+    if spec.rotation != "auto":
+        if spec.rotation == "on" and boxed:
+            raise ConfigError(
+                "'rotation' can only be 'on' with Euclidean clipping (an L2 ball), but mechanism "
+                f"'{registry.kind_of(boxed[0])}' has {boxed[0].input_domain}; set it to 'off'"
+            )
+        return spec.rotation == "on"
+    return not boxed and any(has_a_range(one) for one in mechanisms)
+
+
+def _check_minimum(spec: RunSpec, num_clients: int) -> None:
+    if spec.privacy.minimum_clients > num_clients:
+        raise ConfigError(
+            f"privacy.minimum_clients {spec.privacy.minimum_clients} exceeds the {num_clients} "
+            "clients: no round would ever be run"
+        )
+
+
+def _check_runtime(spec: RunSpec) -> None:
+    """What needs no ledger must be repeatable; what carries messages, or sums bits, needs them.
+
+    A shuffler only hides whose a message is: the mean of the same messages is the same without it.
+    """
+    if spec.runtime.backend != "fast":
+        federated.check_runtime(spec)
+    elif spec.data.sites:
+        raise ConfigError(
+            "'data.sites' have records elsewhere; simulate with 'data.clients', or deploy with "
+            "runtime.backend = 'flower'"
+        )
+    if isinstance(spec.channel, CentralSpec):
+        central_checks.check_runtime(spec)
+        return
+    if spec.runtime.messages == "stored":
+        return
+    if spec.randomness != "seeded":
+        raise ConfigError(
+            f"runtime.messages = '{spec.runtime.messages}' is a simulation: set randomness = "
+            "'seeded', or runtime.messages = 'stored'"
+        )
+    if isinstance(spec.channel, SecureSumSpec):
+        raise ConfigError("the channel 'secure_sum' needs runtime.messages = 'stored'")
+
+
+def rounds_of_one(spec: RunSpec, num_clients: int) -> int:
+    """In how many rounds one client can be asked, for which its noise is calibrated."""
+    return most_participations(_sampling(spec, num_clients), num_clients, spec.rounds)
+
+
+def _sampling(spec: RunSpec, num_clients: int) -> ClientSampling:
+    if spec.runtime.backend != "fast":
+        spec = federated.oversampled(spec)
+    match spec.sampling:
+        case EveryoneSpec():
+            return Everyone()
+        case PoissonSpec(rate=rate):
+            return Poisson(rate=rate)
+        case FixedSizeSpec(size=size):
+            _check_size(size, num_clients)
+            return FixedSize(size=size)
+        case EpochsSpec(size=size):
+            _check_size(size, num_clients)
+            return Epochs(size=size)
+        case _:
+            assert_never(spec.sampling)
+
+
+def _check_size(size: int, num_clients: int) -> None:
+    if size > num_clients:
+        raise ConfigError(f"sampling.size {size} exceeds the {num_clients} clients")
+
+
+def channel_of(spec: RunSpec, num_clients: int) -> Channel:
+    match spec.channel:
+        case DirectSpec():
+            return Direct()
+        case SecureSumSpec(minimum_clients=minimum):
+            _check_reachable(spec, num_clients, minimum, "no sum")
+            return SecureSum(minimum_clients=minimum)
+        case ShufflerSpec(minimum_clients=minimum):
+            _check_reachable(spec, num_clients, minimum, "no message")
+            return Shuffler(minimum_clients=minimum)
+        case SecretOrderSpec(minimum_clients=minimum):
+            return secret_order_checks.channel(
+                spec, minimum, _sampling(spec, num_clients), num_clients
+            )
+        case CentralSpec():
+            return central_checks.channel(spec)
+        case _:
+            assert_never(spec.channel)
+
+
+def _check_reachable(spec: RunSpec, num_clients: int, minimum: int, nothing: str) -> None:
+    fixed = spec.sampling.size if isinstance(spec.sampling, FixedSizeSpec | EpochsSpec) else None
+    largest = fixed or num_clients
+    if minimum > largest:
+        raise ConfigError(
+            f"channel.minimum_clients {minimum} exceeds the {largest} clients that a round can "
+            f"have: {nothing} would ever be released"
+        )

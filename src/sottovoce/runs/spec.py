@@ -1,0 +1,378 @@
+"""The spec of a run: what a TOML file may say. Unknown keys are refused with the nearest name."""
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    Tag,
+    model_validator,
+)
+
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.parameter_rules import MAX_EPSILON
+from sottovoce.protocol.broadcast import DownlinkFormat
+from sottovoce.runs.data_spec import DataSpec
+from sottovoce.runs.features_spec import FeatureSpec
+from sottovoce.runs.model_spec import ModelSpec
+from sottovoce.runs.section import Section, as_written
+
+AUTO = "auto"  # in place of a mechanism
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Epsilon = Annotated[float, Field(gt=0, le=MAX_EPSILON, allow_inf_nan=False)]
+Delta = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+
+
+class EveryoneSpec(Section):
+    kind: Literal["everyone"]
+
+
+class PoissonSpec(Section):
+    kind: Literal["poisson"]
+    rate: Annotated[float, Field(gt=0, le=1)]
+
+
+class FixedSizeSpec(Section):
+    kind: Literal["fixed_size"]
+    size: Annotated[int, Field(ge=1)]
+
+
+class EpochsSpec(Section):
+    """Everyone once an epoch, `size` clients a round: a client pays for its epochs, not rounds."""
+
+    kind: Literal["epochs"]
+    size: Annotated[int, Field(ge=1)]
+
+
+class MeanSpec(Section):
+    kind: Literal["mean"]
+
+
+class MedianSpec(Section):
+    """The median of each coordinate of the decoded messages (Yin et al. 2018), unweighted."""
+
+    kind: Literal["median"]
+
+
+class TrimmedMeanSpec(Section):
+    """The mean without the largest and smallest `fraction` of each coordinate, unweighted."""
+
+    kind: Literal["trimmed_mean"]
+    fraction: Annotated[float, Field(ge=0, lt=0.5)]
+
+
+class ModeConnectivitySpec(Section):
+    """Models joined by curves of low loss on `proxy_samples` samples that are *declared public*.
+
+    Those are drawn from the training data before it is spread over clients, and no client has them.
+    The run goes on from the model that `follow` names; the two others are reported beside it.
+    """
+
+    kind: Literal["mode_connectivity"]
+    proxy_samples: Annotated[int, Field(ge=1)]
+    steps: Annotated[int, Field(ge=1)]
+    learning_rate: Positive
+    curve: Literal["bezier", "polygonal"] = "bezier"
+    follow: Literal["connected", "average", "fine_tuned"] = "connected"
+
+
+class FedAvgSpec(Section):
+    """Federated averaging; `aggregation` is what the server makes of the decoded updates.
+
+    Anything but the mean needs every message, so the channel 'direct'; it is post-processing and
+    changes no charge. The median and the trimmed mean withstand some clients that lie, and pay for
+    it where messages are noisy: the median of Gaussian messages has pi/2 times their mean's
+    variance.
+    """
+
+    kind: Literal["fedavg"]
+    server_learning_rate: Positive
+    server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    local_steps: Annotated[int, Field(ge=1)] = 1
+    local_learning_rate: Positive | None = None
+    proximal_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    budget_penalty: bool = False
+    aggregation: Annotated[
+        MeanSpec | MedianSpec | TrimmedMeanSpec | ModeConnectivitySpec, Field(discriminator="kind")
+    ] = MeanSpec(kind="mean")
+
+
+class ScaffoldSpec(Section):
+    """Local steps corrected by control variates (Karimireddy et al. 2020).
+
+    At client level a client sends two vectors a round and pays for both; changes of its control
+    variate are clipped to `control_clip_norm`, unless given to privacy.clip_norm/(local steps times
+    their rate). At sample level there is one step a round, and control variates are messages that
+    were sent before: on the channel 'direct' only.
+    """
+
+    kind: Literal["scaffold"]
+    server_learning_rate: Positive
+    local_steps: Annotated[int, Field(ge=1)] = 1
+    local_learning_rate: Positive | None = None
+    control_clip_norm: Positive | None = None
+
+
+class NbAflSpec(Section):
+    """Noise before aggregation (Wei et al. 2020): clients send clipped models, not updates.
+
+    `exposures`, all rounds unless given, is how often a client's model is sent as the published
+    calibration counts it.
+    """
+
+    kind: Literal["nbafl"]
+    local_steps: Annotated[int, Field(ge=1)] = 1
+    local_learning_rate: Positive
+    proximal_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    exposures: Annotated[int, Field(ge=1)] | None = None
+
+
+class AlgorithmSpec(Section):
+    """Any other registered algorithm, a plug-in's for example; its own keys stand beside `kind`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    kind: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_written(cls, value: Any) -> Any:
+        return as_written(value)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+_WITH_TABLES = ("fedavg", "scaffold", "nbafl")
+_OTHER = "other"
+
+
+def _table_of(value: Any) -> str | None:
+    """Which table an algorithm's keys are checked by."""
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    if not isinstance(kind, str):
+        return None
+    return kind if kind in _WITH_TABLES else _OTHER
+
+
+class DirectSpec(Section):
+    kind: Literal["direct"]
+
+
+class SecureSumSpec(Section):
+    """A simulated secure sum: released only if at least `minimum_clients` messages arrived."""
+
+    kind: Literal["secure_sum"]
+    minimum_clients: Annotated[int, Field(ge=2, lt=2**31)]
+
+
+class ShufflerSpec(Section):
+    """A simulated shuffler: messages leave only if at least `minimum_clients` arrived."""
+
+    kind: Literal["shuffler"]
+    minimum_clients: Annotated[int, Field(ge=2, lt=2**31)]
+
+
+class SecretOrderSpec(Section):
+    """Clients asked once an epoch in a simulated secret order: they hide among the whole epoch's.
+
+    At least `minimum_clients` of them follow their mechanism. With sampling 'epochs' or 'everyone',
+    whole epochs, and `randomness = "seeded"`: the order comes from the seed.
+    """
+
+    kind: Literal["secret_order"]
+    minimum_clients: Annotated[int, Field(ge=2, lt=2**31)]
+
+
+class CentralSpec(Section):
+    """A trusted server, simulated, that adds the mechanism's noise once, to the sum.
+
+    At client level with sampling 'poisson' nobody else sees who was sampled, and every client is
+    charged for every round; at sample level privacy.record_sampling_rate does the same for records.
+    """
+
+    kind: Literal["central"]
+
+
+class MechanismSpec(Section):
+    """A registered mechanism; its own parameters stand beside `kind`.
+
+    The kind "auto" is the one that errs least at the budget; `bits` is the most that it may send
+    for a coordinate.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    kind: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _auto(cls, value: Any) -> Any:
+        return {"kind": AUTO} if value == AUTO else as_written(value)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+def _members(value: object) -> int | tuple[str, ...]:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    if isinstance(value, list | tuple) and value and all(isinstance(n, str) for n in value):
+        return tuple(value)
+    raise ValueError("give a number of clients, 1 or more, or a list of their names")
+
+
+class GroupSpec(Section):
+    """Clients with a budget or a mechanism of their own; what is not given is the run's.
+
+    `clients` is a list of names, or a number: the next so many clients that no group names. There
+    is one adjacency in a run: `adjacency` may only repeat it.
+    """
+
+    clients: Annotated[
+        int | tuple[str, ...], PlainValidator(_members), PlainSerializer(lambda value: value)
+    ]
+    epsilon: Epsilon | None = None
+    delta: Delta | None = None
+    adjacency: Annotated[Adjacency | None, Field(strict=False)] = None
+    mechanism: MechanismSpec | None = None
+
+
+class PrivacySpec(Section):
+    """What is protected (level, adjacency), the clip, and the budget of each client.
+
+    With `epsilon` the mechanism's free parameter is calibrated so that all rounds together stay
+    within it, unless the mechanism gives that parameter itself; either way it is the client's
+    budget, which the ledger enforces. The algorithm 'nbafl' alone takes it for its published
+    analysis, which is no bound: there it makes the noise, and is no budget.
+
+    With a `record_sampling_rate` below 1 each client works on a secret sample of its own records in
+    every round, which is charged less; at sample level only.
+
+    The run halts where fewer than `minimum_clients` clients have budget left for a round. Clients
+    in `groups` have budgets or mechanisms of their own.
+    """
+
+    level: Literal["sample", "client"]
+    adjacency: Annotated[Adjacency, Field(strict=False)] = Adjacency.ZERO_OUT
+    clip_norm: Positive
+    epsilon: Epsilon | None = None
+    delta: Delta
+    record_sampling_rate: Annotated[float, Field(gt=0, le=1)] = 1.0
+    minimum_clients: Annotated[int, Field(ge=1)] = 1
+    groups: Annotated[tuple[GroupSpec, ...], Field(strict=False)] = ()
+
+
+class RuntimeSpec(Section):
+    """Where and how a run is computed.
+
+    backend    fast: all clients in this process. flower-sim: Flower's simulation engine, a process
+               for each worker. flower: a federation of machines, see 'sottovoce deploy'. What is
+               computed is the same, so it is no part of the spec's hash.
+    messages   stored: each is charged in the ledger, sealed, stored and opened, as in a deployment.
+               packed: the same codes, packed and unpacked; charges are counted in memory.
+               none:   drawn from the same laws with torch's generator, in float32; for sweeps.
+    device     where models train: "auto" is the GPU if there is one.
+    downlink   how the model goes down to clients, who train from what they read: "float32",
+               "float16", "bfloat16", or "int8" with a scale for each 256 coordinates. It costs no
+               privacy; the server's own model stays as it is.
+    deterministic  one thread, and one client at a time, as a site trains: the same bits wherever
+               the run is computed.
+
+    Anything but stored needs seeded randomness.
+    """
+
+    backend: Literal["fast", "flower-sim", "flower"] = "fast"
+    messages: Literal["stored", "packed", "none"] = "stored"
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
+    downlink: DownlinkFormat = "float32"
+    deterministic: bool = False
+
+
+_LATER_KEYS = {"backend": "fast", "downlink": "float32", "deterministic": False}
+
+
+class DeploymentSpec(Section):
+    """How a federation of machines is waited for; the fast simulator needs none of it.
+
+    A round closes when every client that was asked has answered, or after `deadline_seconds`, half
+    of which may go by until enough clients are online; late replies are discarded, and charged all
+    the same. With `oversampling` s above 1 so many times
+    more clients are asked than the sampling says, and the round closes when 1/s of them answered.
+    A round with fewer than `minimum_replies` replies leaves the model as it is; after
+    `idle_rounds` such rounds in a row the run stops, and can be resumed. Before the first round all
+    clients must be online, for at most `wait_seconds`.
+    """
+
+    deadline_seconds: Positive = 600.0
+    wait_seconds: Positive = 600.0
+    oversampling: Annotated[float, Field(ge=1, le=10)] = 1.0
+    minimum_replies: Annotated[int, Field(ge=1)] = 1
+    idle_rounds: Annotated[int, Field(ge=1)] = 3
+
+
+class RunSpec(Section):
+    """One federated run.
+
+    `rotation` turns updates at random before they are encoded: "auto" does so where a mechanism
+    sends one of finitely many codes for each coordinate of an L2 ball, and so has a range.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]*[^/\\.\x00-\x1f][^/\\\x00-\x1f]*$")]
+    seed: Annotated[int, Field(ge=0, lt=2**128)]
+    rounds: Annotated[int, Field(ge=1, lt=2**32)]
+    randomness: Literal["seeded", "system"] = "system"
+    checkpoint_every: Annotated[int, Field(ge=1)] = 10
+    rotation: Literal["auto", "on", "off"] = "auto"
+    data: DataSpec
+    features: Annotated[tuple[FeatureSpec, ...], Field(strict=False)] = ()
+    model: ModelSpec
+    algorithm: Annotated[
+        Annotated[FedAvgSpec, Tag("fedavg")]
+        | Annotated[ScaffoldSpec, Tag("scaffold")]
+        | Annotated[NbAflSpec, Tag("nbafl")]
+        | Annotated[AlgorithmSpec, Tag(_OTHER)],
+        Discriminator(
+            _table_of,
+            custom_error_type="algorithm",
+            custom_error_message="must be a table with the 'kind' of an algorithm",
+        ),
+    ]
+    privacy: PrivacySpec
+    mechanism: MechanismSpec
+    sampling: Annotated[
+        EveryoneSpec | PoissonSpec | FixedSizeSpec | EpochsSpec, Field(discriminator="kind")
+    ] = EveryoneSpec(kind="everyone")
+
+    channel: Annotated[
+        DirectSpec | SecureSumSpec | ShufflerSpec | SecretOrderSpec | CentralSpec,
+        Field(discriminator="kind"),
+    ] = DirectSpec(kind="direct")
+    runtime: RuntimeSpec = RuntimeSpec()
+    deployment: DeploymentSpec = DeploymentSpec()
+
+    def plain(self) -> dict[str, Any]:
+        """As plain data. What came later is left out where it is the default: specs keep the
+        hashes of their results.
+        """
+        plain = self.model_dump(mode="json")
+        for key, default in _LATER_KEYS.items():
+            if plain["runtime"][key] == default:
+                del plain["runtime"][key]
+        if self.deployment == DeploymentSpec():
+            del plain["deployment"]
+        return plain
+
+    @property
+    def hash(self) -> str:
+        """Sixteen hex digits that stand for what is computed, wherever that is."""
+        plain = self.plain()
+        plain["runtime"].pop("backend", None)
+        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

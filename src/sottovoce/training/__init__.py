@@ -1,1 +1,0 @@
-"""Rounds of training, wherever the clients are."""

@@ -1,1 +1,0 @@
-"""Transforms of an update before it is encoded."""

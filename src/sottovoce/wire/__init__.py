@@ -1,1 +1,0 @@
-"""What leaves a client: really packed codes under a versioned header."""

@@ -1,0 +1,391 @@
+"""The optional extension: what it refuses, and that nothing but the speed depends on it."""
+
+import math
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sottovoce.core import native, norms
+from sottovoce.core.errors import DomainError, ParameterError
+from sottovoce.core.randomness import Keystream
+from sottovoce.mechanisms.design.hermite import gauss_hermite
+from sottovoce.mechanisms.kernels import one_bit
+from sottovoce.mechanisms.kernels.family import sample_exponential_family
+from sottovoce.mechanisms.kernels.ladder import Affine
+from sottovoce.mechanisms.kernels.reference.one_bit import exact_bit
+from sottovoce.mechanisms.noise.gaussian import Gaussian
+from sottovoce.mechanisms.noise.rounded import sample_rounded
+
+ROOT = Path(__file__).parents[2]
+KEY = bytes(range(32))
+BUILT = native.levels()[1:]
+every_level = pytest.mark.parametrize("level", native.levels())
+needs_the_extension = pytest.mark.skipif(not BUILT, reason="the extension is not built")
+
+
+@pytest.mark.skipif(
+    not any(map(shutil.which, ("gcc", "clang"))), reason="no C compiler: numpy does the work"
+)
+def test_where_there_is_a_compiler_the_extension_is_built() -> None:
+    """Or else every test of the C kernels would be skipped, and a broken build go unseen."""
+    assert BUILT, "build it: python setup.py build_ext --inplace, and read what the compiler says"
+
+
+def family_codes(values: Any) -> Any:
+    design = gauss_hermite(4)
+    return sample_exponential_family(
+        values, Affine(), design.points, design.weights, Keystream(KEY),
+        reach=4.0, fisher_bound=design.fisher_bound,
+    )  # fmt: skip
+
+
+SAMPLERS: dict[str, Callable[[Any], Any]] = {
+    "one bit": lambda values: one_bit.sample_payload(values, 1.0, Keystream(KEY)),
+    "family": family_codes,
+}
+every_sampler = pytest.mark.parametrize("sampler", SAMPLERS)
+
+
+# -- values of any shape and type ------------------------------------------------------------
+
+
+@every_level
+@every_sampler
+@pytest.mark.parametrize("dtype", ["<f2", ">f2", "<f4", ">f4", "<f8", ">f8", "<i8", "i1", "u2"])
+def test_arrays_of_any_layout_are_read_for_their_values(
+    level: str, sampler: str, dtype: str
+) -> None:
+    plain = np.random.default_rng(1).integers(-2, 3, 3001).astype(np.float64)
+    plain = np.abs(plain) if dtype == "u2" else plain
+    with native.using("numpy"):
+        expected = SAMPLERS[sampler](plain)
+    raw = bytearray(1 + 3001 * np.dtype(dtype).itemsize)
+    misaligned = np.frombuffer(raw, dtype=np.dtype(dtype), offset=1)
+    misaligned[:] = plain
+    read_only = plain.astype(dtype)
+    read_only.flags.writeable = False
+    with native.using(level):
+        for values in (
+            plain.astype(dtype),
+            np.repeat(plain, 3).astype(dtype)[::3],
+            plain[::-1].astype(dtype)[::-1],
+            misaligned,
+            read_only,
+            plain.astype(dtype).tolist(),
+        ):
+            np.testing.assert_array_equal(SAMPLERS[sampler](values), expected)
+    np.testing.assert_array_equal(read_only, plain)
+
+
+@every_level
+def test_norms_and_noise_of_arrays_of_any_layout(level: str) -> None:
+    plain = np.random.default_rng(2).normal(size=3001)
+    raw = bytearray(1 + plain.nbytes)
+    misaligned = np.frombuffer(raw, dtype=np.float64, offset=1)
+    misaligned[:] = plain
+    with native.using("numpy"):
+        total = norms.square_sum(plain)
+        codes = sample_rounded(plain, Gaussian(stddev=1.0), 0.1, Keystream(KEY))
+    with native.using(level):
+        for values in (plain, np.repeat(plain, 2)[::2], misaligned):
+            assert norms.square_sum(values) == total
+            found = sample_rounded(values, Gaussian(stddev=1.0), 0.1, Keystream(KEY))
+            np.testing.assert_array_equal(found, codes)
+
+
+@every_level
+@every_sampler
+@pytest.mark.parametrize(
+    "values",
+    [np.zeros((2, 3)), np.array(1.0), np.array([None]), np.array(["1"]), np.array([1j]),
+     np.array([True]), np.array([1, "x"], dtype=object)],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_vector_of_numbers_is_refused(level: str, sampler: str, values: Any) -> None:
+    with native.using(level), pytest.raises(DomainError, match="expected"):
+        SAMPLERS[sampler](values)
+
+
+@every_level
+@every_sampler
+def test_no_values_have_no_codes(level: str, sampler: str) -> None:
+    with native.using(level):
+        assert SAMPLERS[sampler]([]).shape == (0,)
+        assert SAMPLERS[sampler](np.zeros(0, dtype=np.float32)).shape == (0,)
+
+
+@every_level
+def test_not_a_number_is_refused_or_drawn_but_never_waited_for(level: str) -> None:
+    """Mechanisms check their input; below them, arbitrary precision would read on for ever."""
+    with native.using(level), suppress(DomainError):
+        payload = one_bit.sample_payload(np.full(64, np.nan), 1.0, Keystream(KEY))
+        assert payload.shape == (8,)
+    with pytest.raises(DomainError, match="coordinate 5 is NaN"):
+        exact_bit(math.nan, 0, 5, Keystream(KEY))
+
+
+# -- the functions of the extension ----------------------------------------------------------
+
+
+def arguments() -> dict[str, list[Any]]:
+    """A call of each function that is accepted."""
+    design = gauss_hermite(3)
+    values, left = np.zeros(10), np.zeros(4, dtype=np.int64)
+    rows, gaps = np.zeros((3, 2, 16), dtype=np.float32), np.full(3, np.inf, dtype=np.float32)
+    rows[:, 0] = np.inf
+    narrow = np.zeros((2, 2, 32), dtype=np.int16)
+    return {
+        "draws": [0, KEY, 16, 0, np.zeros(2048, dtype=np.uint8).view(np.uint16)],
+        "draws_at": [KEY, 16, np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.uint32)],
+        "extensions": [KEY, np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.uint64)],
+        "square_sum": [0, values, True],
+        "one_bit": [0, KEY, 0, 1.0, 1.0, 1.0, values, True, np.zeros(2, dtype=np.uint8), left],
+        "ladder": [
+            0, KEY, 0, 0.0, 1.0, 1.0, 1.0, 1.0, 3, 16, rows, gaps, False, design.points.copy(),
+            design.weights.copy(), values, True, np.zeros(10, dtype=np.uint8), left, narrow, 2, 1.0,
+            1.0, 7,
+        ],
+        "grid_noise": [
+            0, KEY, 0, 1.0, 0.1, np.zeros((19 << 10, 4)), values, np.zeros(10, dtype=np.int32),
+            left,
+        ],
+        "expand_signs": [0, KEY[:16], bytes(48), 10, np.zeros((3, 2), dtype=np.uint8)],
+        "score_signs": [
+            0, KEY[:16], bytes(48), np.zeros(10, dtype=np.int16), np.zeros(3, dtype=np.int64),
+        ],
+    }  # fmt: skip
+
+
+WITHOUT_LEVEL = ["draws_at", "extensions"]
+WITH_LEVEL = [
+    "draws", "square_sum", "one_bit", "ladder", "grid_noise", "expand_signs", "score_signs",
+]  # fmt: skip
+FUNCTIONS = WITHOUT_LEVEL + WITH_LEVEL
+
+
+def misplaced(array: np.ndarray) -> np.ndarray:
+    """The same at an odd address."""
+    raw = np.zeros(array.nbytes + 1, dtype=np.uint8)
+    start = 1 if raw.ctypes.data % 2 == 0 else 0
+    return raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+
+
+@needs_the_extension
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_buffers_of_the_wrong_size_are_refused(name: str) -> None:
+    with native.using(BUILT[-1]):
+        chosen = native.native()
+    assert chosen is not None
+    call = getattr(chosen.library, name)
+    given = arguments()[name]
+    if name not in WITHOUT_LEVEL:
+        given[0] = chosen.level
+    call(*given)
+    refused = 0
+    for at, value in enumerate(given):
+        if isinstance(value, bytes):
+            wrong: list[Any] = [value[:-1], value + b"x", b""]
+        elif isinstance(value, np.ndarray):
+            flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+            wrong = [flat[:-1].copy(), flat[: len(flat) // 2 - 1].copy()]
+            wrong += [misplaced(value)] if value.itemsize > 1 else []
+        else:
+            continue
+        for bad in wrong:
+            with pytest.raises(ValueError, match=r"\w"):
+                call(*given[:at], bad, *given[at + 1 :])
+            refused += 1
+    assert refused >= 2
+    with pytest.raises((TypeError, ValueError)):
+        call(*given[:-1])
+    for at, value in enumerate(given):
+        if isinstance(value, np.ndarray):
+            with pytest.raises((TypeError, ValueError, BufferError)):
+                call(*given[:at], None, *given[at + 1 :])
+
+
+@needs_the_extension
+@pytest.mark.parametrize("name", WITH_LEVEL)
+@pytest.mark.parametrize("level", [-1, 3, 1000])
+def test_levels_that_no_processor_has_are_refused(name: str, level: int) -> None:
+    chosen = native._native
+    assert chosen is not None
+    with pytest.raises(ValueError, match="no kernels of level"):
+        getattr(chosen, name)(level, *arguments()[name][1:])
+
+
+@needs_the_extension
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [(2, 1), (2, -1024), (8, 1), (8, 257), (8, 4), (9, 0), (9, 8), (9, 17), (9, 32),
+     (9, 2**60), (9, -16), (12, True), (20, -1), (20, 33)],
+)  # fmt: skip
+def test_parts_of_a_ladder_that_do_not_fit_are_refused(at: int, value: Any) -> None:
+    given = arguments()["ladder"]
+    given[at] = value
+    with pytest.raises(ValueError, match=r"fit|narrow"):
+        native._native.ladder(*given)  # type: ignore[union-attr]
+
+
+@needs_the_extension
+def test_an_overflowing_width_is_not_a_size() -> None:
+    """8 * 2 * 2^60 bytes are 0 bytes modulo 2^64."""
+    given = arguments()["ladder"]
+    given[9], given[10], given[11] = 2**60, b"", np.zeros(2, dtype=np.float32)
+    with pytest.raises(ValueError, match="fit"):
+        native._native.ladder(*given)  # type: ignore[union-attr]
+
+
+@needs_the_extension
+def test_only_writable_buffers_are_written_to() -> None:
+    given = arguments()["one_bit"]
+    given[8] = given[8].tobytes()
+    with pytest.raises((TypeError, BufferError)):
+        native._native.one_bit(*given)  # type: ignore[union-attr]
+
+
+# -- with and without it ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that has not used a kernel yet."""
+    monkeypatch.setattr(native, "_choice", native._Choice())
+    monkeypatch.delenv(native.VARIABLE, raising=False)
+
+
+def test_a_missing_extension_is_said_once_and_changes_no_bit(
+    undecided: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.random.default_rng(3).normal(size=5000)
+    expected = [SAMPLERS[name](values) for name in SAMPLERS]
+    monkeypatch.setattr(native, "_native", None)
+    monkeypatch.setattr(native, "_choice", native._Choice())
+    with pytest.warns(native.NativeMissingWarning, match="install a C compiler") as caught:
+        first = SAMPLERS["one bit"](values)
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        second = SAMPLERS["family"](values)
+    np.testing.assert_array_equal(first, expected[0])
+    np.testing.assert_array_equal(second, expected[1])
+    assert native.levels() == ("numpy",)
+    assert native.native() is None
+
+
+def test_a_missing_extension_that_was_not_wanted_is_not_missed(
+    undecided: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "_native", None)
+    monkeypatch.setenv(native.VARIABLE, "numpy")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert native.native() is None
+    with (
+        pytest.raises(ParameterError, match="this machine can run: auto, numpy"),
+        native.using("avx2"),
+    ):
+        pass
+
+
+def test_the_variable_chooses_a_level(undecided: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in native.levels():
+        monkeypatch.setattr(native, "_choice", native._Choice())
+        monkeypatch.setenv(native.VARIABLE, name)
+        chosen = native.native()
+        assert (chosen.name if chosen else "numpy") == name
+    monkeypatch.setattr(native, "_choice", native._Choice())
+    monkeypatch.setenv(native.VARIABLE, "auto")
+    best = native.native()
+    assert (best.name if best else "numpy") == native.levels()[-1]
+
+
+def test_a_level_that_nobody_knows_is_refused(
+    undecided: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(native.VARIABLE, "sse9")
+    with pytest.raises(ParameterError, match="SOTTOVOCE_KERNELS is 'sse9', but this machine can"):
+        native.native()
+
+
+def test_another_level_lasts_as_long_as_its_block() -> None:
+    before = native.native()
+    inside: list[object] = []
+    with suppress(ZeroDivisionError), native.using("numpy"):
+        inside.append(native.native())
+        inside.append(1 // 0)
+    assert inside == [None]
+    assert native.native() == before
+
+
+# -- what takes long -------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_without_a_compiler_the_package_builds_without_the_extension(tmp_path: Path) -> None:
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    ignored = shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info")
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=ignored)
+    done = subprocess.run(
+        [sys.executable, "setup.py", "build_ext", "--inplace"],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "CC": "/bin/false"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not list(tmp_path.rglob("*.so"))
+    program = (
+        "import warnings; warnings.simplefilter('ignore')\n"
+        "from sottovoce import native; from sottovoce.mechanisms.kernels import one_bit\n"
+        "from sottovoce.core.randomness import Keystream\n"
+        "assert native.native() is None\n"
+        "print(one_bit.sample_payload([0.1] * 16, 1.0, Keystream(bytes(32))).tobytes().hex())\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path / "src")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    payload = one_bit.sample_payload([0.1] * 16, 1.0, Keystream(bytes(32)))
+    assert found.stdout.strip() == payload.tobytes().hex()
+
+
+@pytest.mark.slow
+@needs_the_extension
+def test_more_coordinates_than_32_bits_can_count() -> None:
+    """2^31 + 8 of them: at tilt 0 the bit is the first of the draw, wherever that decides."""
+    count = 2**31 + 8
+    payload = one_bit.sample_payload(np.zeros(count, dtype=np.float32), 1.0, Keystream(KEY))
+    assert payload.shape == (2**28 + 1,)
+    keystream = Keystream(KEY)
+    for start in (0, 2**16 - 40, 2**30, 2**31 - 1024, 2**31 - 40, count - 64):
+        for i in range(start, min(start + 64, count)):
+            bit = payload[i // 8] >> i % 8 & 1
+            assert bit == (keystream.draw(16, i) >= 2**15)
+    ones = np.array([number.bit_count() for number in range(256)], dtype=np.uint8)
+    whole = int(ones[payload].sum(dtype=np.int64))
+    assert abs(whole - count / 2) < 6.0 * (count / 4) ** 0.5
+
+
+@needs_the_extension
+def test_an_extension_of_another_interface_is_as_good_as_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert native._library() is not None
+    monkeypatch.setattr(native._native, "INTERFACE", native._INTERFACE + 1)
+    assert native._library() is None
+    monkeypatch.delattr(native._native, "INTERFACE")
+    assert native._library() is None
