@@ -30,7 +30,8 @@ ROOT = Path(__file__).parent.parent
 BUILD = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 COMPILERS = {"with": {}, "without": {"CC": "/bin/false", "CXX": "/bin/false"}}
 ENCODE = (
-    "from sottovoce.mechanisms.kernels import one_bit; from sottovoce.core.randomness import Keystream\n"
+    "from sottovoce.mechanisms.kernels import one_bit\n"
+    "from sottovoce.core.randomness import Keystream\n"
     "print(one_bit.sample_payload([0.1] * 1000, 1.0, Keystream(bytes(32))).tobytes().hex())\n"
 )
 SECRETS = (

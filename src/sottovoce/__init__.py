@@ -17,6 +17,10 @@ if sys.version_info < (3, 11):  # noqa: UP036  (pip refuses, a source tree on th
         "virtual environment with a newer one: python3.11 -m venv .venv"
     )
 
+from sottovoce.core.moved import name_new_paths
+
+name_new_paths()
+
 if TYPE_CHECKING:
     from sottovoce.analytics.estimates import estimate as estimate
     from sottovoce.analytics.result import Estimate as Estimate

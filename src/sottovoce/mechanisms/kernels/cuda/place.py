@@ -31,7 +31,8 @@ def placed(tensor: torch.Tensor) -> None:
     if not tensor.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
         raise ParameterError(
             f"the Triton kernels run on CUDA devices, and this tensor is on {tensor.device}: move "
-            "it with .cuda(), or use sottovoce.mechanisms.kernels, which gives the same bits on the CPU"
+            "it with .cuda(), or use sottovoce.mechanisms.kernels, which gives the same bits on "
+            "the CPU"
         )
 
 
