@@ -1,4 +1,4 @@
-"""The page of rooms names every room, in the order in which they may import each other."""
+"""The page on architecture names every package, in the order of their imports."""
 
 import re
 import tomllib
@@ -6,26 +6,26 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "sottovoce"
-PAGE = (ROOT / "docs" / "rooms.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 LISTED = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
 
 
-def test_every_room_is_on_the_page_once() -> None:
+def test_every_package_is_on_the_page_once() -> None:
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     files = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
     assert sorted(LISTED) == sorted(folders | files)
 
 
-def test_rooms_stand_in_the_order_of_the_layers() -> None:
+def test_packages_stand_in_the_order_of_the_layers() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = project["tool"]["importlinter"]["contracts"]
     (layers,) = (one["layers"] for one in contracts if one["name"] == "imports point one way")
     floors = [
         {name.strip().removeprefix("sottovoce.") for name in one.split("|")} for one in layers
     ]
-    floor_of = {room: number for number, floor in enumerate(floors) for room in floor}
+    floor_of = {package: number for number, floor in enumerate(floors) for package in floor}
     assert sorted(floor_of) == sorted(LISTED)
-    assert [floor_of[room] for room in LISTED] == sorted(floor_of.values())
+    assert [floor_of[package] for package in LISTED] == sorted(floor_of.values())
 
 
 def test_every_file_that_is_walked_through_exists() -> None:
