@@ -50,7 +50,7 @@ FAULTS = (
     ),
     Fault(
         "Sensitivity of a mean",
-        "domains.py",
+        "core/domains.py",
         "return 2.0 * shift",
         "return shift",
     ),
@@ -134,7 +134,7 @@ FAULTS = (
     ),
     Fault(
         "Uniform orders",
-        "randomness.py",
+        "core/randomness.py",
         "partner = uniform_below(last + 1, words[last], keystream, last)",
         "partner = uniform_below(last, words[last], keystream, last)",
     ),
@@ -266,7 +266,7 @@ FAULTS = (
     ),
     Fault(
         "Projection onto an L2 ball is a contraction",
-        "domains.py",
+        "core/domains.py",
         "return vector if scale == 1.0 else vector * scale",
         "return vector if scale == 1.0 else -vector * scale",
     ),
@@ -296,7 +296,7 @@ FAULTS = (
     ),
     Fault(
         "The norm is one tree of additions",
-        "norms.py",
+        "core/norms.py",
         "tiles *= tiles",
         "tiles = (tiles * tiles).astype(np.float32).astype(np.float64)",
     ),
