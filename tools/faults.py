@@ -188,7 +188,7 @@ FAULTS = (
     ),
     Fault(
         "Exact intervals for counts",
-        "proportion_bounds.py",
+        "core/proportion_bounds.py",
         "return np.where(k > 0, betaincinv(np.maximum(k, 1), n - k + 1, error), 0.0)",
         "return np.where(k > 0, betaincinv(k + 1, n - k + 1, error), 0.0)",
     ),
