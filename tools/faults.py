@@ -50,7 +50,7 @@ FAULTS = (
     ),
     Fault(
         "Sensitivity of a mean",
-        "domains.py",
+        "core/domains.py",
         "return 2.0 * shift",
         "return shift",
     ),
@@ -134,7 +134,7 @@ FAULTS = (
     ),
     Fault(
         "Uniform orders",
-        "randomness.py",
+        "core/randomness.py",
         "partner = uniform_below(last + 1, words[last], keystream, last)",
         "partner = uniform_below(last, words[last], keystream, last)",
     ),
@@ -188,7 +188,7 @@ FAULTS = (
     ),
     Fault(
         "Exact intervals for counts",
-        "proportion_bounds.py",
+        "core/proportion_bounds.py",
         "return np.where(k > 0, betaincinv(np.maximum(k, 1), n - k + 1, error), 0.0)",
         "return np.where(k > 0, betaincinv(k + 1, n - k + 1, error), 0.0)",
     ),
@@ -266,7 +266,7 @@ FAULTS = (
     ),
     Fault(
         "Projection onto an L2 ball is a contraction",
-        "domains.py",
+        "core/domains.py",
         "return vector if scale == 1.0 else vector * scale",
         "return vector if scale == 1.0 else -vector * scale",
     ),
@@ -296,7 +296,7 @@ FAULTS = (
     ),
     Fault(
         "The norm is one tree of additions",
-        "norms.py",
+        "core/norms.py",
         "tiles *= tiles",
         "tiles = (tiles * tiles).astype(np.float32).astype(np.float64)",
     ),
@@ -320,13 +320,37 @@ FAULTS = (
     ),
     Fault(
         "Central noise and a secret sample",
-        "protocol/channels/central.py",
-        "rate=self.client_sampling_rate, scheme",
-        "rate=self.client_sampling_rate * 0.9, scheme",
+        "mechanisms/release.py",
+        "rate=client_sampling_rate, scheme",
+        "rate=client_sampling_rate * 0.9, scheme",
+    ),
+    Fault(
+        "A secret order",
+        "mechanisms/release.py",
+        "if adjacency is not Adjacency.REPLACE_ONE:",
+        "if adjacency is None:",
+    ),
+    Fault(
+        "A secret order",
+        "mechanisms/release.py",
+        "    if _records(mechanism) != 1:\n        raise",
+        "    if _records(mechanism) < 1:\n        raise",
+    ),
+    Fault(
+        "A record beside others",
+        "mechanisms/release.py",
+        "event=beside_others(event) if own_records else event",
+        "event=event",
     ),
     Fault(
         "Central noise and a secret sample",
-        "protocol/channels/central.py",
+        "mechanisms/release.py",
+        'if sample.hidden_by == "secure-sum" and _records(mechanism) != 1:',
+        'if sample.hidden_by == "secure-sum" and _records(mechanism) < 1:',
+    ),
+    Fault(
+        "Central noise and a secret sample",
+        "mechanisms/release.py",
         "event = mechanism.privacy(adjacency)",
         "event = mechanism.privacy(Adjacency.ZERO_OUT)",
     ),

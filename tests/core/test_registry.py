@@ -20,7 +20,7 @@ def entering(name: str, value: int) -> str:
 @pytest.fixture
 def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Register[int]]:
     """A register with one toy of our own, which modules in the folder can reach."""
-    register: Register[int] = Register("toy", package="sottovoce.channels")
+    register: Register[int] = Register("toy", package="sottovoce.protocol.channels")
     register.enter("bear", 1, module="sottovoce.protocol.channels.bear")
     before = set(sys.modules)
     monkeypatch.setitem(sys.modules, "test_register_toys", type(sys)("test_register_toys"))
