@@ -47,6 +47,7 @@ _SPEEDS: tuple[tuple[str, str, Found], ...] = (
     ("server, 4 bits", "aggregate", {"bits": 4}),
     ("server, 8 bits", "aggregate", {"bits": 8, "clients": 200}),
     ("whole simulated rounds, 1 bit", "simulate", {}),
+    ("whole simulated rounds, 1 bit, not rotated", "simulate", {"rotation": "off"}),
     ("MVU design, 3 bits in and out", "design", {}),
     ("epsilon of 1000 sampled Gaussians", "account", {}),
 )

@@ -22,11 +22,12 @@ import triton
 from gpu_checks import COUNT_SHAPES, VARIANTS, built, check_all
 
 from sottovoce.core.randomness import Keystream
+from sottovoce.mechanisms.encoding import encode_packed, prepare
 from sottovoce.mechanisms.kernels.cuda import level_counts, norm, seeded
 from sottovoce.mechanisms.kernels.cuda.counts import OneCounts
 from sottovoce.mechanisms.kernels.cuda.one_bit import Drawing, Options, sample_rows
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.protocol.privatise import privatise
+from sottovoce.mechanisms.rotation import Rotation
 
 PLAIN_NOISE = "torch Gaussian noise, float32 out"
 PLAIN_BITS = "torch sigmoid, bernoulli, pack"
@@ -101,6 +102,11 @@ def measure_one_bit(table: Table, size: int) -> None:
     mechanism = built("gauss_hermite 2", size)
     seconds = table.time(lambda: privatised(mechanism, values))
     table.add("privatise, 1 bit: norm, clip, draw", seconds, coordinates=size, moved=8.125 * size)
+    rows = values[: 64 * 100_000].view(64, 100_000)
+    mechanism, rotation = built("gauss_hermite 2", 100_000), Rotation(bytes(32), 100_000)
+    seconds = table.time(lambda: rotated(mechanism, rows, rotation))
+    name = "privatise, 1 bit, 64 rows of 100000 rotated in float64: what a run does by default"
+    table.add(name, seconds, coordinates=6.4e6, moved=8.125 * 6.4e6)
     for dtype in (torch.bfloat16, torch.float64):
         fewer = values[: size // 4].to(dtype)
         seconds = table.time(partial(one_bit_once, fewer, Options()))
@@ -121,7 +127,12 @@ def one_bit_once(values: torch.Tensor, options: Options) -> torch.Tensor:
 
 
 def privatised(mechanism: Mechanism, values: torch.Tensor) -> object:
-    return privatise(mechanism, values, Keystream(bytes(32)))
+    return encode_packed(prepare(mechanism, values), [Keystream(bytes(32))]).payloads
+
+
+def rotated(mechanism: Mechanism, rows: torch.Tensor, rotation: Rotation) -> object:
+    streams = [Keystream(bytes([i]) * 32) for i in range(len(rows))]
+    return encode_packed(prepare(mechanism, rows, rotation=rotation), streams).payloads
 
 
 def measure_mechanisms(table: Table, size: int) -> None:

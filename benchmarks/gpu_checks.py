@@ -22,13 +22,13 @@ from sottovoce.core.domains import Box, Domain, L2Ball
 from sottovoce.core.errors import DomainError, ParameterError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import packing, registry
+from sottovoce.mechanisms.encoding import encode_packed, prepare
 from sottovoce.mechanisms.kernels.cuda import level_counts, norm, seeded
 from sottovoce.mechanisms.kernels.cuda.counts import OneCounts
 from sottovoce.mechanisms.kernels.cuda.one_bit import Options, sample_rows
 from sottovoce.mechanisms.kernels.reference.one_bit import exact_bit
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.protocol.level_counts import LevelCounts
-from sottovoce.protocol.privatise import privatise
 
 TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 SIZES = (1, 7, 8, 31, 33, 1023, 1024, 1025, 4096, 5003, 300_001)
@@ -212,7 +212,7 @@ def check_extremes(checks: Checks, scales: list[tuple[float, float]]) -> None:
 
 def given_payload(name: str, update: torch.Tensor, dimension: int | None = None) -> object:
     mechanism = built(name, len(update) if dimension is None else dimension)
-    return privatise(mechanism, update, Keystream(bytes(32)))
+    return encode_packed(prepare(mechanism, update), [Keystream(bytes(32))]).payloads
 
 
 def check_mechanism(checks: Checks, name: str) -> None:
@@ -234,9 +234,11 @@ def payload_case(
     checks: Checks, name: str, what: str, update: torch.Tensor, generator: np.random.Generator
 ) -> None:
     mechanism, key = built(name, len(update)), generator.bytes(32)
-    found: Any = privatise(mechanism, update, Keystream(key))
-    expected: Any = privatise(mechanism, update.cpu(), Keystream(key))
-    checks.same(f"{name}, {what}", found.cpu().numpy(), np.frombuffer(expected, dtype=np.uint8))
+    found = encode_packed(prepare(mechanism, update), [Keystream(key)])
+    expected = encode_packed(prepare(mechanism, update.cpu()), [Keystream(key)])
+    if not found.on_device:
+        raise AssertionError(f"{name} was encoded on the CPU")
+    checks.same(f"{name}, {what}", found.on_cpu(), expected.on_cpu())
 
 
 def check_long_vector(checks: Checks, size: int) -> None:

@@ -10,6 +10,7 @@ from simulated_errors import simulated_mse
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import clipped
+from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.planning.ranking import rank
 from sottovoce.planning.setting import Setting
 
@@ -23,7 +24,7 @@ def main() -> None:
             domain=clipped(geometry, dimension, 1.0),
             epsilon=epsilon,
             delta=1e-5,
-            adjacency=Adjacency.ZERO_OUT,
+            terms=ReleaseTerms(adjacency=Adjacency.ZERO_OUT),
             rounds=rounds,
         )
         start = time.perf_counter()

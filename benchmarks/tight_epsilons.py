@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball
 from sottovoce.mechanisms.design.hermite import gauss_hermite
+from sottovoce.mechanisms.release import NoSenders, release_event
 from sottovoce.mechanisms.seeded_step import SeededStep
 from sottovoce.mechanisms.seeds import GENERATORS
 from sottovoce.privacy.accounting import epsilon
@@ -35,7 +36,6 @@ from sottovoce.privacy.events import (
     ZeroConcentrated,
 )
 from sottovoce.privacy.pld import PldAccountant
-from sottovoce.protocol.channels.shuffler import hidden_among
 
 ZERO_OUT, REPLACE_ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 _SINGLE_SUMS = {(3, 1.0, 1.0): 0.62008, (6, 1.0, 1.0): 0.62002, (2, 2.0, 2.0): 1.43376}
@@ -89,7 +89,9 @@ def _secret_order() -> PrivacyEvent:
         generator=GENERATORS[-1],
         timing="constant",
     )
-    return Repeated(event=hidden_among(50_000, mechanism, REPLACE_ONE), count=4)
+    visibility = NoSenders(minimum_clients=50_000)
+    event = release_event(mechanism, adjacency=REPLACE_ONE, visibility=visibility)
+    return Repeated(event=event, count=4)
 
 
 def _bit(adjacency: Adjacency, mu: float, *, fair: bool = False) -> OneBit:

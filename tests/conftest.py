@@ -12,12 +12,16 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cases
 import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
+
+if TYPE_CHECKING:
+    from sottovoce.ledger.ledger import Ledger
 
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=1000, deadline=None)
@@ -59,6 +63,21 @@ def ranked_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sottovoce.planning.plan.rank", functools.cache(rank))
         yield
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a ledger goes."""
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def ledger(path: Path) -> "Iterator[Ledger]":
+    """A new ledger."""
+    from sottovoce.ledger.ledger import Ledger
+
+    with Ledger(path, create=True) as opened:
+        yield opened
 
 
 def pytest_unconfigure() -> None:

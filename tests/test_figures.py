@@ -9,7 +9,6 @@ from typing import Any
 
 import measure_figures
 import pytest
-import typer
 from figures import figure as figure_module
 from figures import page as figures_page
 from figures import register, running
@@ -29,10 +28,10 @@ from figures.figure import (
 )
 from figures.page import AT_CHANCE, NOT_JUDGED, NOT_MEASURED, REACHED, REDUCED, SHORT
 
-from sottovoce.cli.main import app
+from sottovoce.cli.main import parser
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS = parser().commands
 FIGURES = [figure for theme in register.themes().values() for figure in theme]
 SOURCES = list(dict.fromkeys(figure.source for figure in FIGURES))
 # What commands printed, cut to what is read. {figure: (its number, output)}

@@ -4,11 +4,10 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from sottovoce.cli.main import app
+from sottovoce.cli.main import parser
 
 PAGE = "reference/command-line.md"
 INTRODUCTION = """# Command line
@@ -31,7 +30,7 @@ def page() -> str:
 
 
 def _root() -> Any:
-    return typer.main.get_command(app)
+    return parser()
 
 
 def _commands(group: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -18,7 +18,9 @@ from figures.figure import (
     wall_seconds,
 )
 
-SIMULATE = Source(name="simulate", command="sottovoce benchmark simulate --json", minutes=0.5)
+SIMULATE = Source(
+    name="simulate", command="sottovoce benchmark simulate --rotation off --json", minutes=0.5
+)
 CATALOGUE = Source(
     name="fast-catalogue",
     command="sottovoce experiment all --fast --jobs 2 --out {out}/studies --json",
@@ -192,7 +194,8 @@ def _figure_2(name: str, anchors: Mapping[str, Sequence[float]], why: str) -> tu
 FIGURES = (
     Figure(
         name="simulate-speed",
-        asked="clients a second through whole rounds: 1000 a round, 20,000 parameters, one bit",
+        asked="clients a second through whole rounds: 1000 a round, 20,000 parameters, one bit, "
+        "not rotated",
         bound=at_least(10_000.0),
         source=SIMULATE,
         read=field("clients_per_second"),

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from specs import small_spec, small_table
+from specs import METRIC_MVU, small_spec, small_table
 
 from sottovoce.auditing import run_audit as audit_run_module
 from sottovoce.auditing.finished_run import open_run
@@ -350,13 +350,7 @@ def test_the_certificate_of_one_run_is_that_of_its_dearest_client() -> None:
             "partition": {"kind": "dirichlet", "alpha": 1.0},
         },
         privacy=SAMPLE,
-        mechanism={
-            "kind": "metric_mvu",
-            "metric": "l1",
-            "input_bits": 1,
-            "output_bits": 1,
-            "epsilon": 1.0,
-        },
+        mechanism=METRIC_MVU,
     )
     clients = assemble(spec)
     alone = [

@@ -153,7 +153,9 @@ def test_local_models_are_moved_by_the_canary_and_nothing_else() -> None:
 def test_the_model_goes_on_from_real_messages_alone() -> None:
     ground = lay_ground(small_spec())
     dimension = ground.task.dimension
-    algorithm = CanaryAlgorithm(inner=ground.algorithm, canaries=_wide(dimension), gathers=True)
+    algorithm = CanaryAlgorithm(
+        inner=ground.algorithm, canaries=_wide(dimension), gathers=True, sends_models=False
+    )
     model = np.zeros(dimension)
     state = algorithm.initialise(model)
     rows = np.stack([np.full(dimension, 1.0), np.full(dimension, 50.0), np.full(dimension, 2.0)])
@@ -170,7 +172,9 @@ def test_it_is_the_real_algorithm_that_clips() -> None:
     ground = lay_ground(small_spec())
     task = ground.task
     canaries = _wide(task.dimension, clip_norm=1.0)
-    algorithm = CanaryAlgorithm(inner=ground.algorithm, canaries=canaries, gathers=True)
+    algorithm = CanaryAlgorithm(
+        inner=ground.algorithm, canaries=canaries, gathers=True, sends_models=False
+    )
     step = Step(
         run="r", round=1, model=task.initial_model(), state={}, randomness=SeededRandomness(0)
     )

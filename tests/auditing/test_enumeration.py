@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from registered import CASES
 from scipy.integrate import quad
 
 from sottovoce.auditing.enumeration import audit_by_enumeration, delta_of, table_delta, table_rows
@@ -20,18 +21,6 @@ from sottovoce.mechanisms.mvu import Mvu
 from sottovoce.mechanisms.noise.staircase import Staircase
 
 INTERVAL = Box(dimension=1, lower=-1.0, upper=1.0)
-CASES = [
-    pytest.param(
-        registration,
-        example,
-        domain,
-        id=f"{registration.kind}-{n}-{type(domain).__name__}",
-        marks=[pytest.mark.slow] * (n >= 1),  # more of the same mechanism
-    )
-    for registration in registry.registrations()
-    for n, example in enumerate(registration.examples)
-    for domain in registration.example_domains
-]
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])

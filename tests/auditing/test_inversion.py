@@ -23,13 +23,14 @@ from sottovoce.federated.algorithms.algorithm import Step
 from sottovoce.federated.algorithms.fedavg import LocalSgd, LocalWork, SampleClippedGradient
 from sottovoce.learning import models
 from sottovoce.learning.clients import ClientData
+from sottovoce.learning.models.strided_cnn import StridedCnn
 from sottovoce.learning.task import Task
 
 SHAPE, CLASSES = (1, 12, 12), 4
 
 
 def _task(model: models.Model | None = None) -> Task:
-    chosen = model or models.StridedCnn()
+    chosen = model or StridedCnn()
     module = models.create(chosen, SHAPE, CLASSES, np.random.default_rng(0))
     return Task(module, torch.zeros(1, *SHAPE), torch.zeros(1, dtype=torch.int64))
 

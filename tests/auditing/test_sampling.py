@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from registered import CASES
 
 from sottovoce.auditing import draws
 from sottovoce.auditing.draws import drawn
@@ -28,18 +29,6 @@ from sottovoce.mechanisms.mvu import Mvu
 
 BALL = L2Ball(dimension=2, radius=1.0)
 INTERVAL = Box(dimension=1, lower=-1.0, upper=1.0)
-CASES = [
-    pytest.param(
-        registration,
-        example,
-        domain,
-        id=f"{registration.kind}-{n}-{type(domain).__name__}",
-        marks=[pytest.mark.slow] * (n >= 1),  # more of the same mechanism
-    )
-    for registration in registry.registrations()
-    for n, example in enumerate(registration.examples)
-    for domain in registration.example_domains
-]
 MECHANISMS: dict[str, Mechanism] = {
     "gaussian": Gaussian(input_domain=BALL, noise_multiplier=2.0),
     "one bit": GaussHermite(

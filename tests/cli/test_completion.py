@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sottovoce.cli import completion
+from sottovoce.cli import completion, experiment
 
 COMMAND = [sys.executable, "-m", "sottovoce"]
 
@@ -49,7 +49,7 @@ def test_names_in_the_sources_are_those_that_are_registered() -> None:
     from sottovoce.mechanisms import registry
 
     assert completion.mechanisms() == [one.kind for one in registry.registrations()]
-    assert completion.experiments() == sorted(one.name for one in experiments())
+    assert experiment.names("") == sorted(one.name for one in experiments())
     assert completion.datasets() == [one.name for one in datasets.entries()]
 
 

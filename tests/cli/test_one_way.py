@@ -6,9 +6,8 @@ from typing import Any
 
 import click
 import pytest
-import typer.main
 
-from sottovoce.cli.main import app
+from sottovoce.cli.main import parser
 
 # They hold the terminal until they are interrupted, or print a script.
 WITHOUT_JSON = {"explore", "completion", "deploy link", "deploy node"}
@@ -27,7 +26,7 @@ def walk(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.
             yield " ".join((*path, name)), inner
 
 
-COMMANDS = dict(walk(typer.main.get_command(app)))
+COMMANDS = dict(walk(parser()))
 OPTIONS = [
     (path, option)
     for path, command in COMMANDS.items()

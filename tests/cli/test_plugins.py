@@ -19,8 +19,8 @@ pytest.importorskip("torch")
 
 from sottovoce.auditing.attacks.context import ATTACKS
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.errors import ConfigError, PolicyError
-from sottovoce.deployment import site_training
+from sottovoce.core.errors import ConfigError
+from sottovoce.federated.algorithms.aggregation import AGGREGATIONS
 from sottovoce.federated.algorithms.recipe import RECIPES
 from sottovoce.learning.datasets.register import DATASETS
 from sottovoce.mechanisms.registry import MECHANISMS
@@ -28,9 +28,16 @@ from sottovoce.privacy.accountant import ACCOUNTANTS
 from sottovoce.privacy.accounting import privacy_spent, within
 from sottovoce.privacy.events import Assumed, PureDp, Repeated
 from sottovoce.runs import writing
-from sottovoce.runs.loading import load, parse
+from sottovoce.runs.loading import parse
 
-REGISTERS: tuple[Any, ...] = (MECHANISMS, ACCOUNTANTS, RECIPES, ATTACKS, DATASETS)
+REGISTERS: tuple[Any, ...] = (
+    MECHANISMS,
+    ACCOUNTANTS,
+    RECIPES,
+    AGGREGATIONS,
+    ATTACKS,
+    DATASETS,
+)
 PAGE = ROOT / "docs/how-to/write-a-plug-in.md"
 FILES = {block.title: block.text for block in blocks(PAGE) if block.title}
 WORD = "the word of plug-in {} '{}' (distribution whispering 0.1) holds, on which this rests"
@@ -53,6 +60,19 @@ class Free:
 
     def delta(self, event, epsilon):
         return 0.0
+"""
+HALVED = """
+from dataclasses import dataclass, replace
+from sottovoce.federated.algorithms.aggregation import AggregationSection, register
+
+@register("halved", summary="half a step")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halved(AggregationSection):
+    by: float = 2.0
+    gathers = False
+
+    def build(self, averaging, setting):
+        return replace(averaging, server_learning_rate=averaging.server_learning_rate / self.by)
 """
 PEBBLES = """
 import numpy as np
@@ -79,11 +99,18 @@ def whispering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     install(
         folder,
         "whistling",
-        {"hush": HUSH, "free": FREE, "pebbles": PEBBLES, "off": "import nothing_of_that_name\n"},
+        {
+            "hush": HUSH,
+            "free": FREE,
+            "halved": HALVED,
+            "pebbles": PEBBLES,
+            "off": "import nothing_of_that_name\n",
+        },
         {
             "sottovoce.mechanisms": {"hush": "hush", "gaussian": "hush", "off": "off"},
             "sottovoce.accountants": {"free": "free"},
-            "sottovoce.algorithms": {"fedavg": "off"},
+            "sottovoce.aggregations": {"halved": "halved"},
+            "sottovoce.algorithms": {"scaffold": "off"},
             "sottovoce.datasets": {"pebbles": "pebbles"},
         },
     )
@@ -93,7 +120,7 @@ def whispering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         monkeypatch.setattr(register, "_problems", {})
     monkeypatch.syspath_prepend(str(folder))
     yield
-    for name in (*modules, "hush", "free", "pebbles", "off"):
+    for name in (*modules, "hush", "free", "halved", "pebbles", "off"):
         sys.modules.pop(name, None)
 
 
@@ -152,9 +179,16 @@ def test_defaults_of_a_plug_in_are_written_into_the_resolved_spec(cli: Any, tmp_
     ("algorithm", "message"),
     [
         ({"kind": "sign_decent"}, "unknown algorithm 'sign_decent'; did you mean 'sign_descent'"),
-        ({"kind": "sign_descent", "stepp": 1.0}, "key of algorithm 'sign_descent' 'stepp'"),
+        ({"kind": "sign_descent", "stepp": 1.0}, "unknown key 'stepp'; did you mean 'step'?"),
         ({"kind": "sign_descent", "step": -1.0}, "algorithm.step must be a finite number above 0"),
-        ({"kind": "fedavg", "server_learning_rate": 1.0}, "two algorithms claim the name 'fedavg'"),
+        (
+            {"kind": "scaffold", "server_learning_rate": 1.0},
+            "two algorithms claim the name 'scaffold'",
+        ),
+        (
+            {"kind": "fedavg", "server_learning_rate": 1.0, "aggregation": {"kind": "medain"}},
+            "unknown aggregation 'medain'; did you mean 'median'",
+        ),
     ],
 )
 def test_mistakes_in_the_algorithm_are_one_line_and_exit_2(
@@ -167,13 +201,24 @@ def test_mistakes_in_the_algorithm_are_one_line_and_exit_2(
     assert not (tmp_path / "run").exists()
 
 
-def test_no_site_and_no_federation_runs_an_algorithm_from_outside(cli: Any, tmp_path: Path) -> None:
+def test_no_federation_runs_an_algorithm_from_outside(cli: Any, tmp_path: Path) -> None:
     place = spec_file(tmp_path, runtime={"backend": "flower-sim"})
     found = cli("run", place, "--out", tmp_path / "run")
     assert found.code == 2
     assert "takes a server's word for the algorithm 'sign_descent'" in found.err
-    with pytest.raises(PolicyError, match="none of Sottovoce's own"):
-        site_training._without_proxy(load(spec_file(tmp_path)))
+
+
+def test_an_aggregation_from_outside_is_named_and_no_federation_runs_it(
+    cli: Any, tmp_path: Path
+) -> None:
+    algorithm = {"kind": "fedavg", "server_learning_rate": 1.0, "aggregation": {"kind": "halved"}}
+    changes = {"algorithm": algorithm, "mechanism": {"kind": "gauss_hermite", "levels": 2}}
+    result = cli("run", spec_file(tmp_path, **changes), "--out", tmp_path / "run", "--json").json
+    assert "the word of plug-in aggregation 'halved' (distribution whistling" in result["assumes"]
+    header = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert header["spec"]["algorithm"]["aggregation"] == {"kind": "halved", "by": 2.0}
+    place = spec_file(tmp_path, **changes, runtime={"backend": "flower-sim"})
+    assert "no site takes a server's word" in cli("run", place, "--out", tmp_path / "no").err
 
 
 def test_the_attack_is_run_by_name_and_not_unasked(cli: Any, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sottovoce.core import native
+from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import ParameterError, RandomnessError
 from sottovoce.core.randomness import (
     Keystream,
@@ -261,6 +262,11 @@ def test_seeded_keys_are_the_documented_blake2b_of_the_label() -> None:
         digest.update(len(part).to_bytes(4, "little") + part)
     expected = Keystream(digest.digest()).words(8)
     assert np.array_equal(SeededRandomness(77).stream("client", 3).words(8), expected)
+
+
+def test_no_name_of_a_class_gets_into_a_keystream() -> None:
+    with pytest.raises(RandomnessError, match=r"convert it with str\(\)"):
+        SeededRandomness(77).stream("client", Unit.CLIENT)
 
 
 def test_labels_that_look_alike_give_different_streams() -> None:

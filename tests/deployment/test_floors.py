@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from one_site import BALL, KEYS, a_site, asked, charges, never
+from one_site import BALL, KEYS, TABLE, a_site, asked, charges, never
+from some_events import sampled
 
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.errors import ParameterError, PolicyError
@@ -14,19 +15,10 @@ from sottovoce.deployment.policy import Terms, from_table
 from sottovoce.ledger.records import Due, Release
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy.accounting import within
-from sottovoce.privacy.events import GaussianNoise, OneBit, PrivacyEvent, PureDp, Repeated, Sampled
+from sottovoce.privacy.events import GaussianNoise, OneBit, PrivacyEvent, PureDp, Repeated
 from sottovoce.protocol.channels.channel import Direct
 
 ZERO_OUT = Adjacency.ZERO_OUT
-TABLE = {
-    "mechanisms": ["gauss_hermite"],
-    "level": "client",
-    "adjacency": "zero-out",
-    "epsilon_per_round": 1.0,
-    "epsilon_total": 10.0,
-    "delta": 1e-6,
-    "smallest_cohort": 5,
-}
 POLICY = from_table(TABLE)
 TERMS = Terms(
     mechanism="gauss_hermite",
@@ -41,10 +33,6 @@ TERMS = Terms(
 def due(event: PrivacyEvent) -> Due:
     release = Release(unit=Unit.CLIENT, run="run", client="ada", round=1, uplink=0)
     return Due(release=release, attempt=0, event=event)
-
-
-def sampled(event: PrivacyEvent, rate: float) -> Sampled:
-    return Sampled(event=event, rate=rate, scheme="poisson", hidden_by="own-records")
 
 
 def test_next_to_no_noise_on_a_tiny_sample_keeps_epsilon_and_delta_and_is_refused() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from one_site import TABLE
 
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.domains import L2Ball
@@ -43,15 +44,6 @@ TERMS = Terms(
     cohort=5,
     grade="system",
 )
-TABLE = {
-    "mechanisms": ["gauss_hermite"],
-    "level": "client",
-    "adjacency": "zero-out",
-    "epsilon_per_round": 1.0,
-    "epsilon_total": 10.0,
-    "delta": 1e-6,
-    "smallest_cohort": 5,
-}
 
 
 def due(event: PrivacyEvent = EVENT, *, number: int = 1, uplink: int = 0, attempt: int = 0) -> Due:
@@ -325,12 +317,12 @@ def test_a_site_file_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "'name' is missing"),
+        ("", "'name', 'policy' are missing"),
         (SITE.replace('name = "ada"', ""), "'name' is missing"),
-        (SITE.replace('"ada"', '""'), "'name' is missing"),
-        (SITE.replace('"ada"', "3"), "'name' is missing"),
-        ('name = "ada"', r"\[policy\] is missing; without it nothing is answered"),
-        ('name = "ada"\npolicy = 3', r"\[policy\] is missing"),
+        (SITE.replace('"ada"', '""'), "'name': string should have at least 1 character"),
+        (SITE.replace('"ada"', "3"), "'name': input should be a valid string, got 3"),
+        ('name = "ada"', "'policy' is missing"),
+        ('name = "ada"\npolicy = 3', "'policy' must be a table"),
         ('name = "ada"\n[policy]', "nothing about 'mechanisms'"),
         (SITE + "seeded = true", "unknown key of .policy. 'seeded'; did you mean"),
         ("nam = 3\n" + SITE, "unknown key 'nam'; did you mean 'name'"),
@@ -338,15 +330,15 @@ def test_a_site_file_is_read(tmp_path: Path) -> None:
         (SITE.replace("10.0", "inf"), "epsilon_total must be a finite number"),
         (SITE.replace("10.0", "true"), "epsilon_total must be a number"),
         (SITE.replace("gauss_hermite", "gauss"), "unknown mechanism 'gauss'"),
-        ("data = 3\n" + SITE, r"\[data\] must be a table"),
-        (SITE + "[data]\n", r"\[data\] dataset must be a name or a path"),
-        (SITE + "[data]\ndataset = 3\n", r"\[data\] dataset must be a name or a path"),
-        (SITE + "[data]\ndatset = 'x'\n", r"unknown key of \[data\] 'datset'; did you mean"),
-        (SITE + "[data]\ndataset = 'x'\nclasses = 1\n", "classes must be an integer from 2"),
-        (SITE + "[data]\ndataset = 'x'\nclasses = true\n", "classes must be an integer from 2"),
-        (SITE + "[data]\ndataset = 'x'\ncsv = 3\n", r"\[data\] csv must be a table"),
-        ("factories = 'os:getcwd'\n" + SITE, "'factories' must be a list"),
-        ("factories = [1]\n" + SITE, "'factories' must be a list"),
+        ("data = 3\n" + SITE, "'data' must be a table"),
+        (SITE + "[data]\n", "'data.dataset' is missing"),
+        (SITE + "[data]\ndataset = 3\n", "'data.dataset': input should be a valid string"),
+        (SITE + "[data]\ndatset = 'x'\n", r"unknown key 'datset'; did you mean .*in \[data\]"),
+        (SITE + "[data]\ndataset = 'x'\nclasses = 1\n", "'data.classes': .* equal to 2"),
+        (SITE + "[data]\ndataset = 'x'\nclasses = true\n", "'data.classes': .* valid integer"),
+        (SITE + "[data]\ndataset = 'x'\ncsv = 3\n", "'data.csv' must be a table"),
+        ("factories = 'os:getcwd'\n" + SITE, "'factories': input should be a valid list"),
+        ("factories = [1]\n" + SITE, r"'factories\[0\]': input should be a valid string"),
         ("name = ", "not valid TOML"),
         (b"name = '\xff'", "not valid TOML"),
     ],

@@ -1,39 +1,21 @@
 """The mod and the strategy together in Flower's own simulation engine."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from federations import in_flowers_simulation
 
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.protocol.message import HEADER_BYTES
 
-ROOT = Path(__file__).parents[2]
 NUM_CLIENTS, NUM_ROUNDS, DIMENSION = 4, 2, 32
 
 
 @pytest.mark.slow
 def test_an_app_runs_privately_in_flowers_simulation(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="Flower's simulation needs ray: install sottovoce[flower]")
-    done = subprocess.run(
-        [sys.executable, "-m", "simulated_private_app", str(tmp_path)],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests" / "helpers")]),
-            "FLWR_HOME": str(tmp_path / "home"),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    printed = in_flowers_simulation(tmp_path, "-m", "simulated_private_app", str(tmp_path))
+    found = json.loads(printed.splitlines()[-1])
     assert [one["clients-answered"] for one in found["rounds"]] == [NUM_CLIENTS] * NUM_ROUNDS
     assert [one["bytes-up"] for one in found["rounds"]] == [
         NUM_CLIENTS * (HEADER_BYTES + DIMENSION // 8)

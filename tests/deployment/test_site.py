@@ -82,6 +82,15 @@ REFUSED = [
 ]
 
 
+def fail_while_encoding(
+    site: Site, broken: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(GaussHermite, "encode", broken)
+        with pytest.raises(RuntimeError, match="power"):
+            answered(site, asked())
+
+
 @pytest.mark.parametrize(("request_", "changes", "keys", "reason"), REFUSED)
 def test_what_is_refused_is_refused_before_anybody_trains_and_charged_nothing(
     tmp_path: Path, request_: Asked, changes: dict[str, Any], keys: Randomness, reason: str
@@ -150,10 +159,7 @@ def test_the_charge_is_on_disk_before_a_code_is_drawn(
         seen.append(len(charges(site)))
         raise RuntimeError("the power fails")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(GaussHermite, "encode", broken)
-        with pytest.raises(RuntimeError, match="power"):
-            answered(site, asked())
+    fail_while_encoding(site, broken, monkeypatch)
     assert seen == [1]
     assert [row["message_stored"] for row in charges(site)] == [False]
     # Nothing had left, so the same charge serves when it is asked again.
@@ -184,10 +190,7 @@ def test_a_charge_that_was_never_used_pays_for_nothing_dearer(
     def broken(*_: object) -> None:
         raise RuntimeError("the power fails")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(GaussHermite, "encode", broken)
-        with pytest.raises(RuntimeError, match="power"):
-            answered(site, asked())
+    fail_while_encoding(site, broken, monkeypatch)
     dearer = dataclasses.replace(FOUR, noise_multiplier=1.0)
     with pytest.raises(PolicyError, match="was answered before"):
         answered(site, asked(mechanism=dearer))

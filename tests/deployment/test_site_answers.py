@@ -205,9 +205,15 @@ def test_places_are_two_columns(tmp_path: Path) -> None:
     [
         ("[columns]\nage = 3", "must be a table"),
         ('[columns.age]\ncsv = "x"', "needs 'column'"),
-        ('[columns.age]\ncsv = "x"\ncolumn = 3', "needs 'column'"),
-        ('[columns.age]\ncsv = "x"\ncolumn = "y"\nrow = 1', "unknown key of .columns.age. 'row'"),
-        ('[columns.home]\ncsv = "x"\nlatitude = "y"', "needs 'longitude'"),
+        (
+            '[columns.age]\ncsv = "x"\ncolumn = 3',
+            "'columns.age.column': input should be a valid string",
+        ),
+        ('[columns.age]\ncsv = "x"\ncolumn = "y"\nrow = 1', "unknown key 'row'.*in .columns.age."),
+        (
+            '[columns.home]\ncsv = "x"\nlatitude = "y"',
+            "needs 'column', or 'latitude' and 'longitude'",
+        ),
     ],
 )
 def test_a_bad_table_of_columns_is_said_in_a_sentence(

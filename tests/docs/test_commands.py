@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from pages import ROOT
 
-from sottovoce.cli.main import app
+from sottovoce.cli.main import parser
 
 PAGES = sorted(
     [
@@ -49,7 +48,7 @@ SHOWN = sorted(set().union(*(_shown(page) for page in PAGES)))
 
 @functools.cache
 def _root() -> Any:
-    return typer.main.get_command(app)
+    return parser()
 
 
 def _parse(command: str) -> None:

@@ -10,11 +10,11 @@ from pages import ROOT
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball
+from sottovoce.mechanisms.release import NoSenders, release_event
 from sottovoce.mechanisms.seeded_step import SeededStep
 from sottovoce.mechanisms.seeds import GENERATORS
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated
-from sottovoce.protocol.channels.shuffler import hidden_among
 
 
 def test_the_plan_that_is_shown_is_the_plan() -> None:
@@ -76,7 +76,11 @@ def _in_secret_order(local: float, dimension: int, clients: int, epochs: int) ->
         generator=GENERATORS[-1],
         timing="constant",
     )
-    event = hidden_among(clients, mechanism, Adjacency.REPLACE_ONE)
+    event = release_event(
+        mechanism,
+        adjacency=Adjacency.REPLACE_ONE,
+        visibility=NoSenders(minimum_clients=clients),
+    )
     return privacy_spent(Repeated(event=event, count=epochs), delta=1e-6).epsilon
 
 

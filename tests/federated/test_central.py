@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from specs import small_spec
+from run_checks import check_refused, check_resumed
+from specs import LOCAL_STEPS, small_spec
 
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ConfigError, ParameterError, PrivacyError
@@ -13,13 +14,10 @@ from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import Step
 from sottovoce.federated.training import Training
 from sottovoce.federated.uplinks import finite_rows
-from sottovoce.ledger.tally import Tally
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated, Sampled
-from sottovoce.runs.books import tally_of, training_of
-from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.books import training_of
 from sottovoce.runs.parts import Assembly, assemble
-from sottovoce.runs.runner import run
 from sottovoce.runs.spec import RunSpec
 from sottovoce.runs.trial import trial
 
@@ -34,12 +32,7 @@ CENTRAL: dict[str, Any] = {
     "runtime": {"messages": "none"},
     "mechanism": {"kind": "gaussian"},
     "privacy": CLIENT_LEVEL,
-    "algorithm": {
-        "kind": "fedavg",
-        "server_learning_rate": 1.0,
-        "local_steps": 2,
-        "local_learning_rate": 0.5,
-    },
+    "algorithm": {**LOCAL_STEPS, "local_steps": 2},
     "sampling": {"kind": "poisson", "rate": 0.5},
 }
 SAMPLES: dict[str, Any] = {
@@ -58,10 +51,9 @@ def a_spec(**changes: Any) -> RunSpec:
     return small_spec(**{**CENTRAL, **changes})
 
 
-def opened(spec: RunSpec) -> tuple[Assembly, Tally, Training]:
+def opened(spec: RunSpec) -> tuple[Assembly, Training]:
     assembly = assemble(spec)
-    books = tally_of(assembly)
-    return assembly, books, training_of(assembly, books)
+    return assembly, training_of(assembly)
 
 
 def clipped_updates(assembly: Assembly, model: Vector) -> list[Vector]:
@@ -74,7 +66,7 @@ def clipped_updates(assembly: Assembly, model: Vector) -> list[Vector]:
 
 
 def test_every_client_is_charged_in_every_round_drawn_or_not() -> None:
-    assembly, books, simulation = opened(a_spec())
+    assembly, simulation = opened(a_spec())
     progress, cohorts = simulation.start(), []
     for number in range(1, 7):
         assert simulation.backend.able(number).all()
@@ -82,20 +74,21 @@ def test_every_client_is_charged_in_every_round_drawn_or_not() -> None:
         outcome = simulation.step(progress)
         assert isinstance(outcome, tuple)
         progress, record = outcome
-        assert books.rounds.tolist() == [number] * 4
+        charged = simulation.record.rounds_charged(assembly.run)
+        assert list(charged.values()) == [number] * 4
         assert (record.clients_asked, record.clients_received) == (4, 4)
     assert any(len(cohort) < 4 for cohort in cohorts)  # some were left out, and paid
-    event = assembly.channel.event(assembly.parts[0].mechanism, assembly.spec.privacy.adjacency)
+    event = assembly.terms(assembly.parts[0].mechanism)
     assert isinstance(event, Sampled)
     assert (event.rate, event.scheme, event.hidden_by) == (0.5, "poisson", "central-noise")
-    spent = books.largest_spent(1e-5)
+    spent = simulation.record.largest_spent(1e-5)
     assert spent is not None
     assert spent.epsilon == accounting.epsilon(Repeated(event=event, count=6), 1e-5)
     assert 7.99 < spent.epsilon <= 8.0
 
 
 def test_the_sum_is_divided_by_whom_one_expects_and_never_by_who_came() -> None:
-    assembly, _, simulation = opened(a_spec(**QUIET))
+    assembly, simulation = opened(a_spec(**QUIET))
     start = simulation.sent_down(simulation.start())
     updates = clipped_updates(assembly, start.model)
     for cohort in ([0, 2], [1], [0, 1, 2, 3]):
@@ -105,7 +98,7 @@ def test_the_sum_is_divided_by_whom_one_expects_and_never_by_who_came() -> None:
 
 
 def test_a_round_without_anybody_is_noise_and_looks_like_any_other() -> None:
-    _, _, simulation = opened(a_spec())
+    _, simulation = opened(a_spec())
     start = simulation.sent_down(simulation.start())
     nobody = simulation.backend.collect(1, [], start)
     somebody = simulation.backend.collect(1, [0, 1], start)
@@ -120,7 +113,7 @@ def test_there_is_one_noise_however_many_clients_there_are(kind: str) -> None:
     data = {"dataset": "digits", "clients": 16}
     mechanism = {"kind": kind, "noise_multiplier": 50.0}
     privacy = {**CLIENT_LEVEL, "clip_norm": 1e-3}
-    assembly, _, simulation = opened(
+    assembly, simulation = opened(
         a_spec(data=data, mechanism=mechanism, privacy=privacy, sampling={"kind": "everyone"})
     )
     start, draws = simulation.sent_down(simulation.start()), []
@@ -136,7 +129,7 @@ def test_at_sample_level_the_divisor_is_the_public_number_of_records() -> None:
     data = {"dataset": "digits", "clients": 4, "partition": dirichlet}
     privacy = {name: SAMPLES["privacy"][name] for name in ("level", "clip_norm", "delta")}
     spec = a_spec(**{**SAMPLES, "data": data, **QUIET, "privacy": privacy})
-    assembly, _, simulation = opened(spec)
+    assembly, simulation = opened(spec)
     sizes = assembly.clients.sizes
     assert len(set(sizes)) > 1
     start = simulation.sent_down(simulation.start())
@@ -149,7 +142,7 @@ def test_at_sample_level_the_divisor_is_the_public_number_of_records() -> None:
 
 def test_at_sample_level_the_noise_is_on_the_sum_of_all_records() -> None:
     """One sample moves that sum by C, so it has the multiplier times C, once for all clients."""
-    assembly, _, simulation = opened(a_spec(**SAMPLES, rounds=20))
+    assembly, simulation = opened(a_spec(**SAMPLES, rounds=20))
     multiplier = assembly.spec.mechanism.parameters["noise_multiplier"]
     total = sum(assembly.clients.sizes)
     start, draws = simulation.sent_down(simulation.start()), []
@@ -162,13 +155,13 @@ def test_at_sample_level_the_noise_is_on_the_sum_of_all_records() -> None:
 def test_sampled_records_are_charged_as_sampled_and_take_less_noise() -> None:
     whole = assemble(a_spec(**SAMPLES))
     some = a_spec(**{**SAMPLES, "privacy": {**SAMPLES["privacy"], "record_sampling_rate": 0.2}})
-    assembly, books, simulation = opened(some)
+    assembly, simulation = opened(some)
     progress = simulation.start()
     for _ in range(6):
         outcome = simulation.step(progress)
         assert isinstance(outcome, tuple)
         progress, _ = outcome
-    spent = books.largest_spent(1e-5)
+    spent = simulation.record.largest_spent(1e-5)
     assert spent is not None
     event = Sampled(
         event=assembly.parts[0].mechanism.privacy(some.privacy.adjacency),
@@ -200,24 +193,8 @@ def test_budgets_stop_everyone_at_once_whoever_was_drawn() -> None:
     assert result["halted"].startswith(f"before round {rounds + 1} only 0 of 4")
 
 
-class Interrupted(Exception):
-    pass
-
-
 def test_resume_continues_bit_for_bit_and_charges_everyone_again(tmp_path: Path) -> None:
-    expected = run(a_spec(), tmp_path / "whole")
-
-    def stop(row: dict[str, Any]) -> None:
-        if row["round"] == 5:
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        run(a_spec(), tmp_path / "cut", on_round=stop)
-    assert run(a_spec(), tmp_path / "cut", resume=True) == expected
-    whole, cut = (RunFolder(tmp_path / name).load_checkpoint() for name in ("whole", "cut"))
-    assert whole is not None
-    assert cut is not None
-    assert np.array_equal(whole.model, cut.model)
+    expected = check_resumed(a_spec(), tmp_path, stop_after=5)
     assert [row["rounds"] for row in expected["clients"]] == [6] * 4
 
 
@@ -282,6 +259,4 @@ def test_central_noise_is_less_than_local_noise_at_the_same_budget() -> None:
 def test_what_it_cannot_mean_is_refused_before_anything_is_written(
     tmp_path: Path, changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=message):
-        run(a_spec(**changes), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    check_refused(lambda: a_spec(**changes), tmp_path / "run", error, message)

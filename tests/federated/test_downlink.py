@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from run_checks import EVERY_BYTE, check_resumed, progress_of
 from specs import small_spec
 
 from sottovoce.core.domains import Vector
@@ -19,7 +20,7 @@ from sottovoce.federated.training import Halted, Training
 from sottovoce.protocol import round_broadcast
 from sottovoce.protocol.broadcast import DOWNLINK_FORMATS, DownlinkFormat, pack, unpack
 from sottovoce.protocol.message import HEADER_BYTES
-from sottovoce.runs.books import tally_of, training_of
+from sottovoce.runs.books import training_of
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.parts import assemble
 from sottovoce.runs.runner import run
@@ -51,12 +52,6 @@ every_format = pytest.mark.parametrize("downlink", DOWNLINK_FORMATS)
 def a_spec(case: dict[str, Any], downlink: str, **changes: Any) -> RunSpec:
     runtime = {**case.get("runtime", {}), "downlink": downlink}
     return small_spec(**{"rounds": 3, **case, **changes, "runtime": runtime})
-
-
-def progress_of(folder: Path) -> Progress:
-    progress = RunFolder(folder).load_checkpoint()
-    assert progress is not None
-    return progress
 
 
 def read(vector: Vector, downlink: DownlinkFormat) -> Vector:
@@ -172,7 +167,7 @@ def without_noise(case: dict[str, Any], downlink: str) -> Training:
             mechanism={"kind": "no_privacy"},
         )
     )
-    return training_of(assembly, tally_of(assembly))
+    return training_of(assembly)
 
 
 def stepped(simulation: Training, progress: Progress) -> Progress:
@@ -200,20 +195,7 @@ def test_digits_are_learned_from_fewer_bytes_as_well(downlink: DownlinkFormat) -
 @pytest.mark.parametrize("case", [{}, SCAFFOLD], ids=["sample", "scaffold"])
 def test_a_resumed_run_sends_what_it_would_have_sent(tmp_path: Path, case: dict[str, Any]) -> None:
     spec = a_spec(case, "int8", checkpoint_every=1)
-
-    class Interrupted(Exception):
-        pass
-
-    def stop(row: dict[str, Any]) -> None:
-        if row["round"] == 2:
-            raise Interrupted
-
-    whole = run(spec, tmp_path / "whole")
-    with pytest.raises(Interrupted):
-        run(spec, tmp_path / "cut", on_round=stop)
-    assert run(spec, tmp_path / "cut", resume=True) == whole
-    for name in ("checkpoint.npz", "metrics.jsonl"):
-        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    check_resumed(spec, tmp_path, stop_after=2, same_files=EVERY_BYTE)
 
 
 def test_a_model_that_does_not_fit_ends_the_run_before_anybody_is_charged(tmp_path: Path) -> None:

@@ -3,19 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import ArrayLike, NDArray
+from run_checks import EVERY_BYTE, check_resumed
 from specs import small_spec
+from watched_encoding import watch_encoding
 
 from sottovoce.core.errors import BudgetExhaustedError
-from sottovoce.core.randomness import Keystream
 from sottovoce.federated import charged
 from sottovoce.federated.algorithms.fedavg import SampleClippedGradient
 from sottovoce.federated.simulation import stored
 from sottovoce.learning.clients import ClientData
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.protocol.client import Refused, privatise
 from sottovoce.protocol.plan import RoundPlan
 from sottovoce.runs.folder import RunFolder
@@ -36,23 +34,17 @@ UNEQUAL: dict[str, Any] = {
 }
 
 
-class Interrupted(Exception):
-    pass
-
-
 def test_a_round_is_one_commit_before_the_first_code_however_little_fits_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stored, "COORDINATES_TOGETHER", 1)  # one client at a time
     seen = []
-    encode = GaussHermite.encode
 
-    def watched(self: GaussHermite, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
+    def watch(*_: object) -> None:
         with Ledger(tmp_path / "run" / "ledger.sqlite") as other:
             seen.append(other.num_charges)
-        return encode(self, values, keystream)
 
-    monkeypatch.setattr(GaussHermite, "encode", watched)
+    watch_encoding(monkeypatch, watch)
     run(small_spec(rounds=2), tmp_path / "run")
     assert seen == [4] * 4 + [8] * 4
 
@@ -170,14 +162,4 @@ def test_a_repeated_round_leaves_out_whom_it_left_out_before(
 ) -> None:
     """A resumed run finds charges of the rounds that it repeats, and decides as it did."""
     spec = small_spec(**UNEQUAL, sampling={"kind": "poisson", "rate": 0.6}, checkpoint_every=10)
-    whole = run(spec, tmp_path / "whole")
-
-    def stop(row: dict[str, Any]) -> None:
-        if row["round"] == stop_after:
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        run(spec, tmp_path / "cut", on_round=stop)
-    assert run(spec, tmp_path / "cut", resume=True) == whole
-    for name in ("checkpoint.npz", "metrics.jsonl"):
-        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    check_resumed(spec, tmp_path, stop_after=stop_after, same_files=EVERY_BYTE)

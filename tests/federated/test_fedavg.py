@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from linear_task import make_task
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
@@ -19,17 +20,9 @@ from sottovoce.federated.algorithms.fedavg import (
     budget_penalties,
 )
 from sottovoce.federated.uplinks import finite_rows
-from sottovoce.learning import models
 from sottovoce.learning.clients import ClientData
-from sottovoce.learning.task import Task
 
 CLIP_NORM = 0.7
-
-
-def make_task() -> Task:
-    module = models.build(models.Linear(), (5,), 3)
-    models.initialise(models.Linear(), module, np.random.default_rng(0))
-    return Task(module, torch.zeros(1, 5), torch.zeros(1, dtype=torch.int64))
 
 
 def client(features: torch.Tensor, labels: torch.Tensor, name: str = "a") -> ClientData:

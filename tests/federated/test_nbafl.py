@@ -6,6 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from linear_task import make_task
 
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.domains import Vector
@@ -14,15 +15,8 @@ from sottovoce.core.randomness import SeededRandomness, SystemRandomness
 from sottovoce.federated.algorithms.algorithm import Combined, Step
 from sottovoce.federated.algorithms.nbafl import NbAfl, PublishedNoise
 from sottovoce.federated.uplinks import finite_rows
-from sottovoce.learning import models
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task
-
-
-def make_task() -> Task:
-    module = models.build(models.Linear(), (5,), 3)
-    models.initialise(models.Linear(), module, np.random.default_rng(0))
-    return Task(module, torch.zeros(1, 5), torch.zeros(1, dtype=torch.int64))
 
 
 def data(seed: int, size: int = 8, scale: float = 1.0) -> ClientData:

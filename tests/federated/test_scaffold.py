@@ -97,15 +97,26 @@ def trained(
     return model, state, task
 
 
-def test_where_clients_differ_it_beats_federated_averaging() -> None:
-    averaging = FedAvg(
+def averaging() -> FedAvg:
+    return FedAvg(
         local_work=LocalSgd(clip_norm=1e3, steps=STEPS, learning_rate=RATE),
         server_learning_rate=1.0,
         server_momentum=0.0,
     )
+
+
+def plain_sgd() -> FedAvg:
+    return FedAvg(
+        local_work=SampleClippedGradient(clip_norm=1.0),
+        server_learning_rate=0.5,
+        server_momentum=0.0,
+    )
+
+
+def test_where_clients_differ_it_beats_federated_averaging() -> None:
     rounds = 10
     model, _, task = trained(scaffold(), rounds)
-    averaged, _, _ = trained(averaging, rounds)
+    averaged, _, _ = trained(averaging(), rounds)
     corrected, plain = task.evaluate(model), task.evaluate(averaged)
     assert corrected.loss < 0.8 * plain.loss
     assert corrected.accuracy > plain.accuracy
@@ -136,12 +147,7 @@ def test_an_unclipped_control_variate_is_the_mean_gradient_of_the_local_steps() 
 
 
 def test_the_first_round_is_federated_averaging() -> None:
-    averaging = FedAvg(
-        local_work=LocalSgd(clip_norm=1e3, steps=STEPS, learning_rate=RATE),
-        server_learning_rate=1.0,
-        server_momentum=0.0,
-    )
-    np.testing.assert_allclose(trained(scaffold(), 1)[0], trained(averaging, 1)[0], atol=1e-9)
+    np.testing.assert_allclose(trained(scaffold(), 1)[0], trained(averaging(), 1)[0], atol=1e-9)
 
 
 def test_only_clients_of_the_round_move_and_the_server_by_their_share() -> None:
@@ -221,25 +227,15 @@ def test_a_client_that_diverges_keeps_a_finite_control_variate(bad: float) -> No
 
 
 def test_at_sample_level_with_everyone_it_is_federated_sgd() -> None:
-    plain = FedAvg(
-        local_work=SampleClippedGradient(clip_norm=1.0),
-        server_learning_rate=0.5,
-        server_momentum=0.0,
-    )
     np.testing.assert_allclose(
-        trained(sample_scaffold(), 6)[0], trained(plain, 6)[0], rtol=0, atol=1e-12
+        trained(sample_scaffold(), 6)[0], trained(plain_sgd(), 6)[0], rtol=0, atol=1e-12
     )
 
 
 def test_at_sample_level_a_few_clients_speak_for_all() -> None:
     """One client a round: plain SGD runs after whoever was asked last, SCAFFOLD does not."""
-    plain = FedAvg(
-        local_work=SampleClippedGradient(clip_norm=1.0),
-        server_learning_rate=0.5,
-        server_momentum=0.0,
-    )
     losses = {}
-    for name, algorithm in (("plain", plain), ("scaffold", sample_scaffold())):
+    for name, algorithm in (("plain", plain_sgd()), ("scaffold", sample_scaffold())):
         task, clients = digits_by_label()
         model = task.initial_model()
         state = algorithm.initialise(model)

@@ -6,27 +6,17 @@ from typing import Any, cast
 
 import httpx
 import pytest
+from fake_grid import ORDER
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 
 from sottovoce.core.errors import DeploymentError
-from sottovoce.deployment.orders import Order, reply_blobs
+from sottovoce.deployment.orders import reply_blobs
 from sottovoce.flower.directory import AskedDirectory, KeyedDirectory, wait_for_all
 from sottovoce.flower.grid_post import GridPost, nobody_counts
 from sottovoce.flower.records import RECORD, to_records
 
-ORDER = Order(
-    spec={}, run="r", round=1, client="ada", cohort=2, mechanism={}, classes=None, keep_from=1,
-    vectors=(b"1234",),
-)  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _of_some_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flower's messages are of some task, which a process says once."""
-    for number, name in enumerate(("_run_id", "_node_id", "_task_id"), start=1):
-        monkeypatch.setattr(TaskIdentity, name, number)
+pytestmark = pytest.mark.usefixtures("flower_task")
 
 
 @dataclass

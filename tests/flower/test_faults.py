@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +34,7 @@ from federation_faults import (
     wait_for_mischief,
     worker_of,
 )
-from federations import RunningFederation
+from federations import REAL_PROCESSES, RunningFederation
 from mischievous_worker import HOSTILE
 
 from sottovoce.deployment.machines import processes
@@ -43,11 +42,7 @@ from sottovoce.deployment.machines.address import free_port
 from sottovoce.flower.node_site import NO_SITE
 
 pytest.importorskip("flwr")
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc"),
-    pytest.mark.xdist_group("federation"),  # one at a time: each keeps a dozen processes busy
-    pytest.mark.slow,
-]
+pytestmark = REAL_PROCESSES
 
 SITES = site_names(3)
 LAST = SITES[-1]

@@ -1,23 +1,18 @@
 """One question to a federation of real processes, with TLS and keys."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from federations import RunningFederation, rehearsal
+from federations import REAL_PROCESSES, RunningFederation, rehearsal
 
 from sottovoce.deployment.audit_file import verified
 from sottovoce.deployment.audit_log import LOG_NAME
 from sottovoce.ledger.ledger import Ledger
 
 pytest.importorskip("flwr")
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="a federation of real processes"),
-    pytest.mark.xdist_group("federation"),
-    pytest.mark.slow,
-]
+pytestmark = REAL_PROCESSES
 
 SITES = ("north", "south", "west")
 OPTIONS = ["--lower", "0", "--upper", "120", "--epsilon", "2"]

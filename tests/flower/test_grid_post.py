@@ -6,29 +6,23 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 import pytest
+from fake_grid import ORDER
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.run import RunNotRunningException
-from flwr.supercore.task_identity import TaskIdentity
 
-from sottovoce.deployment.orders import Order, reply_blobs
+from sottovoce.deployment.orders import reply_blobs
 from sottovoce.flower import grid_post
 from sottovoce.flower.directory import Directory
 from sottovoce.flower.grid_post import GridPost, nobody_counts
 from sottovoce.flower.records import to_records
 
-ORDER = Order(
-    spec={}, run="r", round=1, client="ada", cohort=2, mechanism={}, classes=None, keep_from=1,
-    vectors=(b"1234",),
-)  # fmt: skip
 NODES = {"ada": 7, "bob": 9, "eve": 11}
 
 
 @pytest.fixture(autouse=True)
-def _of_some_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    for number, name in enumerate(("_run_id", "_node_id", "_task_id"), start=1):
-        monkeypatch.setattr(TaskIdentity, name, number)
+def _of_some_task(flower_task: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grid_post, "_COLLECT_SECONDS", 0.2)
 
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,18 +27,14 @@ from federation_faults import (
     training_federation,
     wait_for_mischief,
 )
-from federations import RunningFederation
+from federations import REAL_PROCESSES, RunningFederation
 
 from sottovoce.flower.runs import rounds_done
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.privacy.events import PrivacyEvent
 
 pytest.importorskip("flwr")
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc"),
-    pytest.mark.xdist_group("federation"),  # one at a time: each keeps a dozen processes busy
-    pytest.mark.slow,
-]
+pytestmark = REAL_PROCESSES
 
 SITES = site_names(3)
 LAST = SITES[-1]

@@ -1,7 +1,7 @@
 """What leaves a client of a Flower app: sealed bits, a refusal, or nothing that tells anything."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ from sottovoce.privacy.events import Repeated
 from sottovoce.protocol.message import HEADER_BYTES
 from sottovoce.protocol.server import RoundServer
 
+pytestmark = pytest.mark.usefixtures("flower_server")
+
 SECRET = "patient 4711"
 MODEL = {
     "weight": np.linspace(-1.0, 1.0, 24, dtype=np.float32).reshape(4, 6),
@@ -42,12 +44,6 @@ MODEL = {
     "bias": np.zeros(8, dtype=np.float64),
 }
 DIMENSION = 32
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> Iterator[None]:
-    with server_identity():
-        yield
 
 
 @pytest.fixture

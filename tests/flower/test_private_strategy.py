@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.records import Budget
 from sottovoce.protocol.message import HEADER_BYTES, open_sealed
 
+pytestmark = pytest.mark.usefixtures("flower_server")
+
 CONFIG: Mapping[str, Any] = {
     "num-server-rounds": 2,
     "sottovoce.epsilon": 8.0,
@@ -45,12 +47,6 @@ CONFIG: Mapping[str, Any] = {
 }
 DIMENSION = 20
 NUM_CLIENTS = 8
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> Iterator[None]:
-    with server_identity():
-        yield
 
 
 def the_model() -> ArrayRecord:

@@ -3,7 +3,6 @@
 import os
 import signal
 import ssl
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from federations import RunningFederation, idle_worker, processes_of, rehearsal
+from federations import REAL_PROCESSES, RunningFederation, idle_worker, processes_of, rehearsal
 
 from sottovoce.deployment.machines.federation import Federation
 from sottovoce.deployment.machines.keeper import state_of
@@ -19,11 +18,7 @@ from sottovoce.deployment.machines.site_folder import SiteFolder, create_site
 from sottovoce.flower.link import register_sites, running_link
 
 pytest.importorskip("flwr")
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc"),
-    pytest.mark.xdist_group("federation"),  # one at a time: each keeps a dozen processes busy
-    pytest.mark.slow,
-]
+pytestmark = REAL_PROCESSES
 SITES = ("hospital-a", "hospital-b")
 
 

@@ -7,15 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from federations import REAL_PROCESSES
 
 from sottovoce.deployment.machines.address import free_port
 
 pytest.importorskip("flwr")
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="a federation of real processes"),
-    pytest.mark.xdist_group("federation"),
-    pytest.mark.slow,
-]
+pytestmark = REAL_PROCESSES
 
 ROOT = Path(__file__).parent.parent.parent
 

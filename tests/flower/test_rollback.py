@@ -1,24 +1,19 @@
 """A site whose whole folder is restored from an older copy: real processes, with TLS and keys."""
 
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from federated_runs import federated_table, start_run
 from federation_faults import allow, eventually, site_names
-from federations import RunningFederation, rehearsal
+from federations import REAL_PROCESSES, RunningFederation, rehearsal
 
 from sottovoce.deployment.machines.keeper import state_of
 from sottovoce.ledger.ledger import Ledger
 
 pytest.importorskip("flwr")
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="a federation of real processes"),
-    pytest.mark.xdist_group("federation"),
-    pytest.mark.slow,  # test_parity has the quick case
-]
+pytestmark = REAL_PROCESSES  # test_parity has the quick case
 
 REASON = "it holds fewer charges than the 2 that were witnessed"
 

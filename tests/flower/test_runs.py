@@ -3,25 +3,20 @@
 import json
 import signal
 import subprocess
-import sys
 import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from federations import RunningFederation, idle_worker, processes_of, rehearsal
+from federations import REAL_PROCESSES, RunningFederation, idle_worker, processes_of, rehearsal
 
 from sottovoce.deployment.machines.processes import program
 from sottovoce.flower.runs import Order, write_app
 from sottovoce.runs.loading import load, parse, parse_text
 
 pytest.importorskip("flwr")
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc"),
-    pytest.mark.xdist_group("federation"),  # one at a time: each keeps a dozen processes busy
-    pytest.mark.slow,
-]
+pytestmark = REAL_PROCESSES
 ROOT = Path(__file__).parent.parent.parent
 SPEC = ROOT / "examples" / "one_bit.toml"
 TEXT = SPEC.read_text().replace("clients = 10", 'names = ["only"]')

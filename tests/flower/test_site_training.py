@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 from in_process import InProcessPost, a_policy, digests, run_with_sites, sites_in
 from one_message import privatise_one
-from specs import small_spec
+from specs import LOCAL_STEPS, small_spec
 
 from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import (
@@ -56,21 +55,15 @@ from sottovoce.runs.spec import RunSpec
 
 CLIENT = {"level": "client", "clip_norm": 0.5, "epsilon": 8.0, "delta": 1e-5}
 SAMPLE = {"level": "sample", "clip_norm": 1.0, "epsilon": 4.0, "delta": 1e-5}
-LOCAL = {
-    "kind": "fedavg",
-    "server_learning_rate": 1.0,
-    "local_steps": 3,
-    "local_learning_rate": 0.5,
-}
 ALONE = {"deterministic": True}
 
 # -- the simulator's bits --------------------------------------------------------------------------
 
 CASES: dict[str, dict[str, Any]] = {
     "sample level": {},
-    "client level": {"privacy": CLIENT, "algorithm": LOCAL},
-    "one local step": {"privacy": CLIENT, "algorithm": {**LOCAL, "local_steps": 1}},
-    "proximal": {"privacy": CLIENT, "algorithm": {**LOCAL, "proximal_weight": 0.1}},
+    "client level": {"privacy": CLIENT, "algorithm": LOCAL_STEPS},
+    "one local step": {"privacy": CLIENT, "algorithm": {**LOCAL_STEPS, "local_steps": 1}},
+    "proximal": {"privacy": CLIENT, "algorithm": {**LOCAL_STEPS, "proximal_weight": 0.1}},
     "momentum": {
         "algorithm": {"kind": "fedavg", "server_learning_rate": 0.5, "server_momentum": 0.9}
     },
@@ -84,7 +77,7 @@ CASES: dict[str, dict[str, Any]] = {
     "mode connectivity": {
         "privacy": CLIENT,
         "algorithm": {
-            **LOCAL,
+            **LOCAL_STEPS,
             "aggregation": {
                 "kind": "mode_connectivity",
                 "proxy_samples": 50,
@@ -111,7 +104,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "penalties": {
         "privacy": {**CLIENT, "groups": [{"clients": 2, "epsilon": 3.0}]},
-        "algorithm": {**LOCAL, "budget_penalty": True},
+        "algorithm": {**LOCAL_STEPS, "budget_penalty": True},
     },
     "int8 downlink": {"runtime": {**ALONE, "downlink": "int8"}},
     "mlp": {"model": {"kind": "mlp", "hidden_units": 5}},
@@ -126,7 +119,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "secure sum": {
         "privacy": {**CLIENT, "epsilon": 20.0},
-        "algorithm": LOCAL,
+        "algorithm": LOCAL_STEPS,
         "mechanism": {"kind": "clamped_sign", "logit_bound": 1.0},
         "channel": {"kind": "secure_sum", "minimum_clients": 2},
     },
@@ -156,7 +149,7 @@ def test_sites_send_the_bits_that_the_simulator_sends(tmp_path: Path, case: str)
 
 def test_a_run_calibrated_for_a_sites_total_is_answered_to_its_end(tmp_path: Path) -> None:
     """The plan in the first order is what a site sets delta aside for."""
-    spec = small_spec(rounds=3, runtime=ALONE, privacy=CLIENT, algorithm=LOCAL)
+    spec = small_spec(rounds=3, runtime=ALONE, privacy=CLIENT, algorithm=LOCAL_STEPS)
     limits = {"epsilon_total": CLIENT["epsilon"], "delta": CLIENT["delta"]}
     post = InProcessPost(sites_in(tmp_path, "client", **limits))
     run_with_sites(spec, tmp_path / "first", post)
@@ -164,7 +157,7 @@ def test_a_run_calibrated_for_a_sites_total_is_answered_to_its_end(tmp_path: Pat
 
 
 def test_a_run_without_any_reply_has_failed_also_when_it_is_resumed(tmp_path: Path) -> None:
-    spec = small_spec(rounds=3, runtime=ALONE, privacy=CLIENT, algorithm=LOCAL)
+    spec = small_spec(rounds=3, runtime=ALONE, privacy=CLIENT, algorithm=LOCAL_STEPS)
     refusing = InProcessPost(sites_in(tmp_path, "client", smallest_cohort=99))
     out = tmp_path / "run"
     with pytest.raises(DeploymentError, match=r"3 rounds in a row.*the smallest cohort is 99"):
@@ -175,7 +168,7 @@ def test_a_run_without_any_reply_has_failed_also_when_it_is_resumed(tmp_path: Pa
     assert RunFolder(out).result() is None
     resumed = run_with_sites(spec, out, InProcessPost(sites_in(tmp_path, "client")), resume=True)
     assert resumed["rounds"] == 3
-    short = small_spec(rounds=1, runtime=ALONE, privacy=CLIENT, algorithm=LOCAL)
+    short = small_spec(rounds=1, runtime=ALONE, privacy=CLIENT, algorithm=LOCAL_STEPS)
     with pytest.raises(DeploymentError, match="none of 1 rounds"):
         run_with_sites(short, tmp_path / "short", refusing)
 
@@ -306,8 +299,8 @@ def test_an_order_that_names_its_client_hides_nobodys_place(order: Order, site: 
 
 
 def test_control_variates_that_a_site_would_have_to_keep_are_refused(tmp_path: Path) -> None:
-    order = first_order(small_spec(privacy=CLIENT, algorithm=LOCAL), tmp_path)
-    algorithm = {**LOCAL, "kind": "scaffold"}
+    order = first_order(small_spec(privacy=CLIENT, algorithm=LOCAL_STEPS), tmp_path)
+    algorithm = {**LOCAL_STEPS, "kind": "scaffold"}
     spec = {**order.spec, "algorithm": algorithm}
     with pytest.raises(ConfigError, match="keeps no control variates"):
         compute(dataclasses.replace(order, spec=spec), sites_in(tmp_path, "client")(order.client))
@@ -352,7 +345,7 @@ def test_a_level_that_is_not_allowed_is_refused_before_records_are_counted(
 def test_company_that_is_not_asked_is_no_company(tmp_path: Path) -> None:
     spec = small_spec(
         privacy={**CLIENT, "epsilon": 20.0},
-        algorithm=LOCAL,
+        algorithm=LOCAL_STEPS,
         mechanism={"kind": "clamped_sign", "logit_bound": 1.0, "noise_multiplier": 4.0},
         channel={"kind": "secure_sum", "minimum_clients": 4},
     )
@@ -635,7 +628,7 @@ def own_spec(folder: Path, kind: str, level: str = "sample", **changes: Any) -> 
     if level == "client":
         # Twelve bits of a whole client would be accounted for step by step, which takes long.
         mechanism = {"kind": "gauss_hermite", "levels": 4}
-        levels = {"privacy": CLIENT, "algorithm": LOCAL, "mechanism": mechanism}
+        levels = {"privacy": CLIENT, "algorithm": LOCAL_STEPS, "mechanism": mechanism}
     return small_spec(**{"rounds": 2, "runtime": ALONE, "data": data, **levels, **changes})
 
 
@@ -848,13 +841,6 @@ TABLE_QUESTIONS: dict[str, Callable[[Order], Order]] = {
     ),
     "is there a header?": lambda order: changed(order, data={"csv": {**CSV, "header": False}}),
 }
-
-
-@pytest.fixture
-def flower_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flower's messages are of some task, which a process says once."""
-    for number, name in enumerate(("_run_id", "_node_id", "_task_id"), start=1):
-        monkeypatch.setattr(TaskIdentity, name, number)
 
 
 def replied(order: Order, site: Site) -> Message:

@@ -17,7 +17,6 @@ pytest.importorskip("flwr")
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Context, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 from starlette.applications import Starlette
 
 from sottovoce.core.adjacency import Adjacency, Unit
@@ -502,12 +501,6 @@ def test_each_order_brings_the_receipt_for_the_reply_before_it(
     post.send({name: dataclasses.replace(ORDER, round=3) for name in "ab"}, expires_seconds=1.0)
     assert [inner.orders[name].receipt for name in "ab"] == [None, None]
     assert len(list(post.collect())) == 2  # no run stops because the witness fails
-
-
-@pytest.fixture
-def flower_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    for number, name in enumerate(("_run_id", "_node_id", "_task_id"), start=1):
-        monkeypatch.setattr(TaskIdentity, name, number)
 
 
 @pytest.mark.usefixtures("flower_task")

@@ -13,10 +13,15 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from sottovoce.deployment.orders import Order
 from sottovoce.flower.mod import private_mod
 from sottovoce.ledger import seal
 
 RUN_ID, SERVER_NODE_ID = 77, 1
+ORDER = Order(
+    spec={}, run="r", round=1, client="ada", cohort=2, mechanism={}, classes=None, keep_from=1,
+    vectors=(b"1234",),
+)  # fmt: skip
 Train = Callable[[Message, Context], Message]
 # What a network, or whoever sits in it, may do to the replies of a round.
 Tamper = Callable[[list[Message]], list[Message]]

@@ -22,8 +22,10 @@ from sottovoce.federated.backend import Backend, Collected, Mask
 from sottovoce.flower.control import RunStatus
 from sottovoce.flower.link import CONNECTION, flower_home, running_link
 from sottovoce.flower.runs import Order, rounds_done, submit
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.records import SpendingRecord
 from sottovoce.protocol.round_broadcast import Start
-from sottovoce.runs.books import Books, backend_here
+from sottovoce.runs.books import stored_here
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.loading import parse, parse_text
 from sottovoce.runs.parts import Assembly
@@ -209,6 +211,10 @@ class _WithAbsentees:
     names: list[str]
     absent: Absent
 
+    @property
+    def record(self) -> SpendingRecord:
+        return self.backend.record
+
     def able(self, number: int) -> Mask:
         return self.backend.able(number)
 
@@ -225,10 +231,10 @@ class _WithAbsentees:
 def simulated(table: Mapping[str, Any], out: Path, absent: Absent | None = None) -> RunFolder:
     """The same spec in one process, where some clients are missing in some rounds."""
 
-    def backend(assembly: Assembly, books: Books) -> Backend:
+    def backend(assembly: Assembly, ledger: Ledger) -> Backend:
         names = [part.client for part in assembly.parts]
         return _WithAbsentees(
-            backend=backend_here(assembly, books), names=names, absent=absent or {}
+            backend=stored_here(assembly, ledger), names=names, absent=absent or {}
         )
 
     run(spec_of(table), out, backend_of=backend)

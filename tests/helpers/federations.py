@@ -10,10 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sottovoce.deployment.machines.address import Address, free_port
 from sottovoce.deployment.machines.federation import Federation, create_federation
 from sottovoce.deployment.machines.site_folder import SiteFolder, create_rehearsal_sites
 
+# Of a test file: one federation at a time, each keeps a dozen processes busy.
+REAL_PROCESSES = [
+    pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc"),
+    pytest.mark.xdist_group("federation"),
+    pytest.mark.slow,
+]
 SRC = Path(__file__).parent.parent.parent / "src"
 _COMMAND_SECONDS = 240.0
 
@@ -154,3 +162,24 @@ def _environment(folder: Path, stubs: dict[str, str]) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(paths),
         "OMP_NUM_THREADS": "1",
     }
+
+
+def in_flowers_simulation(folder: Path, *arguments: str) -> str:
+    """What a Python program prints that runs Flower's simulation engine."""
+    pytest.importorskip("ray", reason="Flower's simulation needs ray: install sottovoce[flower]")
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(SRC), str(Path(__file__).parent)]),
+            "FLWR_HOME": str(folder / "home"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

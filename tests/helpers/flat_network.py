@@ -11,6 +11,11 @@ from torch.nn.functional import cross_entropy
 from sottovoce.learning import models
 
 
+def hidden_layer(input_shape: tuple[int, ...], num_outputs: int) -> torch.nn.Module:
+    """A user's own function that makes a module, for specs that name one."""
+    return models.Mlp(hidden_units=3).build(input_shape, num_outputs)
+
+
 class FlatNetwork:
     """An MLP with the shape of a task: `loss(flat, features, labels)`."""
 

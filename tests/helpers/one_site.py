@@ -30,6 +30,15 @@ POLICY = Policy(
     delta=1e-6,
     smallest_cohort=1,
 )
+TABLE = {  # [policy] of a site's file
+    "mechanisms": ["gauss_hermite"],
+    "level": "client",
+    "adjacency": "zero-out",
+    "epsilon_per_round": 1.0,
+    "epsilon_total": 10.0,
+    "delta": 1e-6,
+    "smallest_cohort": 5,
+}
 
 
 def a_site(folder: Path, **changes: Any) -> Site:

@@ -5,6 +5,24 @@ from typing import Any
 from sottovoce.runs.loading import parse
 from sottovoce.runs.spec import RunSpec
 
+LOCAL_STEPS: dict[str, Any] = {
+    "kind": "fedavg",
+    "server_learning_rate": 1.0,
+    "local_steps": 3,
+    "local_learning_rate": 0.5,
+}
+CLIENT_LEVEL: dict[str, Any] = {
+    "privacy": {"level": "client", "clip_norm": 0.5, "epsilon": 8.0, "delta": 1e-5},
+    "algorithm": LOCAL_STEPS,
+}
+METRIC_MVU: dict[str, Any] = {
+    "kind": "metric_mvu",
+    "metric": "l1",
+    "input_bits": 1,
+    "output_bits": 1,
+    "epsilon": 1.0,
+}
+
 
 def small_table(**changes: Any) -> dict[str, Any]:
     table: dict[str, Any] = {

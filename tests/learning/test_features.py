@@ -8,9 +8,10 @@ import torch
 from numpy.typing import NDArray
 
 from sottovoce.core.errors import OutputError, ParameterError, UnknownNameError
-from sottovoce.learning import features, public_images
+from sottovoce.learning import features, public_images, scattering_step
 from sottovoce.learning.datasets import Dataset
-from sottovoce.learning.features import Flatten, Precondition, Scattering, StepProgress
+from sottovoce.learning.features import Flatten, StepProgress
+from sottovoce.learning.precondition_step import Precondition
 from sottovoce.learning.scattering import (
     Geometry,
     Scattering2d,
@@ -18,6 +19,7 @@ from sottovoce.learning.scattering import (
     logarithms,
     opponent_colours,
 )
+from sottovoce.learning.scattering_step import Scattering
 
 SCATTERING = Scattering(scales=1, angles=4, groups=5)
 STROKES = Precondition(images="strokes", count=40, components=6)
@@ -110,7 +112,7 @@ def test_naming_the_plain_view_is_the_same_entry(tmp_path: Path) -> None:
 
 
 def test_entries_made_before_there_were_views_are_found() -> None:
-    assert features._identity(SCATTERING) == {"scales": 1, "angles": 4, "groups": 5}
+    assert features.identity(SCATTERING) == {"scales": 1, "angles": 4, "groups": 5}
 
 
 def test_public_images_are_seen_in_the_same_views(tmp_path: Path) -> None:
@@ -146,7 +148,7 @@ def test_the_second_time_nothing_is_made(tmp_path: Path, monkeypatch: pytest.Mon
 def test_progress_counts_the_samples_of_each_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(features, "CHUNK_SAMPLES", 8)
+    monkeypatch.setattr(scattering_step, "CHUNK_SAMPLES", 8)
     listener = Listener()
     features.apply((SCATTERING,), dataset(), tmp_path, listener)
     heard = [(one.part, one.samples_done, one.samples_total) for one in listener.heard]

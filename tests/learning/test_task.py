@@ -7,6 +7,7 @@ from torch.nn.functional import cross_entropy
 from sottovoce.core.errors import ParameterError
 from sottovoce.learning import models, task
 from sottovoce.learning.clients import ClientData
+from sottovoce.learning.models.strided_cnn import StridedCnn
 from sottovoce.learning.task import Task
 
 
@@ -111,7 +112,7 @@ def test_a_module_with_one_linear_layer_need_not_be_linear() -> None:
 
 
 def test_outputs_follow_from_the_embeddings_by_the_last_layer() -> None:
-    module = models.create(models.StridedCnn(), (1, 12, 12), 3, np.random.default_rng(0))
+    module = models.create(StridedCnn(), (1, 12, 12), 3, np.random.default_rng(0))
     x = torch.from_numpy(np.random.default_rng(1).normal(size=(5, 1, 12, 12)).astype(np.float32))
     task = Task(module, x, torch.zeros(5, dtype=torch.int64))
     flat = task.tensor(task.initial_model())

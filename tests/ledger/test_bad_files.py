@@ -39,9 +39,13 @@ def path(tmp_path: Path) -> Path:
 
 
 def use(path: Path) -> list[str]:
-    with Ledger(path) as ledger:
-        problems = ledger.verify()
-        ledger.charge_all([a_due(number) for number in range(1000, 1010)])
+    """What is found to be wrong, sooner or later."""
+    try:
+        with Ledger(path) as ledger:
+            problems = ledger.verify()
+            ledger.charge_all([a_due(number) for number in range(1000, 1010)])
+    except LedgerError as error:
+        return [str(error)]
     return problems
 
 
@@ -49,10 +53,7 @@ def use(path: Path) -> list[str]:
 def test_a_truncated_ledger_is_an_error_and_never_an_empty_one(path: Path, share: float) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole))])
-    try:
-        problems = use(path)
-    except LedgerError as error:
-        problems = [str(error)]
+    problems = use(path)
     assert problems
     assert "\n" not in problems[0]
 
@@ -64,10 +65,7 @@ def test_garbage_within_a_ledger_is_noticed(path: Path, seed: int) -> None:
     start = generator.randrange(4096, len(content) - 4096)
     content[start : start + 4096] = generator.randbytes(4096)
     path.write_bytes(content)
-    try:
-        problems = use(path)
-    except LedgerError as error:
-        problems = [str(error)]
+    problems = use(path)
     assert problems
 
 

@@ -91,11 +91,6 @@ def test_a_batch_is_what_its_charges_are_one_by_one(
             assert together.histories() == apart.histories()
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.db"
-
-
 def test_who_is_out_of_budget_stops_nobody_else(path: Path) -> None:
     with Ledger(path, create=True) as ledger:
         ledger.set_budget("bob", room_for(1))

@@ -11,7 +11,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,17 +65,6 @@ def by_hand(path: Path, *statements: str) -> None:
         database.commit()
     finally:
         database.close()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.db"
-
-
-@pytest.fixture
-def ledger(path: Path) -> Iterator[Ledger]:
-    with Ledger(path, create=True) as opened:
-        yield opened
 
 
 # -- charges -------------------------------------------------------------------------------
@@ -590,13 +579,16 @@ def test_reordered_charges_are_noticed(tampered: Callable[..., list[str]]) -> No
     assert any("charge 3 " in problem for problem in problems)
 
 
+COPIED_CHARGE = (
+    "INSERT INTO charges SELECT 6, run, client, 77, uplink, attempt, unit, event, commitment, "
+    "chain FROM charges WHERE id = 5"
+)
+
+
 def test_a_charge_copied_in_from_elsewhere_is_noticed(
     tampered: Callable[..., list[str]],
 ) -> None:
-    assert tampered(
-        "INSERT INTO charges SELECT 6, run, client, 77, uplink, attempt, unit, event, commitment, "
-        "chain FROM charges WHERE id = 5"
-    )
+    assert tampered(COPIED_CHARGE)
 
 
 def test_a_weakened_event_is_noticed_in_every_charge_that_uses_it(
@@ -659,10 +651,7 @@ def test_a_count_that_is_not_that_of_the_charges_is_noticed(
 def test_a_charge_entered_by_hand_counts_and_is_noticed(
     tampered: Callable[..., list[str]], path: Path
 ) -> None:
-    assert tampered(
-        "INSERT INTO charges SELECT 6, run, client, 77, uplink, attempt, unit, event, commitment, "
-        "chain FROM charges WHERE id = 5"
-    )
+    assert tampered(COPIED_CHARGE)
     with Ledger(path, create=True) as ledger:
         assert ledger.history("ada") == [(EVENT, 4), (OTHER_EVENT, 2)]
 

@@ -11,6 +11,7 @@ from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.clamped_sign import ClampedSign
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated
 
@@ -50,7 +51,7 @@ def test_a_senseless_bound_is_refused_with_a_remedy(bad: Any) -> None:
 def test_calibration_can_be_told_what_a_message_is_charged_with() -> None:
     registration = registry.find("clamped_sign")
     budget: dict[str, Any] = {"rounds": 3, "epsilon": 2.0, "delta": 1e-5}
-    seen = registry.seen(Adjacency.ZERO_OUT)
+    seen = ReleaseTerms(adjacency=Adjacency.ZERO_OUT)
 
     def twice(mechanism: Mechanism) -> Repeated:
         return Repeated(event=seen(mechanism), count=2)

@@ -10,6 +10,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L1Ball, L2Ball
 from sottovoce.core.errors import ParameterError, PluginError, UnknownNameError
 from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.privacy.accounting import epsilon
 from sottovoce.privacy.events import Repeated
 
@@ -64,7 +65,7 @@ BUDGET: dict[str, Any] = {
     "rounds": 5,
     "epsilon": 3.5,
     "delta": 1e-5,
-    "event_of": registry.seen(Adjacency.ZERO_OUT),
+    "event_of": ReleaseTerms(adjacency=Adjacency.ZERO_OUT),
 }
 
 

@@ -23,12 +23,13 @@ from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.kernels.seeded import scores
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import parameter_hash
-from sottovoce.mechanisms.secret_sample import SecretSample
+from sottovoce.mechanisms.release import ReleaseTerms, SecretSample, release_event
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeded_step import SeededStep
 from sottovoce.mechanisms.seeds import Scorer
 from sottovoce.privacy.accounting import epsilon
 from sottovoce.privacy.compositions import assumptions, beside_others
+from sottovoce.privacy.events import Sampled
 from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.protocol.message import Envelope, open_sealed, seal
 
@@ -285,21 +286,22 @@ def test_a_message_that_was_cut_or_is_longer_is_refused(make: Any) -> None:
 def test_where_other_records_remain_no_update_is_compared_with_fair_signs() -> None:
     own = SecretSample(rate=0.1, scheme="poisson", hidden_by="own-records")
     with pytest.raises(PrivacyError, match="replace-one"):
-        own.event(step(), step().privacy(Adjacency.ZERO_OUT))
-    own.event(step(), step().privacy(Adjacency.REPLACE_ONE))
+        release_event(step(), adjacency=Adjacency.ZERO_OUT, sample=own)
+    release_event(step(), adjacency=Adjacency.REPLACE_ONE, sample=own)
     # Of one contribution signs have a step of the client's own, see below.
     with pytest.raises(PrivacyError, match="replace-one"):
-        own.event(sign(), sign().privacy(Adjacency.ZERO_OUT))
-    own.event(sign(), sign().privacy(Adjacency.REPLACE_ONE))
+        release_event(sign(), adjacency=Adjacency.ZERO_OUT, sample=own)
+    release_event(sign(), adjacency=Adjacency.REPLACE_ONE, sample=own)
     several = sign(dataclasses.replace(BALL, records=2), blocks=4)
-    own.event(several, several.privacy(Adjacency.ZERO_OUT))
+    sampled = release_event(several, adjacency=Adjacency.ZERO_OUT, sample=own)
+    assert isinstance(sampled, Sampled)
+    assert sampled.event == beside_others(several.privacy(Adjacency.ZERO_OUT))
     mechanism = sign()
     alone = mechanism.privacy(Adjacency.ZERO_OUT)
     beside = beside_others(alone)
     between = mechanism.privacy(Adjacency.REPLACE_ONE)
     assert pure_epsilon(beside) >= pure_epsilon(between)
     assert beside_others(between) == between
-    assert own.event(several, alone).event == beside
 
 
 def test_examples_say_what_they_cost() -> None:
@@ -322,5 +324,5 @@ def test_means_of_many_records_are_refused_with_what_to_use() -> None:
             rounds=10,
             epsilon=8.0,
             delta=1e-5,
-            event_of=registry.seen(Adjacency.ZERO_OUT),
+            event_of=ReleaseTerms(adjacency=Adjacency.ZERO_OUT),
         )

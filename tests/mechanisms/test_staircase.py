@@ -18,6 +18,7 @@ from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.noise.radial_staircase import radial_nu_for_variance
 from sottovoce.mechanisms.noise.staircase import Staircase as ScalarStaircase
 from sottovoce.mechanisms.noise.staircase import nu_for_variance
+from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.mechanisms.staircase import Staircase
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import FinitePair, PrivacyEvent, PureDp, RenyiCurve, Repeated, Sampled
@@ -249,7 +250,7 @@ def test_calibration_resolves_nu_at_every_step() -> None:
         rounds=4,
         epsilon=2.0,
         delta=1e-5,
-        event_of=registry.seen(ZERO_OUT),
+        event_of=ReleaseTerms(adjacency=ZERO_OUT),
     )
     assert found["nu"] == nu_for_variance(found["step_epsilon"])
     event = registry.find("staircase").build(NUMBER, found).privacy(ZERO_OUT)
@@ -266,7 +267,7 @@ def test_calibration_in_many_dimensions_stays_where_noise_can_be_drawn() -> None
             rounds=10**8,
             epsilon=0.5,
             delta=1e-5,
-            event_of=registry.seen(ZERO_OUT),
+            event_of=ReleaseTerms(adjacency=ZERO_OUT),
         )
 
 

@@ -12,6 +12,7 @@ from sottovoce.core.domains import Box, L2Ball, clipped
 from sottovoce.core.errors import ParameterError
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Expanding, MomentLaw
+from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.planning.candidates import Candidate
 from sottovoce.planning.prediction import MAX_WHOLE_DIMENSION, predict
 from sottovoce.planning.ranking import rank
@@ -25,7 +26,7 @@ def setting(geometry: str, dimension: int, epsilon: float, rounds: int, **more: 
         domain=clipped(geometry, dimension, clip_norm),
         epsilon=epsilon,
         delta=1e-5,
-        adjacency=Adjacency.ZERO_OUT,
+        terms=ReleaseTerms(adjacency=Adjacency.ZERO_OUT),
         rounds=rounds,
         **more,
     )

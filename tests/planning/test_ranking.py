@@ -15,7 +15,7 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.registry import Knob, Registration
-from sottovoce.mechanisms.secret_sample import SecretSample
+from sottovoce.mechanisms.release import NoisySums, ReleaseTerms, SecretSample
 from sottovoce.planning.ranking import Ranking, rank
 from sottovoce.planning.setting import Setting
 from sottovoce.privacy import accounting
@@ -28,7 +28,7 @@ def setting(geometry: str = "l2", dimension: int = 100, **changes: Any) -> Setti
         domain=clipped(geometry, dimension, 1.0),
         epsilon=2.0,
         delta=1e-5,
-        adjacency=Adjacency.ZERO_OUT,
+        terms=ReleaseTerms(adjacency=Adjacency.ZERO_OUT),
         rounds=20,
     )
     return dataclasses.replace(asked, **changes)
@@ -37,7 +37,10 @@ def setting(geometry: str = "l2", dimension: int = 100, **changes: Any) -> Setti
 ranked = functools.cache(rank)  # for settings that several tests ask about
 L1 = setting(domain=clipped("l1", 6, 2.0), rounds=1)
 LINF = setting(domain=clipped("linf", 6, 2.0), epsilon=6.0, rounds=1)
-SAMPLE = SecretSample(rate=0.02, scheme="poisson", hidden_by="own-records")
+SAMPLED = ReleaseTerms(
+    adjacency=Adjacency.ZERO_OUT,
+    sample=SecretSample(rate=0.02, scheme="poisson", hidden_by="own-records"),
+)
 
 
 def ranked_among(asked: Setting, *kinds: str) -> Ranking:
@@ -52,8 +55,8 @@ def ranked_among(asked: Setting, *kinds: str) -> Ranking:
     "asked",
     [
         setting(),
-        setting(sample=SAMPLE),
-        setting(adjacency=Adjacency.REPLACE_ONE, epsilon=0.3),
+        setting(terms=SAMPLED),
+        setting(terms=ReleaseTerms(adjacency=Adjacency.REPLACE_ONE), epsilon=0.3),
         pytest.param(L1, marks=pytest.mark.slow),
         pytest.param(LINF, marks=pytest.mark.slow),
         pytest.param(setting("l1", 10, epsilon=4.0), marks=pytest.mark.slow),
@@ -67,9 +70,7 @@ def test_everyone_keeps_the_budget_and_nearly_spends_it(asked: Setting) -> None:
         domain = one.mechanism.input_domain
         assert domain in (asked.domain, enclosing_ball(asked.domain))
         built = registry.find(one.kind).build(domain, one.parameters)
-        event = built.privacy(asked.adjacency)
-        if asked.sample:
-            event = asked.sample.event(built, event)
+        event = asked.terms(built)
         spent = accounting.epsilon(Repeated(event=event, count=asked.rounds), asked.delta)
         assert 0.98 * asked.epsilon <= spent <= asked.epsilon, one.kind
         assert one.spent.epsilon == spent
@@ -89,7 +90,7 @@ def test_planning_finds_what_calibration_finds() -> None:
             rounds=20,
             epsilon=2.0,
             delta=1e-5,
-            event_of=setting().seen,
+            event_of=setting().terms,
         )
         knob = registration.knob.parameter
         assert one.parameters[knob] == pytest.approx(exact[knob], rel=2e-3), one.kind
@@ -158,7 +159,8 @@ def test_what_takes_long_is_ranked_only_when_asked_for() -> None:
 
 def test_central_noise_is_for_those_who_add_noise() -> None:
     sample = SecretSample(rate=0.02, scheme="poisson", hidden_by="central-noise")
-    ranking = ranked(setting(sample=sample)).best_of_each()
+    terms = ReleaseTerms(adjacency=Adjacency.ZERO_OUT, visibility=NoisySums(), sample=sample)
+    ranking = ranked(setting(terms=terms)).best_of_each()
     assert {one.mechanism.code_format().bits for one in ranking.candidates} == {32}
     reasons = {one.kind: one.reason for one in ranking.left_out}
     assert "'gauss_hermite' is no noise that could be added once" in reasons["gauss_hermite"]
@@ -223,10 +225,10 @@ def test_noise_for_euclidean_balls_is_ranked_on_the_ball_around_other_domains(
 
 def test_what_hides_against_zero_alone_is_not_sampled_from_own_records() -> None:
     """A client that leaves a record out sends the others' mean, not zero."""
-    asked = setting(sample=SAMPLE)
+    asked = setting(terms=SAMPLED)
     reasons = {one.kind: one.reason for one in ranked(asked).left_out}
     assert "replace-one" in reasons["cldp"]
-    other = dataclasses.replace(asked, adjacency=Adjacency.REPLACE_ONE)
+    other = setting(terms=dataclasses.replace(SAMPLED, adjacency=Adjacency.REPLACE_ONE))
     assert "cldp" in {one.kind for one in ranked_among(other, "cldp").candidates}
 
 

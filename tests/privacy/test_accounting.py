@@ -8,6 +8,7 @@ from exact_gaussians import exact_gaussian_delta
 from exact_responses import exact_response_delta
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from some_events import smooth_events
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import ParameterError
@@ -39,12 +40,7 @@ ONE_OF_EACH: list[BasicEvent] = [
 
 over_events = pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda e: type(e).__name__)
 
-amounts = st.floats(1e-2, 10.0)
-smooth_events: st.SearchStrategy[BasicEvent] = st.one_of(
-    amounts.map(lambda mu: GaussianNoise(mu=mu, adjacency=ZERO_OUT)),
-    amounts.map(lambda rho: ZeroConcentrated(rho=rho, adjacency=ZERO_OUT)),
-    amounts.map(lambda epsilon: PureDp(epsilon=epsilon, adjacency=ZERO_OUT)),
-)
+events = smooth_events(st.floats(1e-2, 10.0))
 
 
 @over_events
@@ -146,7 +142,7 @@ def test_epsilon_of_gaussian_noise_with_a_randomised_response_is_never_below_the
     assert exact <= delta
 
 
-@given(event=smooth_events, deltas=st.tuples(st.floats(1e-15, 0.5), st.floats(1e-15, 0.5)))
+@given(event=events, deltas=st.tuples(st.floats(1e-15, 0.5), st.floats(1e-15, 0.5)))
 @settings(deadline=None, max_examples=40)
 def test_a_smaller_delta_never_has_a_smaller_epsilon(
     event: BasicEvent, deltas: tuple[float, float]
@@ -155,14 +151,14 @@ def test_a_smaller_delta_never_has_a_smaller_epsilon(
     assert accounting.epsilon(event, low) >= accounting.epsilon(event, high) * (1.0 - 1e-9)
 
 
-@given(event=smooth_events, counts=st.tuples(st.integers(1, 10**6), st.integers(1, 10**6)))
+@given(event=events, counts=st.tuples(st.integers(1, 10**6), st.integers(1, 10**6)))
 @settings(deadline=None, max_examples=40)
 def test_more_releases_never_cost_less(event: BasicEvent, counts: tuple[int, int]) -> None:
     few, many = (accounting.epsilon(Repeated(event=event, count=n), 1e-5) for n in sorted(counts))
     assert many >= few * (1.0 - 1e-9)
 
 
-@given(event=smooth_events, another=smooth_events)
+@given(event=events, another=events)
 @settings(deadline=None, max_examples=40)
 def test_a_further_release_never_costs_less(event: BasicEvent, another: BasicEvent) -> None:
     both = accounting.epsilon(Composed(events=(event, another)), 1e-5)

@@ -32,8 +32,7 @@ from sottovoce.privacy.events import (
 )
 from sottovoce.privacy.pld import PldAccountant
 from sottovoce.privacy.renyi import RenyiAccountant
-from sottovoce.protocol.channels.channel import Direct
-from sottovoce.protocol.plan import charged_event
+from sottovoce.protocol.channels.channel import Direct, terms_of
 
 ZERO_OUT = Adjacency.ZERO_OUT
 CUBIC, QUINTIC = CubicAccountant(), QuinticAccountant()
@@ -372,7 +371,7 @@ def test_a_message_with_sampled_records_is_not_compared_with_zero() -> None:
     mechanism = GaussHermite(
         input_domain=L2Ball(dimension=4, radius=1.0), noise_multiplier=1.0, levels=2
     )
-    charged = charged_event(Direct(), mechanism, ZERO_OUT, 0.1)
+    charged = terms_of(Direct(), ZERO_OUT, record_sampling_rate=0.1)(mechanism)
     assert isinstance(charged, Sampled)
     alone = mechanism.privacy(ZERO_OUT)
     assert isinstance(alone, OneBit)

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import AdjacencyMismatchError, LedgerError, ParameterError, PrivacyError
-from sottovoce.privacy.compositions import assumptions_in_words, local_event, multiset, unhidden
+from sottovoce.privacy.compositions import (
+    assumptions_in_words,
+    multiset,
+    unhidden,
+    without_promises,
+)
 from sottovoce.privacy.event_json import from_json, to_json
 from sottovoce.privacy.events import (
     Assumed,
@@ -380,7 +385,7 @@ def test_a_secret_sample_can_be_taken_away_too_and_central_noise_with_it() -> No
     assert basic_counts(unhidden(own)) == {sampled("own-records"): 3, PURE: 1}
     assert basic_counts(unhidden(own, samples_too=True)) == {PURE: 4}
     assert basic_counts(unhidden(sampled("secure-sum"), samples_too=True)) == {PURE: 1}
-    open_ = local_event(sampled("central-noise"))
+    open_ = without_promises(sampled("central-noise"))
     assert basic_counts(open_) == {NonPrivate(adjacency=ZERO_OUT): 1}
 
 

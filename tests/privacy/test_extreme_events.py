@@ -3,12 +3,14 @@
 import math
 
 import pytest
+from some_events import sampled
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball
+from sottovoce.mechanisms.release import NoSenders, release_event
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.privacy.accounting import find_accountant, privacy_spent
-from sottovoce.privacy.compositions import local_event
+from sottovoce.privacy.compositions import without_promises
 from sottovoce.privacy.events import (
     Allocated,
     FiniteTable,
@@ -17,13 +19,11 @@ from sottovoce.privacy.events import (
     OneBit,
     PrivacyEvent,
     Repeated,
-    Sampled,
     SecureSum,
     Shuffled,
     ZeroConcentrated,
 )
 from sottovoce.privacy.renyi import renyi_divergence
-from sottovoce.protocol.channels.shuffler import hidden_among
 
 ZERO_OUT, REPLACE_ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 TABLE = FiniteTable(rows=((0.5, 0.5), (0.6, 0.4), (0.3, 0.7)), zero=0, adjacency=ZERO_OUT)
@@ -33,10 +33,6 @@ def many(event: PrivacyEvent) -> PrivacyEvent:
     for _ in range(20):
         event = Repeated(event=event, count=2**53)
     return event
-
-
-def sampled(event: PrivacyEvent, rate: float) -> Sampled:
-    return Sampled(event=event, rate=rate, scheme="poisson", hidden_by="own-records")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +68,10 @@ def test_many_seeds_behind_a_shuffler_have_no_ratios_worth_stating() -> None:
         generator="chacha20-1",
         timing="constant",
     )
-    assert hidden_among(1000, mechanism, REPLACE_ONE).ratios is None
+    visibility = NoSenders(minimum_clients=1000)
+    hidden = release_event(mechanism, adjacency=REPLACE_ONE, visibility=visibility)
+    assert isinstance(hidden, Shuffled)
+    assert hidden.ratios is None
 
 
 def test_more_clients_never_hide_less() -> None:
@@ -109,4 +108,4 @@ def test_several_releases_of_bits_under_one_coin_may_follow_each_other() -> None
 
 def test_noise_that_is_added_to_a_sum_is_in_no_message() -> None:
     event = Allocated(event=GaussianNoise(mu=1.0, adjacency=ZERO_OUT), steps=10)
-    assert local_event(event) == NonPrivate(adjacency=ZERO_OUT)
+    assert without_promises(event) == NonPrivate(adjacency=ZERO_OUT)

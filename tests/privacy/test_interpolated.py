@@ -1,6 +1,7 @@
 """Interpolated tables: the bound covers every continuous pair, and is nearly attained."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,14 +56,17 @@ def neighbours(
     return first, np.clip(first + move, low, high)
 
 
-@given(
-    table=interpolated_tables(),
-    order=orders,
-    power=powers,
-    dimension=st.integers(1, 4),
-    radius=st.floats(0.01, 3.0),
-    seed=st.integers(0, 2**32),
-)
+SETTING: dict[str, Any] = {
+    "table": interpolated_tables(),
+    "order": orders,
+    "power": powers,
+    "dimension": st.integers(1, 4),
+    "radius": st.floats(0.01, 3.0),
+    "seed": st.integers(0, 2**32),
+}
+
+
+@given(**SETTING)
 def test_no_continuous_pair_exceeds_the_bound_under_replace_one(
     table: tuple[Vector, Vector],
     order: float,
@@ -82,15 +86,7 @@ def test_no_continuous_pair_exceeds_the_bound_under_replace_one(
     assert divergences(knots, rows, second, first, order).max() <= bound + YARDSTICK
 
 
-@given(
-    table=interpolated_tables(),
-    order=orders,
-    power=powers,
-    dimension=st.integers(1, 4),
-    radius=st.floats(0.01, 3.0),
-    place=st.floats(0.0, 1.0),
-    seed=st.integers(0, 2**32),
-)
+@given(**SETTING, place=st.floats(0.0, 1.0))
 def test_no_continuous_pair_exceeds_the_bound_under_zero_out(
     table: tuple[Vector, Vector],
     order: float,

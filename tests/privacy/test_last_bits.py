@@ -9,6 +9,7 @@ import pytest
 from cases import denser
 from exact_gaussians import exact_gaussian_delta
 from exact_responses import exact_response_delta
+from some_events import pure, randomised_response
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
@@ -18,28 +19,12 @@ from sottovoce.mechanisms.design.fisher import certified_fisher_bound
 from sottovoce.privacy import accounting
 from sottovoce.privacy.divergences import finite_renyi, gaussian_delta
 from sottovoce.privacy.event_json import from_json, to_json
-from sottovoce.privacy.events import (
-    FinitePair,
-    GaussianNoise,
-    PrivacyEvent,
-    PureDp,
-    RenyiCurve,
-    Repeated,
-)
+from sottovoce.privacy.events import GaussianNoise, PrivacyEvent, RenyiCurve, Repeated
 from sottovoce.privacy.gaussian import GaussianAccountant
 from sottovoce.privacy.renyi import RenyiAccountant
 
 ZERO_OUT = Adjacency.ZERO_OUT
 ACCOUNTANT = RenyiAccountant()
-
-
-def pure(epsilon: float) -> PureDp:
-    return PureDp(epsilon=epsilon, adjacency=ZERO_OUT)
-
-
-def randomised_response(epsilon: float) -> FinitePair:
-    truth, lie = 1.0 / (1.0 + math.exp(-epsilon)), 1.0 / (1.0 + math.exp(epsilon))
-    return FinitePair(first=(truth, lie), second=(lie, truth), adjacency=ZERO_OUT)
 
 
 # -- privacy/test_renyi.py ---------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from some_events import sampled
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
@@ -42,10 +43,6 @@ Law = tuple[Vector, Vector]  # Q-masses of the outcomes, and the ratio 1 - q + q
 
 def bits(mu: float, dimension: int = MANY, *, fair: bool) -> OneBit:
     return OneBit(shift=2.0 * mu, dimension=dimension, adjacency=ZERO_OUT, against_zero=fair)
-
-
-def sampled(event: PrivacyEvent, rate: float) -> Sampled:
-    return Sampled(event=event, rate=rate, scheme="poisson", hidden_by="own-records")
 
 
 def both(event: PrivacyEvent, delta: float) -> tuple[float, float]:

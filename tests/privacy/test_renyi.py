@@ -11,6 +11,7 @@ from dp_accounting import rdp
 from exact_responses import exact_response_delta
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from some_events import pure, randomised_response
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.privacy.divergences import finite_renyi
@@ -21,7 +22,6 @@ from sottovoce.privacy.events import (
     GaussianNoise,
     NonPrivate,
     PrivacyEvent,
-    PureDp,
     RenyiCurve,
     Repeated,
     ZeroConcentrated,
@@ -35,15 +35,6 @@ ACCOUNTANT = RenyiAccountant()
 ROUNDING = 1e-14
 
 orders = st.floats(1.01, 1e4)
-
-
-def pure(epsilon: float) -> PureDp:
-    return PureDp(epsilon=epsilon, adjacency=ZERO_OUT)
-
-
-def randomised_response(epsilon: float) -> FinitePair:
-    truth, lie = 1.0 / (1.0 + math.exp(-epsilon)), 1.0 / (1.0 + math.exp(epsilon))
-    return FinitePair(first=(truth, lie), second=(lie, truth), adjacency=ZERO_OUT)
 
 
 def exact_response_divergence(epsilon: float, order: float) -> float:

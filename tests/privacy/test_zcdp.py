@@ -6,6 +6,7 @@ import mpmath
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from some_events import smooth_events
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import UnsupportedEventError
@@ -28,11 +29,7 @@ ZERO_OUT = Adjacency.ZERO_OUT
 ACCOUNTANT = ZcdpAccountant()
 
 amounts = st.floats(1e-3, 20.0)
-events_with_a_rho: st.SearchStrategy[BasicEvent] = st.one_of(
-    amounts.map(lambda mu: GaussianNoise(mu=mu, adjacency=ZERO_OUT)),
-    amounts.map(lambda rho: ZeroConcentrated(rho=rho, adjacency=ZERO_OUT)),
-    amounts.map(lambda epsilon: PureDp(epsilon=epsilon, adjacency=ZERO_OUT)),
-)
+events_with_a_rho = smooth_events(amounts)
 
 
 @pytest.mark.parametrize(

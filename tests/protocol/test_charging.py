@@ -1,26 +1,28 @@
 """A round is charged first and whole; every way to lose a process in between, thought through."""
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 from one_message import privatise_one
+from watched_encoding import watch_encoding
 
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import AdjacencyMismatchError, LedgerError
-from sottovoce.core.randomness import Keystream, Randomness, SeededRandomness, SystemRandomness
+from sottovoce.core.randomness import Randomness, SeededRandomness, SystemRandomness
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms.clamped_sign import ClampedSign
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.privacy import events
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated, Sampled, basic_counts
-from sottovoce.protocol.channels.channel import SecureSum
+from sottovoce.protocol.channels.channel import SecureSum, terms_of
 from sottovoce.protocol.charging import able_to_pay, charge_round
 from sottovoce.protocol.client import Refused, Request, Sent, privatise
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
@@ -57,23 +59,6 @@ def room_for(count: int) -> Budget:
     return Budget(unit=Unit.CLIENT, epsilon=epsilon, delta=DELTA, adjacency=Adjacency.ZERO_OUT)
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.db"
-
-
-@pytest.fixture
-def ledger(path: Path) -> Iterator[Ledger]:
-    with Ledger(path, create=True) as opened:
-        yield opened
-
-
-@pytest.fixture(params=[SystemRandomness, lambda: SeededRandomness(7)], ids=["system", "seeded"])
-def randomness(request: pytest.FixtureRequest) -> Randomness:
-    source: Randomness = request.param()
-    return source
-
-
 def attempts(ledger: Ledger, client: str = "ada") -> list[object]:
     return [row["attempt"] for row in ledger.rows(client)]
 
@@ -82,14 +67,12 @@ def test_a_round_that_is_paid_for_is_encoded_at_no_further_charge(
     ledger: Ledger, path: Path, randomness: Randomness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, seen = a_plan(), []
-    encode = GaussHermite.encode
 
-    def watched(self: GaussHermite, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
+    def watch(*_: object) -> None:
         with Ledger(path) as other:  # sees what is committed and no more
             seen.append(other.num_charges)
-        return encode(self, values, keystream)
 
-    monkeypatch.setattr(GaussHermite, "encode", watched)
+    watch_encoding(monkeypatch, watch)
     assert charge_round(plan, ledger, randomness, uplinks=2) == []
     for request in requests(plan, uplinks=2):  # one at a time, as little memory as there is
         privatise_one(plan, request, ledger, randomness)
@@ -201,14 +184,12 @@ def test_a_discarded_message_that_would_come_back_as_other_bytes_is_not_sent(
     randomness = SeededRandomness(7)
     privatise(a_plan(), requests(a_plan()), ledger, randomness)
     ledger.discard_messages("run", before_round=2)
-    encode = GaussHermite.encode
+    encode_packed = GaussHermite.encode_packed
 
-    def upgraded(self: GaussHermite, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
-        codes = encode(self, values, keystream).copy()
-        codes[0] ^= 1
-        return codes
+    def upgraded(self: GaussHermite, *given: Any) -> NDArray[np.uint8]:
+        return encode_packed(self, *given) ^ np.uint8(1)
 
-    monkeypatch.setattr(GaussHermite, "encode", upgraded)
+    monkeypatch.setattr(GaussHermite, "encode_packed", upgraded)
     with pytest.raises(LedgerError, match="another message already"):
         privatise(a_plan(), requests(a_plan()), ledger, randomness)
 
@@ -216,19 +197,17 @@ def test_a_discarded_message_that_would_come_back_as_other_bytes_is_not_sent(
 def test_of_two_processes_at_one_release_the_second_sends_nothing_of_its_own(
     ledger: Ledger, path: Path, randomness: Randomness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, encode = a_plan(), GaussHermite.encode
+    plan = a_plan()
     charge_round(plan, ledger, randomness, uplinks=1)
     others: list[list[Sent | Refused]] = []
 
-    def overtaken(self: GaussHermite, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
-        codes = encode(self, values, keystream)
+    def overtaken(*_: object) -> None:
         if not others:
             others.append([])
             with Ledger(path, create=True) as other:
                 others[0] = privatise(plan, requests(plan, -VALUES), other, randomness)
-        return codes
 
-    monkeypatch.setattr(GaussHermite, "encode", overtaken)
+    watch_encoding(monkeypatch, overtaken)
     with pytest.raises(LedgerError, match="another message already; this one is not sent"):
         privatise(plan, requests(plan), ledger, randomness)
     assert privatise(plan, requests(plan), ledger, randomness) == others[0]
@@ -250,7 +229,8 @@ def test_a_second_attempt_behind_a_secure_sum_pays_for_both_only_if_the_first_ma
         clients=parts,
         channel=channel,
     )
-    hidden = channel.event(sign, Adjacency.ZERO_OUT)
+    hidden = terms_of(channel, Adjacency.ZERO_OUT)(sign)
+    assert isinstance(hidden, events.SecureSum)
     for _ in range(2):  # a crash before anything was stored
         charge_round(plan, ledger, SystemRandomness(), uplinks=1)
     assert ledger.history("ada") == [(hidden, 1)]

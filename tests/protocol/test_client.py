@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from one_message import privatise_one
+from watched_encoding import watch_encoding
 
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.domains import L2Ball
@@ -91,38 +92,11 @@ class Spy:
             raise Crash
 
 
-def watch_encode(monkeypatch: pytest.MonkeyPatch, spy: Spy) -> None:
-    encode = GaussHermite.encode
-
-    def watched(self: GaussHermite, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
-        spy.watch(values, keystream)
-        return encode(self, values, keystream)
-
-    monkeypatch.setattr(GaussHermite, "encode", watched)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.db"
-
-
-@pytest.fixture
-def ledger(path: Path) -> Iterator[Ledger]:
-    with Ledger(path, create=True) as opened:
-        yield opened
-
-
 @pytest.fixture
 def spy(path: Path, monkeypatch: pytest.MonkeyPatch) -> Spy:
     watching = Spy(path)
-    watch_encode(monkeypatch, watching)
+    watch_encoding(monkeypatch, lambda *given: watching.watch(*given))
     return watching
-
-
-@pytest.fixture(params=[SystemRandomness, lambda: SeededRandomness(7)], ids=["system", "seeded"])
-def randomness(request: pytest.FixtureRequest) -> Randomness:
-    source: Randomness = request.param()
-    return source
 
 
 # -- the good case -------------------------------------------------------------------------
@@ -581,7 +555,7 @@ def test_no_history_sends_two_inputs_under_a_keystream_or_more_than_was_charged(
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         path = Path(folder) / "ledger.db"
         spy = Spy(path)
-        watch_encode(patch, spy)
+        watch_encoding(patch, spy.watch)
         with Ledger(path, create=True) as ledger:
             for source, client, which, fate in steps:
                 spy.crashes_to_come = int(fate == "crash")

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from one_message import privatise_one
+from watched_encoding import watch_encoding
 
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import ParameterError, SottovoceError, WireError
-from sottovoce.core.randomness import Keystream, SeededRandomness, SystemRandomness
+from sottovoce.core.randomness import SeededRandomness, SystemRandomness
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Due
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
@@ -71,15 +72,12 @@ def test_a_request_that_can_never_be_sealed_is_not_charged(tmp_path: Path, uplin
 def test_others_can_charge_while_a_cohort_is_being_encoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encode = GaussHermite.encode
-
-    def watched(self: GaussHermite, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
+    def watch(*_: object) -> None:
         db = sqlite3.connect(tmp_path / "l.db", timeout=0.1)
         db.execute("BEGIN IMMEDIATE")
         db.close()
-        return encode(self, values, keystream)
 
-    monkeypatch.setattr(GaussHermite, "encode", watched)
+    watch_encoding(monkeypatch, watch)
     plan = plan_of(gh())
     with Ledger(tmp_path / "l.db", create=True) as ledger:
         privatise_one(plan, ask(plan, VALUES), ledger, SystemRandomness())
@@ -126,14 +124,8 @@ def test_the_input_that_is_encoded_is_the_one_that_was_committed_to(
         return done
 
     seen: list[bytes] = []
-    encode = GaussHermite.encode
-
-    def watched(self: GaussHermite, given: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
-        seen.append(np.asarray(given).tobytes())
-        return encode(self, given, keystream)
-
     monkeypatch.setattr(Ledger, "charge_all", meanwhile)
-    monkeypatch.setattr(GaussHermite, "encode", watched)
+    watch_encoding(monkeypatch, lambda given, _: seen.append(given.tobytes()))
     plan = plan_of(gh())
     with Ledger(tmp_path / "l.db", create=True) as ledger:
         privatise_one(plan, ask(plan, values), ledger, SeededRandomness(1))

@@ -1,18 +1,17 @@
 """Rounds with a rotation: what is encoded is rotated, what comes out is not."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 from one_message import privatise_one
+from watched_encoding import watch_encoding
 
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.domains import L1Ball, L2Ball
 from sottovoce.core.errors import LedgerError, ParameterError, WireError
-from sottovoce.core.randomness import Keystream, SeededRandomness, SystemRandomness
+from sottovoce.core.randomness import SeededRandomness, SystemRandomness
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.laplace import Laplace
@@ -51,22 +50,10 @@ def ask(plan: RoundPlan, values: ArrayLike, client: int = 0) -> Request:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with Ledger(tmp_path / "ledger.db", create=True) as opened:
-        yield opened
-
-
-@pytest.fixture
 def encoded(monkeypatch: pytest.MonkeyPatch) -> list[NDArray[np.float64]]:
-    """Every input of GaussHermite.encode."""
+    """Every vector that GaussHermite encodes."""
     seen: list[NDArray[np.float64]] = []
-    encode = GaussHermite.encode
-
-    def watched(self: GaussHermite, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
-        seen.append(np.array(values))
-        return encode(self, values, keystream)
-
-    monkeypatch.setattr(GaussHermite, "encode", watched)
+    watch_encoding(monkeypatch, lambda values, _: seen.append(np.array(values)))
     return seen
 
 

@@ -3,8 +3,6 @@
 import inspect
 import itertools
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +17,13 @@ from sottovoce.mechanisms.cldp import Cldp
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy.compositions import multiset
 from sottovoce.privacy.events import basic_counts
-from sottovoce.protocol.channels.channel import Direct, MessageChannel, SecureSum, Shuffler
+from sottovoce.protocol.channels.channel import (
+    Direct,
+    MessageChannel,
+    SecureSum,
+    Shuffler,
+    terms_of,
+)
 from sottovoce.protocol.client import Request
 from sottovoce.protocol.message import HEADER_BYTES, open_sealed, seal
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
@@ -50,12 +54,6 @@ def a_plan(
         channel=channel,
         rotation=rotation,
     )
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with Ledger(tmp_path / "ledger.db", create=True) as opened:
-        yield opened
 
 
 def part_of(plan: RoundPlan, client: str) -> ClientPlan:
@@ -284,7 +282,7 @@ def test_a_second_attempt_pays_for_both_as_if_they_were_seen(ledger: Ledger) -> 
     request = Request(part=part_of(plan, "ada"), uplink=0, values=np.zeros(DIMENSION))
     for _ in range(2):  # the second call finds the stored message of attempt 1
         privatise_one(plan, request, ledger, SystemRandomness())
-    hidden, seen = CHANNEL.event(CLDP, R), CLDP.privacy(R)
+    hidden, seen = terms_of(CHANNEL, R)(CLDP), CLDP.privacy(R)
     assert basic_counts(multiset(ledger.history("ada"))) == {hidden: 1, seen: 2}
 
 

@@ -35,18 +35,21 @@ def by_hand(messages: Rows, dimension: int) -> NDArray[np.float64]:
     return total / weights
 
 
+def check_packed(mean: StreamingMean, messages: Rows, dimension: int) -> None:
+    for message in messages:
+        mean.add_packed(*message)
+    found = mean.result()
+    assert found is not None
+    assert found.tobytes() == by_hand(messages, dimension).tobytes()
+
+
 @pytest.mark.parametrize("kernels", native.levels())
 @pytest.mark.parametrize("dimension", [1, 7, 8, 9, 63, 511, 512, 513, 2000])
 @pytest.mark.parametrize("most_levels", [2, 16, 256, 1000])
 def test_packed_codes_add_up_as_vectors_do(kernels: str, dimension: int, most_levels: int) -> None:
     messages = some_messages(37, dimension, most_levels=most_levels)
     with native.using(kernels):
-        mean = StreamingMean(dimension)
-        for message in messages:
-            mean.add_packed(*message)
-        found = mean.result()
-    assert found is not None
-    assert found.tobytes() == by_hand(messages, dimension).tobytes()
+        check_packed(StreamingMean(dimension), messages, dimension)
 
 
 @pytest.mark.parametrize("kernels", native.levels())
@@ -71,12 +74,7 @@ def test_threads_change_nothing(kernels: str) -> None:
     dimension = (1 << 19) + 13
     messages = some_messages(3, dimension, most_levels=20)
     with native.using(kernels):
-        mean = StreamingMean(dimension, threads=2)
-        for message in messages:
-            mean.add_packed(*message)
-        found = mean.result()
-    assert found is not None
-    assert found.tobytes() == by_hand(messages, dimension).tobytes()
+        check_packed(StreamingMean(dimension, threads=2), messages, dimension)
 
 
 def test_nothing_is_no_mean_and_what_does_not_fit_is_refused() -> None:

@@ -19,6 +19,7 @@ from sottovoce.cli import watch_view
 from sottovoce.core.errors import LedgerError, OutputError, ParameterError
 from sottovoce.core.shown import show_epsilon
 from sottovoce.deployment.site import Site
+from sottovoce.federated.algorithms.recipe import RECIPES
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.reporting.comparison import frontier
 from sottovoce.reporting.live import describe, read
@@ -199,6 +200,43 @@ def test_a_regression_is_known_as_one(stored: Path, tmp_path: Path) -> None:
     assert "mean absolute error" not in render(report_of([stored]))
 
 
+def _without_nbafl(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = {name: entry for name, entry in RECIPES._entries.items() if name != "nbafl"}
+    monkeypatch.setattr(RECIPES, "_entries", entries)
+
+
+def _as_before(folder: Path) -> None:
+    """Make it a folder of a version whose run.json said nothing of the algorithm."""
+    header = json.loads((folder / "run.json").read_text())
+    del header["algorithm"]
+    (folder / "run.json").write_text(json.dumps(header))
+
+
+@pytest.mark.parametrize("messages", ["stored", "packed"])
+def test_a_run_is_reported_where_its_algorithm_is_not_installed(
+    messages: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run(
+        tmp_path / "run",
+        rounds=2,
+        algorithm={"kind": "nbafl", "local_learning_rate": 0.1},
+        privacy=PRIVACY | {"level": "client", "epsilon": 50.0},
+        mechanism={"kind": "gaussian"},
+        runtime={"messages": messages},
+    )
+    (folder / "result.json").unlink()  # what a run that still goes on has told so far
+    there = run_data(folder)
+    assert "a trained model of" in there["facts"][0][1]
+    assert there["accounts"]["budget"] is None  # its epsilon is no budget
+    _without_nbafl(monkeypatch)
+    there["spec"] = run_data(folder)["spec"]  # keys in another order, and the same hash
+    assert run_data(folder) == there
+    assert describe(read(folder))["epsilon_left"] is None
+    _as_before(folder)
+    assert run_data(folder) == there
+    assert describe(read(folder))["epsilon_left"] is None
+
+
 def test_scaffold_sends_two_vectors(tmp_path: Path) -> None:
     algorithm = {
         "kind": "scaffold",
@@ -207,8 +245,11 @@ def test_scaffold_sends_two_vectors(tmp_path: Path) -> None:
         "local_steps": 2,
     }
     privacy = PRIVACY | {"level": "client", "epsilon": 50.0}
-    data = run_data(make_run(tmp_path / "run", rounds=2, algorithm=algorithm, privacy=privacy))
+    folder = make_run(tmp_path / "run", rounds=2, algorithm=algorithm, privacy=privacy)
+    data = run_data(folder)
     assert "an update and the change of a control variate" in data["facts"][0][1]
+    _as_before(folder)
+    assert run_data(folder) == data
 
 
 def test_a_run_of_an_earlier_version_shows_the_one_bound_it_noted(
@@ -441,26 +482,35 @@ GROUP = {
         (_edit("run.json", layout=[["weight", "wide"]]), "'layout'"),
         (_edit("run.json", clients=[3]), "'clients'"),
         (_write("result.json", "not json"), "result.json is damaged"),
-        (_write("result.json", "[]"), "no table"),
-        (_write("result.json", "{}"), "lacks 'rounds'"),
-        (_edit("result.json", accuracy="high"), "'accuracy' is no number"),
+        (_write("result.json", "[]"), "it must be a table, got []"),
+        (_write("result.json", "{}"), "'accuracy', 'loss', 'epsilon', 'rounds'"),
+        (_edit("result.json", accuracy="high"), "'accuracy': input should be a valid number, got"),
         (_edit("result.json", spec_hash="0" * 16), "another spec"),
-        (_edit("result.json", clients=[{}]), "lacks 'client'"),
-        (_edit("result.json", clients="all"), "'clients' is no list"),
-        (_edit("result.json", groups=[GROUP]), "a group's mechanism lacks 'kind'"),
+        (_edit("result.json", clients=[{}]), "'clients[0].client' are missing"),
+        (_edit("result.json", clients="all"), "'clients': input should be a valid list"),
+        (_edit("result.json", groups=[GROUP]), "'groups[0].mechanism.kind' is missing"),
         (_truncate, "whole rounds"),
         (_garble, "line 2 is not valid JSON"),
         (_drop_line, "line 3 is of round 4"),
         (lambda folder: (folder / "metrics.jsonl").unlink(), "holds 0 whole rounds"),
-        (_write_row(accuracy="0.5"), "'accuracy' is no number"),
-        (_write_row(total_bytes_up=None), "'total_bytes_up' is no number"),
-        (_write_row(loss="absent"), "lacks 'loss'"),
-        (_write_row(epsilon=-1.0), "'epsilon' is below 0"),
-        (_write_row(total_bytes_up=-1), "'total_bytes_up' is below 0"),
+        (_write_row(accuracy="0.5"), "'accuracy': input should be a valid number, got"),
+        (
+            _write_row(total_bytes_up=None),
+            "'total_bytes_up': input should be a valid number, got None",
+        ),
+        (_write_row(loss="absent"), "line 2: 'loss' is missing"),
+        (
+            _write_row(epsilon=-1.0),
+            "'epsilon': input should be greater than or equal to 0, got -1.0",
+        ),
+        (
+            _write_row(total_bytes_up=-1),
+            "'total_bytes_up': input should be greater than or equal to 0",
+        ),
         (_write_row(bounds=[1]), "'bounds'"),
-        (_write_row(bounds={"renyi": "low"}), "'renyi' is no number"),
+        (_write_row(bounds={"renyi": "low"}), "'bounds.renyi': input should be a valid number"),
         (_write("audit.json", "{"), "audit.json is damaged"),
-        (_write("audit.json", "{}"), "lacks 'finding'"),
+        (_write("audit.json", "{}"), "'finding'"),
         (
             _write("attack-membership.json", '{"attacks": {}, "verdict": "", "notes": []}'),
             "attack-membership.json is damaged",

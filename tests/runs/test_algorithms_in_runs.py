@@ -5,18 +5,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from specs import small_spec
+from run_checks import EVERY_BYTE, check_resumed, progress_of
+from specs import METRIC_MVU, small_spec
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import ConfigError, PrivacyError, SottovoceError
 from sottovoce.core.randomness import SeededRandomness
+from sottovoce.federated.algorithms import recipe
+from sottovoce.federated.algorithms.aggregations.mode_connectivity import ModeConnectivitySection
 from sottovoce.federated.algorithms.connected import ConnectedAverage
 from sottovoce.federated.algorithms.scaffold import Scaffold
-from sottovoce.federated.progress import Progress
 from sottovoce.learning import datasets
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated
-from sottovoce.runs import algorithms
+from sottovoce.runs import algorithms, ground
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.parts import assemble
 from sottovoce.runs.runner import run
@@ -55,16 +57,6 @@ CASES: dict[str, dict[str, Any]] = {
 def a_spec(case: str, **changes: Any) -> RunSpec:
     given: dict[str, Any] = {"rounds": 2, "sampling": {"kind": "fixed_size", "size": 3}}
     return small_spec(**{**given, **CASES[case], **changes})
-
-
-class Interrupted(Exception):
-    pass
-
-
-def progress_of(folder: Path) -> Progress:
-    progress = RunFolder(folder).load_checkpoint()
-    assert progress is not None
-    return progress
 
 
 @pytest.fixture
@@ -130,17 +122,7 @@ def test_without_noise_all_three_backends_agree(tmp_path: Path, case: str) -> No
 def test_resume_continues_bit_for_bit(tmp_path: Path, case: str, messages: str) -> None:
     """What clients keep to themselves is in the checkpoint, and nowhere else."""
     spec = a_spec(case, rounds=5, runtime={"messages": messages}, mechanism={"kind": "gaussian"})
-    expected = run(spec, tmp_path / "whole")
-
-    def stop(row: dict[str, Any]) -> None:
-        if row["round"] == 3:
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        run(spec, tmp_path / "cut", on_round=stop)
-    assert run(spec, tmp_path / "cut", resume=True) == expected
-    for name in ("checkpoint.npz", "metrics.jsonl"):
-        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    check_resumed(spec, tmp_path, same_files=EVERY_BYTE)
 
 
 def test_scaffold_pays_for_both_uplinks_of_every_round(tmp_path: Path) -> None:
@@ -241,7 +223,8 @@ def test_following_the_average_is_federated_averaging(tmp_path: Path) -> None:
     ended = progress_of(tmp_path / "run")
     # The same data, without the public samples, and the same messages.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(algorithms, "_connected", lambda *_: assembly.algorithm.averaging)
+        patch.setattr(ModeConnectivitySection, "build", lambda _, averaging, __: averaging)
+        patch.setattr(ModeConnectivitySection, "metrics", lambda *_: {})
         run(spec, tmp_path / "plain")
     np.testing.assert_allclose(ended.model, progress_of(tmp_path / "plain").model, atol=1e-12)
 
@@ -323,7 +306,7 @@ def test_what_it_cannot_mean_is_refused_before_anything_is_written(
 @pytest.mark.parametrize(
     ("aggregation", "message"),
     [
-        ({"kind": "medain"}, r"'algorithm\.aggregation\.kind' is 'medain'"),
+        ({"knd": "median"}, "must be a table with the 'kind' of an aggregation"),
         ({"kind": "trimmed_mean", "fraction": 0.5}, "less than 0.5"),
         ({**CURVES, "folow": "average"}, "unknown key 'folow'"),
     ],
@@ -343,7 +326,7 @@ def test_what_would_not_fit_into_memory_is_refused_with_a_remedy(
     if case == "scaffold-sample":
         fits *= 2  # its rows in float64 are more than its control variates in float32
     for limit, refused in ((fits, False), (fits - 1, True)):
-        monkeypatch.setattr(algorithms, "MOST_BYTES", limit)
+        monkeypatch.setattr(recipe, "MOST_BYTES", limit)
         spec = a_spec(case, sampling={"kind": "everyone"})
         if not refused:
             assemble(spec)
@@ -377,13 +360,7 @@ def test_a_table_that_hides_against_zero_alone_takes_no_sample_of_records() -> N
             "delta": 1e-5,
             "record_sampling_rate": 0.002,  # less than one record is expected
         },
-        "mechanism": {
-            "kind": "metric_mvu",
-            "metric": "l1",
-            "input_bits": 1,
-            "output_bits": 1,
-            "epsilon": 1.0,
-        },
+        "mechanism": METRIC_MVU,
     }
     with pytest.raises(PrivacyError, match="replace-one"):
         assemble(small_spec(**table))
@@ -416,7 +393,13 @@ def test_what_is_charged_follows_what_the_algorithm_samples_not_what_the_spec_sa
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if a spec's rate slipped past its check, all records would be charged for."""
-    monkeypatch.setattr(algorithms, "_check_all_records", lambda _: None)
+    build = algorithms.algorithm_of
+
+    def unchecked(spec: RunSpec, *parts: Any, **others: Any) -> Any:
+        privacy = spec.privacy.model_copy(update={"record_sampling_rate": 1.0})
+        return build(spec.model_copy(update={"privacy": privacy}), *parts, **others)
+
+    monkeypatch.setattr(ground, "algorithm_of", unchecked)
     epsilons = []
     for rate in (1.0, 0.05):
         privacy = {

@@ -10,15 +10,16 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.registry import Registration
+from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.planning import calibrate
-from sottovoce.planning.calibrate import Charge, Target, calibrated
+from sottovoce.planning.calibrate import Target, calibrated
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated
-from sottovoce.protocol.channels.channel import Direct
+from sottovoce.protocol.channels.channel import Direct, terms_of
 
 DOMAINS = [L2Ball(dimension=20, radius=1.0, records=n) for n in (3, 2)]
 TARGET = Target(rounds=4, epsilon=3.0, delta=1e-5)
-CHARGE = Charge(channel=Direct(), adjacency=Adjacency.ZERO_OUT, record_sampling_rate=1.0)
+TERMS = ReleaseTerms(adjacency=Adjacency.ZERO_OUT)
 GIVEN = {"levels": 2}
 
 
@@ -43,8 +44,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def found(target: Target = TARGET, charge: Charge = CHARGE) -> dict[str, Any]:
-    return calibrated(registry.find("gauss_hermite"), DOMAINS, GIVEN, target, charge)
+def found(target: Target = TARGET, terms: ReleaseTerms = TERMS) -> dict[str, Any]:
+    return calibrated(registry.find("gauss_hermite"), DOMAINS, GIVEN, target, terms)
 
 
 def test_the_second_time_nothing_is_searched(calls: list[str], folder: Path) -> None:
@@ -55,23 +56,20 @@ def test_the_second_time_nothing_is_searched(calls: list[str], folder: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("target", "charge"),
+    ("target", "terms"),
     [
-        (Target(rounds=5, epsilon=3.0, delta=1e-5), CHARGE),
-        (Target(rounds=4, epsilon=2.0, delta=1e-5), CHARGE),
-        (Target(rounds=4, epsilon=3.0, delta=1e-6), CHARGE),
-        (
-            TARGET,
-            Charge(channel=Direct(), adjacency=Adjacency.REPLACE_ONE, record_sampling_rate=1.0),
-        ),
-        (TARGET, Charge(channel=Direct(), adjacency=Adjacency.ZERO_OUT, record_sampling_rate=0.5)),
+        (Target(rounds=5, epsilon=3.0, delta=1e-5), TERMS),
+        (Target(rounds=4, epsilon=2.0, delta=1e-5), TERMS),
+        (Target(rounds=4, epsilon=3.0, delta=1e-6), TERMS),
+        (TARGET, ReleaseTerms(adjacency=Adjacency.REPLACE_ONE)),
+        (TARGET, terms_of(Direct(), Adjacency.ZERO_OUT, record_sampling_rate=0.5)),
     ],
 )
 def test_another_question_has_an_answer_of_its_own(
-    target: Target, charge: Charge, calls: list[str]
+    target: Target, terms: ReleaseTerms, calls: list[str]
 ) -> None:
     first = found()
-    assert found(target, charge) != first
+    assert found(target, terms) != first
     assert len(calls) == 2
 
 
@@ -83,7 +81,7 @@ def test_an_answer_that_would_overspend_is_not_believed(calls: list[str], folder
     again = found()
     assert again == first
     assert len(calls) == 2
-    event = CHARGE(registry.find("gauss_hermite").build(DOMAINS[0], again))
+    event = TERMS(registry.find("gauss_hermite").build(DOMAINS[0], again))
     assert accounting.epsilon(Repeated(event=event, count=4), 1e-5) <= 3.0
 
 

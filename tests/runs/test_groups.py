@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from specs import small_spec, small_table
+from specs import LOCAL_STEPS, small_spec, small_table
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import ConfigError, ParameterError
@@ -21,12 +21,6 @@ from sottovoce.runs.runner import run
 from sottovoce.runs.spec import RunSpec
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "client_budgets.toml"
-LOCAL_STEPS = {
-    "kind": "fedavg",
-    "server_learning_rate": 1.0,
-    "local_steps": 3,
-    "local_learning_rate": 0.5,
-}
 CLIENT_LEVEL = {"level": "client", "clip_norm": 0.5, "epsilon": 4.0, "delta": 1e-5}
 
 

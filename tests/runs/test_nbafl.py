@@ -4,8 +4,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from run_checks import check_refused, check_resumed
 from specs import small_spec
 
 from sottovoce.core.errors import ConfigError, PrivacyError, UnknownNameError
@@ -39,10 +39,6 @@ def a_spec(**changes: Any) -> RunSpec:
 
 def without_epsilon() -> dict[str, Any]:
     return {name: value for name, value in NBAFL["privacy"].items() if name != "epsilon"}
-
-
-class Interrupted(Exception):
-    pass
 
 
 def test_the_result_has_the_published_epsilon_and_the_sound_one(tmp_path: Path) -> None:
@@ -90,20 +86,7 @@ def test_a_model_is_learned(tmp_path: Path) -> None:
 
 def test_resume_continues_bit_for_bit_with_downlink_noise(tmp_path: Path) -> None:
     spec = a_spec(algorithm={**NBAFL["algorithm"], "exposures": 1}, rounds=5)
-    expected = run(spec, tmp_path / "whole")
-    assert expected["downlink_stddev"] > 0.0
-
-    def stop(row: dict[str, Any]) -> None:
-        if row["round"] == 3:
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        run(spec, tmp_path / "parts", on_round=stop)
-    assert run(spec, tmp_path / "parts", resume=True) == expected
-    whole, parts = (RunFolder(tmp_path / name).load_checkpoint() for name in ("whole", "parts"))
-    assert whole is not None
-    assert parts is not None
-    assert np.array_equal(whole.model, parts.model)
+    assert check_resumed(spec, tmp_path)["downlink_stddev"] > 0.0
 
 
 def test_the_resolved_spec_says_the_same_again() -> None:
@@ -154,9 +137,7 @@ def test_a_noise_multiplier_alone_will_do(tmp_path: Path) -> None:
 def test_what_it_cannot_mean_is_refused_before_anything_is_written(
     tmp_path: Path, changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=message):
-        run(a_spec(**changes), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    check_refused(lambda: a_spec(**changes), tmp_path / "run", error, message)
 
 
 @pytest.mark.parametrize(

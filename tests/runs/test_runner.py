@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from specs import small_spec, small_table
+from run_checks import Interrupted, check_refused, run_until
+from specs import CLIENT_LEVEL, small_spec, small_table
 
 from sottovoce.core.errors import (
     ConfigError,
@@ -34,20 +35,6 @@ from sottovoce.runs import idle_rounds, outcome
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.runner import run
 from sottovoce.runs.spec import RunSpec
-
-CLIENT_LEVEL: dict[str, Any] = {
-    "privacy": {"level": "client", "clip_norm": 0.5, "epsilon": 8.0, "delta": 1e-5},
-    "algorithm": {
-        "kind": "fedavg",
-        "server_learning_rate": 1.0,
-        "local_steps": 3,
-        "local_learning_rate": 0.5,
-    },
-}
-
-
-class Interrupted(Exception):
-    pass
 
 
 def test_a_run_leaves_spec_hash_metrics_checkpoint_ledger_and_result(tmp_path: Path) -> None:
@@ -91,13 +78,7 @@ def test_resume_continues_bit_for_bit_and_charges_nothing_twice(
     tmp_path: Path, stop_after: int
 ) -> None:
     run(small_spec(), tmp_path / "whole")
-
-    def stop(row: dict[str, Any]) -> None:
-        if row["round"] == stop_after:
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        run(small_spec(), tmp_path / "cut", on_round=stop)
+    run_until(stop_after, small_spec(), tmp_path / "cut")
     run(small_spec(), tmp_path / "cut", resume=True)
     assert_same(tmp_path / "whole", tmp_path / "cut")
 
@@ -105,10 +86,6 @@ def test_resume_continues_bit_for_bit_and_charges_nothing_twice(
 def test_what_a_ledger_remembers_is_not_asked_of_it_for_every_round_before_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(row: dict[str, Any]) -> None:
-        if row["round"] == 5:
-            raise Interrupted
-
     asked: list[int] = []
 
     def watched(plan: RoundPlan, *given: Any, **named: Any) -> frozenset[str]:
@@ -116,8 +93,7 @@ def test_what_a_ledger_remembers_is_not_asked_of_it_for_every_round_before_a_che
         return able_to_pay(plan, *given, **named)
 
     spec = small_spec(checkpoint_every=2)
-    with pytest.raises(Interrupted):
-        run(spec, tmp_path / "run", on_round=stop)
+    run_until(5, spec, tmp_path / "run")
     monkeypatch.setattr(charged, "able_to_pay", watched)
     run(spec, tmp_path / "run", resume=True)
     assert set(asked) == {5, 6}  # the checkpoint has four rounds
@@ -197,13 +173,7 @@ def test_system_randomness_runs_resume_without_charging_finished_messages_again(
     tmp_path: Path,
 ) -> None:
     spec = small_spec(randomness="system")
-
-    def stop(row: dict[str, Any]) -> None:
-        if row["round"] == 3:
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        run(spec, tmp_path / "run", on_round=stop)
+    run_until(3, spec, tmp_path / "run")
     result = run(spec, tmp_path / "run", resume=True)
     assert result["randomness"] == "system"
     assert result["epsilon"] <= 4.0
@@ -288,7 +258,7 @@ def test_a_crash_while_encoding_hides_no_charge_and_costs_none(
         raise Interrupted
 
     spec = small_spec(randomness="system")
-    monkeypatch.setattr(GaussHermite, "encode", crash)
+    monkeypatch.setattr(GaussHermite, "encode_packed", crash)
     with pytest.raises(Interrupted):
         run(spec, tmp_path / "run")
     monkeypatch.undo()
@@ -372,18 +342,11 @@ def test_a_full_disk_is_one_clear_error_and_resume_goes_on_afterwards(tmp_path: 
 def test_a_spec_that_cannot_run_is_refused_before_anything_is_written(
     tmp_path: Path, changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=message):
-        run(small_spec(**changes), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    check_refused(lambda: small_spec(**changes), tmp_path / "run", error, message)
 
 
 def test_resume_never_starts_a_new_ledger_for_a_run_that_has_begun(tmp_path: Path) -> None:
-    def stop(row: dict[str, Any]) -> None:
-        if row["round"] == 3:
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        run(small_spec(), tmp_path / "run", on_round=stop)
+    run_until(3, small_spec(), tmp_path / "run")
     for name in ("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm"):
         (tmp_path / "run" / name).unlink(missing_ok=True)
     with pytest.raises(LedgerError, match="no ledger at"):
@@ -403,13 +366,7 @@ def test_clients_of_different_sizes_share_one_event(tmp_path: Path) -> None:
 def begun(folder: Path, **changes: Any) -> RunSpec:
     """A run that was stopped in round 5, with its checkpoint at round 4."""
     spec = small_spec(**changes)
-
-    def stop(row: dict[str, Any]) -> None:
-        if row["round"] == 5:
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        run(spec, folder, on_round=stop)
+    run_until(5, spec, folder)
     return spec
 
 

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from run_checks import check_resumed
 from specs import small_spec
 
 from sottovoce.core.errors import ConfigError
@@ -43,10 +43,6 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "secret_order.toml"
 
 def a_spec(**changes: Any) -> RunSpec:
     return small_spec(**{**IN_SECRET, **changes})
-
-
-class Interrupted(Exception):
-    pass
 
 
 def test_everyone_pays_once_an_epoch_for_a_message_among_the_epochs(tmp_path: Path) -> None:
@@ -116,19 +112,7 @@ def test_a_budget_ends_a_run_between_epochs(tmp_path: Path) -> None:
 def test_resume_goes_on_in_the_same_order(tmp_path: Path, messages: str) -> None:
     """A second order for the same epoch would ask some clients twice."""
     spec = a_spec(runtime={"messages": messages}, checkpoint_every=1)
-    expected = run(spec, tmp_path / "whole")
-
-    def stop(row: dict[str, Any]) -> None:
-        if row["round"] == 4:
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        run(spec, tmp_path / "parts", on_round=stop)
-    assert run(spec, tmp_path / "parts", resume=True) == expected
-    whole, parts = (RunFolder(tmp_path / name).load_checkpoint() for name in ("whole", "parts"))
-    assert whole is not None
-    assert parts is not None
-    assert np.array_equal(whole.model, parts.model)
+    check_resumed(spec, tmp_path, stop_after=4)
 
 
 def test_a_trial_has_both_epsilons() -> None:
@@ -139,7 +123,7 @@ def test_a_trial_has_both_epsilons() -> None:
 def test_the_example_is_within_its_budget_and_says_what_senders_would_cost() -> None:
     assembly = assemble(load(EXAMPLE))
     spec = assembly.spec
-    event = assembly.channel.event(assembly.parts[0].mechanism, spec.privacy.adjacency)
+    event = assembly.terms(assembly.parts[0].mechanism)
     assert isinstance(event, events.Shuffled)
     central, local = (
         accounting.epsilon(Repeated(event=one, count=2), spec.privacy.delta)

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from specs import small_spec
+from run_checks import check_refused, check_resumed
+from specs import LOCAL_STEPS, small_spec
 
 from sottovoce.core.errors import ConfigError, ParameterError, PrivacyError
 from sottovoce.privacy import accounting, events
@@ -18,12 +19,7 @@ from sottovoce.runs.spec import RunSpec
 CLIENT_LEVEL: dict[str, Any] = {
     "data": {"dataset": "digits", "clients": 12},
     "privacy": {"level": "client", "clip_norm": 0.5, "epsilon": 8.0, "delta": 1e-5},
-    "algorithm": {
-        "kind": "fedavg",
-        "server_learning_rate": 1.0,
-        "local_steps": 2,
-        "local_learning_rate": 0.5,
-    },
+    "algorithm": {**LOCAL_STEPS, "local_steps": 2},
     "mechanism": {"kind": "clamped_sign", "logit_bound": 1.0},
     "channel": {"kind": "secure_sum", "minimum_clients": 8},
     "rounds": 4,
@@ -36,10 +32,6 @@ NOISE = {"kind": "clamped_sign", "logit_bound": 1.0, "noise_multiplier": 20.0}
 
 def a_spec(**changes: Any) -> RunSpec:
     return small_spec(**{**CLIENT_LEVEL, **changes})
-
-
-class Interrupted(Exception):
-    pass
 
 
 def test_a_run_says_what_is_trusted_and_prints_both_epsilons(tmp_path: Path) -> None:
@@ -81,20 +73,7 @@ def test_without_a_secure_sum_what_is_charged_is_local(tmp_path: Path) -> None:
 
 
 def test_resume_continues_bit_for_bit(tmp_path: Path) -> None:
-    spec = a_spec()
-    expected = run(spec, tmp_path / "whole")
-
-    def stop(row: dict[str, Any]) -> None:
-        if row["round"] == 3:
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        run(spec, tmp_path / "parts", on_round=stop)
-    assert run(spec, tmp_path / "parts", resume=True) == expected
-    whole, parts = (RunFolder(tmp_path / name).load_checkpoint() for name in ("whole", "parts"))
-    assert whole is not None
-    assert parts is not None
-    assert np.array_equal(whole.model, parts.model)
+    check_resumed(a_spec(), tmp_path)
 
 
 def test_with_too_few_clients_the_model_stays_as_it_is(tmp_path: Path) -> None:
@@ -137,9 +116,7 @@ def test_with_too_few_clients_the_model_stays_as_it_is(tmp_path: Path) -> None:
 def test_what_cannot_be_summed_is_refused_before_anything_is_written(
     tmp_path: Path, changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=message):
-        run(a_spec(**changes), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    check_refused(lambda: a_spec(**changes), tmp_path / "run", error, message)
 
 
 @pytest.mark.parametrize(

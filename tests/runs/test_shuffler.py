@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from specs import small_spec
+from run_checks import check_refused, check_resumed
+from specs import LOCAL_STEPS, small_spec
 
 from sottovoce.core.errors import ConfigError, PrivacyError
 from sottovoce.privacy import accounting, events
@@ -25,12 +25,7 @@ CLIENT_LEVEL: dict[str, Any] = {
         "clip_norm": 0.5,
         "delta": 1e-3,
     },
-    "algorithm": {
-        "kind": "fedavg",
-        "server_learning_rate": 1.0,
-        "local_steps": 2,
-        "local_learning_rate": 0.5,
-    },
+    "algorithm": {**LOCAL_STEPS, "local_steps": 2},
     "mechanism": {"kind": "cldp", "epsilon": 0.5},
     "channel": {"kind": "shuffler", "minimum_clients": 50},
     "rounds": 3,
@@ -50,10 +45,6 @@ def few_clients(epsilon: float, rounds: int) -> RunSpec:
         privacy={**CLIENT_LEVEL["privacy"], "delta": 1e-5},
         rounds=rounds,
     )
-
-
-class Interrupted(Exception):
-    pass
 
 
 def test_a_run_says_what_is_trusted_and_prints_both_epsilons(tmp_path: Path) -> None:
@@ -109,20 +100,7 @@ def test_a_cohort_too_small_is_neither_asked_nor_charged(tmp_path: Path) -> None
 
 
 def test_resume_continues_bit_for_bit(tmp_path: Path) -> None:
-    spec = a_spec(rounds=4)
-    expected = run(spec, tmp_path / "whole")
-
-    def stop(row: dict[str, Any]) -> None:
-        if row["round"] == 3:
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        run(spec, tmp_path / "parts", on_round=stop)
-    assert run(spec, tmp_path / "parts", resume=True) == expected
-    whole, parts = (RunFolder(tmp_path / name).load_checkpoint() for name in ("whole", "parts"))
-    assert whole is not None
-    assert parts is not None
-    assert np.array_equal(whole.model, parts.model)
+    check_resumed(a_spec(rounds=4), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -168,9 +146,7 @@ def test_resume_continues_bit_for_bit(tmp_path: Path) -> None:
 def test_what_shuffling_does_not_hide_is_refused_before_anything_is_written(
     tmp_path: Path, changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=message):
-        run(a_spec(**changes), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    check_refused(lambda: a_spec(**changes), tmp_path / "run", error, message)
 
 
 def test_a_channel_without_a_minimum_is_one_line() -> None:
@@ -182,7 +158,8 @@ def test_the_example_is_within_its_budget_and_says_what_senders_would_cost() -> 
     assembly = assemble(load(EXAMPLE))
     spec = assembly.spec
     assert isinstance(assembly.channel, Shuffler)
-    event = assembly.channel.event(assembly.parts[0].mechanism, spec.privacy.adjacency)
+    event = assembly.terms(assembly.parts[0].mechanism)
+    assert isinstance(event, events.Shuffled)
     central = accounting.epsilon(Repeated(event=event, count=spec.rounds), spec.privacy.delta)
     local = accounting.epsilon(Repeated(event=event.event, count=spec.rounds), spec.privacy.delta)
     assert 1.99 < central <= 2.0

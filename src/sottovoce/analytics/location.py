@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.core import parameter_rules
-from sottovoce.core.domains import Box, Vector, finite_vector
+from sottovoce.core.domains import Box, Vector
 from sottovoce.core.errors import DomainError, ParameterError
 from sottovoce.core.randomness import Randomness
+from sottovoce.mechanisms.encoding import encode_packed, prepare
 from sottovoce.mechanisms.metric_mvu import MetricMvu
 
 KILOMETRES_PER_DEGREE = 111.195  # of a great circle on a sphere of 6371 km
@@ -109,10 +110,10 @@ def privatise(
     rows = np.asarray(places, dtype=np.float64)
     if rows.ndim != 2 or rows.shape[1] != 2:
         raise DomainError(f"expected rows of two coordinates, got shape {rows.shape}")
-    codes = [
-        mechanism.encode(finite_vector(place, 2), randomness.stream("place", batch, number))
-        for number, place in enumerate(rows)
-    ]
+    for place in rows:
+        mechanism.input_domain.check(place)
+    streams = [randomness.stream("place", batch, number) for number in range(len(rows))]
+    codes = encode_packed(prepare(mechanism, rows), streams).codes()
     return np.asarray(codes, dtype=np.uint8).reshape(-1, 2)
 
 

@@ -30,6 +30,7 @@ from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.kernels.table import sample_table
 from sottovoce.mechanisms.mechanism import Codes, LevelCodes, Sampling
 from sottovoce.mechanisms.metric_mvu import MetricMvu
+from sottovoce.mechanisms.release import release_event
 from sottovoce.privacy.events import PrivacyEvent
 
 MOST_BITS = 6  # a coordinate: finer letters gain nothing and take long to design
@@ -92,7 +93,7 @@ class PlacesQuestion:
 
     @property
     def event(self) -> PrivacyEvent:
-        return self.mechanism.privacy(Adjacency.REPLACE_ONE)
+        return release_event(self.mechanism, adjacency=Adjacency.REPLACE_ONE)
 
     @property
     def mechanism_kind(self) -> str:

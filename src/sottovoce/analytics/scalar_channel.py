@@ -16,7 +16,9 @@ from sottovoce.core.errors import ParameterError, UnknownNameError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.design.store import table_epsilon
+from sottovoce.mechanisms.encoding import encode_packed, prepare
 from sottovoce.mechanisms.mechanism import CodeFormat, Codes, LevelCodes, Mechanism, Sampling
+from sottovoce.mechanisms.release import release_event
 from sottovoce.mechanisms.rounded_noise import ROUNDING
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.privacy.pure import pure_epsilon
@@ -94,8 +96,8 @@ class ScalarChannel:
 
     def answer(self, values: Vector, keystream: Keystream) -> Codes:
         """One code a person; values outside the interval are moved to its nearer end."""
-        mechanism = self.build(len(values))
-        return mechanism.encode(mechanism.input_domain.project(values), keystream)
+        packed = encode_packed(prepare(self.build(len(values)), values), [keystream])
+        return packed.codes()[0]
 
     def tally(self, codes: Codes, groups: NDArray[np.int64] | None = None, num: int = 1) -> Tally:
         code_format = self.code_format
@@ -261,7 +263,7 @@ def _built(channel: ScalarChannel, people: int) -> Mechanism:
 
 @lru_cache(maxsize=256)
 def _event(channel: ScalarChannel) -> PrivacyEvent:
-    event = channel.build(1).privacy(Adjacency.REPLACE_ONE)
+    event = release_event(channel.build(1), adjacency=Adjacency.REPLACE_ONE)
     if not pure_epsilon(event) <= channel.epsilon * (1.0 + 2.0**-40):  # what sums round up
         raise ParameterError(
             f"'{channel.mechanism}' spends {pure_epsilon(event)!r}, above epsilon "

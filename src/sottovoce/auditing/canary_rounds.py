@@ -12,7 +12,6 @@ from sottovoce.core.adjacency import Unit
 from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.federated.algorithms.algorithm import Algorithm, Block, Combined, Each, State, Step
-from sottovoce.federated.algorithms.nbafl import NbAfl
 from sottovoce.learning.clients import ClientData, names_of, sizes_of
 from sottovoce.learning.rows import DenseRows, Rows
 from sottovoce.learning.task import Task
@@ -169,6 +168,7 @@ class CanaryAlgorithm:
     inner: Algorithm
     canaries: Canaries
     gathers: bool
+    sends_models: bool
 
     def __post_init__(self) -> None:
         if self.inner.uplinks != 1:
@@ -206,8 +206,8 @@ class CanaryAlgorithm:
     def client_steps(
         self, task: Task, clients: Sequence[ClientData], step: Step
     ) -> Iterator[Block]:
-        # NbAFL's clients send models and not changes of one: there nothing is the zero vector.
-        origin = np.zeros_like(step.model) if isinstance(self.inner, NbAfl) else step.model
+        # Where clients send models, and not changes of one, nothing is the zero vector.
+        origin = np.zeros_like(step.model) if self.sends_models else step.model
         sampled = self.inner.record_sampling_rate < 1.0
         planted = CanaryTask(task, self.canaries, step.round, origin, sampled=sampled)
         return self.inner.client_steps(planted, clients, step)

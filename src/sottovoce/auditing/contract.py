@@ -25,6 +25,7 @@ from sottovoce.auditing.law_divergences import renyi_of
 from sottovoce.auditing.law_fit import p_values
 from sottovoce.auditing.laws import remembered
 from sottovoce.auditing.neighbors import inputs, neighbours, neighbours_beside_others, origin
+from sottovoce.auditing.own_packing import packs_alike
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, Domain, Vector
 from sottovoce.core.errors import (
@@ -48,7 +49,7 @@ from sottovoce.mechanisms.mechanism import (
     points_of,
 )
 from sottovoce.mechanisms.registry import Parameters, Registration, parameter_hash
-from sottovoce.mechanisms.secret_sample import Anchored
+from sottovoce.mechanisms.release import Anchored, ReleaseTerms
 from sottovoce.privacy.accounting import accountants, epsilon
 from sottovoce.privacy.compositions import beside_others
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent, Repeated
@@ -267,6 +268,8 @@ def codes_survive_the_wire(mechanism: Mechanism, values: Vector) -> None:
         _require(same, "its points are not what its codes decode to")
     same = np.array_equal(open_sealed(message, envelope), codes)
     _require(same, "codes come back from the wire as others")
+    alike = packs_alike(mechanism, values)
+    _require(alike, "its encode_packed gives other bytes than its packed codes have")
 
 
 def one_key_gives_one_message(mechanism: Mechanism) -> None:
@@ -327,7 +330,7 @@ def calibration_lands_just_inside(case: Case) -> str | None:
     if registration.knob is None:
         return None
     given = {k: v for k, v in case.example.items() if k != registration.knob.parameter}
-    event_of = registry.seen(Adjacency.REPLACE_ONE)
+    event_of = ReleaseTerms(adjacency=Adjacency.REPLACE_ONE)
     found = registration.calibrated(
         domain, given, rounds=10, epsilon=2.0, delta=1e-6, event_of=event_of
     )

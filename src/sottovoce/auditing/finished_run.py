@@ -17,7 +17,6 @@ from sottovoce.runs.data import digest_of, load_data
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ground import Ground, lay_ground
 from sottovoce.runs.loading import parse
-from sottovoce.runs.proxy import held_out_proxy
 from sottovoce.runs.spec import RunSpec
 
 
@@ -76,7 +75,7 @@ def open_run(folder: Path, *, allow_code: bool = False) -> FinishedRun:
             "it was"
         )
     _check_same_data(run_folder, ground)
-    private, _ = held_out_proxy(spec, data, schedule.generator("proxy"))
+    private, _ = ground.section.hold_out(data, schedule.generator("proxy"))
     return FinishedRun(
         folder=folder,
         spec=spec,

@@ -6,7 +6,7 @@ clients   on the channel 'direct': audit clients join, each like one of the run'
 one-run   on any channel: canaries in orthogonal directions among the records of the run's clients,
           or in place of some clients, are guessed from what the channel lets be seen.
 
-The certificate is what the run's own books charge for it.
+The certificate is what the run itself charges for it.
 """
 
 import dataclasses
@@ -30,9 +30,10 @@ from sottovoce.core.errors import ConfigError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.cohorts import most_participations
 from sottovoce.federated.training import Halted
+from sottovoce.ledger.records import SpendingRecord
 from sottovoce.privacy.compositions import multiset
 from sottovoce.protocol.channels.channel import Central, Direct
-from sottovoce.runs.books import Books, passing_books, training_of
+from sottovoce.runs.books import temporary_training
 from sottovoce.runs.folder import AUDIT_NAME as AUDIT_NAME
 from sottovoce.runs.parts import Assembly, assemble
 from sottovoce.runs.spec import CentralSpec, DirectSpec, EveryoneSpec, RunSpec
@@ -157,7 +158,7 @@ def _notes(rounds: int, whole: int, assembly: Assembly, spec: RunSpec) -> list[s
         )
     if spec.runtime.messages == "none":
         notes.append("values were drawn in float32 and nothing was encoded, as in the run")
-    if spec.algorithm.kind == "nbafl":
+    if not assembly.section.enforces_budget:
         notes.append("the certificate is the ledger's; the published epsilon is no bound")
     if isinstance(assembly.channel, Central):
         notes.append("central noise: the audit sees the noisy means and nothing else")
@@ -235,9 +236,18 @@ def _audit_clients(
             clients=assembly.clients.take(kept).joined_by(names, like=kept.index(like)),
             parts=tuple(parts),
             budgets={**assembly.budgets, **(dict.fromkeys(names, budget) if budget else {})},
-            algorithm=CanaryAlgorithm(inner=assembly.algorithm, canaries=planted, gathers=True),
+            algorithm=_with_canaries(assembly, planted, gathers=True),
         ),
         canaries=planted,
+    )
+
+
+def _with_canaries(assembly: Assembly, planted: Canaries, *, gathers: bool) -> CanaryAlgorithm:
+    return CanaryAlgorithm(
+        inner=assembly.algorithm,
+        canaries=planted,
+        gathers=gathers,
+        sends_models=assembly.section.traits(assembly.algorithm.unit).sends_models,
     )
 
 
@@ -278,7 +288,7 @@ def _canaries_within(
         adjacency=assembly.spec.privacy.adjacency,
     )
     seen = isinstance(assembly.channel, Direct)
-    algorithm = CanaryAlgorithm(inner=assembly.algorithm, canaries=planted, gathers=seen)
+    algorithm = _with_canaries(assembly, planted, gathers=seen)
     return _Planted(assembly=dataclasses.replace(assembly, algorithm=algorithm), canaries=planted)
 
 
@@ -302,10 +312,9 @@ def _places(assembly: Assembly, generator: np.random.Generator) -> tuple[list[st
 
 
 def _trained(planted: _Planted, on_round: OnRound | None) -> _Audited:
-    """Every canary's scores after the run, and what the books charged for it."""
+    """Every canary's scores after the run, and what its hosts were charged."""
     assembly = planted.assembly
-    with passing_books(assembly) as books:
-        training = training_of(assembly, books)
+    with temporary_training(assembly) as training:
         progress = training.start()
         while progress.rounds_done < assembly.spec.rounds:
             outcome = training.step(progress)
@@ -314,18 +323,20 @@ def _trained(planted: _Planted, on_round: OnRound | None) -> _Audited:
             progress, _ = outcome
             if on_round:
                 on_round(progress.rounds_done, assembly.spec.rounds)
-        certificate, account = _dearest(assembly, planted.canaries.hosted, books)
+        certificate, account = _dearest(assembly, planted.canaries.hosted, training.record)
     scores = np.asarray(progress.algorithm_state[SCORES])
     return _Audited(scores=scores, certificate=certificate, account=account)
 
 
-def _dearest(assembly: Assembly, hosts: Iterable[str], books: Books) -> tuple[Certificate, str]:
+def _dearest(
+    assembly: Assembly, hosts: Iterable[str], record: SpendingRecord
+) -> tuple[Certificate, str]:
     """The largest of the hosts' certificates, and whose it is.
 
     Every canary is within it. Mechanisms whose noise does not follow the number of records (a
     table, integers on a grid) leave clients of other sizes with other accounts.
     """
-    owners = {multiset(books.history(host)): host for host in sorted(hosts, reverse=True)}
+    owners = {multiset(record.history(host)): host for host in sorted(hosts, reverse=True)}
     found = []
     for event, host in owners.items():
         budget = assembly.budgets.get(host)

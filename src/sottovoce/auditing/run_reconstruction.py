@@ -44,8 +44,7 @@ from sottovoce.core.domains import Domain, Vector
 from sottovoce.core.errors import ConfigError, DataError, ParameterError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import Step
-from sottovoce.federated.algorithms.fedavg import FedAvg, LocalSgd, SampleClippedGradient
-from sottovoce.federated.algorithms.scaffold import SampleScaffold
+from sottovoce.federated.algorithms.fedavg import LocalSgd, SampleClippedGradient, SendsLocalWork
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task
 from sottovoce.mechanisms import registry
@@ -226,14 +225,15 @@ def sender_of(run: FinishedRun) -> Sender:
             "from updates is for the channel 'direct'. --method learned attacks the model itself"
         )
     algorithm = run.ground.algorithm
-    if not isinstance(algorithm, FedAvg | SampleScaffold):
+    if not isinstance(algorithm, SendsLocalWork):
         raise ConfigError(
             f"what a client of '{spec.algorithm.kind}' sends depends on more than its images; use "
             "--method learned, or a run of 'fedavg'"
         )
     if isinstance(algorithm.local_work, SampleClippedGradient):
         work = dataclasses.replace(algorithm.local_work, sampling_rate=1.0)
-        algorithm = dataclasses.replace(algorithm, local_work=work)
+        every: Any = algorithm  # algorithms are dataclasses
+        algorithm = dataclasses.replace(every, local_work=work)
     mechanism = run.ground.groups[0].mechanism
     registration = registry.find(mechanism.kind)
 
@@ -251,7 +251,7 @@ def sender_of(run: FinishedRun) -> Sender:
 def work_of(sender: Sender) -> Work:
     """What the attacker simulates: the spec is public, and so is what clients do."""
     algorithm = sender.algorithm
-    assert isinstance(algorithm, FedAvg | SampleScaffold), "sender_of has checked that"
+    assert isinstance(algorithm, SendsLocalWork), "sender_of has checked that"
     match algorithm.local_work:
         case LocalSgd(steps=steps, learning_rate=rate):
             return LocalSteps(steps=steps, learning_rate=rate)

@@ -11,6 +11,7 @@ from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.release import release_event
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.privacy.renyi import renyi_divergence
@@ -43,7 +44,7 @@ def calibrated(
         return found.build(ball, {**settled, "noise_multiplier": noise_multiplier})
 
     def private_enough(noise_multiplier: float) -> bool:
-        event = at(noise_multiplier).privacy(Adjacency.ZERO_OUT)
+        event = release_event(at(noise_multiplier), adjacency=Adjacency.ZERO_OUT)
         return rho_of_orders(event) <= rho
 
     return at(_least(private_enough, 1.0 / mu))

@@ -23,6 +23,7 @@ from sottovoce.core import native, parameter_rules
 from sottovoce.core.domains import MAX_DIMENSION, Vector
 from sottovoce.core.mean_intervals import mean_and_half_width
 from sottovoce.core.randomness import Keystream, SeededRandomness, SystemRandomness
+from sottovoce.mechanisms.encoding import encode_packed, prepare
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
 from sottovoce.mechanisms.packing import PackedCodes
@@ -30,7 +31,6 @@ from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeds import WORDS_PER_TRY
 from sottovoce.protocol.means import mean_of
 from sottovoce.protocol.message import codes_of
-from sottovoce.protocol.privatise import privatise
 
 UNIT = "updates_per_second"
 MAX_UPDATES = 10_000
@@ -53,7 +53,7 @@ def mechanisms_of(dimension: int, mu: float, blocks: int | None) -> tuple[Seeded
 
 def payload_of(mechanism: Mechanism, update: ArrayLike, keystream: Keystream) -> bytes:
     """What a client does with an update: clip, search, packing. This is what is timed."""
-    return privatise(mechanism, update, keystream)
+    return encode_packed(prepare(mechanism, update), [keystream]).on_cpu().tobytes()
 
 
 def opened(mechanism: Mechanism, payload: bytes) -> PackedCodes:

@@ -12,7 +12,7 @@ from sottovoce.benchmarking.measurement import check_memory, require, result
 from sottovoce.core import native, parameter_rules
 from sottovoce.federated.training import Halted
 from sottovoce.learning.rows import DenseRows
-from sottovoce.runs.books import tally_of, training_of
+from sottovoce.runs.books import training_of
 from sottovoce.runs.loading import parse
 from sottovoce.runs.parts import Assembly, assemble
 from sottovoce.runs.spec import RunSpec
@@ -24,7 +24,7 @@ _BYTES_PER_COORDINATE = 1000  # models, sums and gradients of several clients at
 
 
 def simulation_spec(
-    *, clients: int, dimension: int, levels: int, messages: str, device: str
+    *, clients: int, dimension: int, levels: int, messages: str, device: str, rotation: str = "auto"
 ) -> RunSpec:
     """One sample a client, a linear model of about `dimension` parameters, one epoch of rounds."""
     features = max(1, dimension // _CLASSES - 1)
@@ -35,7 +35,7 @@ def simulation_spec(
             "seed": 1,
             "rounds": 1_000_000,
             "randomness": "seeded",
-            "rotation": "off",
+            "rotation": rotation,
             "data": {
                 "dataset": f"blobs:{rows}x{features}x{_CLASSES}",
                 "partition": {"kind": "one_sample"},
@@ -60,6 +60,7 @@ def measure(
     dimension: int = 20_000,
     bits: int = 1,
     messages: str = "packed",
+    rotation: str = "auto",
     device: str = "auto",
     seconds: float = 5.0,
 ) -> dict[str, Any]:
@@ -81,6 +82,7 @@ def measure(
                 dimension=dimension,
                 levels=1 << bits,
                 messages=messages,
+                rotation=rotation,
                 device=device,
             )
         )
@@ -116,6 +118,7 @@ def measure(
         dimension=assembly.task.dimension,
         bits=bits,
         messages=messages,
+        rotation=rotation,
         device=str(assembly.task.device),
         keystream_bytes_per_second=keystream,
     )
@@ -134,14 +137,14 @@ def _check(assembly: Assembly) -> str:
 
 
 def _model_after_one_round(assembly: Assembly) -> NDArray[Any]:
-    training = training_of(assembly, tally_of(assembly))
+    training = training_of(assembly)
     outcome = training.step(training.start())
     assert not isinstance(outcome, Halted)
     return outcome[0].model
 
 
 def _round_seconds(assembly: Assembly, seconds: float) -> list[float]:
-    training = training_of(assembly, tally_of(assembly))
+    training = training_of(assembly)
     progress = training.start()
     taken: list[float] = []
     begun = time.perf_counter()

@@ -1,12 +1,253 @@
-"""`sottovoce attack`: what a run's model or messages give away; a file for each attack."""
+"""`sottovoce attack`: what a run's model or messages give away."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import typer
 
-from sottovoce.cli.attack_attributes import attributes
-from sottovoce.cli.attack_membership import membership
-from sottovoce.cli.attack_reconstruction import reconstruction
+from sottovoce.cli.data import DataDir, use
+from sottovoce.cli.options import AllowCode, Device, FinishedRun, check_plot
+from sottovoce.cli.output import Json, draw, print_json, print_table, progress_bars, say
 
 app = typer.Typer(help="Attack a finished run: what does it give away?", no_args_is_help=True)
-app.command("membership")(membership)
-app.command("reconstruction")(reconstruction)
-app.command("attributes")(attributes)
+
+
+@app.command()
+def membership(
+    run: FinishedRun,
+    shadows: Annotated[int, typer.Option(help="Shadow models to train; an even number.")] = 64,
+    candidates: Annotated[
+        int | None,
+        typer.Option(help="Whose membership is guessed, half of them members; 2000 if there are."),
+    ] = None,
+    fpr: Annotated[
+        list[float] | None,
+        typer.Option(help="False-positive rate of a TPR; repeatable [0.01, and 0.001 if it can]."),
+    ] = None,
+    attack: Annotated[
+        str,
+        typer.Option(
+            help="shokri, lira-offline, lira-online, canary, a plug-in's name, or all of ours."
+        ),
+    ] = "all",
+    device: Device = None,
+    allow_code: AllowCode = False,
+    data_dir: DataDir = None,
+    plot: Annotated[Path | None, typer.Option(help="Also draw it, into this SVG file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Who was in the training data? Shokri's attack, LiRA and canaries, with intervals.
+
+    Shadow models are trained by the run's own recipe and kept in RUN/attack: after an interruption
+    the same command goes on.
+    """
+    check_plot(plot)
+    use(data_dir)
+    with progress_bars() as bars:
+        from sottovoce.auditing.attacks.membership import own_attacks
+        from sottovoce.auditing.finished_run import open_run
+        from sottovoce.auditing.run_membership import Plan
+        from sottovoce.auditing.run_membership import attack as attacked
+
+        plan = Plan(
+            shadows=shadows,
+            candidates=candidates,
+            fprs=fpr,
+            attacks=own_attacks() if attack == "all" else (attack,),
+            device=device,
+        )
+        result, chart = attacked(open_run(run, allow_code=allow_code), plan, bars.update)
+    if plot is not None:
+        draw(plot, chart)
+    if as_json:
+        print_json(result)
+    else:
+        _print_membership(result)
+
+
+def _print_membership(result: dict[str, Any]) -> None:
+    attacks = result["attacks"]
+    fprs = [one["fpr"] for one in next(iter(attacks.values()))["tpr_at_fpr"]]
+    rows = [["chance", *(f"{fpr:g}" for fpr in fprs), "0.5", "0.5"]]
+    for name, found in attacks.items():
+        figures = [*found["tpr_at_fpr"], found["balanced_accuracy"], found["auc"]]
+        rows.append([name, *map(_in_brackets, figures)])
+    rates = [f"TPR at {100 * fpr:g}% FPR" for fpr in fprs]
+    print_table(["attack", *rates, "balanced accuracy", "AUC"], rows)
+    inside, outside = result["accuracy_on_members"], result["accuracy_on_non_members"]
+    say(
+        f"{result['verdict']}\n\nThe model is right on {_in_brackets(inside)} of members and on "
+        f"{_in_brackets(outside)} of others; {result['shadows']} shadow models, "
+        f"{result['candidates']} candidates."
+    )
+    for note in result["notes"]:
+        say(note)
+
+
+def _in_brackets(one: dict[str, Any]) -> str:
+    return f"{one['value']:.3f} [{one['low']:.3f}, {one['high']:.3f}]"
+
+
+@app.command()
+def reconstruction(
+    run: FinishedRun,
+    method: Annotated[
+        Literal["inversion", "learned"],
+        typer.Option(help="From the update that leaves a client, or from the model's outputs."),
+    ] = "inversion",
+    images: Annotated[int, typer.Option(help="Training images to attack.")] = 8,
+    batch: Annotated[int, typer.Option(help="Images behind each update, at most 100.")] = 1,
+    model_at: Annotated[
+        Literal["initial", "final"], typer.Option(help="The model that clients start from.")
+    ] = "initial",
+    labels: Annotated[
+        Literal["known", "inferred"], typer.Option(help="What the attacker knows of labels.")
+    ] = "known",
+    iterations: Annotated[int, typer.Option(help="Steps of the inversion.")] = 1000,
+    restarts: Annotated[int, typer.Option(help="Starts of the inversion; the best is kept.")] = 1,
+    total_variation: Annotated[
+        float, typer.Option(help="Weight of the images' smoothness.")
+    ] = 1e-3,
+    epochs: Annotated[int, typer.Option(help="Epochs that the decoder is learned for.")] = 30,
+    seed: Annotated[int, typer.Option(help="Which images, which starts.")] = 1,
+    plot: Annotated[Path | None, typer.Option(help="An SVG of originals beside guesses.")] = None,
+    allow_code: AllowCode = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Reconstruct training images of a run, and compare with guesses that need no attack.
+
+    The result is also written to RUN/attack-reconstruction.json.
+    """
+    check_plot(plot)
+    use(data_dir)
+    with progress_bars() as bars:
+        from sottovoce.auditing.attacks.inversion import Inversion
+        from sottovoce.auditing.attacks.learned_reconstruction import LearnedReconstruction
+        from sottovoce.auditing.finished_run import open_run
+        from sottovoce.auditing.run_reconstruction import (
+            Request,
+            attack_reconstruction,
+            has_pictures,
+        )
+
+        request = Request(
+            method=method,
+            images=images,
+            batch=batch,
+            # Outputs of a model that has not been trained say nothing of what it was trained on.
+            model_at="final" if method == "learned" else model_at,
+            known_labels=labels == "known",
+            inversion=Inversion(
+                iterations=iterations, restarts=restarts, total_variation=total_variation
+            ),
+            learned=LearnedReconstruction(epochs=epochs),
+            seed=seed,
+        )
+        finished = open_run(run, allow_code=allow_code)
+        if plot is not None:
+            has_pictures(finished.spec, finished.data.input_shape)
+
+        def on_step(done: int, total: int) -> None:
+            bars.update("inverting", done, total, "")
+
+        outcome = attack_reconstruction(finished, request, on_step=on_step)
+    if plot is not None:
+        from sottovoce.auditing.run_reconstruction import picture_grid
+
+        draw(plot, picture_grid(outcome), mode=0o600)
+    if as_json:
+        print_json(outcome.result)
+    else:
+        _print_reconstruction(outcome.result, plot)
+
+
+def _print_reconstruction(result: dict[str, Any], plot: Path | None) -> None:
+    names = [name for name in ("mse", "mae", "psnr", "ssim") if result[name] is not None]
+    rows = [[result["attack"], *(_with_interval(result[name], "g") for name in names)]]
+    for baseline, measured in result["baselines"].items():
+        rows.append(
+            [f"{baseline}, no attack", *(_with_interval(measured[name], "g") for name in names)]
+        )
+    print_table(["guess", *(f"{name.upper()} (95%)" for name in names)], rows)
+    won = [name.upper() for name, better in result["beats_mean_image"].items() if better]
+    verdict = (
+        f"The attack beats the mean image in {', '.join(won)}."
+        if won
+        else "The attack does not beat the mean image, which needs no attack."
+    )
+    if leaked := result["mse_less_on_own_rows"]:
+        better = "better" if leaked["low"] > 0.0 else "not told apart from chance"
+        verdict += (
+            f" Training images are guessed with an MSE {_with_interval(leaked, 'g')} below that of "
+            f"images the model never saw: {better}."
+        )
+    say(f"{verdict}\n{result['setting']}")
+    if plot is not None:
+        say(f"Pictures: {plot}")
+
+
+@app.command()
+def attributes(
+    run: FinishedRun,
+    attribute: Annotated[
+        str | None, typer.Option(help="Which [the first that the data set has].")
+    ] = None,
+    hidden_units: Annotated[int, typer.Option(help="Of the attacker's network.")] = 64,
+    epochs: Annotated[int, typer.Option(help="Epochs that the attacker learns for.")] = 40,
+    seed: Annotated[int, typer.Option(help="Of the attacker's network.")] = 1,
+    plot: Annotated[Path | None, typer.Option(help="An SVG of the accuracies.")] = None,
+    allow_code: AllowCode = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Infer an attribute of the training people from the model's inner representation.
+
+    The result is also written to RUN/attack-attributes.json.
+    """
+    check_plot(plot)
+    use(data_dir)
+    with progress_bars():
+        from sottovoce.auditing.attacks.attributes import AttributeClassifier
+        from sottovoce.auditing.finished_run import open_run
+        from sottovoce.auditing.run_attributes import attack_attributes
+
+        attack = AttributeClassifier(hidden_units=hidden_units, epochs=epochs)
+        result = attack_attributes(
+            open_run(run, allow_code=allow_code), attribute, attack, seed=seed
+        )
+    if plot is not None:
+        from sottovoce.auditing.run_attributes import chart
+
+        draw(plot, chart(result))
+    if as_json:
+        print_json(result)
+    else:
+        _print_attributes(result, plot)
+
+
+def _print_attributes(result: dict[str, Any], plot: Path | None) -> None:
+    rows = [["the model's embeddings", *_shown(result), ""]]
+    for name, one in result["baselines"].items():
+        rows.append([name, *_shown(one), _with_interval(one["gain_of_the_model"])])
+    print_table(["guess", "accuracy (95%)", "F1 (95%)", "gain of the model (95%)"], rows)
+    beaten = [name for name, better in result["beats"].items() if better]
+    rest = [name for name, better in result["beats"].items() if not better]
+    sentences = []
+    if beaten:
+        sentences.append(f"The model's embeddings tell more than: {', '.join(beaten)}.")
+    if rest:
+        sentences.append(f"The model's embeddings do not tell more than: {', '.join(rest)}.")
+    sentences.insert(0, f"Attribute '{result['attribute']}'.")
+    say(" ".join(sentences) + f"\n{result['setting']}")
+    if plot is not None:
+        say(f"Chart: {plot}")
+
+
+def _shown(one: dict[str, Any]) -> list[str]:
+    return [_with_interval(one["accuracy"]), _with_interval(one["f1"])]
+
+
+def _with_interval(value: dict[str, float], form: str = "f") -> str:
+    mean, low, high = (f"{value[name]:.4{form}}" for name in ("mean", "low", "high"))
+    return f"{mean} ({low} to {high})"

@@ -6,9 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sottovoce.cli.data import DataDir, use
-from sottovoce.cli.options import AllowCode, FinishedRun, MechanismKind
+from sottovoce.cli.options import (
+    AdjacencyName,
+    AllowCode,
+    ClipGeometry,
+    FinishedRun,
+    MechanismKind,
+    check_plot,
+)
 from sottovoce.cli.output import (
     Json,
+    draw,
     print_fields,
     print_json,
     print_table,
@@ -16,7 +24,6 @@ from sottovoce.cli.output import (
     say,
     show,
 )
-from sottovoce.cli.setting import AdjacencyName, ClipGeometry, check_plot
 
 if TYPE_CHECKING:
     from sottovoce.mechanisms.mechanism import Mechanism
@@ -197,9 +204,7 @@ def _print(result: dict[str, Any]) -> None:
 
 def _draw(path: Path, title: str, result: dict[str, Any]) -> None:
     from sottovoce.core.charts.lines import Line, LineChart
-    from sottovoce.core.charts.style import standalone
     from sottovoce.core.errors import ParameterError
-    from sottovoce.core.files import write_atomic
 
     audits = result.get("audits", [result])
     if not audits[0]["profile"]:
@@ -218,4 +223,4 @@ def _draw(path: Path, title: str, result: dict[str, Any]) -> None:
             *(line(f"at least, by {a['method']}", "measured_delta", a) for a in audits),
         ],
     )
-    write_atomic(path, standalone(chart.svg()).encode())
+    draw(path, chart)

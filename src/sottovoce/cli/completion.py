@@ -1,8 +1,9 @@
 """`sottovoce completion`: what a shell needs to complete commands, options and names.
 
 A shell asks at every press of the key, so names are read from source files and folders: importing
-every mechanism and experiment would take seconds. Commands know nothing of this: their parameters
-are recognised by name.
+every mechanism and experiment would take seconds; of plug-ins, names are those of their entry
+points. Commands know nothing of this: their parameters are recognised by name, unless a command
+says itself (`autocompletion`) what may stand there, as a plug-in's may.
 """
 
 import re
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+
+from sottovoce.core.registry import named_by_plug_ins
 
 VARIABLE = "_SOTTOVOCE_COMPLETE"
 _PACKAGE = Path(__file__).parents[1]
@@ -38,6 +41,7 @@ def answer(app: typer.Typer) -> None:
 
     completion_init()
     command: Any = typer.main.get_command(app)
+    command.on_load = lambda name, inner: _attach(inner, (name,))
     _attach(command, ())
     command.main(args=[], prog_name="sottovoce", complete_var=VARIABLE)
 
@@ -76,8 +80,6 @@ def _names_for(path: tuple[str, ...], parameter: str) -> Names | None:
     match group, parameter:
         case (_, "mechanism") | ("mechanism" | "audit", "kind"):
             return lambda _: mechanisms()
-        case "experiment", "name":
-            return lambda _: experiments()
         case "data", "name":
             return lambda _: datasets()
         case (_, "run" | "runs") | ("ledger", "path"):
@@ -87,34 +89,29 @@ def _names_for(path: tuple[str, ...], parameter: str) -> Names | None:
 
 
 def mechanisms() -> list[str]:
-    """The names under which the package's mechanisms are registered."""
-    return sorted(_decorated("mechanisms", "register"))
-
-
-def experiments() -> list[str]:
-    """The experiments: those in Python, and those in TOML files."""
-    catalogue = (
-        file.stem
-        for file in (_PACKAGE / "experiments" / "grids").glob("*.toml")
-        if "\n[experiment]\n" in f"\n{file.read_text(encoding='utf-8')}"  # and no bare spec
-    )
-    entered = _matches("experiments/studies", r'^NAME = "([^"]+)"')
-    return sorted({*catalogue, *entered, *_decorated("experiments", "experiment")})
+    """The names under which mechanisms are registered, here and by plug-ins."""
+    return _registered("mechanisms", _PACKAGE / "mechanisms")
 
 
 def datasets() -> list[str]:
     """The data sets that need no path; one that takes an argument ends in a colon."""
-    return sorted(_decorated("learning/datasets", "register"))
+    return _registered("datasets", _PACKAGE / "local_learning" / "datasets")
 
 
-def _decorated(folder: str, decorator: str) -> Iterator[str]:
+def _registered(kinds: str, folder: Path) -> list[str]:
+    plugged = named_by_plug_ins(f"sottovoce.{kinds}")
+    return sorted({*decorated(folder, "register"), *plugged})
+
+
+def decorated(folder: Path, decorator: str) -> Iterator[str]:
     """The first argument of a decorator, wherever it stands at the beginning of a line."""
-    return _matches(folder, rf'^@{decorator}\(\s*"([^"]+)"')
+    return matches(folder, rf'^@{decorator}\(\s*"([^"]+)"')
 
 
-def _matches(folder: str, pattern: str) -> Iterator[str]:
+def matches(folder: Path, pattern: str) -> Iterator[str]:
+    """What a pattern's group finds in the source files of a folder."""
     compiled = re.compile(pattern, re.MULTILINE)
-    for file in (_PACKAGE / folder).rglob("*.py"):
+    for file in folder.rglob("*.py"):
         yield from compiled.findall(file.read_text(encoding="utf-8"))
 
 

@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, print_json, print_table, progress_bars, say
-from sottovoce.cli.result import round_note
+from sottovoce.cli.output import Json, print_json, print_table, progress_bars, round_note, say
 
 
 def demo(

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sottovoce.cli.options import AllowCode, FederationFolder, Log, Overrides, SpecFile
-from sottovoce.cli.output import Json, print_warning, progress_bars, say
-from sottovoce.cli.result import print_result, round_note
+from sottovoce.cli.output import Json, print_result, print_warning, progress_bars, round_note, say
 
 if TYPE_CHECKING:
     from sottovoce.deployment.machines.federation import Federation
@@ -136,11 +135,10 @@ def _check_before(spec: "RunSpec", run_folder: "RunFolder", *, resume: bool) -> 
     """
     from sottovoce.flower.remote import check_buildable
     from sottovoce.learning import datasets
-    from sottovoce.runs.model_spec import ModuleSpec
 
     _, colon, path = spec.data.dataset.partition(":")
     elsewhere = bool(colon) and not Path(path).is_absolute()  # as older versions began runs
-    if isinstance(spec.model, ModuleSpec) or elsewhere:
+    if spec.model.user_factory is not None or elsewhere:
         return
     if datasets.where_found(spec.data.dataset) is None:
         return

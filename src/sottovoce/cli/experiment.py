@@ -6,18 +6,38 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sottovoce.cli.commands import register
+from sottovoce.cli.completion import decorated, matches
 from sottovoce.cli.data import DataDir, fetch_missing, use
 from sottovoce.cli.options import Device
 from sottovoce.cli.output import Bars, Json, print_json, print_table, progress_bars, say
+from sottovoce.core.registry import named_by_plug_ins
 
 if TYPE_CHECKING:
     from sottovoce.experiments.experiment import Experiment
 
 OUT = Path("experiments-out")
+_EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 _FAILED = 1
 
 app = typer.Typer(help="Measure what the papers claim.", no_args_is_help=True)
+register("experiment", app, module=__name__)
 
+
+def names(incomplete: str) -> list[str]:
+    """The experiments that begin so, read from source files: those in Python, and in TOML."""
+    catalogue = (
+        file.stem
+        for file in (_EXPERIMENTS / "grids").glob("*.toml")
+        if "\n[experiment]\n" in f"\n{file.read_text(encoding='utf-8')}"  # and no bare spec
+    )
+    entered = matches(_EXPERIMENTS / "studies", r'^NAME = "([^"]+)"')
+    plugged = named_by_plug_ins("sottovoce.experiments")
+    found = {*catalogue, *entered, *decorated(_EXPERIMENTS, "experiment"), *plugged}
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+Name = Annotated[str, typer.Argument(help="As 'experiment list' shows it.", autocompletion=names)]
 Fast = Annotated[bool, typer.Option("--fast", help="A reduced version, in seconds or minutes.")]
 Seeds = Annotated[int | None, typer.Option(help="Repetitions of what is sampled.")]
 Jobs = Annotated[int | None, typer.Option(help="Models trained at a time; 1 if not given.")]
@@ -49,7 +69,7 @@ def list_(as_json: Json = False) -> None:
 
 @app.command("run")
 def run(
-    name: Annotated[str, typer.Argument(help="As 'experiment list' shows it.")],
+    name: Name,
     out: Annotated[
         Path | None, typer.Option(help="Where to write; experiments-out/NAME if not given.")
     ] = None,
@@ -170,7 +190,7 @@ def _run_in_row(
 
 @app.command("publish")
 def publish(
-    name: Annotated[str, typer.Argument(help="An experiment that was run.")],
+    name: Annotated[str, typer.Argument(help="An experiment that was run.", autocompletion=names)],
     to: Annotated[Path, typer.Option(help="Where to make the folder NAME.")] = Path("results"),
     out: Annotated[
         Path | None, typer.Option(help="Where it was run; experiments-out/NAME if not given.")

@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
-from sottovoce.cli.options import word_list
-from sottovoce.cli.output import print_json, print_table, progress_bars, say
+import typer
+
+from sottovoce.cli.options import Confidence, Decimal, Missing, missing_way, word_list
+from sottovoce.cli.output import Json, print_json, print_table, progress_bars, say
 
 if TYPE_CHECKING:
     from sottovoce.analytics.question import Question
@@ -16,32 +18,61 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEstimate:
-    """One command: the file, the account, and how to say what was found."""
+    """The options of every such command: how the file is read, who is charged, what is said."""
 
-    data: Path
-    columns: tuple[str | None, ...]
-    confidence: float
-    header: bool
-    delimiter: str | None
-    encoding: str
-    decimal: str
-    missing: Literal["refuse", "skip"]
-    missing_words: list[str] | None
-    ledger: Path | None
-    budget: float | None
-    account: str | None
-    seed: int | None
-    show_true: bool
-    as_json: bool
-    plot: Path | None = None
+    confidence: Confidence = 0.95
+    header: Annotated[
+        bool, typer.Option("--header/--no-header", help="Whether the first row names.")
+    ] = True
+    delimiter: Annotated[
+        str | None, typer.Option(help="Between cells [found in the first line].")
+    ] = None
+    encoding: Annotated[str, typer.Option(help="Of the file, such as latin-1.")] = "utf-8"
+    decimal: Decimal = "."
+    missing: Missing = "refuse"
+    missing_words: Annotated[
+        list[str] | None,
+        typer.Option(help="What else stands for nothing, such as 99,unknown; repeatable."),
+    ] = None
+    ledger: Annotated[
+        Path | None, typer.Option(help="Charge the people's account in this file.")
+    ] = None
+    budget: Annotated[
+        float | None, typer.Option(help="The account's budget: epsilon over all questions.")
+    ] = None
+    account: Annotated[
+        str | None,
+        typer.Option(
+            help="Whose data it is, with --ledger: all that is asked by this name adds up."
+        ),
+    ] = None
+    seed: Annotated[
+        int | None, typer.Option(help="Repeatable noise, for simulation [the system's randomness].")
+    ] = None
+    show_true: Annotated[
+        bool,
+        typer.Option(
+            "--show-true",
+            help="Also print the true value (of clipped values), which is not private.",
+        ),
+    ] = False
+    as_json: Json = False
 
-    def print(self, statistic: str, **options: Any) -> None:
+    def print(
+        self,
+        statistic: str,
+        data: Path,
+        column: str | tuple[str, ...] | None = None,
+        plot: Path | None = None,
+        **options: Any,
+    ) -> None:
+        """Ask everybody in the file `data`, and print what was found; draw it into `plot`."""
         from sottovoce.analytics import intervals
         from sottovoce.analytics.estimates import question_for, takes_people
         from sottovoce.analytics.truth import true_label
 
         intervals.check_confidence(self.confidence)
-        columns = self._columns()
+        columns = self._columns(data, column if isinstance(column, tuple) else (column,))
         if takes_people(statistic):
             options["people"] = columns.count_lines()
         with progress_bars() as bars:
@@ -59,19 +90,19 @@ class FileEstimate:
             charged = self._charge(asked, read)
             found = self._ask(asked, read("privatising")).noted(charged)
             true = self._true(asked, read("reading again")) if self.show_true else None
-        self._draw(asked, found)
-        self._say(found, true, true_label(asked))
+        self._draw(asked, found, plot)
+        self._say(found, true, true_label(asked), plot)
 
-    def _columns(self) -> "CsvColumns":
+    def _columns(self, data: Path, columns: tuple[str | None, ...]) -> "CsvColumns":
         from sottovoce.core.csv_columns import CsvColumns
 
         return CsvColumns(
-            path=self.data,
-            columns=self.columns,
+            path=data,
+            columns=columns,
             header=self.header,
             delimiter=self.delimiter,
             encoding=self.encoding,
-            missing=self.missing,
+            missing=missing_way(self.missing),
             missing_words=tuple(word_list("--missing-words", self.missing_words or [])),
             decimal=self.decimal,
         )
@@ -110,8 +141,7 @@ class FileEstimate:
 
         return true_numbers(asked, batches)
 
-    def _draw(self, asked: "Question", found: "Estimate") -> None:
-        plot = self.plot
+    def _draw(self, asked: "Question", found: "Estimate", plot: Path | None) -> None:
         if plot is not None:
             from sottovoce.reporting.density_map import draw
 
@@ -119,8 +149,9 @@ class FileEstimate:
             title = f"{found.people} people, epsilon {found.epsilon:g} per kilometre"
             draw(plot, found.details["density"], side_km=side_km, title=title)
 
-    def _say(self, found: "Estimate", true: list[float] | None, true_is: str) -> None:
-        plot = self.plot
+    def _say(
+        self, found: "Estimate", true: list[float] | None, true_is: str, plot: Path | None
+    ) -> None:
         if self.as_json:
             result = found.to_dict()
             if true is not None:

@@ -1,4 +1,7 @@
-"""`sottovoce`: the entry point. A user's mistake is one line and exit 2; `--debug` shows where."""
+"""`sottovoce`: the entry point. A user's mistake is one line and exit 2; `--debug` shows where.
+
+Plug-ins add commands, see `commands`.
+"""
 
 import os
 import shlex
@@ -12,14 +15,13 @@ import typer.core
 from sottovoce.cli import (
     attack,
     audit,
-    benchmark,
+    commands,
     completion,
     data,
     demo,
     deploy,
     doctor,
     estimate,
-    experiment,
     explore,
     export,
     ledger,
@@ -55,32 +57,39 @@ typer.core.HAS_RICH = False
 
 app = typer.Typer(
     name="sottovoce",
+    cls=commands.OpenGroup,
     help="Federated learning in a whisper: a few differentially private bits per coordinate.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("demo")(demo.demo)
-app.command("run")(run.run)
-app.command("watch")(watch.watch)
-app.command("report")(report.report)
-app.command("plan")(plan.plan)
-app.command("explore")(explore.explore)
-app.command("export")(export.export)
-app.command("doctor")(doctor.doctor)
-app.command("plugins")(plugins.plugins)
-app.command("completion")(completion.completion)
-app.add_typer(estimate.app, name="estimate")
-app.add_typer(experiment.app, name="experiment")
-app.add_typer(attack.app, name="attack")
-app.add_typer(data.app, name="data")
-app.add_typer(mechanism.app, name="mechanism")
-app.add_typer(privacy.app, name="privacy")
-app.add_typer(ledger.app, name="ledger")
-app.add_typer(audit.app, name="audit")
-app.add_typer(deploy.app, name="deploy")
-app.add_typer(benchmark.app, name="benchmark")
+_NOUNS: dict[str, commands.Noun] = {
+    "demo": demo.demo,
+    "run": run.run,
+    "watch": watch.watch,
+    "report": report.report,
+    "plan": plan.plan,
+    "explore": explore.explore,
+    "export": export.export,
+    "doctor": doctor.doctor,
+    "plugins": plugins.plugins,
+    "completion": completion.completion,
+    "estimate": estimate.app,
+    "attack": attack.app,
+    "data": data.app,
+    "mechanism": mechanism.app,
+    "privacy": privacy.app,
+    "ledger": ledger.app,
+    "audit": audit.app,
+    "deploy": deploy.app,
+}
+for _name, _noun in _NOUNS.items():
+    commands.register(_name, _noun, module=__name__)
+    if isinstance(_noun, typer.Typer):
+        app.add_typer(_noun, name=_name)
+    else:
+        app.command(_name)(_noun)
 
 
 def _print_version(wanted: bool) -> None:
@@ -97,6 +106,14 @@ def options(
     debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
 ) -> None:
     """Federated learning in a whisper: a few differentially private bits per coordinate."""
+
+
+def parser() -> commands.OpenGroup:
+    """Return the parser of all commands of ours, for whoever lists them."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, commands.OpenGroup)
+    group.add_ours()
+    return group
 
 
 _usual_format = warnings.formatwarning

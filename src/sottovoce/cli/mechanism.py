@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.options import MechanismKind
+from sottovoce.cli.options import MechanismKind, check_plot
 from sottovoce.cli.output import (
     Json,
+    draw,
     print_fields,
     print_json,
     print_table,
@@ -145,8 +146,7 @@ def design(
         raise UnknownNameError.among("design", kind, ["mvu", "metric_mvu"])
     if kind == "metric_mvu" and metric is None:
         metric = "l1"
-    if plot is not None and plot.suffix != ".svg":
-        raise ParameterError(f"--plot draws SVG: name a file that ends in .svg, got '{plot}'")
+    check_plot(plot)
     if (input_bits is None) != continuous:
         raise ParameterError("give either --input-bits or --continuous")
     spec = store.spec_of(epsilon, input_bits, output_bits, metric)
@@ -179,11 +179,9 @@ def design(
             out.mkdir(parents=True, exist_ok=True)
         result["saved"] = str(store.save(found, out))
     if plot is not None:
-        from sottovoce.core.charts.style import standalone
-        from sottovoce.core.files import write_atomic
         from sottovoce.reporting.design_matrix import matrix_chart
 
-        write_atomic(plot, standalone(matrix_chart(found).svg()).encode())
+        draw(plot, matrix_chart(found))
         result["plot"] = str(plot)
     if as_json:
         print_json(result)

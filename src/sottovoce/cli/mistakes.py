@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from sottovoce.cli.commands import OpenGroup
 from sottovoce.cli.os_errors import os_error
 from sottovoce.core import extras
 from sottovoce.core.errors import DeploymentError, SottovoceError, UnknownNameError
@@ -89,9 +90,12 @@ def _near(name: str, known: Sequence[str]) -> str:
 def _near_command(error: Any, typed: str) -> str:
     """A command of the same group, or one of that name in any other."""
     context = error.ctx
-    if near := _near(typed, list(getattr(context.command, "commands", {}))):
+    if near := _near(typed, context.command.list_commands(context)):
         return near
-    paths = list(_paths(context.find_root().command))
+    root = context.find_root().command
+    if isinstance(root, OpenGroup):
+        root.add_ours()
+    paths = list(_paths(root))
     same = [path for path in paths if path[-1] == typed]
     return " ".join(same[0]) if same else ""
 

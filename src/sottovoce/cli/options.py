@@ -1,13 +1,18 @@
 """Options and arguments that several commands take: one name, one meaning, one place."""
 
 import csv
+import inspect
 import io
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from sottovoce.planning.release import Release
 
 FinishedRun = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
 FederationFolder = Annotated[Path, typer.Argument(metavar="DIR", help="A federation's folder.")]
@@ -62,6 +67,130 @@ Categories = Annotated[
 ]
 Decimal = Annotated[str, typer.Option(help="The decimal sign of a csv file: a point or a comma.")]
 Missing = Annotated[str, typer.Option(help="Rows with a missing cell: refuse or skip.")]
+
+# Of what a round releases, apart from the mechanism's own parameters.
+Delta = Annotated[float, typer.Option(help="The failure probability, such as 1e-5.")]
+Rounds = Annotated[int, typer.Option(help="How often a client takes part.")]
+TotalEpsilon = Annotated[float, typer.Option(help="The budget over all rounds.")]
+ClipGeometry = Annotated[
+    str | None, typer.Option(help="l2, l1 or linf [what the mechanism is made for].")
+]
+Records = Annotated[
+    int,
+    typer.Option(
+        help="Contributions whose mean a message is: 1 at client level, a client's samples at "
+        "sample level."
+    ),
+]
+AdjacencyName = Annotated[str, typer.Option(help="zero-out or replace-one.")]
+SamplingRate = Annotated[
+    float | None,
+    typer.Option(
+        help="Each round works on a secret sample of contributions (see --records), each taken "
+        "with this probability."
+    ),
+]
+Sampling = Annotated[str, typer.Option(help="poisson or fixed-size.")]
+SamplingHiddenBy = Annotated[
+    str,
+    typer.Option(
+        help="What keeps the sample secret: own-records (a client samples its own records), "
+        "central-noise, secure-sum, or nothing (the server sees who sends: refused)."
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseOptions:
+    """Options that say what a round releases."""
+
+    mechanism: Annotated[
+        str, typer.Option("--mechanism", help="A name from 'sottovoce mechanism list'.")
+    ]
+    dimension: Annotated[
+        int | None,
+        typer.Option(help="Coordinates of an update [1; for one-bit codes, any number]."),
+    ] = None
+    clip_norm: Annotated[float, typer.Option(help="The largest norm of a contribution.")] = 1.0
+    clip_geometry: ClipGeometry = None
+    records: Records = 1
+    adjacency: AdjacencyName = "zero-out"
+    sampling_rate: SamplingRate = None
+    sampling: Sampling = "poisson"
+    sampling_hidden_by: SamplingHiddenBy = "own-records"
+    shuffled_clients: Annotated[
+        int | None,
+        typer.Option(
+            help="Messages that a shuffler mixes in each round, or a secret order in each epoch; "
+            "each of a whole client (--records 1), under --adjacency replace-one."
+        ),
+    ] = None
+    secure_sum_clients: Annotated[
+        int | None,
+        typer.Option(help="Clients of whom a secure sum reveals nothing but the sum, at least."),
+    ] = None
+
+    def release(self) -> "Release":
+        from sottovoce.planning.release import release_of
+
+        return release_of(**vars(self), named=option)
+
+
+def option(name: str) -> str:
+    """Return an argument's name as it is typed: --sampling-rate."""
+    return f"--{name.replace('_', '-')}"
+
+
+def takes(
+    parameters: Iterable[inspect.Parameter], like: Callable[..., Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator: the command is called as `like` is, and takes these parameters."""
+    named = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+
+    def decorated(call: Callable[..., None]) -> Callable[..., None]:
+        call.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
+        call.__annotations__ = {one.name: one.annotation for one in named}
+        call.__name__, call.__doc__ = like.__name__, like.__doc__
+        return call
+
+    return decorated
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that takes the fields of each parameter that is a dataclass as options.
+
+    So several commands can have the same options, in the order of the fields.
+    """
+    own = inspect.signature(command).parameters
+    groups: dict[str, Any] = {
+        name: one.annotation for name, one in own.items() if is_dataclass(one.annotation)
+    }
+    spread_out: list[inspect.Parameter] = []
+    for name, one in own.items():
+        inner = inspect.signature(groups[name]).parameters.values() if name in groups else [one]
+        spread_out.extend(inner)
+
+    @takes(spread_out, like=command)
+    def call(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        command(**given)
+
+    return call
+
+
+def check_plot(plot: Path | None, *others: str) -> None:
+    """Check, before anything is computed, that --plot names a file that can be drawn."""
+    from sottovoce.core.errors import OutputError, ParameterError
+
+    if plot is None:
+        return
+    if plot.suffix not in (".svg", *others):
+        what = "a file that" if others else "SVG: name a file that"
+        ends = " or ".join((".svg", *others))
+        raise ParameterError(f"--plot draws {what} ends in {ends}, got '{plot}'")
+    if not plot.parent.is_dir():
+        raise OutputError(f"there is no folder '{plot.parent}' for --plot; make it first")
 
 
 def number_list(option: str, text: str) -> list[float]:

@@ -3,15 +3,25 @@
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Protocol
 
 import typer
 
+from sottovoce.core.files import PUBLIC, write_atomic
 from sottovoce.core.printable_text import printable, printable_data, printable_lines
 from sottovoce.core.shown import show as show
 from sottovoce.core.shown import text_fields
+from sottovoce.runs.site_counts import round_note as round_note
 
 _PROSE_WIDTH = 24
+# Of a federation, where sites have ledgers of their own.
+_BY_SERVER = {
+    "epsilon": "server-counted epsilon",
+    "local_epsilon": "server-counted local_epsilon",
+    "clients_out_of_budget": "clients out of budget by the server's count",
+}
+_SITES_SHOWN = 20
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -68,6 +78,56 @@ def print_table(
 def print_fields(fields: Mapping[str, object]) -> None:
     """Names and values, one a line."""
     say(text_fields(printable_data(fields)))
+
+
+class Drawable(Protocol):
+    """A chart."""
+
+    def svg(self) -> str: ...
+
+
+def draw(path: Path, chart: Drawable, *, mode: int = PUBLIC) -> None:
+    """Write a chart as an SVG file of its own."""
+    from sottovoce.core.charts.style import standalone
+
+    write_atomic(path, standalone(chart.svg()).encode(), mode=mode)
+
+
+def print_result(result: dict[str, Any], folder: Path, *, as_json: bool) -> None:
+    """What a run has come to."""
+    for warning in result["warnings"]:
+        print_warning(warning)
+    if as_json:
+        print_json({**result, "folder": str(folder)})
+        return
+    is_federation = any("answered" in row for row in result["clients"])
+    shown = {**result, "epsilon": result["epsilon"] if result["private"] else float("inf")}
+    for name in ("warnings", "groups", "clients"):
+        del shown[name]
+    if is_federation:
+        shown = {_BY_SERVER.get(name, name): value for name, value in shown.items()}
+    score = shown.pop("score", "accuracy")
+    shown = {score if name == "accuracy" else name: value for name, value in shown.items()}
+    print_fields({**shown, "folder": folder})
+    if len(result["groups"]) > 1:
+        _print_groups(result["groups"])
+    if is_federation:
+        _print_sites(result["clients"])
+
+
+def _print_sites(clients: list[dict[str, Any]]) -> None:
+    """What the server counted, what sites answered and what they say."""
+    from sottovoce.runs.site_counts import HEADINGS, counted_rows
+
+    rows, more = counted_rows({row["client"]: row for row in clients}, _SITES_SHOWN)
+    print_table(["site", *HEADINGS.values()], rows)
+    if more:
+        say(f"{more}: see result.json, or result-clients.json.gz beside it")
+
+
+def _print_groups(groups: list[dict[str, Any]]) -> None:
+    columns = list(groups[0])
+    print_table(columns, [[show(row[column], column) for column in columns] for row in groups])
 
 
 class Bars:

@@ -2,21 +2,26 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sottovoce.cli.output import Json, print_json, print_table, say
-from sottovoce.cli.setting import (
+from sottovoce.cli.options import (
     AdjacencyName,
+    Delta,
     Records,
+    Rounds,
     Sampling,
     SamplingHiddenBy,
     SamplingRate,
+    TotalEpsilon,
     check_plot,
     option,
+    spread,
 )
+from sottovoce.cli.output import Json, draw, print_json, print_table, say
 
 if TYPE_CHECKING:
     from sottovoce.core.charts.lines import Line
@@ -24,27 +29,35 @@ if TYPE_CHECKING:
     from sottovoce.planning.ranking import Ranking
 
 
-def plan(
-    epsilon: Annotated[float, typer.Option(help="The budget over all rounds.")],
-    delta: Annotated[float, typer.Option(help="The failure probability, such as 1e-5.")],
-    dimension: Annotated[int, typer.Option(help="Coordinates of an update.")],
-    rounds: Annotated[int, typer.Option(help="How often a client takes part.")] = 1,
-    clip_norm: Annotated[float, typer.Option(help="The largest norm of an update.")] = 1.0,
-    clip_geometry: Annotated[str, typer.Option(help="l2, l1 or linf.")] = "l2",
-    records: Records = 1,
-    adjacency: AdjacencyName = "zero-out",
-    sampling_rate: SamplingRate = None,
-    sampling: Sampling = "poisson",
-    sampling_hidden_by: SamplingHiddenBy = "own-records",
-    bits: Annotated[
-        float | None, typer.Option(help="The most bits a coordinate [any number].")
-    ] = None,
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """The budget, the update, and what may be ranked."""
+
+    epsilon: TotalEpsilon
+    delta: Delta
+    dimension: Annotated[int, typer.Option(help="Coordinates of an update.")]
+    rounds: Rounds = 1
+    clip_norm: Annotated[float, typer.Option(help="The largest norm of an update.")] = 1.0
+    clip_geometry: Annotated[str, typer.Option(help="l2, l1 or linf.")] = "l2"
+    records: Records = 1
+    adjacency: AdjacencyName = "zero-out"
+    sampling_rate: SamplingRate = None
+    sampling: Sampling = "poisson"
+    sampling_hidden_by: SamplingHiddenBy = "own-records"
+    bits: Annotated[float | None, typer.Option(help="The most bits a coordinate [any number].")] = (
+        None
+    )
     all_settings: Annotated[
         bool, typer.Option("--all-settings", help="Every setting tried, not only the best of each.")
-    ] = False,
+    ] = False
     designs: Annotated[
         bool, typer.Option("--designs", help="Rank also what takes a minute to calibrate.")
-    ] = False,
+    ] = False
+
+
+@spread
+def plan(
+    asked: PlanOptions,
     plot: Annotated[
         Path | None, typer.Option(help="Draw error against bits a coordinate (SVG).")
     ] = None,
@@ -56,23 +69,8 @@ def plan(
 
     check_plot(plot)
     # Here once more, so that a mistake is told in the names of options.
-    secret_sample(sampling_rate, sampling, sampling_hidden_by, named=option)
-    found = planned(
-        epsilon=epsilon,
-        delta=delta,
-        dimension=dimension,
-        rounds=rounds,
-        clip_norm=clip_norm,
-        clip_geometry=clip_geometry,
-        records=records,
-        adjacency=adjacency,
-        sampling_rate=sampling_rate,
-        sampling=sampling,
-        sampling_hidden_by=sampling_hidden_by,
-        bits=bits,
-        all_settings=all_settings,
-        designs=designs,
-    )
+    secret_sample(asked.sampling_rate, asked.sampling, asked.sampling_hidden_by, named=option)
+    found = planned(**vars(asked))
     result = found.to_dict()
     if plot is not None:
         _plot(plot, found.all_settings)
@@ -113,9 +111,7 @@ def _frontier(found: Iterable[Mapping[float, float]]) -> "Line":
 def _plot(path: Path, ranking: "Ranking") -> None:
     """One curve for each mechanism, through its settings."""
     from sottovoce.core.charts.lines import Line, LineChart
-    from sottovoce.core.charts.style import standalone
     from sottovoce.core.domains import geometry_of
-    from sottovoce.core.files import write_atomic
 
     points: dict[str, dict[float, float]] = {}
     for one in ranking.candidates:  # the best first: of equal bits it stays
@@ -139,4 +135,4 @@ def _plot(path: Path, ranking: "Ranking") -> None:
         x_log=True,
         y_log=True,
     )
-    write_atomic(path, standalone(chart.svg()).encode())
+    draw(path, chart)

@@ -13,8 +13,13 @@ _REGISTERS = {
     "mechanism": "sottovoce.mechanisms.registry:MECHANISMS",
     "accountant": "sottovoce.privacy.accountant:ACCOUNTANTS",
     "algorithm": "sottovoce.federated.algorithms.recipe:RECIPES",
+    "aggregation": "sottovoce.federated.algorithms.aggregation:AGGREGATIONS",
     "attack": "sottovoce.auditing.attacks.context:ATTACKS",
     "dataset": "sottovoce.learning.datasets.register:DATASETS",
+    "model": "sottovoce.learning.models.register:MODELS",
+    "feature": "sottovoce.learning.features:FEATURES",
+    "backend": "sottovoce.runs.backends:BACKENDS",
+    "command": "sottovoce.cli.commands:COMMANDS",
     "experiment": "sottovoce.experiments.experiment:EXPERIMENTS",
 }
 
@@ -42,6 +47,8 @@ def _rows(kind: str, place: str) -> list[dict[str, Any]]:
         register: Register[Any] = getattr(importlib.import_module(module), attribute)
         listed = register.listed()
     except ModuleNotFoundError as error:  # torch, or another extra, is not installed
+        if str(error.name).partition(".")[0] == "sottovoce_papers":  # nothing of that kind here
+            return []
         problem = f"needs {error.name}: pip install 'sottovoce[learn]'"
         return [{"kind": kind, "name": "all", "from": "sottovoce", "problem": problem}]
     return [
@@ -51,7 +58,9 @@ def _rows(kind: str, place: str) -> list[dict[str, Any]]:
 
 
 def _summary(rows: list[dict[str, Any]]) -> str:
-    foreign = [row for row in rows if row["from"] != "sottovoce"]
+    from sottovoce.core.registry import OUR_SOURCES
+
+    foreign = [row for row in rows if row["from"] not in OUR_SOURCES]
     broken = sum(row["problem"] is not None for row in foreign)
     if not foreign:
         return "No plug-ins are installed; docs/how-to/write-a-plug-in.md says how to write one."

@@ -5,12 +5,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, print_fields, print_json, print_table, progress_bars, show
-from sottovoce.cli.setting import check_plot, with_setting
+from sottovoce.cli.options import Delta, ReleaseOptions, Rounds, TotalEpsilon, check_plot, spread
+from sottovoce.cli.output import (
+    Json,
+    draw,
+    print_fields,
+    print_json,
+    print_table,
+    progress_bars,
+    show,
+)
 
 if TYPE_CHECKING:
     from sottovoce.mechanisms.mechanism import Mechanism
-    from sottovoce.planning.release import Release
     from sottovoce.planning.spending import Spent
     from sottovoce.privacy.accounting import PrivacySpent
     from sottovoce.privacy.events import PrivacyEvent
@@ -18,8 +25,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Account for privacy, or calibrate to a budget.", no_args_is_help=True)
 
 Param = Annotated[list[str] | None, typer.Option(help="A parameter as name=value; repeatable.")]
-Rounds = Annotated[int, typer.Option(help="How often a client takes part.")]
-Delta = Annotated[float, typer.Option(help="The failure probability, such as 1e-5.")]
 AccountantName = Annotated[
     str | None, typer.Option(help="The bound of this accountant alone [the smallest of all].")
 ]
@@ -32,9 +37,9 @@ def _given(param: list[str] | None) -> dict[str, Any]:
 
 
 @app.command()
-@with_setting
+@spread
 def spend(
-    setting: "Release",
+    release: ReleaseOptions,
     delta: Delta,
     param: Param = None,
     rounds: Rounds = 1,
@@ -45,6 +50,7 @@ def spend(
     from sottovoce.core import parameter_rules
     from sottovoce.planning.spending import checked_rounds, spent_by
 
+    setting = release.release()
     parameter_rules.delta(delta)
     checked_rounds(rounds)
     built = setting.registration.build(setting.domain, _given(param))
@@ -55,10 +61,10 @@ def spend(
 
 
 @app.command()
-@with_setting
+@spread
 def calibrate(
-    setting: "Release",
-    epsilon: Annotated[float, typer.Option(help="The budget over all rounds.")],
+    release: ReleaseOptions,
+    epsilon: TotalEpsilon,
     delta: Delta,
     param: Param = None,
     rounds: Annotated[
@@ -73,14 +79,14 @@ def calibrate(
     """The parameters, or the number of rounds, that just stay within (epsilon, delta)."""
     from sottovoce.planning.spending import checked_rounds, spent_by
 
-    given = _given(param)
+    setting, given = release.release(), _given(param)
     registration = setting.registration
     knob = registration.knob.parameter if registration.knob else None
     with progress_bars() as bars:
         bars.update("calibrating", 0, 1, "seconds, or up to a minute for designed tables")
         if rounds is None and knob in given:
             built = registration.build(setting.domain, given)
-            rounds = _rounds(setting.event(built), epsilon, delta)
+            rounds = _rounds(setting.terms(built), epsilon, delta)
         else:
             rounds = checked_rounds(1 if rounds is None else rounds)
             found = registration.calibrated(
@@ -89,7 +95,7 @@ def calibrate(
                 rounds=rounds,
                 epsilon=epsilon,
                 delta=delta,
-                event_of=setting.event,
+                event_of=setting.terms,
             )
             built = registration.build(setting.domain, found)
         bars.update("calibrating", 1, 1, "done")
@@ -97,9 +103,9 @@ def calibrate(
 
 
 @app.command()
-@with_setting
+@spread
 def curve(
-    setting: "Release",
+    release: ReleaseOptions,
     delta: Delta,
     param: Param = None,
     rounds: Rounds = 1000,
@@ -111,21 +117,21 @@ def curve(
     from sottovoce.core import parameter_rules
     from sottovoce.planning.spending import FLOAT_GRADE, checked_rounds
     from sottovoce.privacy.events import Repeated
-    from sottovoce.protocol.plan import released_spent
 
+    setting = release.release()
     parameter_rules.delta(delta)
     checked_rounds(rounds)
     parameter_rules.integer("points", points, low=1, high=1000)
     check_plot(plot)
     built = setting.registration.build(setting.domain, _given(param))
-    event = setting.event(built)
+    event = setting.terms(built)
     counts = _spread(rounds, points)
     spents: list[PrivacySpent] = []
     with progress_bars() as bars:
         for count in counts:
             bars.update("accounting", len(spents), len(counts), f"{count} rounds")
             repeated = Repeated(event=event, count=count)
-            spents.append(released_spent(setting.channel, repeated, delta))
+            spents.append(setting.terms.spent(repeated, delta))
         bars.update("accounting", len(counts), len(counts), "done")
     result: dict[str, Any] = {
         "mechanism": setting.registration.kind,
@@ -133,7 +139,7 @@ def curve(
         "delta": delta,
         "adjacency": str(event.adjacency),
         "assumes": spents[0].assumes,
-        **setting.describe(),
+        **setting.terms.describe(),
         "curve": [
             {
                 "rounds": count,
@@ -152,7 +158,7 @@ def curve(
         return
     fields = {name: result[name] for name in ("mechanism", "delta", "adjacency", "assumes")}
     grade = FLOAT_GRADE if built.sampling == "float" else built.sampling
-    print_fields({**fields, "sampling_grade": grade, **setting.describe()})
+    print_fields({**fields, "sampling_grade": grade, **setting.terms.describe()})
     print_table(
         ["rounds", "epsilon", "accountant"],
         [
@@ -200,8 +206,6 @@ def _plot(
     import math
 
     from sottovoce.core.charts.lines import Line, LineChart
-    from sottovoce.core.charts.style import standalone
-    from sottovoce.core.files import write_atomic
     from sottovoce.mechanisms.registry import kind_of
 
     lines = []
@@ -224,7 +228,7 @@ def _plot(
         lines=lines,
         x_log=len(counts) > 1 and counts[-1] >= 100,
     )
-    write_atomic(path, standalone(chart.svg()).encode())
+    draw(path, chart)
 
 
 def _print(spent: "Spent", *, as_json: bool) -> None:

@@ -11,8 +11,7 @@ from sottovoce.cli import interruption
 from sottovoce.cli.data import DataDir, fetch_missing, use
 from sottovoce.cli.mistakes import absent_spec
 from sottovoce.cli.options import AllowCode, Log, Overrides, SpecFile
-from sottovoce.cli.output import Json, print_warning, progress_bars, say
-from sottovoce.cli.result import print_result, round_note
+from sottovoce.cli.output import Json, print_result, print_warning, progress_bars, round_note, say
 from sottovoce.core.errors import ConfigError
 
 

@@ -17,6 +17,7 @@ from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget, Release
 from sottovoce.mechanisms.design import store
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
+from sottovoce.mechanisms.release import release_event
 from sottovoce.privacy.accounting import privacy_spent
 
 _DIMENSION = 5000
@@ -72,7 +73,8 @@ def _accounting() -> str:
     from sottovoce.privacy.events import Repeated
 
     ball = L2Ball(dimension=1, radius=1.0)
-    event = Gaussian(input_domain=ball, noise_multiplier=10.0).privacy(Adjacency.ZERO_OUT)
+    mechanism = Gaussian(input_domain=ball, noise_multiplier=10.0)
+    event = release_event(mechanism, adjacency=Adjacency.ZERO_OUT)
     spent = privacy_spent(Repeated(event=event, count=100), 1e-5)
     _require(4.3771 < spent.epsilon < 4.3773, f"epsilon {spent.epsilon}, and 4.37718 is right")
     return str(spent)
@@ -112,7 +114,7 @@ def _designs() -> str:
 
 def _ledger() -> str:
     """A charge is kept, and one beyond the budget is refused."""
-    event = _mechanism(2).privacy(Adjacency.ZERO_OUT)
+    event = release_event(_mechanism(2), adjacency=Adjacency.ZERO_OUT)
     cost = privacy_spent(event, 1e-5).epsilon
     budget = Budget(epsilon=1.5 * cost, delta=1e-5, adjacency=Adjacency.ZERO_OUT, unit=Unit.CLIENT)
     with tempfile.TemporaryDirectory() as folder:

@@ -119,3 +119,17 @@ def finite(name: str, value: float) -> float:
     if not math.isfinite(number):
         raise ParameterError(f"{name} must be finite, got {value!r}")
     return number
+
+
+def boolean(name: str, value: bool) -> bool:
+    """True or false, and no number in their place."""
+    if not isinstance(value, bool):
+        raise ParameterError(f"{name} must be true or false, got {value!r}")
+    return value
+
+
+def text(name: str, value: str) -> str:
+    """A text."""
+    if not isinstance(value, str):
+        raise ParameterError(f"{name} must be a text, got {value!r}")
+    return value

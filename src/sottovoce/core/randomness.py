@@ -14,6 +14,7 @@ with nonce i + 1. Everything else reads the little-endian 64-bit words of the st
 
 import hashlib
 import os
+from enum import Enum
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -236,6 +237,11 @@ class SeededRandomness:
         return np.random.Generator(np.random.PCG64(seed))
 
     def _derive(self, *label: str | int) -> bytes:
+        if any(isinstance(part, Enum) for part in label):
+            raise RandomnessError(
+                "a label holds text and whole numbers; an enumeration would put the name of its "
+                "class into the keystream, so convert it with str()"
+            )
         # The type is part of the label: 1 and "1" are different clients.
         parts = [f"{type(part).__name__}:{part}".encode() for part in label]
         prefixed = b"".join([len(part).to_bytes(4, "little") + part for part in parts])

@@ -14,6 +14,7 @@ from sottovoce.core import parameter_rules
 
 VARIABLE: Final = "SOTTOVOCE_THREADS"
 _MOST: Final = 256
+_LEAST_COORDINATES: Final = 1 << 14  # of rows that are worth a thread
 
 
 def how_many(asked: int | None = None) -> int:
@@ -45,12 +46,32 @@ def over_ranges(
 
     Ranges shorter than `least` are not worth a thread.
     """
-    parts = max(1, min(how_many(threads), size // max(1, least)))
-    share = -(-size // (parts * unit)) * unit
-    ends = [(begin, min(size, begin + share)) for begin in range(0, size, share or 1)]
-    if len(ends) < 2:
+    most = size // max(1, least)
+    if most < 2:  # asking how many threads there are takes longer than small work
         return work(0, size)
-    waiting = [_pool(parts).submit(work, *one) for one in ends[1:]]
+    parts = min(how_many(threads), most)
+    share = -(-size // (parts * unit)) * unit
+    return _spread(work, size, share, _pool(parts) if parts > 1 else None)
+
+
+def over_rows(work: Callable[[int, int], None], rows: int, dimension: int) -> None:
+    """Call work(begin, end) for ranges that cover `rows` rows of a matrix, on several threads.
+
+    Kernels that `work` calls may use `over_ranges` themselves: rows have threads of their own, so
+    none waits for a thread that waits for it.
+    """
+    most = min(rows, rows * dimension // _LEAST_COORDINATES)
+    parts = 1 if most < 2 else min(how_many(), most)
+    _spread(work, rows, -(-rows // parts), _row_pool(parts) if parts > 1 else None)
+
+
+def _spread(
+    work: Callable[[int, int], None], size: int, share: int, pool: ThreadPoolExecutor | None
+) -> None:
+    ends = [(begin, min(size, begin + share)) for begin in range(0, size, share or 1)]
+    if pool is None or len(ends) < 2:
+        return work(0, size)
+    waiting = [pool.submit(work, *one) for one in ends[1:]]
     try:
         work(*ends[0])
     finally:
@@ -65,5 +86,11 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="sottovoce")
 
 
+@cache
+def _row_pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="sottovoce-rows")
+
+
 if hasattr(os, "register_at_fork"):  # a child has the pool without its threads
     os.register_at_fork(after_in_child=_pool.cache_clear)
+    os.register_at_fork(after_in_child=_row_pool.cache_clear)

@@ -6,26 +6,18 @@ more than the codes, and sends the tally. How many people there are is public.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from sottovoce.analytics.histogram import HistogramQuestion
 from sottovoce.analytics.question import Question
 from sottovoce.analytics.tallies import CodeCounts, Moments, Tally
 from sottovoce.core.errors import DomainError, WireError
-from sottovoce.deployment.orders import (
-    STATEMENT,
-    Blobs,
-    check_count,
-    check_name,
-    check_receipt,
-    strict_json,
-)
+from sottovoce.deployment.orders import STATEMENT, Blobs, Name, Request, Table, strict_json
 
-VERSION = 2
 INQUIRY, TALLY = "inquiry", "tally"  # the one part of a message, there and back
 MOST_SITES = 2**16
 MOST_PEOPLE = 2**32  # of one site: people are numbered over all sites
@@ -33,64 +25,32 @@ MOST_PEOPLE = 2**32  # of one site: people are numbered over all sites
 _MOST_SQUARE = (2.0 * float(np.finfo(np.float32).max)) ** 2
 _LONGEST_NUMBER = 32  # bytes of a number in a tally, with its comma and brackets
 _SPARE = 1024  # bytes and values around a tally's numbers
-_KEYS = {"version", "run", "client", "cohort", "first", "about", "question", "receipt"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inquiry:
-    """One site's part of a question.
+class Inquiry(Request):
+    """One site's part of a question; the site's people are numbered from `first`."""
 
-    `cohort` is how many sites are asked; the site's people are numbered from `first`. `receipt` is
-    what the server has witnessed of the site's ledger, if it has anything.
-    """
-
+    part: ClassVar[str] = INQUIRY
+    version: ClassVar[int] = 2
     message_type: ClassVar[str] = "query"
     round: ClassVar[int] = 1  # everybody is asked once
 
-    run: str
-    client: str
-    cohort: int
-    first: int
-    about: str
-    question: Mapping[str, Any]
-    receipt: Mapping[str, Any] | None = None
-
-    def with_receipt(self, receipt: Mapping[str, Any] | None) -> Self:
-        return replace(self, receipt=receipt)
+    cohort: Annotated[int, Field(strict=True, ge=1, le=MOST_SITES)]
+    first: Annotated[int, Field(strict=True, ge=0, le=MOST_SITES * MOST_PEOPLE)]
+    about: Name
+    question: Table
 
     def blobs(self) -> dict[str, bytes]:
         """As it travels."""
-        public = {
-            "version": VERSION,
-            "run": self.run,
-            "client": self.client,
-            "cohort": self.cohort,
-            "first": self.first,
-            "about": self.about,
-            "question": self.question,
-            "receipt": self.receipt,
-        }
-        return {INQUIRY: json.dumps(public, separators=(",", ":"), allow_nan=False).encode()}
+        return self.table()
 
 
 def read_inquiry(blobs: Blobs) -> Inquiry:
     """The inquiry in a server's message, or WireError."""
     if set(blobs) != {INQUIRY}:
         raise WireError(f"an inquiry is the part '{INQUIRY}' and nothing else")
-    public = strict_json("the inquiry", blobs[INQUIRY])
-    if not isinstance(public, dict) or repr(public.get("version")) != str(VERSION):
-        raise WireError(f"this side reads inquiries of version {VERSION}; install the same version")
-    if set(public) != _KEYS:
-        raise WireError(f"an inquiry has {', '.join(sorted(_KEYS))}")
-    for key in ("run", "client", "about"):
-        check_name(key, public[key])
-    check_count("cohort", public["cohort"], 1, MOST_SITES)
-    check_count("first", public["first"], 0, MOST_SITES * MOST_PEOPLE)
-    check_receipt(public["receipt"])
-    if not isinstance(public["question"], dict):
-        raise WireError("'question' of an inquiry is a table")
-    del public["version"]
-    return Inquiry(**public)
+    return Inquiry.read(blobs[INQUIRY])
 
 
 def tally_bytes(tally: Tally) -> bytes:

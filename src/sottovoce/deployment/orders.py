@@ -5,15 +5,18 @@ site takes from it what to compute, never what its data are: how many records it
 one of them moves the update, it knows itself.
 """
 
+import functools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from sottovoce.core import bounded_json
 from sottovoce.core.errors import WireError
+from sottovoce.runs.validation import problem_in
 
-VERSION = 3
 ORDER = "order"  # the part of a message that holds it
 REFUSED = "refused"  # the part of a reply that says why there is no message
 ROUNDS_CHARGED = "rounds_charged"  # in how many rounds of the run the site was charged, it says
@@ -27,58 +30,100 @@ _MOST_NESTED = 32  # a spec has tables in tables in tables, and then it ends
 _LARGEST = 2**32 - 1  # of a count: rounds on the wire are no larger
 _LONGEST_NAME = 256
 _LONGEST_REASON = 300
-_KEYS = {
-    *("version", "spec", "run", "round", "client", "cohort", "mechanism", "classes", "keep_from"),
-    "receipt",
-}
-
 Blobs = Mapping[str, bytes]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """One client's part of a round.
+def printable_name(value: object) -> str:
+    """Return a name that can go into ledgers and logs: text that can be written, on one line."""
+    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_NAME or not value.isprintable():
+        raise WireError(f"a name has 1 to {_LONGEST_NAME} letters, all printable")
+    return value
 
-    `spec` is the resolved spec and `mechanism` the client's own, its `kind` among its parameters,
-    both as plain data. `cohort` is how many clients are asked. A site that has records of only some
-    of the `classes` needs to know how many there are. Rounds before `keep_from` will never
-    be asked for again. `vectors` are the model and what else goes down, packed as the spec says.
-    `receipt` is what the server has witnessed of the site's ledger, if it has anything.
+
+Name = Annotated[str, BeforeValidator(printable_name)]
+Table = Annotated[Mapping[str, Any], Field(strict=True)]
+Count = Annotated[int, Field(strict=True, ge=0, le=_LARGEST)]
+CountFromOne = Annotated[Count, Field(ge=1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the server asks of one site: its fields but `vectors` are a table that is public.
+
+    `cohort` is how many sites are asked. `receipt` is what the server has witnessed of the site's
+    ledger, if it has anything; it is read where the keys are that it is checked against.
     """
 
-    message_type: ClassVar[str] = "train"
+    part: ClassVar[str]  # of a message: it holds the table
+    version: ClassVar[int]
+    message_type: ClassVar[str]
 
-    spec: Mapping[str, Any]
-    run: str
-    round: int
-    client: str
-    cohort: int
-    mechanism: Mapping[str, Any]
-    classes: int | None
-    keep_from: int
-    vectors: tuple[bytes, ...]
-    receipt: Mapping[str, Any] | None = None
+    run: Name
+    client: Name
+    cohort: CountFromOne
+    receipt: Table | None = None
 
     def with_receipt(self, receipt: Mapping[str, Any] | None) -> Self:
         return replace(self, receipt=receipt)
 
+    def table(self) -> dict[str, bytes]:
+        """Return the table as it travels."""
+        public = {"version": self.version, **{key: getattr(self, key) for key in self._keys()}}
+        return {self.part: json.dumps(public, separators=(",", ":"), allow_nan=False).encode()}
+
+    @classmethod
+    def read(cls, text: bytes, **parts: tuple[bytes, ...]) -> Self:
+        """Return the request in a table that travelled, with other parts; or WireError."""
+        public = strict_json(f"the {cls.part}", text)
+        if not isinstance(public, dict) or repr(public.pop("version", None)) != str(cls.version):
+            raise WireError(
+                f"this side reads an {cls.part} of version {cls.version}; install the same version"
+            )
+        if set(public) != set(cls._keys()):
+            raise WireError(f"an {cls.part} has {', '.join(sorted(cls._keys()))}")
+        try:
+            found: Self = _adapter(cls).validate_python(  # type: ignore[arg-type]
+                {**public, **parts}
+            )
+        except ValidationError as error:
+            raise WireError(f"the {cls.part}: {problem_in(error)}") from None
+        return found
+
+    @classmethod
+    def _keys(cls) -> list[str]:
+        return [field.name for field in fields(cls) if field.name != "vectors"]
+
+
+@functools.cache
+def _adapter(request: type[Request]) -> TypeAdapter[Any]:
+    return TypeAdapter(request)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order(Request):
+    """One client's part of a round.
+
+    `spec` is the resolved spec and `mechanism` the client's own, its `kind` among its parameters,
+    both as plain data. A site that has records of only some of the `classes` needs to know how many
+    there are. Rounds before `keep_from` will never be asked for again. `vectors` are the model and
+    what else goes down, packed as the spec says.
+    """
+
+    part: ClassVar[str] = ORDER
+    version: ClassVar[int] = 3
+    message_type: ClassVar[str] = "train"
+
+    spec: Table
+    round: Count
+    mechanism: Table
+    classes: CountFromOne | None
+    keep_from: Count
+    vectors: tuple[bytes, ...]
+
     def blobs(self) -> dict[str, bytes]:
         """As it travels."""
-        public = {
-            "version": VERSION,
-            "spec": self.spec,
-            "run": self.run,
-            "round": self.round,
-            "client": self.client,
-            "cohort": self.cohort,
-            "mechanism": self.mechanism,
-            "classes": self.classes,
-            "keep_from": self.keep_from,
-            "receipt": self.receipt,
-        }
-        text = json.dumps(public, separators=(",", ":"), allow_nan=False)
         blobs = {f"vector{number}": vector for number, vector in enumerate(self.vectors)}
-        return {ORDER: text.encode(), **blobs}
+        return {**self.table(), **blobs}
 
 
 def read_order(blobs: Blobs) -> Order:
@@ -88,23 +133,7 @@ def read_order(blobs: Blobs) -> Order:
     names = [f"vector{number}" for number in range(len(blobs) - 1)]
     if set(blobs) != {ORDER, *names}:
         raise WireError("an order has 'order' and vectors, counted from 0")
-    public = strict_json("the order", blobs[ORDER])
-    if not isinstance(public, dict) or repr(public.get("version")) != str(VERSION):
-        raise WireError(f"this side reads orders of version {VERSION}; install the same version")
-    if set(public) != _KEYS:
-        raise WireError(f"an order has {', '.join(sorted(_KEYS))}")
-    for key in ("spec", "mechanism"):
-        if not isinstance(public[key], dict):
-            raise WireError(f"'{key}' of an order is a table")
-    for key in ("run", "client"):
-        check_name(key, public[key])
-    for key, low in (("round", 0), ("cohort", 1), ("keep_from", 0)):
-        check_count(key, public[key], low)
-    check_receipt(public["receipt"])
-    if public["classes"] is not None:
-        check_count("classes", public["classes"], 1)
-    del public["version"]
-    return Order(vectors=tuple(blobs[name] for name in names), **public)
+    return Order.read(blobs[ORDER], vectors=tuple(blobs[name] for name in names))
 
 
 def strict_json(
@@ -121,23 +150,6 @@ def strict_json(
         )
     except bounded_json.JsonError as error:
         raise WireError(f"{what} {error}") from None
-
-
-def check_count(key: str, value: object, low: int, high: int = _LARGEST) -> None:
-    if type(value) is not int or not low <= value <= high:
-        raise WireError(f"'{key}' of an order is a whole number from {low} to {high}")
-
-
-def check_receipt(value: object) -> None:
-    """A receipt is read where the keys are that it is checked against."""
-    if not isinstance(value, dict | None):
-        raise WireError("'receipt' is a table, or null where there is none")
-
-
-def check_name(key: str, value: object) -> None:
-    """Names go into ledgers and logs: text that can be written, on one line."""
-    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_NAME or not value.isprintable():
-        raise WireError(f"'{key}' of an order is a printable name of 1 to {_LONGEST_NAME} letters")
 
 
 def reply_blobs(messages: list[bytes], rounds_charged: int | None = None) -> dict[str, bytes]:

@@ -253,17 +253,17 @@ class Policy:
         return show_epsilon(privacy_spent(event, self.delta).epsilon)
 
 
+# What only the site can say: there are no defaults.
+NEEDED = [one.name for one in dataclasses.fields(Policy) if one.default is dataclasses.MISSING]
+
+
 def from_table(table: Mapping[str, Any]) -> Policy:
     """The policy that a TOML table holds; every field without a default must be there."""
     fields = {field.name: field for field in dataclasses.fields(Policy)}
     for name in table:
         if name not in fields:
             raise UnknownNameError.among("key of [policy]", name, fields)
-    missing = [
-        f"'{name}'"
-        for name, field in fields.items()
-        if name not in table and field.default is dataclasses.MISSING
-    ]
+    missing = [f"'{name}'" for name in NEEDED if name not in table]
     if missing:
         raise PolicyError(f"[policy] says nothing about {', '.join(missing)}; fill it in")
     for name, field in fields.items():

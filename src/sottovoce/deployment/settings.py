@@ -25,6 +25,7 @@ from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import ConfigError, ParameterError, UnknownNameError
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.release import ReleaseTerms
 
 PREFIX = "sottovoce."
 _PARAMETERS = "parameters."
@@ -67,7 +68,7 @@ class PrivateSettings:
             rounds=num_rounds,
             epsilon=self.epsilon,
             delta=self.delta,
-            event_of=registry.seen(self.adjacency),
+            event_of=ReleaseTerms(adjacency=self.adjacency),
         )
         return registration.build(domain, found)
 

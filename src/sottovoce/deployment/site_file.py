@@ -2,16 +2,13 @@
 
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Unit
-from sottovoce.core.errors import (
-    AdjacencyMismatchError,
-    PolicyError,
-    SottovoceError,
-    UnknownNameError,
-)
+from sottovoce.core.errors import AdjacencyMismatchError, PolicyError, SottovoceError
 from sottovoce.deployment import policy as policies
 from sottovoce.deployment.audit_log import LOG_NAME
 from sottovoce.deployment.policy import Policy
@@ -19,11 +16,49 @@ from sottovoce.deployment.site import Keys, OwnColumn, OwnRecords, Site
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import LEDGER_NAME
 from sottovoce.ledger.reader import LedgerReader
+from sottovoce.runs.validation import Section, problem_in
 
 SITE_FILE = "site.toml"
-_DATA_KEYS = ("dataset", "csv", "classes")
-_COLUMN_KEYS, _PLACE_KEYS = ("csv", "column"), ("csv", "latitude", "longitude")
-_TABLES = ("name", "policy", "link", "data", "columns", "factories", "app", "longest_seconds")
+_Text = Annotated[str, Field(min_length=1)]
+
+
+class LinkTable(Section):
+    """How a node reaches the link; what of it is needed is the node's affair."""
+
+    address: str
+    root_certificate: _Text | None = None
+    private_key: _Text | None = None
+    insecure: bool = False
+
+
+class DataTable(Section):
+    """[data]: the site's own records."""
+
+    dataset: _Text
+    csv: dict[str, Any] = Field(default_factory=dict)
+    classes: Annotated[int, Field(ge=2, le=2**31)] | None = None
+
+
+class ColumnTable(Section):
+    """[columns.age] csv = "people.csv", column = "age" (a place: latitude and longitude)."""
+
+    csv: _Text
+    column: _Text | None = None
+    latitude: _Text | None = None
+    longitude: _Text | None = None
+
+
+class SiteTable(Section):
+    """What site.toml holds."""
+
+    name: _Text
+    policy: dict[str, Any]
+    link: LinkTable | None = None
+    data: DataTable | None = None
+    columns: dict[str, ColumnTable] = Field(default_factory=dict)
+    factories: list[str] = Field(default_factory=list)
+    app: str | None = None
+    longest_seconds: float = 3600.0
 
 
 def read_site(path: Path) -> Site:
@@ -38,7 +73,9 @@ def read_site(path: Path) -> Site:
     except (ValueError, RecursionError) as error:  # neither UTF-8 nor TOML, or nested too deep
         raise PolicyError(f"{path} is not valid TOML: {error}") from None
     try:
-        return _site(table, path)
+        return _site(SiteTable.model_validate(table), path.parent)
+    except ValidationError as error:
+        raise PolicyError(f"{path}: {problem_in(error, SiteTable)}") from None
     except SottovoceError as error:
         raise PolicyError(f"{path}: {error}") from None
 
@@ -75,86 +112,44 @@ def account_problem(site: Site, ledger: LedgerReader) -> str | None:
     )
 
 
-def _site(table: dict[str, Any], path: Path) -> Site:
-    for key in table:
-        if key not in _TABLES:
-            raise UnknownNameError.among("key", key, _TABLES)
-    name, limits, data = table.get("name"), table.get("policy"), table.get("data")
-    if not isinstance(name, str) or not name:
-        raise PolicyError("'name' is missing: the client that this site is")
-    if not isinstance(limits, dict):
-        raise PolicyError("[policy] is missing; without it nothing is answered")
-    factories = table.get("factories", [])
-    if not isinstance(factories, list) or not all(isinstance(one, str) for one in factories):
-        raise PolicyError(f"'factories' must be a list of 'module:function', got {factories!r}")
-    app = table.get("app")
-    if app is not None and not isinstance(app, str):
-        raise PolicyError(f"'app' must be 'module:attribute', got {app!r}")
-    longest = parameter_rules.positive("longest_seconds", table.get("longest_seconds", 3600.0))
+def _site(table: SiteTable, folder: Path) -> Site:
+    link, longest = table.link, table.longest_seconds
+    keys = None
+    if link and link.private_key is not None and link.root_certificate is not None:
+        keys = Keys(private_key=folder / link.private_key, authority=folder / link.root_certificate)
     return Site(
-        name=name,
-        policy=policies.from_table(limits),
-        ledger=path.parent / LEDGER_NAME,
-        seal=path.parent / seals.SEAL_NAME,
-        log=path.parent / LOG_NAME,
-        records=None if data is None else _records(data, path.parent),
-        columns=_columns(table.get("columns", {}), path.parent),
-        factories=tuple(factories),
-        app=app,
-        longest_seconds=longest,
-        keys=_keys(table.get("link"), path.parent),
+        name=table.name,
+        policy=policies.from_table(table.policy),
+        ledger=folder / LEDGER_NAME,
+        seal=folder / seals.SEAL_NAME,
+        log=folder / LOG_NAME,
+        records=_records(table.data, folder) if table.data else None,
+        columns={name: _column(name, one, folder) for name, one in table.columns.items()},
+        factories=tuple(table.factories),
+        app=table.app,
+        longest_seconds=parameter_rules.positive("longest_seconds", longest),
+        keys=keys,
     )
 
 
-def _keys(link: object, folder: Path) -> Keys | None:
-    """Whatever else [link] says is for the node."""
-    names = ("private_key", "root_certificate")
-    if not isinstance(link, dict) or not all(isinstance(link.get(name), str) for name in names):
-        return None
-    return Keys(private_key=folder / link[names[0]], authority=folder / link[names[1]])
-
-
-def _records(table: object, folder: Path) -> OwnRecords:
-    if not isinstance(table, dict):
-        raise PolicyError("[data] must be a table")
-    for key in table:
-        if key not in _DATA_KEYS:
-            raise UnknownNameError.among("key of [data]", key, _DATA_KEYS)
-    dataset, csv, classes = table.get("dataset"), table.get("csv", {}), table.get("classes")
-    if not isinstance(dataset, str) or not dataset:
-        raise PolicyError(f"[data] dataset must be a name or a path, got {dataset!r}")
+def _records(data: DataTable, folder: Path) -> OwnRecords:
+    dataset = data.dataset
     if dataset.startswith("hf:"):
         # Its classes are numbered as they are found: a site that lacks one would train on others.
         raise PolicyError(
             "[data] dataset: 'hf:' numbers classes as it finds them; use npz: or csv:"
         )
-    if not isinstance(csv, dict):
-        raise PolicyError(f"[data] csv must be a table, as in a spec, got {csv!r}")
-    if classes is not None:
-        parameter_rules.integer("[data] classes", classes, low=2, high=2**31)
     kind, colon, text = dataset.partition(":")
     if colon and (folder / text).is_file():  # beside site.toml, as [columns] are
         dataset = f"{kind}:{(folder / text).absolute()}"
-    return OwnRecords(dataset=dataset, csv=csv, classes=classes)
+    return OwnRecords(dataset=dataset, csv=data.csv, classes=data.classes)
 
 
-def _columns(table: object, folder: Path) -> dict[str, OwnColumn]:
-    """[columns.age] csv = "people.csv", column = "age" (a place: latitude and longitude)."""
-    if not isinstance(table, dict):
-        raise PolicyError("[columns] must be a table of tables")
-    return {name: _column(name, given, folder) for name, given in table.items()}
-
-
-def _column(name: str, given: object, folder: Path) -> OwnColumn:
-    where = f"[columns.{name}]"
-    if not isinstance(given, dict):
-        raise PolicyError(f"{where} must be a table with 'csv' and 'column'")
-    keys = _PLACE_KEYS if "latitude" in given or "longitude" in given else _COLUMN_KEYS
-    for key in given:
-        if key not in keys:
-            raise UnknownNameError.among(f"key of {where}", key, keys)
-    for key in keys:
-        if not isinstance(given.get(key), str) or not given[key]:
-            raise PolicyError(f"{where} needs '{key}', some text, got {given.get(key)!r}")
-    csv = Path(given["csv"])
-    return OwnColumn(csv=folder / csv, columns=tuple(given[key] for key in keys[1:]))
+def _column(name: str, given: ColumnTable, folder: Path) -> OwnColumn:
+    place = (given.latitude, given.longitude)
+    columns = (given.column,) if place == (None, None) else place
+    if None in columns or (given.column is not None and columns == place):
+        raise PolicyError(
+            f"[columns.{name}] needs 'column', or 'latitude' and 'longitude', beside 'csv'"
+        )
+    return OwnColumn(csv=folder / given.csv, columns=tuple(filter(None, columns)))

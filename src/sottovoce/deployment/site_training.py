@@ -21,14 +21,16 @@ from sottovoce.core.errors import (
     WireError,
 )
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.deployment.orders import MOST_VECTORS, Order
+from sottovoce.deployment.orders import Order
 from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import Asked, Site
 from sottovoce.federated.algorithms.algorithm import Algorithm, Step
+from sottovoce.federated.algorithms.recipe import RECIPES
 from sottovoce.federated.uplinks import finite_uplinks
-from sottovoce.learning import datasets, models, public_images
+from sottovoce.learning import datasets, models
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.datasets import Dataset
+from sottovoce.learning.features import FEATURES, files_of
 from sottovoce.learning.task import Task
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
@@ -37,18 +39,18 @@ from sottovoce.protocol.broadcast import payload_bytes
 from sottovoce.protocol.channels.channel import Central, MessageChannel
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.protocol.round_broadcast import received
+from sottovoce.runs.algorithms import section_of, traits_of, with_section
 from sottovoce.runs.data import load_data
-from sottovoce.runs.features_spec import PreconditionSpec
+from sottovoce.runs.feature_steps import steps_of
 from sottovoce.runs.federated import check_runtime
 from sottovoce.runs.ground import Ground, lay_ground, randomness_of
 from sottovoce.runs.loading import parse
-from sottovoce.runs.model_spec import ModuleSpec, to_model
+from sottovoce.runs.model_spec import to_model
 from sottovoce.runs.parts import channel_of, rounds_of_one
 from sottovoce.runs.prepared_data import Stamp, stamps_of
-from sottovoce.runs.spec import AlgorithmSpec, FedAvgSpec, MeanSpec, RunSpec, SecretOrderSpec
+from sottovoce.runs.spec import RunSpec, SecretOrderSpec
 
 _LOG = printable_text.logger()
-_MOST_VECTORS = {"fedavg": 1, "nbafl": 1, "scaffold": 2}  # of a plug-in, as many as an order has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,8 @@ def compute(order: Order, site: Site) -> list[bytes]:
     kind, parameters = _mechanism(order)
     # Before anything is read, imported or built: what fails there may depend on the data.
     site.check_terms(order.client, _terms(order, spec, kind))
+    if spec.data.sites:
+        spec = _without_server_side(spec)
     _check_harmless(spec, site)
     _check_vectors(spec, order)
     if spec.data.sites:
@@ -163,10 +167,19 @@ def _channel(spec: RunSpec, num_clients: int) -> MessageChannel:
 def _check_harmless(spec: RunSpec, site: Site) -> None:
     """An order must not make a site read or fetch files, or call functions, of its choice."""
     check_runtime(spec)
-    if isinstance(spec.model, ModuleSpec) and spec.model.factory not in site.factories:
-        raise PolicyError(
-            f"the model factory '{spec.model.factory}' is not among the site's 'factories'"
-        )
+    factory = spec.model.user_factory
+    if factory is not None and factory not in site.factories:
+        raise PolicyError(f"the model factory '{factory}' is not among the site's 'factories'")
+    for register, kinds in (
+        (models.MODELS, [spec.model.kind]),
+        (FEATURES, [step.kind for step in spec.features]),
+    ):
+        for kind in kinds:
+            if not register.is_ours(kind):
+                raise PolicyError(
+                    f"the run's {register.kind} '{kind}' is none of Sottovoce's own; sites use "
+                    "those only"
+                )
     if ":" in spec.data.dataset and not spec.data.sites:
         raise PolicyError(
             f"the dataset '{spec.data.dataset}' is a file; a site reads its own, which [data] of "
@@ -177,16 +190,16 @@ def _check_harmless(spec: RunSpec, site: Site) -> None:
             f"the dataset '{spec.data.dataset}' is not here, and no order makes a site fetch it; "
             f"use 'sottovoce data fetch {spec.data.dataset}'"
         )
-    for step in spec.features:
-        if isinstance(step, PreconditionSpec) and public_images.is_file(step.images):
-            raise PolicyError(f"the public images '{step.images}' are a file of the server's")
+    for step in steps_of(spec.features):
+        for file in files_of(step):
+            raise PolicyError(f"the public images '{file}' are a file of the server's")
 
 
 def _check_vectors(spec: RunSpec, order: Order) -> None:
     """Refuse more vectors than the algorithm reads, or of other sizes, before any is decoded."""
     if not order.vectors:
         raise WireError("an order brings the model")
-    most = _MOST_VECTORS.get(spec.algorithm.kind, MOST_VECTORS)
+    most = traits_of(spec).most_vectors_down
     if len(order.vectors) > most:
         raise WireError(
             f"{len(order.vectors)} vectors arrived, and the algorithm '{spec.algorithm.kind}' "
@@ -224,20 +237,14 @@ def _on_own_records(spec: RunSpec, order: Order, site: Site) -> RunSpec:
             f"the run has {order.classes or 'no'} classes, and [data] of the site's file says "
             f"{classes or 'none'}; agree on their number"
         )
-    return _without_proxy(found)
+    return found
 
 
-def _without_proxy(spec: RunSpec) -> RunSpec:
+def _without_server_side(spec: RunSpec) -> RunSpec:
     """What the server makes of messages is its own affair, and no reason to read records."""
-    if isinstance(spec.algorithm, AlgorithmSpec):
-        raise PolicyError(
-            f"the run's algorithm '{spec.algorithm.kind}' is none of Sottovoce's own; sites run "
-            "those only"
-        )
-    if not isinstance(spec.algorithm, FedAvgSpec):
-        return spec
-    algorithm = spec.algorithm.model_copy(update={"aggregation": MeanSpec(kind="mean")})
-    return spec.model_copy(update={"algorithm": algorithm})
+    if RECIPES.find_ours(spec.algorithm.kind) is None:
+        return spec  # refused below, and not imported before
+    return with_section(spec, section_of(spec).at_site())
 
 
 @lru_cache(maxsize=2)
@@ -268,7 +275,7 @@ def _place(
 
 def _check_size(spec: RunSpec, data: Dataset, model_bytes: int) -> None:
     """The model must be what arrived, before it takes any memory."""
-    if isinstance(spec.model, ModuleSpec):
+    if spec.model.user_factory is not None:
         return  # a function that the site allows
     try:
         with torch.device("meta"):

@@ -20,7 +20,7 @@ from sottovoce.core.shown import text_fields
 from sottovoce.deployment.opened_ledgers import Opened, compared, open_ledger, sum_up
 from sottovoce.ledger.merging import Counted, Merged, Source, charged, events, merge
 from sottovoce.planning.spending import spent_on
-from sottovoce.privacy.compositions import as_replace_one, assumptions_in_words, local_event
+from sottovoce.privacy.compositions import as_replace_one, assumptions_in_words, without_promises
 from sottovoce.privacy.event_json import from_json
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent, basic_counts
 
@@ -268,8 +268,8 @@ def _total(
     ]
     epsilon = spent.epsilon if spent else 0.0
     local = None
-    if any(local_event(event) != event for event in raw):
-        seen = _history([(local_event(event), count) for event, count in counted], wanted)
+    if any(without_promises(event) != event for event in raw):
+        seen = _history([(without_promises(event), count) for event, count in counted], wanted)
         # An accountant of hidden events may be less tight, and what is seen costs no less.
         local = max(epsilon, _epsilon(seen, delta))
     return LedgerTotal(

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from sottovoce.core import files
 from sottovoce.core.errors import LedgerError, RolledBackError, WireError
-from sottovoce.deployment.orders import check_name
+from sottovoce.deployment.orders import printable_name
 from sottovoce.ledger.reader import LedgerReader
 from sottovoce.ledger.records import Standing
 
@@ -199,7 +199,7 @@ class Receipt:
         keys = {"federation", "site", "key", *STATE_KEYS, *signed}
         if not isinstance(plain, dict) or set(plain) != keys:
             raise WireError(f"a receipt has {', '.join(sorted(keys))}")
-        check_name("site", plain["site"])
+        printable_name(plain["site"])
         for key in ("federation", "key"):
             if not isinstance(plain[key], str) or not _DIGEST.fullmatch(plain[key]):
                 raise WireError(f"'{key}' of a receipt is a SHA-256 digest")

@@ -14,9 +14,9 @@ from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.task import Task
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.planning.calibrate import Charge, Target, calibrated
-from sottovoce.protocol.channels.channel import Direct
-from sottovoce.runs.books import tally_of, training_of
+from sottovoce.mechanisms.release import ReleaseTerms
+from sottovoce.planning.calibrate import Target, calibrated
+from sottovoce.runs.books import training_of
 from sottovoce.runs.data import load_data, task_of
 from sottovoce.runs.loading import override, parse
 from sottovoce.runs.parts import assemble
@@ -32,8 +32,8 @@ def for_one_release(contender: Contender, domain: Domain) -> Mechanism:
     if contender.epsilon is None:
         return registration.build(domain, given)
     target = Target(rounds=1, epsilon=contender.epsilon, delta=DELTA)
-    charge = Charge(channel=Direct(), adjacency=Adjacency.ZERO_OUT, record_sampling_rate=1.0)
-    return registration.build(domain, calibrated(registration, [domain], given, target, charge))
+    terms = ReleaseTerms(adjacency=Adjacency.ZERO_OUT)
+    return registration.build(domain, calibrated(registration, [domain], given, target, terms))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ def _spec(base: Mapping[str, Any], contender: Contender, rate: float, *, seed: i
 
 def _trained(spec: RunSpec) -> tuple[Task, Vector]:
     assembly = assemble(spec)
-    training = training_of(assembly, tally_of(assembly))
+    training = training_of(assembly)
     progress = training.start()
     while progress.rounds_done < spec.rounds:
         outcome = training.step(progress)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.federated.algorithms.algorithm import Combined
+from sottovoce.ledger.records import SpendingRecord
 from sottovoce.protocol.round_broadcast import Start
 
 Mask = NDArray[np.bool_]
@@ -52,6 +53,11 @@ class Collected:
 
 class Backend(Protocol):
     """Charges clients, then collects what they send."""
+
+    @property
+    def record(self) -> SpendingRecord:
+        """What the clients have been charged."""
+        ...
 
     def able(self, number: int) -> Mask:
         """Clients, drawn or not, whose budgets hold round `number`, as they stood before it."""

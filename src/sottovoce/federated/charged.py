@@ -57,6 +57,10 @@ class ChargedRounds:
     rotated: bool
     channel: MessageChannel
 
+    @property
+    def record(self) -> Ledger:
+        return self.ledger
+
     def able(self, number: int) -> Mask:
         everyone = self._plan(number, range(len(self.parts)))
         able = able_to_pay(everyone, self.ledger, uplinks=self.algorithm.uplinks)

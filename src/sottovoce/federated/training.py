@@ -10,6 +10,7 @@ from sottovoce.federated.cohorts import ClientSampling, draw
 from sottovoce.federated.progress import Progress
 from sottovoce.learning.clients import ClientData, names_of
 from sottovoce.learning.task import Task
+from sottovoce.ledger.records import SpendingRecord
 from sottovoce.protocol.broadcast import DownlinkFormat, payload_bytes
 from sottovoce.protocol.message import HEADER_BYTES
 from sottovoce.protocol.round_broadcast import Start, received, sent
@@ -62,6 +63,11 @@ class Training:
     backend: Backend
     downlink: DownlinkFormat
     minimum_clients: int = 1
+
+    @property
+    def record(self) -> SpendingRecord:
+        """What the clients have been charged."""
+        return self.backend.record
 
     def start(self) -> Progress:
         model = self.task.initial_model()

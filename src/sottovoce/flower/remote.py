@@ -14,7 +14,7 @@ from sottovoce.flower.grid_post import CountTraffic, Grid, GridPost, nobody_coun
 from sottovoce.flower.simulation import simulate
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.protocol.channels.channel import Central
-from sottovoce.runs.books import Books
+from sottovoce.runs.backends import register
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ground import randomness_of
 from sottovoce.runs.parts import Assembly, assemble
@@ -41,12 +41,12 @@ def run_on_grid(
     """
     directory = KeyedDirectory(grid, name_of_key) if name_of_key else AskedDirectory(grid)
 
-    def backend(assembly: Assembly, books: Books) -> RemoteRounds:
+    def backend(assembly: Assembly, ledger: Ledger) -> RemoteRounds:
         if RunFolder(folder).load_checkpoint() is None:
             names = [part.client for part in assembly.parts]
             wait_for_all(directory, names, seconds=spec.deployment.wait_seconds)
         post = witnessed(GridPost(grid, directory, traffic), witness)
-        return _rounds_over(post, assembly, books)
+        return _rounds_over(post, assembly, ledger)
 
     return run(
         spec, folder, resume=resume, on_round=on_round, on_resume=on_resume, backend_of=backend
@@ -75,6 +75,7 @@ def _told(spec: RunSpec) -> dict[str, Any]:
     return plain
 
 
+@register("flower-sim")
 def run_in_flower_simulation(
     spec: RunSpec,
     folder: Path,
@@ -101,10 +102,9 @@ def run_in_flower_simulation(
     )
 
 
-def _rounds_over(post: Post[Order], assembly: Assembly, books: Books) -> RemoteRounds:
+def _rounds_over(post: Post[Order], assembly: Assembly, ledger: Ledger) -> RemoteRounds:
     """The rounds of a run whose clients a `post` reaches."""
     spec = assembly.spec
-    assert isinstance(books, Ledger)  # messages are stored
     assert not isinstance(assembly.channel, Central)
     waiting = spec.deployment
     return RemoteRounds(
@@ -114,7 +114,7 @@ def _rounds_over(post: Post[Order], assembly: Assembly, books: Books) -> RemoteR
         algorithm=assembly.algorithm,
         adjacency=spec.privacy.adjacency,
         randomness=randomness_of(spec),
-        ledger=books,
+        ledger=ledger,
         rotated=spec.rotation == "on",
         channel=assembly.channel,
         spec=_told(spec),

@@ -19,6 +19,7 @@ from torch import Tensor
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError
 from sottovoce.learning.feature_cache import let_go
+from sottovoce.learning.precondition_step import check_scale
 
 Array = NDArray[Any]
 
@@ -177,19 +178,6 @@ def scales(geometry: PublicGeometry, exponent: float) -> NDArray[np.float64]:
     return factors
 
 
-def check(*, exponent: float, bias: float) -> None:
-    """The rules of a preconditioner's parameters."""
-    if not 0 <= parameter_rules.finite("exponent", exponent) <= 2:
-        raise ParameterError(
-            f"exponent must lie between 0 and 2, got {exponent!r}; 0 keeps the public variances, "
-            "1 evens them out"
-        )
-    if not 0 <= parameter_rules.finite("bias", bias) <= 1e3:
-        raise ParameterError(
-            f"bias must lie between 0 and 1000, got {bias!r}; features have norm 1, so take less"
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Preconditioner:
     """From a sample's features to its own few coordinates, and a constant.
@@ -202,7 +190,7 @@ class Preconditioner:
     bias: float
 
     def __post_init__(self) -> None:
-        check(exponent=self.exponent, bias=self.bias)
+        check_scale(exponent=self.exponent, bias=self.bias)
 
     @property
     def num_outputs(self) -> int:

@@ -12,7 +12,8 @@ no protection against someone who recomputes the chain.
 
 import contextlib
 import secrets
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,17 +54,19 @@ class Ledger(LedgerReader):
         """Group charges or messages into one durable commit (a whole cohort costs one sync)."""
         return self._db.transaction()
 
+    def set_budgets(self, budgets: Mapping[str, Budget]) -> None:
+        """Give clients their budgets in one durable commit."""
+        with self.transaction():
+            for client, budget in budgets.items():
+                self.set_budget(client, budget)
+
     def set_budget(self, client: str, budget: Budget) -> None:
         """Give a client its budget, once: nobody can raise it later."""
         with self._writing():
             present = self.budget(client)
             if present == budget:
                 return
-            if present is not None:
-                raise LedgerError(
-                    f"client '{client}' has another budget already ({present}), and this is "
-                    f"{budget}; a budget is set once"
-                )
+            budget.check_not_replacing(present, client)
             who = f"client '{client}'"
             accounts.check_adjacency(who, budget.adjacency, self.history(client), None)
             units = self._db.all("SELECT DISTINCT unit FROM spending WHERE client = ?", (client,))
@@ -238,6 +241,16 @@ class Ledger(LedgerReader):
             with self._db.transaction():
                 self.check_unaltered()
                 yield
+
+
+@contextlib.contextmanager
+def temporary_ledger() -> Iterator[Ledger]:
+    """Open a new ledger that is thrown away afterwards, with all that was charged."""
+    with (
+        tempfile.TemporaryDirectory(prefix="sottovoce-") as folder,
+        Ledger(Path(folder) / LEDGER_NAME, create=True) as ledger,
+    ):
+        yield ledger
 
 
 def _nonce() -> bytes:

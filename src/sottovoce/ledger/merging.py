@@ -20,7 +20,7 @@ from typing import Literal
 
 from sottovoce.core.adjacency import Unit
 from sottovoce.ledger.reader import Entry
-from sottovoce.privacy.compositions import local_event
+from sottovoce.privacy.compositions import without_promises
 from sottovoce.privacy.event_json import from_json
 from sottovoce.privacy.events import (
     GaussianNoise,
@@ -154,7 +154,7 @@ def _event(text: str, counted: Counted) -> PrivacyEvent:
         case "as charged":
             return event
         case "seen":
-            return local_event(event)
+            return without_promises(event)
         case "one seed" | "one noise":
             return NonPrivate(adjacency=event.adjacency)
 
@@ -162,7 +162,7 @@ def _event(text: str, counted: Counted) -> PrivacyEvent:
 @lru_cache(maxsize=1024)
 def _is_hidden(text: str) -> bool:
     event = from_json(text)
-    return local_event(event) != event
+    return without_promises(event) != event
 
 
 @lru_cache(maxsize=1024)

@@ -1,9 +1,13 @@
-"""What the ledger holds, as plain values."""
+"""What the ledger holds, as plain values, and what can be asked of any record of spending."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.errors import LedgerError
+from sottovoce.privacy.accounting import PrivacySpent
 from sottovoce.privacy.events import PrivacyEvent
 
 # An account that is nobody's: its budget is what a site's first order set aside for its event.
@@ -27,6 +31,14 @@ class Budget:
         return (
             f"epsilon {self.epsilon:g} at delta {self.delta:g}, {self.adjacency}, per {self.unit}"
         )
+
+    def check_not_replacing(self, present: "Budget | None", client: str) -> None:
+        """Refuse to take the place of another budget, which might be smaller."""
+        if present is not None and present != self:
+            raise LedgerError(
+                f"client '{client}' has another budget already ({present}), and this is "
+                f"{self}; a budget is set once"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +76,48 @@ class Due:
 
     def __str__(self) -> str:
         return f"{self.release}, attempt {self.attempt}"
+
+
+class SpendingRecord(Protocol):
+    """What the clients of a run have been charged, wherever that is written down.
+
+    `Ledger` is durable, and charged release by release; `Tally` is in memory, and counts rounds.
+    How each is charged is the business of the backend that holds it.
+    """
+
+    @property
+    def num_charges(self) -> int:
+        """How many charges have been made."""
+        ...
+
+    def set_budgets(self, budgets: Mapping[str, Budget]) -> None:
+        """Give clients their budgets, each once: nobody can raise one later."""
+        ...
+
+    def history(self, client: str) -> list[tuple[PrivacyEvent, int]]:
+        """Every event charged to a client, with its count."""
+        ...
+
+    def spent(self, client: str, delta: float) -> PrivacySpent | None:
+        """What a client has spent; None if nothing."""
+        ...
+
+    def largest_spent(
+        self, delta: float, *, through: tuple[str, int] | None = None
+    ) -> PrivacySpent | None:
+        """What the client that has spent most has spent; None if nobody has.
+
+        `through` = (run, round): rounds of that run after `round` do not count yet.
+        """
+        ...
+
+    def rounds_charged(self, run: str) -> dict[str, int]:
+        """In how many rounds of a run each client was charged."""
+        ...
+
+    def discard_messages(self, run: str, before_round: int) -> None:
+        """Drop stored messages of finished rounds, if there are any; their charges stay."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ outlive a crash, for running it again makes the same charges. In a run every cli
 so its account is a number. Questions of the accountants are asked once for each event and number.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,15 +26,23 @@ class Tally:
         self,
         clients: Sequence[str],
         charged: Sequence[PrivacyEvent],
-        budgets: Sequence[Budget | None],
         *,
         uplinks: int,
     ) -> None:
         self._names = {name: number for number, name in enumerate(clients)}
-        self._kinds, self._kind_of = _kinds(charged, budgets)
-        self._uplinks = uplinks
+        self._charged, self._uplinks = charged, uplinks
+        self._budgets: dict[str, Budget] = {}
+        self.set_budgets({})
         self.rounds = np.zeros(len(charged), dtype=np.int64)
         self._last_number, self._last_charged = 0, np.zeros(0, dtype=np.int64)
+
+    def set_budgets(self, budgets: Mapping[str, Budget]) -> None:
+        """Give clients their budgets, each once."""
+        for client, budget in budgets.items():
+            budget.check_not_replacing(self._budgets.get(client), client)
+        self._budgets.update(budgets)
+        given = [self._budgets.get(name) for name in self._names]
+        self._kinds, self._kind_of = _kinds(self._charged, given)
         self._affordable: dict[tuple[int, int], bool] = {}
         self._spent: dict[tuple[int, int, float], PrivacySpent] = {}
 
@@ -91,6 +99,9 @@ class Tally:
         states = [self._state(code) for code in found]
         totals = [self._spending(kind, count, delta) for kind, count in states if count]
         return max(totals, key=lambda spent: spent.epsilon, default=None)
+
+    def discard_messages(self, run: str, before_round: int) -> None:
+        """Nothing is stored here."""
 
     def _states(self, counts: Indices) -> tuple[Indices, list[int]]:
         """A number for each client's (event and budget, rounds), and those that occur."""

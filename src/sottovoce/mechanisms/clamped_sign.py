@@ -1,5 +1,6 @@
 """The clamped sign: one bit a coordinate whose chance of either value is bounded from below."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,7 +13,8 @@ from sottovoce.core.domains import L2Ball, Vector, require_l2_ball
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.design import hermite
 from sottovoce.mechanisms.design.fisher import tilted_law
-from sottovoce.mechanisms.kernels.one_bit import sample_bits
+from sottovoce.mechanisms.encoding import Payloads, Prepared, fill_each
+from sottovoce.mechanisms.kernels.one_bit import sample_bits, sample_payload
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
 from sottovoce.mechanisms.registry import Knob, register
 from sottovoce.privacy.events import OneBit
@@ -68,7 +70,14 @@ class ClampedSign:
         return LevelCodes(levels=2)
 
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
-        return sample_bits(self._tilts(values), 1.0, keystream)
+        return sample_bits(self._tilts(self.input_domain.check(values)), 1.0, keystream)
+
+    def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
+        """Return bits of rows that were checked, as they are drawn: packed."""
+        return fill_each(
+            prepared,
+            lambda i: sample_payload(self._tilts(prepared.vector(i)), 1.0, keystreams[i]),
+        )
 
     @property
     def points(self) -> Vector:
@@ -78,7 +87,8 @@ class ClampedSign:
         return self.points[level_indices(codes, 2)]
 
     def law(self, values: ArrayLike) -> FiniteLaw:
-        table = tilted_law(hermite.gauss_hermite(2), self._tilts(values))
+        tilts = self._tilts(self.input_domain.check(values))
+        table = tilted_law(hermite.gauss_hermite(2), tilts)
         return FiniteLaw(points=self.points, table=table)
 
     def privacy(self, adjacency: Adjacency) -> OneBit:
@@ -96,7 +106,7 @@ class ClampedSign:
         """By what fraction the rho charged exceeds Delta^2/(2 sigma^2): rounding."""
         return (1.0 + _ROUNDING) ** 2 - 1.0
 
-    def _tilts(self, values: ArrayLike) -> Vector:
+    def _tilts(self, vector: Vector) -> Vector:
         """Half the logits: the two nodes -1 and 1 lie 2 apart."""
         half = self.logit_bound / 2.0  # exact, so the logit's bound is too
-        return np.clip(self.input_domain.check(values) / self.noise_stddev, -half, half)
+        return np.clip(vector / self.noise_stddev, -half, half)

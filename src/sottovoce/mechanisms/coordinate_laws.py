@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from sottovoce.core.domains import Vector
+from sottovoce.core.errors import PrivacyError
+from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.noise.gaussian import Gaussian
 from sottovoce.mechanisms.noise.laplace import Laplace
 from sottovoce.mechanisms.noise.staircase import Staircase
+from sottovoce.mechanisms.registry import kind_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,3 +66,17 @@ class Coordinatewise(Protocol):
     """A mechanism that says what happens to a coordinate."""
 
     def coordinate_law(self) -> CoordinateLaw: ...
+
+
+CentralNoise = Gaussian | Laplace
+
+
+def noise_of(mechanism: Mechanism) -> CentralNoise:
+    """Return what the mechanism would add to one message, if that is all it does."""
+    law = mechanism.coordinate_law() if isinstance(mechanism, Coordinatewise) else None
+    if not isinstance(law, AddedNoise) or not isinstance(law.noise, Gaussian | Laplace):
+        raise PrivacyError(
+            f"'{kind_of(mechanism)}' is no noise that could be added once to a sum; use mechanism "
+            "'gaussian' or 'laplace', or the channel 'direct' (and hide a sample by own-records)"
+        )
+    return law.noise

@@ -4,19 +4,21 @@ A table mechanism names its table; sampling, decoding and the law follow from it
 """
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball, Vector, sized_vector
+from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.coordinate_laws import InterpolatedTable
 from sottovoce.mechanisms.design import store
 from sottovoce.mechanisms.design.channel import IntegerTable
 from sottovoce.mechanisms.design.store import Design, DesignSpec, table_epsilon
+from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, pack_each
 from sottovoce.mechanisms.kernels.ladder import Affine
 from sottovoce.mechanisms.kernels.table import sample_table
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
@@ -70,13 +72,27 @@ class TableMechanism:
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
         return sample_table(self.input_domain.check(values), self.table, keystream, self.affine)
 
-    def encode_clipped(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
-        """Codes of `values` projected onto the domain; a box is clipped to in the same pass."""
-        domain = self.input_domain
-        if not isinstance(domain, Box):
-            return self.encode(domain.project(values), keystream)
-        vector = sized_vector(values, domain.dimension)
-        return sample_table(vector, self.table, keystream, self.affine, clamp=True)
+    def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
+        """Return packed codes of rows that were checked, read in the precision that they have."""
+        table, affine = self.table, self.affine
+
+        def codes(i: int) -> NDArray[np.uint8]:
+            row = prepared.rows[i] if prepared.scale(i) == 1.0 else prepared.vector(i)
+            return sample_table(row, table, keystreams[i], affine)
+
+        return pack_each(prepared, codes)
+
+    def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
+        """Return the same bytes on a CUDA device."""
+        from sottovoce.mechanisms.kernels.cuda import ladder, packing, rows
+
+        table, affine, bits = self.table, self.affine, self.code_format().bits
+
+        def payload(i: int) -> Tensor:
+            codes = ladder.sample_table(prepared.tensor(i), table, keystreams[i], affine)
+            return packing.pack(codes, bits)
+
+        return rows.stacked(payload, len(prepared))
 
     @property
     def affine(self) -> Affine:

@@ -1,6 +1,7 @@
 """The Gauss-Hermite mechanism: the Gaussian's privacy in a few bits a coordinate, even in one."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,15 +10,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.domains import Domain, Floats, L2Ball, Vector, require_l2_ball, sized_vector
+from sottovoce.core.domains import Domain, Floats, L2Ball, Vector, require_l2_ball
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.coordinate_laws import TiltedFamily
 from sottovoce.mechanisms.design import hermite
 from sottovoce.mechanisms.design.fisher import tilted_law
+from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, fill_each, pack_each
 from sottovoce.mechanisms.kernels.family import sample_exponential_family
 from sottovoce.mechanisms.kernels.ladder import Affine
-from sottovoce.mechanisms.kernels.one_bit import sample_bits
+from sottovoce.mechanisms.kernels.one_bit import sample_bits, sample_payload
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
 from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.privacy.events import OneBit, ZeroConcentrated
@@ -104,13 +106,41 @@ class GaussHermite:
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
         return self.sample(self.input_domain.check(values), keystream)
 
-    def encode_clipped(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
-        """Codes of `values` projected onto the ball, clipped in the same pass."""
-        vector = sized_vector(values, self.input_domain.dimension)
-        scale = self.input_domain.clip_scale(vector)
-        if scale is None:
-            return self.encode(self.input_domain.project(values), keystream)
-        return self.sample(vector, keystream, scale)
+    def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
+        """Return packed codes, clipped as they are drawn; one bit is drawn packed."""
+        rows, scale = prepared.rows, prepared.scale
+        if self.levels == 2:
+            stddev = self.noise_stddev
+            return fill_each(
+                prepared, lambda i: sample_payload(rows[i], stddev, keystreams[i], scale=scale(i))
+            )
+        return pack_each(prepared, lambda i: self.sample(rows[i], keystreams[i], scale(i)))
+
+    def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
+        """Return the same bytes on a CUDA device; rows of one bit are drawn together."""
+        from sottovoce.mechanisms.kernels.cuda import ladder, one_bit, packing, rows
+
+        if self.levels == 2:
+            if len(prepared) == 1 or prepared.scales is None:
+                given, scale = prepared.rows, prepared.scale(0)
+            else:
+                given, scale = rows.scaled(prepared.rows, prepared.scales), 1.0
+            return one_bit.sample_rows(given, self.noise_stddev, keystreams, scale=scale)
+        design = hermite.gauss_hermite(self.levels)
+
+        def payload(i: int) -> Tensor:
+            codes = ladder.sample_exponential_family(
+                prepared.rows[i],
+                Affine(scale=prepared.scale(i), divisor=self.noise_stddev),
+                design.points,
+                design.weights,
+                keystreams[i],
+                reach=self.input_domain.radius / self.noise_stddev,
+                fisher_bound=design.fisher_bound,
+            )
+            return packing.pack(codes, self.code_format().bits)
+
+        return rows.stacked(payload, len(prepared))
 
     def sample(self, vector: Floats, keystream: Keystream, scale: float = 1.0) -> NDArray[np.uint8]:
         """Codes for coordinates that `scale` brings within the radius: of one input, or of many."""
@@ -126,6 +156,11 @@ class GaussHermite:
             reach=self.input_domain.radius / self.noise_stddev,
             fisher_bound=design.fisher_bound,
         )
+
+    @property
+    def sign_size(self) -> float | None:
+        """What a bit stands for, + or -, if codes are bits."""
+        return self.noise_stddev if self.levels == 2 else None
 
     @property
     def points(self) -> Vector:

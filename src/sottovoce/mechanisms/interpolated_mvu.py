@@ -1,6 +1,7 @@
 """The interpolated MVU mechanism, as published: a two-row MVU table as an exponential family."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -16,6 +17,7 @@ from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.coordinate_laws import TiltedFamily
 from sottovoce.mechanisms.design import store
 from sottovoce.mechanisms.design.fisher import ExponentialFamily, exponential_family, tilted_law
+from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, pack_each
 from sottovoce.mechanisms.kernels.family import sample_exponential_family
 from sottovoce.mechanisms.kernels.ladder import Affine
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
@@ -145,9 +147,12 @@ class InterpolatedMvu:
         return LevelCodes(levels=1 << self.output_bits)
 
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
+        return self._sample(self.input_domain.check(values), keystream)
+
+    def _sample(self, vector: Vector, keystream: Keystream) -> NDArray[np.uint8]:
         family = self.interpolated.family
         return sample_exponential_family(
-            self.input_domain.check(values),
+            vector,
             Affine(scale=self.tilt_per_unit),
             family.points,
             family.weights,
@@ -155,6 +160,30 @@ class InterpolatedMvu:
             reach=self.tilt_per_unit * self.input_domain.radius,
             fisher_bound=family.fisher_bound,
         )
+
+    def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
+        """Return packed codes of rows that were checked."""
+        return pack_each(prepared, lambda i: self._sample(prepared.vector(i), keystreams[i]))
+
+    def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
+        """Return the same bytes on a CUDA device."""
+        from sottovoce.mechanisms.kernels.cuda import ladder, packing, rows
+
+        family = self.interpolated.family
+
+        def payload(i: int) -> Tensor:
+            codes = ladder.sample_exponential_family(
+                prepared.tensor(i),
+                Affine(scale=self.tilt_per_unit),
+                family.points,
+                family.weights,
+                keystreams[i],
+                reach=self.tilt_per_unit * self.input_domain.radius,
+                fisher_bound=family.fisher_bound,
+            )
+            return packing.pack(codes, self.output_bits)
+
+        return rows.stacked(payload, len(prepared))
 
     @property
     def points(self) -> Vector:

@@ -260,6 +260,18 @@ class Expanding(Protocol):
 
 
 @runtime_checkable
+class SendsSigns(Protocol):
+    """A mechanism that may send one bit a coordinate: a sign.
+
+    `sign_size` is then what a bit stands for, + if it is 1 and - if it is 0, and None otherwise. A
+    simulator may count bits instead of adding up vectors.
+    """
+
+    @property
+    def sign_size(self) -> float | None: ...
+
+
+@runtime_checkable
 class BoundedDensity(Protocol):
     """A mechanism whose messages all have densities within bounds against one common law.
 

@@ -16,24 +16,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, runtime_checkable
 
-from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.domains import Domain
+from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
 from sottovoce.core.errors import ParameterError, UnknownNameError
 from sottovoce.core.registry import Register, is_ours
 from sottovoce.mechanisms.mechanism import Mechanism, Sampling
 from sottovoce.privacy import accounting
 from sottovoce.privacy.calibration import ENDS, Direction, calibrate
-from sottovoce.privacy.events import Assumed, NonPrivate, PrivacyEvent, Repeated
+from sottovoce.privacy.events import PrivacyEvent, Repeated
 
 Parameters = Mapping[str, Any]
 M = TypeVar("M", bound=type)
-# What one release is charged with: the mechanism's own privacy, unless something hides it.
+# What one release is charged with; see `mechanisms.release.ReleaseTerms`.
 EventOf = Callable[[Mechanism], PrivacyEvent]
-
-
-def seen(adjacency: Adjacency) -> EventOf:
-    """The event of a release that the server sees: the mechanism's own."""
-    return lambda mechanism: vouched(mechanism, mechanism.privacy(adjacency))
 
 
 def _type_name(annotation: Any) -> str:
@@ -295,21 +289,6 @@ def is_own(mechanism: Mechanism) -> bool:
     return is_ours(type(mechanism).__module__)
 
 
-def vouched(mechanism: Mechanism, event: PrivacyEvent) -> PrivacyEvent:
-    """`event`, which follows from what a mechanism says of itself, with whose word that is.
-
-    The contract tests hold our own mechanisms to theirs; a plug-in's word is all there is.
-    """
-    if is_own(mechanism) or isinstance(event, NonPrivate):  # which claims nothing
-        return event
-    own = type(mechanism)
-    named = [name for name, known in MECHANISMS.imported().items() if known.factory is own]
-    who = MECHANISMS.plug_in(named[0]) if named else None
-    return Assumed(
-        event=event, assumption=who or f"plug-in mechanism {own.__name__} (module {own.__module__})"
-    )
-
-
 def public_parameters(mechanism: Mechanism) -> dict[str, Any]:
     """Everything that server and client must agree on, as plain data."""
     public = {
@@ -327,13 +306,22 @@ def parameters_of(mechanism: Mechanism) -> dict[str, Any]:
     return {name: v for name, v in _plain_fields(mechanism).items() if name != "input_domain"}
 
 
+# The names of domains on the wire, whatever the classes are called here; none of them ever changes.
+_SHAPE_NAMES: dict[type[Any], str] = {L2Ball: "L2Ball", L1Ball: "L1Ball", Box: "Box"}
+
+
+def _shape_name(shape: type[Any]) -> str:
+    """Return the name of a domain on the wire; a plug-in's own domain goes by its class name."""
+    return _SHAPE_NAMES.get(shape, shape.__name__)
+
+
 def _plain_fields(value: Any) -> dict[str, Any]:
     """A dataclass as plain data; a whole number in a float field is a float, whoever typed it."""
     plain: dict[str, Any] = {}
     for field in dataclasses.fields(value):
         item = getattr(value, field.name)
         if dataclasses.is_dataclass(item):
-            item = {"shape": type(item).__name__, **_plain_fields(item)}
+            item = {"shape": _shape_name(type(item)), **_plain_fields(item)}
         elif field.type in (float, "float"):
             item = float(item)
         plain[field.name] = item

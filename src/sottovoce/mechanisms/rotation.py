@@ -37,7 +37,7 @@ from sottovoce.core.domains import MAX_DIMENSION, Vector, finite_vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.native import native
 from sottovoce.core.randomness import Keystream
-from sottovoce.core.threads import over_ranges
+from sottovoce.core.threads import over_ranges, over_rows
 
 SEED_BYTES = 32
 _BYTE = 8
@@ -78,9 +78,19 @@ class Rotation:
     def forward(self, values: ArrayLike) -> Vector:
         """R v, for finite v."""
         rotated = finite_vector(values, self.dimension).copy()
-        for start, signs in self._packed_passes():
-            _turn(rotated[start : start + block_size(self.dimension)], before=signs)
+        self.turn_rows(rotated[None])
         return rotated
+
+    def turn_rows(self, rows: Vector) -> None:
+        """Turn every row v of a contiguous matrix of finite numbers into R v, in place."""
+        size, passes = block_size(self.dimension), self._packed_passes()
+
+        def work(begin: int, end: int) -> None:
+            for row in rows[begin:end]:
+                for start, signs in passes:
+                    _turn(row[start : start + size], before=signs)
+
+        over_rows(work, *rows.shape)
 
     def inverse(self, values: ArrayLike) -> Vector:
         """R^-1 v: H is its own inverse, and so is a sign."""

@@ -5,7 +5,7 @@ and the modulus come after. Codes, decoding and the law follow from the noise.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream
+from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, pack_each
 from sottovoce.mechanisms.mechanism import (
     Codes,
     FiniteLaw,
@@ -23,8 +24,9 @@ from sottovoce.mechanisms.mechanism import (
     Sampling,
     level_indices,
 )
+from sottovoce.mechanisms.noise.chords import CELL_BITS, LEAST_BITS, chords, slack_of
 from sottovoce.mechanisms.noise.noise import Noise
-from sottovoce.mechanisms.noise.rounded import MAX_STEPS, check_width, sample_rounded
+from sottovoce.mechanisms.noise.rounded import MAX_STEPS, check_width, sample_rounded, settled_codes
 from sottovoce.mechanisms.registry import Parameters
 
 MAX_BITS = 20
@@ -38,6 +40,7 @@ _CHUNK_CELLS = 2**20
 # Noise this many steps wide is rounded as if by independent uniform noise (see `law`).
 _FINE_STEPS = 64.0
 _NEXT_TO_NOTHING = 2.0**-70
+_HEADROOM = 1.0 + 2.0**-20  # over what rounding adds to a coordinate's reach
 
 
 def width(domain: Domain) -> float:
@@ -143,9 +146,39 @@ class RoundedNoise:
         return LevelCodes(levels=self.levels)
 
     def encode(self, values: ArrayLike, keystream: Keystream) -> Codes:
-        codes = sample_rounded(self._centred(values), self.noise, self.step, keystream)
+        return self._sample(self._centred(values), keystream)
+
+    def _sample(self, centred: Vector, keystream: Keystream) -> Codes:
+        codes = sample_rounded(centred, self.noise, self.step, keystream)
         codes &= self.levels - 1
         return codes.astype(self.code_format().dtype)
+
+    def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
+        """Return packed codes of rows that were checked."""
+        return pack_each(
+            prepared, lambda i: self._sample(prepared.vector(i) - self.middle, keystreams[i])
+        )
+
+    def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
+        """Return the same bytes on a CUDA device."""
+        from sottovoce.mechanisms.kernels.cuda import grid_noise, ladder, packing, rows
+
+        noise, step, domain = self.noise, self.step, self.input_domain
+        table, slack = chords(noise, step), slack_of(noise, step, _HEADROOM * reach(domain))
+
+        def payload(i: int) -> Tensor:
+            if isinstance(domain, Box):
+                clip = grid_noise.Clip(lower=domain.lower, upper=domain.upper, middle=self.middle)
+            else:
+                clip = grid_noise.Clip(scale=prepared.scale(i))
+            codes, left = grid_noise.sample_grid(
+                prepared.rows[i], clip, table, CELL_BITS, LEAST_BITS, step, slack, keystreams[i]
+            )
+            settled = settled_codes(clip(left.values), noise, step, left.spelled, keystreams[i])
+            found = ladder.with_codes(codes, left, settled) & (self.levels - 1)
+            return packing.pack(found, self.bits)
+
+        return rows.stacked(payload, len(prepared))
 
     @property
     def points(self) -> Vector:

@@ -16,11 +16,13 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import seeds
 from sottovoce.mechanisms.design.tilted_seeds import TiltedSeeds, tilted_seeds
+from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, pack_each
 from sottovoce.mechanisms.mechanism import Codes, JointLaw, LevelCodes, MomentLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.mechanisms.seeds import (
     LARGEST_WEIGHT,
     ON_CPU,
+    SCORED_TOGETHER,
     WORDS_PER_TRY,
     Grid,
     Layout,
@@ -194,6 +196,42 @@ class SeededSign:
 
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint32]:
         return self.search(self.tilts(self.input_domain.check(values)), keystream)
+
+    def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
+        """Return the seeds of rows that were checked."""
+        return pack_each(
+            prepared, lambda i: self.search(self.tilts(prepared.vector(i)), keystreams[i])
+        )
+
+    def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
+        """Return the same bytes; candidates are scored on the device.
+
+        So are the weights of long vectors made there.
+        """
+        from sottovoce.mechanisms.kernels.cuda.seeded import scores_on, scores_there
+
+        def codes(i: int) -> NDArray[np.uint32]:
+            if self.layout().copies == 1:
+                scorer = Scorer(score=scores_there, together=SCORED_TOGETHER)
+                return self.search(self._tilts_on_device(prepared.tensor(i)), keystreams[i], scorer)
+            scorer = Scorer(score=scores_on(prepared.rows.device), together=SCORED_TOGETHER)
+            return self.search(self.tilts(prepared.vector(i)), keystreams[i], scorer)
+
+        return seeds.placed(prepared, codes)
+
+    def _tilts_on_device(self, vector: Tensor) -> list[Tilts]:
+        from sottovoce.mechanisms.kernels.cuda.norm import norm
+        from sottovoce.mechanisms.kernels.cuda.seeded import largest_of, quantised
+
+        found = []
+        for start, end in self.layout().bounds:
+            block = vector[start:end]
+            grid = self.grid(norm(block), largest_of(block))
+            step = 0.0 if grid.vanishes else grid.step
+            ratio = 0.0 if grid.vanishes else grid.per_unit / grid.step
+            weights, total = quantised(block, ratio, step, nearest=grid.nearest)
+            found.append(Tilts(weights=weights, step=step, log_cosh_sum=total))
+        return found
 
     def tilts(self, vector: Vector) -> list[Tilts]:
         """The tilts of each block in whole multiples of a step."""

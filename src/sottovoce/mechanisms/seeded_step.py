@@ -1,6 +1,7 @@
 """Sixteen bytes for a direction, with a small pure epsilon: what a shuffler can amplify."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Literal
@@ -14,11 +15,13 @@ from sottovoce.core.domains import L2Ball, Vector, require_l2_ball
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import seeds
 from sottovoce.mechanisms.design.stepped_seeds import CLAMP, SteppedSeeds, stepped_seeds
+from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, pack_each
 from sottovoce.mechanisms.mechanism import Codes, LevelCodes, MomentLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, register
 from sottovoce.mechanisms.seeds import (
     LARGEST_WEIGHT,
     ON_CPU,
+    SCORED_TOGETHER,
     WORDS_PER_TRY,
     Layout,
     Scorer,
@@ -103,6 +106,20 @@ class SeededStep:
 
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint32]:
         return self.search(self.input_domain.check(values), keystream)
+
+    def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
+        """Return the seeds of rows that were checked."""
+        return pack_each(prepared, lambda i: self.search(prepared.vector(i), keystreams[i]))
+
+    def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
+        """Return the same bytes; candidates are scored on the device."""
+        from sottovoce.mechanisms.kernels.cuda.seeded import scores_on
+
+        def codes(i: int) -> NDArray[np.uint32]:
+            scorer = Scorer(score=scores_on(prepared.rows.device), together=SCORED_TOGETHER)
+            return self.search(prepared.vector(i), keystreams[i], scorer)
+
+        return seeds.placed(prepared, codes)
 
     def search(
         self, vector: Vector, keystream: Keystream, scorer: Scorer = ON_CPU

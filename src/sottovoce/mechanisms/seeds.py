@@ -18,6 +18,7 @@ from sottovoce.core import parameter_rules
 from sottovoce.core.domains import MAX_DIMENSION, Vector
 from sottovoce.core.errors import DomainError, ParameterError, UnknownNameError
 from sottovoce.core.randomness import Keystream
+from sottovoce.mechanisms.encoding import Prepared, Tensor, pack_codes
 from sottovoce.mechanisms.kernels import seeded
 from sottovoce.mechanisms.kernels.seeded import SEED_BYTES
 from sottovoce.mechanisms.mechanism import LevelCodes, level_indices
@@ -36,6 +37,7 @@ _LEAST_STEP = 1e-290
 _SERIES_REACH = 0.1
 _CODES = 4  # in a seed
 _WORD = 2**64
+SCORED_TOGETHER = 256  # candidates for one seed, on a CUDA device
 _TOGETHER = 1 << 19  # signs of candidates that are scored in one call
 _FEWEST, _MOST = 16, 256  # of them
 
@@ -220,6 +222,19 @@ class Scorer:
 
 
 ON_CPU = Scorer()
+
+
+def placed(prepared: Prepared, codes_of: Callable[[int], NDArray[np.uint32]]) -> Tensor:
+    """Pack the seeds that are found for rows on a CUDA device, and bring them there."""
+    from sottovoce.mechanisms.kernels.cuda import rows
+    from sottovoce.mechanisms.kernels.cuda.seeded import placed_bytes
+
+    code_format = prepared.mechanism.code_format()
+
+    def payload(i: int) -> Tensor:
+        return placed_bytes(pack_codes(codes_of(i), code_format), prepared.rows.device)
+
+    return rows.stacked(payload, len(prepared))
 
 
 def as_codes(seeds: list[bytes]) -> NDArray[np.uint32]:

@@ -15,32 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.core import files
-from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Domain
 from sottovoce.core.errors import OutputError, SottovoceError
 from sottovoce.mechanisms.design.store import cache_folder
-from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import Parameters, Registration
+from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.privacy import accounting
-from sottovoce.privacy.events import PrivacyEvent, Repeated
-from sottovoce.protocol.channels.channel import Channel
-from sottovoce.protocol.plan import charged_event
+from sottovoce.privacy.events import Repeated
 from sottovoce.version import __version__
 
 WORTH_REMEMBERING_SECONDS = 0.5
 _VERSION = 2  # to be raised when calibration finds other values
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
-    """What a message of a mechanism is charged with; equal charges look alike in print."""
-
-    channel: Channel
-    adjacency: Adjacency
-    record_sampling_rate: float
-
-    def __call__(self, mechanism: Mechanism) -> PrivacyEvent:
-        return charged_event(self.channel, mechanism, self.adjacency, self.record_sampling_rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +42,12 @@ def calibrated(
     domains: Sequence[Domain],
     given: Parameters,
     target: Target,
-    charge: Charge,
+    terms: ReleaseTerms,
 ) -> dict[str, Any]:
     """`Registration.calibrated_for_all`, from memory where that has an answer that still holds."""
-    path = _folder() / f"{_key(registration.kind, domains, given, target, charge)}.json"
+    path = _folder() / f"{_key(registration.kind, domains, given, target, terms)}.json"
     found = _read(path)
-    if found is not None and _keeps(registration, domains, found, target, charge):
+    if found is not None and _keeps(registration, domains, found, target, terms):
         return found
     start = time.perf_counter()
     found = registration.calibrated_for_all(
@@ -71,7 +56,7 @@ def calibrated(
         rounds=target.rounds,
         epsilon=target.epsilon,
         delta=target.delta,
-        event_of=charge,
+        event_of=terms,
     )
     if time.perf_counter() - start > WORTH_REMEMBERING_SECONDS:
         _write(path, found)
@@ -83,10 +68,14 @@ def _folder() -> Path:
 
 
 def _key(
-    kind: str, domains: Sequence[Domain], given: Parameters, target: Target, charge: Charge
+    kind: str, domains: Sequence[Domain], given: Parameters, target: Target, terms: ReleaseTerms
 ) -> str:
-    """A digest of all that the answer follows from."""
-    asked = [kind, dict(given), [repr(domain) for domain in domains], repr(target), repr(charge)]
+    """A digest of all that the answer follows from.
+
+    Names of classes are in it, and may change: so does the version, and whatever is not found is
+    calibrated again.
+    """
+    asked = [kind, dict(given), [repr(domain) for domain in domains], repr(target), repr(terms)]
     text = json.dumps([_VERSION, __version__, *asked], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -106,12 +95,12 @@ def _keeps(
     domains: Sequence[Domain],
     found: Parameters,
     target: Target,
-    charge: Charge,
+    terms: ReleaseTerms,
 ) -> bool:
     """Whether the parameters are the mechanism's, and spend no more than asked on any domain."""
     try:
         for domain in domains:
-            event = charge(registration.build(domain, found))
+            event = terms(registration.build(domain, found))
             whole = Repeated(event=event, count=target.rounds)
             if not accounting.within(whole, target.delta, target.epsilon):
                 return False

@@ -7,14 +7,13 @@ from sottovoce.core.domains import Domain, L2Ball, enclosing_ball
 from sottovoce.core.errors import ParameterError, SottovoceError
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
-from sottovoce.mechanisms.registry import EventOf, Parameters, Registration
+from sottovoce.mechanisms.registry import Parameters, Registration
 from sottovoce.planning.guesses import Guesses
 from sottovoce.planning.prediction import Prediction, predict
 from sottovoce.planning.setting import Setting
 from sottovoce.privacy.accounting import PrivacySpent
 from sottovoce.privacy.events import Repeated
 from sottovoce.protocol.message import HEADER_BYTES
-from sottovoce.protocol.plan import channel_of_sample, released_spent
 
 # Of the knob: errors of a few in a thousand do not change a ranking, and calibration is most of
 # the time. The value found keeps the budget whatever the tolerance.
@@ -64,20 +63,20 @@ class LeftOut:
     needs: float | None = None
 
 
-def candidates(setting: Setting, event_of: EventOf) -> Iterator[Candidate | LeftOut]:
+def candidates(setting: Setting) -> Iterator[Candidate | LeftOut]:
     """Every registered mechanism with each of its settings, by name."""
-    guesses = Guesses(setting, event_of)
+    guesses = Guesses(setting)
     for registration in registry.registrations():
-        yield from _candidates_of(registration, setting, event_of, guesses)
+        yield from _candidates_of(registration, setting, guesses)
 
 
 def _candidates_of(
-    registration: Registration, setting: Setting, event_of: EventOf, guesses: Guesses
+    registration: Registration, setting: Setting, guesses: Guesses
 ) -> Iterator[Candidate | LeftOut]:
     seen: list[Parameters] = []
     for free in registration.settings:
         try:
-            candidate = _candidate(registration, free, setting, event_of, guesses)
+            candidate = _candidate(registration, free, setting, guesses)
         except SottovoceError as error:
             yield _left_out(registration, free, setting, str(error))
             continue
@@ -96,7 +95,6 @@ def _candidate(
     registration: Registration,
     free: Parameters,
     setting: Setting,
-    event_of: EventOf,
     guesses: Guesses,
 ) -> Candidate:
     if registration.knob is None:
@@ -107,10 +105,10 @@ def _candidate(
             "every value that calibration tries is a design to solve and to account for, which "
             "takes a minute or so here; ask for designs (--designs) to have it ranked"
         )
-    parameters = _calibrated(registration, free, domain, setting, event_of, guesses)
+    parameters = _calibrated(registration, free, domain, setting, guesses)
     mechanism = registration.build(domain, parameters)
-    event = Repeated(event=event_of(mechanism), count=setting.rounds)
-    spent = released_spent(channel_of_sample(setting.sample), event, setting.delta)
+    event = Repeated(event=setting.terms(mechanism), count=setting.rounds)
+    spent = setting.terms.spent(event, setting.delta)
     if spent.epsilon > setting.epsilon:  # 'auto' may not see what calibration saw
         raise ParameterError(f"calibrated, it spends {spent}, above epsilon {setting.epsilon:g}")
     return Candidate(
@@ -136,7 +134,6 @@ def _calibrated(
     free: Parameters,
     domain: Domain,
     setting: Setting,
-    event_of: EventOf,
     guesses: Guesses,
 ) -> Parameters:
     known = guesses.known(registration, free, domain)
@@ -148,7 +145,7 @@ def _calibrated(
         rounds=setting.rounds,
         epsilon=setting.epsilon,
         delta=setting.delta,
-        event_of=event_of,
+        event_of=setting.terms,
         relative_tolerance=_RELATIVE_TOLERANCE,
         near=guesses.guess(registration, free, domain),
     )

@@ -9,7 +9,8 @@ import math
 
 from sottovoce.core.domains import Domain
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.mechanisms.registry import EventOf, Parameters, Registration
+from sottovoce.mechanisms.registry import Parameters, Registration
+from sottovoce.mechanisms.release import local_event
 from sottovoce.planning.setting import Setting
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.privacy.renyi import renyi_divergence
@@ -20,25 +21,24 @@ _HALVINGS = 24
 class Guesses:
     """What calibration found so far for one setting."""
 
-    def __init__(self, setting: Setting, event_of: EventOf) -> None:
-        self._setting = setting
-        self._event_of = event_of
+    def __init__(self, setting: Setting) -> None:
+        self._terms = setting.terms
         self._divergence = _divergence_of_a_message(setting)
         self._divergences: dict[type[PrivacyEvent], float] = {}  # what was found, by event
         self._found: list[tuple[str, float, PrivacyEvent]] = []
 
     def learn(self, knob: str, value: float, mechanism: Mechanism) -> None:
         """Keep what calibration found."""
-        event = mechanism.privacy(self._setting.adjacency)
+        event = local_event(mechanism, adjacency=self._terms.adjacency)
         self._divergences[type(event)] = renyi_divergence(event, 2.0)
-        self._found.append((knob, value, self._event_of(mechanism)))
+        self._found.append((knob, value, self._terms(mechanism)))
 
     def known(self, registration: Registration, free: Parameters, domain: Domain) -> float | None:
         """The value at which an event comes again that calibration ended with: nothing to find."""
         for knob, value, event in self._found:
             if registration.knob and knob == registration.knob.parameter:
                 mechanism = registration.build(domain, {**free, knob: value})
-                if self._event_of(mechanism) == event:
+                if self._terms(mechanism) == event:
                     return value
         return None
 
@@ -53,7 +53,7 @@ class Guesses:
             middle = (loose + safe) / 2.0
             given = {**free, knob.parameter: math.exp(middle)}
             mechanism = registration.build(domain, given)
-            event = mechanism.privacy(self._setting.adjacency)
+            event = local_event(mechanism, adjacency=self._terms.adjacency)
             aim = self._divergences.get(type(event), fallback)
             if renyi_divergence(event, 2.0) <= aim:
                 safe = middle
@@ -70,5 +70,5 @@ def _divergence_of_a_message(setting: Setting) -> float:
     """
     rho = min(setting.epsilon, setting.epsilon**2 / (4.0 * math.log(1.0 / setting.delta)))
     sampled = 2.0 * rho / setting.rounds
-    rate = 1.0 if setting.sample is None else setting.sample.rate
+    rate = 1.0 if setting.terms.sample is None else setting.terms.sample.rate
     return math.log1p(math.expm1(min(sampled, 500.0)) / rate**2)

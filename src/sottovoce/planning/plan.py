@@ -10,7 +10,7 @@ from sottovoce.core.domains import clipped
 from sottovoce.core.shown import rounded, show, text_table
 from sottovoce.core.table import Table
 from sottovoce.planning.ranking import Ranking, rank
-from sottovoce.planning.release import secret_sample
+from sottovoce.planning.release import sampled_terms
 from sottovoce.planning.setting import Setting
 
 COLUMNS = ["mechanism", "parameters", "mse", "times best", "bits", "bytes", "epsilon", "sampling"]
@@ -145,9 +145,8 @@ def plan(
         domain=clipped(clip_geometry, dimension, clip_norm, records),
         epsilon=epsilon,
         delta=delta,
-        adjacency=Adjacency.parse(adjacency),
+        terms=sampled_terms(adjacency, sampling_rate, sampling, sampling_hidden_by),
         rounds=rounds,
-        sample=secret_sample(sampling_rate, sampling, sampling_hidden_by),
         bits=bits,
         designs=designs,
     )

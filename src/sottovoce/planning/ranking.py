@@ -6,7 +6,7 @@ from typing import Any
 
 from sottovoce.core.domains import clip_norm_of, geometry_of
 from sottovoce.core.errors import ParameterError
-from sottovoce.mechanisms.registry import EventOf, is_own, parameters_of
+from sottovoce.mechanisms.registry import is_own, parameters_of
 from sottovoce.planning.candidates import Candidate, LeftOut, candidates
 from sottovoce.planning.setting import Setting
 
@@ -171,12 +171,9 @@ class Ranking:
         }
 
 
-def rank(setting: Setting, event_of: EventOf | None = None) -> Ranking:
-    """Every registered mechanism with each of its settings, calibrated to the same budget.
-
-    `event_of` says what one message is charged with [what a server gives away that sees it].
-    """
-    answers = list(candidates(setting, event_of or setting.seen))
+def rank(setting: Setting) -> Ranking:
+    """Every registered mechanism with each of its settings, calibrated to the same budget."""
+    answers = list(candidates(setting))
     found = [one for one in answers if isinstance(one, Candidate)]
     left_out = [one for one in answers if isinstance(one, LeftOut)]
     if not found:

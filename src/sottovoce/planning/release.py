@@ -3,29 +3,25 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import get_args
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.domains import MAX_DIMENSION, Domain, L2Ball, clip_norm_of, clipped, geometry_of
+from sottovoce.core.domains import Domain, clip_norm_of, clipped, geometry_of
 from sottovoce.core.errors import ParameterError, PrivacyError, UnknownNameError
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import Registration
-from sottovoce.mechanisms.secret_sample import SecretSample
-from sottovoce.privacy import events
-from sottovoce.privacy.events import (
-    Assumed,
-    HiddenBy,
-    LaplaceNoise,
-    OneBit,
-    PrivacyEvent,
-    Sampled,
-    SamplingScheme,
-    Shuffled,
+from sottovoce.mechanisms.release import (
+    EveryMessage,
+    NoisySums,
+    NoSenders,
+    OnlySums,
+    ReleaseTerms,
+    SecretSample,
+    Visibility,
 )
-from sottovoce.protocol.channels.channel import Channel, SecureSum, Shuffler
-from sottovoce.protocol.plan import channel_of_sample, released_event
+from sottovoce.privacy.events import HiddenBy, SamplingScheme
 
 # How an error calls an argument: a command says --sampling-rate where a program says sampling_rate.
 Named = Callable[[str], str]
@@ -33,55 +29,13 @@ Named = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One message a round: its domain, its adjacency, and what hides it."""
+    """One message a round: its mechanism's kind and domain, and the terms of its release."""
 
     registration: Registration
     domain: Domain
     dimension: int | None
     clip_norm: float
-    adjacency: Adjacency
-    channel: Channel
-    sample: SecretSample | None
-
-    @property
-    def amplified(self) -> bool:
-        return self.sample is not None or isinstance(self.channel, Shuffler | SecureSum)
-
-    def event(self, mechanism: Mechanism) -> PrivacyEvent:
-        """What is seen of one client in one round: what a run with these settings charges."""
-        event = released_event(self.channel, mechanism, self.adjacency, self.sample)
-        return event if self.dimension is not None else self._any_dimension(event)
-
-    def _any_dimension(self, event: PrivacyEvent) -> PrivacyEvent:
-        """Without a stated dimension with which epsilon grows, the largest counts."""
-        match event:
-            case OneBit() | events.SecureSum():
-                return dataclasses.replace(event, dimension=MAX_DIMENSION)
-            case LaplaceNoise() if isinstance(self.domain, L2Ball):
-                return dataclasses.replace(event, dimension=MAX_DIMENSION)
-            case Assumed() | Sampled():
-                return dataclasses.replace(event, event=self._any_dimension(event.event))
-            case Shuffled() if self._any_dimension(event.event) != event.event:
-                raise ParameterError(
-                    f"how well shuffling hides a message of '{self.registration.kind}' depends on "
-                    "its dimension; give the number of coordinates of an update"
-                )
-            case _:
-                return event
-
-    def describe(self) -> dict[str, Any]:
-        """How the release is amplified, for the result; empty if it is not."""
-        described: dict[str, Any] = {}
-        if self.sample is not None:
-            described["sampling"] = self.sample.describe()
-        match self.channel:
-            case Shuffler(minimum_clients=clients):
-                described["shuffled_clients"] = clients
-            case SecureSum(minimum_clients=clients):
-                described["secure_sum_clients"] = clients
-            case _:
-                pass
-        return described
+    terms: ReleaseTerms
 
 
 def release_of(
@@ -121,21 +75,39 @@ def release_of(
         raise PrivacyError(
             f"no bound is proved for {' and '.join(given)} together; give one of them"
         )
-    sample = secret_sample(sampling_rate, sampling, sampling_hidden_by, named=named)
-    channel = channel_of_sample(sample)
+    terms = sampled_terms(adjacency, sampling_rate, sampling, sampling_hidden_by, named=named)
     if shuffled_clients is not None:
-        channel = Shuffler(minimum_clients=shuffled_clients)
+        hidden: Visibility = NoSenders(minimum_clients=shuffled_clients)
+        terms = dataclasses.replace(terms, visibility=hidden)
     elif secure_sum_clients is not None:
-        channel = SecureSum(minimum_clients=secure_sum_clients)
+        hidden = OnlySums(minimum_clients=secure_sum_clients)
+        terms = dataclasses.replace(terms, visibility=hidden)
     return Release(
         registration=registration,
         domain=domain,
         dimension=dimension,
         clip_norm=clip_norm,
-        adjacency=Adjacency.parse(adjacency),
-        channel=channel,
-        sample=sample,
+        terms=dataclasses.replace(terms, any_dimension=dimension is None),
     )
+
+
+def sampled_terms(
+    adjacency: str | Adjacency,
+    sampling_rate: float | None,
+    sampling: str,
+    sampling_hidden_by: str,
+    *,
+    named: Named = str,
+) -> ReleaseTerms:
+    """The terms of a release on the sample that is asked for; without one, messages are seen.
+
+    Behind a secure sum each message has its own noise and is charged as if it were seen: what is
+    counted on is that nobody sees who sent the encoding of zero.
+    """
+    sample = secret_sample(sampling_rate, sampling, sampling_hidden_by, named=named)
+    central = sample is not None and sample.hidden_by == "central-noise"
+    visibility = NoisySums() if central else EveryMessage()
+    return ReleaseTerms(adjacency=Adjacency.parse(adjacency), visibility=visibility, sample=sample)
 
 
 def secret_sample(

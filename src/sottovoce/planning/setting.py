@@ -4,21 +4,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from sottovoce.core import parameter_rules
-from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball, clip_norm_of, geometry_of
 from sottovoce.core.errors import ParameterError
-from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.mechanisms.secret_sample import SecretSample
+from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.privacy.calibration import MAX_ROUNDS
 from sottovoce.privacy.compositions import SAMPLE_ASSUMPTIONS
-from sottovoce.privacy.events import PrivacyEvent
-from sottovoce.protocol.plan import channel_of_sample, released_event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """One update a round in `domain`, within (epsilon, delta) over all `rounds`.
 
+    terms     what decides the cost of an update beside its mechanism.
     bits      the most bits a coordinate that a message may hold, header apart; None is any number.
     exact     for deployment: choose among mechanisms sampled exactly, if there are any.
     designs   also calibrate what takes a minute, because every value tried is a design to solve.
@@ -27,9 +24,8 @@ class Setting:
     domain: Domain
     epsilon: float
     delta: float
-    adjacency: Adjacency
+    terms: ReleaseTerms
     rounds: int
-    sample: SecretSample | None = None
     bits: float | None = None
     exact: bool = False
     designs: bool = False
@@ -52,26 +48,22 @@ class Setting:
         """The largest norm of an update."""
         return clip_norm_of(self.domain)
 
-    def seen(self, mechanism: Mechanism) -> PrivacyEvent:
-        """What one round gives away to a server that sees the message."""
-        channel = channel_of_sample(self.sample)
-        return released_event(channel, mechanism, self.adjacency, self.sample)
-
     def describe(self) -> dict[str, Any]:
         """The question as plain data, to stand beside its answer."""
         described: dict[str, Any] = {
             "epsilon": self.epsilon,
             "delta": self.delta,
-            "adjacency": str(self.adjacency),
+            "adjacency": str(self.terms.adjacency),
             "rounds": self.rounds,
             "dimension": self.domain.dimension,
             "clip_norm": self.clip_norm,
             "clip_geometry": geometry_of(self.domain),
             "bits": self.bits,
         }
-        if self.sample is not None:
+        sample = self.terms.sample
+        if sample is not None:
             described |= {
-                "sampling": self.sample.describe(),
-                "assumes": SAMPLE_ASSUMPTIONS[self.sample.hidden_by],
+                "sampling": sample.describe(),
+                "assumes": SAMPLE_ASSUMPTIONS[sample.hidden_by],
             }
         return described

@@ -17,10 +17,8 @@ from sottovoce.mechanisms.registry import Registration, kind_of, parameters_of
 from sottovoce.planning.release import Release, release_of
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
 from sottovoce.privacy.calibration import MAX_ROUNDS
-from sottovoce.privacy.compositions import assumptions_in_words, local_event, multiset
-from sottovoce.privacy.events import NonPrivate, PrivacyEvent, Repeated, basic_counts
-from sottovoce.protocol.channels.channel import Central
-from sottovoce.protocol.plan import released_spent
+from sottovoce.privacy.compositions import assumptions_in_words, multiset
+from sottovoce.privacy.events import PrivacyEvent, Repeated, basic_counts
 
 FLOAT_GRADE = "float (simulation only: float noise leaks in its last bits)"
 
@@ -178,10 +176,10 @@ def spent_by(
     accountant: str | None = None,
 ) -> Spent:
     """What `rounds` releases of a mechanism spend."""
-    event = Repeated(event=release.event(mechanism), count=rounds)
-    spent = released_spent(release.channel, event, delta, accountant)
-    central = isinstance(release.channel, Central)  # whose messages have no noise of their own
-    local = NonPrivate(adjacency=event.adjacency) if central else local_event(event)
+    terms = release.terms
+    event = Repeated(event=terms(mechanism), count=rounds)
+    spent = terms.spent(event, delta, accountant)
+    local = Repeated(event=terms.local(mechanism), count=rounds)
     any_dimension = release.dimension is None and any(
         getattr(part, "dimension", 1) == MAX_DIMENSION for part in basic_counts(local)
     )
@@ -197,9 +195,9 @@ def spent_by(
         "bits_per_coordinate": bits_per_coordinate(mechanism),
         "sampling_grade": mechanism.sampling,
         "rounding_inflation": getattr(mechanism, "inflation", None),
-        **release.describe(),
+        **terms.describe(),
     }
-    local_epsilon = privacy_spent(local, delta).epsilon if release.amplified else None
+    local_epsilon = privacy_spent(local, delta).epsilon if terms.amplified else None
     return _spent(spent, rounds, local_epsilon, details)
 
 

@@ -120,7 +120,7 @@ def beside_others(event: PrivacyEvent) -> PrivacyEvent:
             return event
 
 
-def local_event(event: PrivacyEvent) -> PrivacyEvent:
+def without_promises(event: PrivacyEvent) -> PrivacyEvent:
     """Return what clients' messages give away by themselves, if no promise of others is kept.
 
     Noise that somebody trusted adds once, to a sum, is in no message.

@@ -28,29 +28,29 @@ from sottovoce.privacy.events import (
     ZeroConcentrated,
 )
 
-_SHAPES: dict[str, type[PrivacyEvent]] = {
-    shape.__name__: shape
-    for shape in (
-        NonPrivate,
-        GaussianNoise,
-        LaplaceNoise,
-        ZeroConcentrated,
-        PureDp,
-        MetricDp,
-        FinitePair,
-        FiniteTable,
-        RenyiCurve,
-        OneBit,
-        SeededBits,
-        SecureSum,
-        Sampled,
-        Shuffled,
-        Allocated,
-        Repeated,
-        Composed,
-        Assumed,
-    )
+# The names under which ledgers store events, whatever the classes are called here. A name is never
+# changed or taken away; see the stability contract in `privacy.events`.
+STORED_NAMES: dict[str, type[PrivacyEvent]] = {
+    "NonPrivate": NonPrivate,
+    "GaussianNoise": GaussianNoise,
+    "LaplaceNoise": LaplaceNoise,
+    "ZeroConcentrated": ZeroConcentrated,
+    "PureDp": PureDp,
+    "MetricDp": MetricDp,
+    "FinitePair": FinitePair,
+    "FiniteTable": FiniteTable,
+    "RenyiCurve": RenyiCurve,
+    "OneBit": OneBit,
+    "SeededBits": SeededBits,
+    "SecureSum": SecureSum,
+    "Sampled": Sampled,
+    "Shuffled": Shuffled,
+    "Allocated": Allocated,
+    "Repeated": Repeated,
+    "Composed": Composed,
+    "Assumed": Assumed,
 }
+_NAME_OF = {shape: name for name, shape in STORED_NAMES.items()}
 
 # Fields that came later are left out at these values, so that older events keep their text.
 _LATER = {"zero_centered": False, "ratios": None}
@@ -73,13 +73,22 @@ def to_json(event: PrivacyEvent) -> str:
                 for field in dataclasses.fields(value)
                 if not (field.name in _LATER and getattr(value, field.name) == _LATER[field.name])
             }
-            return {"shape": type(value).__name__, **fields}
+            return {"shape": _stored_name(type(value)), **fields}
         if isinstance(value, tuple):
             return [plain(item, _ELEMENTS.get(kind)) for item in value]
         # A whole number in a float field is written as a float: equal events, equal text.
         return float(value) if kind is float else value
 
     return json.dumps(plain(event), sort_keys=True, separators=(",", ":"))
+
+
+def _stored_name(shape: type[Any]) -> str:
+    if shape not in _NAME_OF:
+        raise LedgerError(
+            f"{shape.__name__} has no stored name, so a ledger could not read it again; use one of "
+            f"{', '.join(STORED_NAMES)}"
+        )
+    return _NAME_OF[shape]
 
 
 def from_json(text: str | None) -> PrivacyEvent:
@@ -95,7 +104,7 @@ def from_json(text: str | None) -> PrivacyEvent:
         fields = {name: build(item) for name, item in value.items() if name != "shape"}
         if "adjacency" in fields:
             fields["adjacency"] = Adjacency(fields["adjacency"])
-        return _SHAPES[value["shape"]](**fields)
+        return STORED_NAMES[value["shape"]](**fields)
 
     try:
         event = build(json.loads(text))

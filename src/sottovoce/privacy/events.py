@@ -7,6 +7,19 @@ Each event carries its adjacency; events of different adjacencies do not compose
 Events are plain immutable data. The ledger stores them, never epsilons: epsilon is recomputed.
 
 All of them are in this one file, long as it is: who writes an accountant reads the whole set.
+
+Stability contract. Ledgers outlive versions of this package: what was charged must be read, with
+the same meaning, by every later version. Therefore:
+
+- An event class is never removed, even if no mechanism produces it any longer.
+- The name under which an event is stored (`privacy.event_json.STORED_NAMES`) never changes. The
+  class itself may be renamed or moved.
+- Fields are never removed or renamed. A new field is optional. Its default states what held for
+  the events that were stored before it, and at its default it is left out of the stored text, so
+  that their text (and every digest over it) stays the same.
+- The meaning of an event, of a field and of a field's value never changes. If an event turns out to
+  promise more than was proved, accountants must charge more for it; they never charge less on the
+  ground of a property that earlier events were not known to have.
 """
 
 import math

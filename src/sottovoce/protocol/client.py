@@ -1,17 +1,17 @@
-"""The client's side: project, rotate, charge, encode, seal, store. Nothing else leaves.
+"""The client's side: prepare, charge, encode, seal, store. Nothing else leaves.
 
 Order is what makes it private. The charge is durable before a single code is drawn, and the sealed
 message is durable before it is handed on; so a crash never hides a charge, and a retry sends the
 stored bytes again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce.core.domains import Vector
+from sottovoce.core.domains import sized_vector
 from sottovoce.core.errors import (
     BudgetExhaustedError,
     DomainError,
@@ -22,9 +22,10 @@ from sottovoce.core.errors import (
 from sottovoce.core.randomness import Keystream, Randomness
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Charge, Due, Release
+from sottovoce.mechanisms.encoding import Prepared, encode_packed, prepare
 from sottovoce.protocol.charging import Refused as Refused
 from sottovoce.protocol.charging import amount_due, another_attempt, charge, events_of
-from sottovoce.protocol.message import Envelope, open_packed, seal
+from sottovoce.protocol.message import Envelope, open_packed, seal_packed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
 
@@ -56,10 +57,14 @@ def _permit_all(dues: Sequence[Due]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prepared:
-    """A request that can be encoded and sealed: nothing after the charge can be refused."""
+    """A request that can be encoded and sealed: nothing after the charge can be refused.
+
+    Its vector is a row of `batch`, which all requests for one mechanism share.
+    """
 
     request: Request
-    values: Vector
+    batch: Prepared
+    row: int
     envelope: Envelope
     release: Release
 
@@ -87,35 +92,53 @@ def privatise(
     or one if `charge_round` has paid for it. Bad requests (NaN, wrong dimension, named twice) raise
     before anything is charged here. `permit` has the last word before the charge.
     """
-    prepared = [_prepare(plan, request) for request in requests]
+    prepared = _prepare(plan, requests)
     if len({one.release for one in prepared}) < len(prepared):
         raise ParameterError("a client's uplink is named twice in one call; nothing was charged")
     with ledger.transaction():
         charges = _charge(plan, prepared, ledger, randomness, permit)
-    outcomes = [_outcome(one, charges[one.release], randomness) for one in prepared]
+    outcomes = _outcomes(prepared, charges, randomness)
     ledger.store_messages(
         [(o.charge, o.sent.message, o.commitment) for o in outcomes if isinstance(o, _Sealed)]
     )
     return [outcome.sent if isinstance(outcome, _Sealed) else outcome for outcome in outcomes]
 
 
-def _prepare(plan: RoundPlan, request: Request) -> _Prepared:
-    release = plan.release(request.part.client, request.uplink)
-    domain = request.part.mechanism.input_domain
+def _prepare(plan: RoundPlan, requests: Sequence[Request]) -> list[_Prepared]:
+    """Prepare the requests for each mechanism together."""
+    groups: dict[int, list[int]] = {}
+    for position, request in enumerate(requests):
+        groups.setdefault(id(request.part.mechanism), []).append(position)
+    places: dict[int, tuple[Prepared, int]] = {}
+    for positions in groups.values():
+        batch = _batch(plan, [requests[i] for i in positions])
+        places |= {position: (batch, row) for row, position in enumerate(positions)}
+    return [
+        _Prepared(
+            request=request,
+            batch=places[i][0],
+            row=places[i][1],
+            envelope=plan.envelope(request.part, request.uplink),
+            release=plan.release(request.part.client, request.uplink),
+        )
+        for i, request in enumerate(requests)
+    ]
+
+
+def _batch(plan: RoundPlan, requests: Sequence[Request]) -> Prepared:
+    """Prepare requests for one mechanism; if one cannot be sent, say which."""
+    mechanism = requests[0].part.mechanism
+    dimension = mechanism.input_domain.dimension
     try:
-        values = domain.project(request.values)
-        if plan.rotation is not None:
-            # The projection's headroom pays for the rotation's rounding: this never raises.
-            values = domain.check(plan.rotation.forward(values))
+        # A copy: the owner of an array may go on training while we charge and encode.
+        rows = np.stack([sized_vector(request.values, dimension) for request in requests])
+        return prepare(mechanism, rows, rotation=plan.rotation)
     except DomainError as error:
+        if len(requests) > 1:
+            for request in requests:
+                _batch(plan, [request])
+        release = plan.release(requests[0].part.client, requests[0].uplink)
         raise DomainError(f"update of {release}: {error}; nothing was sent") from None
-    return _Prepared(
-        request=request,
-        # A copy: whoever owns the array may go on training while we charge and encode.
-        values=np.array(values, copy=True),
-        envelope=plan.envelope(request.part, request.uplink),
-        release=release,
-    )
 
 
 def _charge(
@@ -153,18 +176,44 @@ def _is_another(earlier: Charge, prepared: _Prepared, randomness: Randomness) ->
     return commitment != earlier.commitment
 
 
-def _outcome(
-    prepared: _Prepared, charge: Charge | BudgetExhaustedError, randomness: Randomness
-) -> Sent | Refused | _Sealed:
-    part, uplink = prepared.request.part, prepared.request.uplink
-    if isinstance(charge, BudgetExhaustedError):
-        return Refused(part=part, uplink=uplink, error=charge)
-    if charge.message is not None:
-        return Sent(part=part, uplink=uplink, message=charge.message)
-    keystream, commitment = _open_stream(randomness, prepared, charge.attempt)
-    message = seal(part.mechanism.encode(prepared.values, keystream), prepared.envelope)
-    sent = Sent(part=part, uplink=uplink, message=message)
-    return _Sealed(charge=charge, sent=sent, commitment=commitment)
+def _outcomes(
+    prepared: Sequence[_Prepared],
+    charges: Mapping[Release, Charge | BudgetExhaustedError],
+    randomness: Randomness,
+) -> list[Sent | Refused | _Sealed]:
+    """Encode and seal what is charged and was not sent before, batch by batch."""
+    found: dict[Release, Sent | Refused | _Sealed] = {}
+    batches: dict[int, list[tuple[_Prepared, Charge]]] = {}
+    for one in prepared:
+        part, uplink, charge = one.request.part, one.request.uplink, charges[one.release]
+        if isinstance(charge, BudgetExhaustedError):
+            found[one.release] = Refused(part=part, uplink=uplink, error=charge)
+        elif charge.message is not None:
+            found[one.release] = Sent(part=part, uplink=uplink, message=charge.message)
+        else:
+            batches.setdefault(id(one.batch), []).append((one, charge))
+    for charged in batches.values():
+        found |= {sealed.charge.release: sealed for sealed in _sealed(charged, randomness)}
+    return [found[one.release] for one in prepared]
+
+
+def _sealed(charged: Sequence[tuple[_Prepared, Charge]], randomness: Randomness) -> list[_Sealed]:
+    """Encode and seal charged rows of one batch."""
+    streams = [_open_stream(randomness, one, charge.attempt) for one, charge in charged]
+    rows = charged[0][0].batch.take([one.row for one, _ in charged])
+    packed = encode_packed(rows, [keystream for keystream, _ in streams]).on_cpu()
+    return [
+        _Sealed(
+            charge=charge,
+            sent=Sent(
+                part=one.request.part,
+                uplink=one.request.uplink,
+                message=seal_packed(payload.tobytes(), one.envelope),
+            ),
+            commitment=commitment,
+        )
+        for (one, charge), payload, (_, commitment) in zip(charged, packed, streams, strict=True)
+    ]
 
 
 def _check_still_valid(message: bytes, prepared: _Prepared) -> None:
@@ -185,5 +234,5 @@ def _open_stream(
     keystream = randomness.stream("encode", *prepared.release.key, attempt)
     if randomness.grade != "seeded":
         return keystream, None
-    use = prepared.envelope.parameter_hash + prepared.values.tobytes()
+    use = prepared.envelope.parameter_hash + prepared.batch.vector(prepared.row).tobytes()
     return keystream, keystream.commitment(use)

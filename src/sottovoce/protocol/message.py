@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from sottovoce.core import parameter_rules
 from sottovoce.core.domains import MAX_DIMENSION
 from sottovoce.core.errors import WireError
-from sottovoce.mechanisms import packing
+from sottovoce.mechanisms.encoding import PackedRows, pack_codes
 from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Float32Codes, LevelCodes
 from sottovoce.mechanisms.packing import PackedCodes
 
@@ -72,13 +72,19 @@ class Envelope:
         return HEADER_BYTES + self.payload_bytes
 
 
-def seal(codes: Codes, envelope: Envelope) -> bytes:
-    """The message: the only thing that leaves a client."""
-    if codes.shape != (envelope.num_codes,):
-        raise WireError(f"expected {envelope.num_codes} codes, got shape {codes.shape}")
-    payload = _to_payload(codes, envelope.code_format)
+def seal_packed(payload: bytes, envelope: Envelope) -> bytes:
+    """Return the message of packed codes: the only thing that leaves a client."""
+    if len(payload) != envelope.payload_bytes:
+        raise WireError(f"expected {envelope.payload_bytes} packed bytes, got {len(payload)}")
     fields = _header_fields(envelope)
     return fields + _checksum(fields, payload) + payload
+
+
+def seal(codes: Codes, envelope: Envelope) -> bytes:
+    """Return the message of codes that are not packed yet."""
+    if codes.shape != (envelope.num_codes,):
+        raise WireError(f"expected {envelope.num_codes} codes, got shape {codes.shape}")
+    return seal_packed(pack_codes(codes, envelope.code_format), envelope)
 
 
 def open_sealed(message: bytes, envelope: Envelope) -> Codes:
@@ -86,10 +92,14 @@ def open_sealed(message: bytes, envelope: Envelope) -> Codes:
     return codes_of(open_packed(message, envelope))
 
 
-def opened_as_sent(codes: Codes, code_format: CodeFormat) -> Opened:
-    """What `open_packed` would give for a message of these codes, without making one."""
-    payload = _to_payload(codes, code_format)
-    return _from_payload(memoryview(payload), code_format, len(codes))
+def opened_as_sent(packed: PackedRows) -> list[Opened]:
+    """Return what `open_packed` would give for a message of each row, without making any."""
+    payloads = packed.on_cpu().tobytes()
+    size = len(payloads) // max(1, len(packed))
+    return [
+        _from_payload(memoryview(payloads)[at : at + size], packed.code_format, packed.num_codes)
+        for at in range(0, len(payloads), size)
+    ]
 
 
 def codes_of(opened: Opened) -> Codes:
@@ -140,21 +150,6 @@ def _checksum(fields: bytes, payload: bytes | memoryview) -> bytes:
     digest = hashlib.blake2b(fields, digest_size=_CHECKSUM_BYTES)
     digest.update(payload)
     return digest.digest()
-
-
-def _to_payload(codes: Codes, code_format: CodeFormat) -> bytes:
-    match code_format:
-        case LevelCodes():
-            dtype = code_format.dtype
-            if codes.dtype != dtype or (codes.size and int(codes.max()) >= code_format.levels):
-                raise WireError(f"codes must be {dtype} below {code_format.levels}")
-            return packing.pack(codes.astype(dtype, copy=False), code_format.bits)
-        case Float32Codes():
-            if codes.dtype != np.float32 or not np.isfinite(codes).all():
-                raise WireError("codes must be finite float32 numbers")
-            return codes.astype("<f4", copy=False).tobytes()
-        case _:
-            assert_never(code_format)
 
 
 def _from_payload(payload: memoryview, code_format: CodeFormat, count: int) -> Opened:

@@ -1,6 +1,5 @@
 """The plan of a round: public, frozen, and enough for either side to know every message."""
 
-import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
@@ -11,13 +10,11 @@ from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import ParameterError
 from sottovoce.ledger.records import Release
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.mechanisms.registry import parameter_hash, vouched
+from sottovoce.mechanisms.registry import parameter_hash
+from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.mechanisms.rotation import Rotation
-from sottovoce.mechanisms.secret_sample import SecretSample
-from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
-from sottovoce.privacy.compositions import SAMPLE_ASSUMPTIONS
-from sottovoce.privacy.events import HiddenBy, PrivacyEvent
-from sottovoce.protocol.channels.channel import Central, Channel, Direct, MessageChannel
+from sottovoce.privacy.events import PrivacyEvent
+from sottovoce.protocol.channels.channel import Central, Direct, MessageChannel, terms_of
 from sottovoce.protocol.message import Envelope
 
 
@@ -68,11 +65,16 @@ class RoundPlan:
     def release(self, client: str, uplink: int) -> Release:
         return Release(unit=self.unit, run=self.run, client=client, round=self.round, uplink=uplink)
 
+    @property
+    def terms(self) -> ReleaseTerms:
+        """What decides the cost of a message beside its mechanism."""
+        return terms_of(
+            self.channel, self.adjacency, record_sampling_rate=self.record_sampling_rate
+        )
+
     def event(self, part: ClientPlan) -> PrivacyEvent:
         """What one message of this client is charged with."""
-        return charged_event(
-            self.channel, part.mechanism, self.adjacency, self.record_sampling_rate
-        )
+        return self.terms(part.mechanism)
 
     def _context_hash(self, part: ClientPlan) -> bytes:
         """The public parameters, bound to run and client: no message passes for another's.
@@ -84,7 +86,7 @@ class RoundPlan:
         if self.rotation is not None:
             context += ["rotation", self.rotation.seed.hex()]
         if self.channel != Direct():
-            context += ["channel", repr(self.channel)]
+            context += ["channel", self.channel.wire_name]
         digest.update(json.dumps(context).encode())
         return digest.digest()
 
@@ -109,68 +111,6 @@ class RoundPlan:
         """Return the length of the longest sealed message that a client of the round sends."""
         distinct = {id(part.mechanism): part for part in self.clients}.values()
         return max((self.envelope(part, 0).total_bytes for part in distinct), default=0)
-
-
-def charged_event(
-    channel: Channel, mechanism: Mechanism, adjacency: Adjacency, record_sampling_rate: float
-) -> PrivacyEvent:
-    """Return what one message of a run costs, if each record takes part with this probability."""
-    sample = None
-    if record_sampling_rate < 1.0:
-        hidden_by = records_hidden_by(channel)
-        sample = SecretSample(rate=record_sampling_rate, scheme="poisson", hidden_by=hidden_by)
-    return released_event(channel, mechanism, adjacency, sample)
-
-
-def released_event(
-    channel: Channel, mechanism: Mechanism, adjacency: Adjacency, sample: SecretSample | None
-) -> PrivacyEvent:
-    """Return what one message costs: what the channel lets be seen of it, on a secret sample.
-
-    The one place that decides what may be combined. Runs charge what it says, and whatever prints
-    an epsilon beforehand (`spend`, `calibrate`, `curve`, `plan`) asks it too.
-    """
-    event = channel.event(mechanism, adjacency)
-    if sample is not None and sample.rate < 1.0:
-        event = sample.event(mechanism, event)
-    return vouched(mechanism, event)
-
-
-def released_spent(
-    channel: Channel, event: PrivacyEvent, delta: float, accountant: str | None = None
-) -> PrivacySpent:
-    """Return what the released events spend, with every promise that it rests on.
-
-    Central noise is one of the channel's, not of the event's, where nothing is sampled.
-    """
-    spent = privacy_spent(event, delta, accountant)
-    promise = SAMPLE_ASSUMPTIONS["central-noise"]
-    if not isinstance(channel, Central) or promise in spent.assumptions:
-        return spent
-    return dataclasses.replace(spent, assumptions=(*spent.assumptions, promise))
-
-
-def channel_of_sample(sample: SecretSample | None) -> Channel:
-    """Return the channel on which a sample is secret; without one, messages are seen.
-
-    Behind a secure sum each message has its own noise and is charged as if it were seen: what is
-    counted on is that nobody sees who sent the encoding of zero.
-    """
-    return Central() if sample is not None and sample.hidden_by == "central-noise" else Direct()
-
-
-def records_hidden_by(channel: Channel) -> HiddenBy:
-    """What keeps secret which records a client sampled."""
-    match channel:
-        case Direct():
-            return "own-records"
-        case Central():
-            return "central-noise"
-        case _:
-            raise ParameterError(
-                "samples of records are accounted on the channels 'direct' and 'central' only, not "
-                f"on {channel.describe()}; set the record sampling rate to 1"
-            )
 
 
 def _check_carries_messages(channel: object) -> None:

@@ -11,7 +11,7 @@ from sottovoce.core.errors import OutputError
 from sottovoce.runs import client_lists
 from sottovoce.runs.folder import DIGEST_NAME, RunFolder
 from sottovoce.runs.idle_rounds import why_nobody_was_asked
-from sottovoce.runs.record import read_record
+from sottovoce.runs.record import algorithm_facts, read_record
 from sottovoce.runs.site_counts import are_noted, has_sites, site_counts
 
 State = Literal["waiting", "running", "silent", "halted", "finished", "failed", "stopped"]
@@ -100,7 +100,7 @@ def describe(reading: Reading, *, rounds_per_second: float | None = None) -> dic
     done, rounds = reading.rounds_done, spec.get("rounds")
     if rounds_per_second is None and reading.seconds_at_work:
         rounds_per_second = done / reading.seconds_at_work
-    budget = _common_budget(spec)
+    budget = _common_budget(reading.header or {})
     epsilon = last.get("epsilon", 0.0)
     clients = len((reading.header or {}).get("clients") or ())
     seconds_left = None
@@ -180,14 +180,11 @@ def _section(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _common_budget(spec: Mapping[str, Any]) -> float | None:
-    """The budget that rows are measured against, if all clients share one.
-
-    The algorithm 'nbafl' takes its epsilon for a published analysis, which is no budget.
-    """
-    privacy = _section(spec.get("privacy"))
+def _common_budget(header: Mapping[str, Any]) -> float | None:
+    """The budget that rows are measured against, if all clients share one."""
+    privacy = _section(_section(header.get("spec")).get("privacy"))
     own = [group.get("epsilon") or group.get("delta") for group in privacy.get("groups") or ()]
-    if any(own) or _section(spec.get("algorithm")).get("kind") == "nbafl":
+    if any(own) or not algorithm_facts(header).enforces_budget:
         return None
     budget = privacy.get("epsilon")
     return float(budget) if budget is not None else None

@@ -5,14 +5,12 @@ from typing import Any, assert_never
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.shown import show_epsilon
-from sottovoce.runs.record import RunRecord
+from sottovoce.runs.record import RunRecord, algorithm_facts
 from sottovoce.runs.site_counts import BY_SERVER, show_charged
 from sottovoce.runs.spec import (
     CentralSpec,
     DirectSpec,
-    NbAflSpec,
     RunSpec,
-    ScaffoldSpec,
     SecretOrderSpec,
     SecureSumSpec,
     ShufflerSpec,
@@ -77,14 +75,8 @@ def _released(record: RunRecord, *, private: bool) -> str:
 
 def _sent(record: RunRecord) -> str:
     """What a client's reply is about."""
-    numbers = f"{record.dimension:,} numbers"
-    match record.spec.algorithm:
-        case NbAflSpec():
-            return f"a trained model of {numbers}"
-        case ScaffoldSpec() if record.spec.privacy.level == "client":
-            return f"an update and the change of a control variate, of {numbers} each,"
-        case _:
-            return f"an update of {numbers}"
+    sends = algorithm_facts(record.header).sends
+    return sends.replace("{numbers}", f"{record.dimension:,} numbers")
 
 
 def _groups(record: RunRecord) -> list[dict[str, Any]]:

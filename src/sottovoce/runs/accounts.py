@@ -11,9 +11,8 @@ from sottovoce.ledger.records import Budget
 from sottovoce.privacy import compositions
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
 from sottovoce.privacy.events import PrivacyEvent
-from sottovoce.runs.record import RunRecord
+from sottovoce.runs.record import RunRecord, algorithm_facts
 from sottovoce.runs.site_counts import are_noted, site_counts, totals
-from sottovoce.runs.spec import NbAflSpec
 
 _MARKS = 40  # rounds at which every accountant is asked
 _SLACK = 1e-9  # relative; accountants give the same number again but for rounding
@@ -117,8 +116,9 @@ def _common_budget(record: RunRecord) -> float | None:
         budgets = {(row["budget"], row["delta"]) for row in record.result["clients"]}
         budget, delta = budgets.pop() if len(budgets) == 1 else (None, None)
         return budget if delta == record.spec.privacy.delta else None
-    is_budget = not isinstance(record.spec.algorithm, NbAflSpec)  # there it makes the noise only
-    return record.spec.privacy.epsilon if is_budget and not record.spec.privacy.groups else None
+    if not algorithm_facts(record.header).enforces_budget or record.spec.privacy.groups:
+        return None
+    return record.spec.privacy.epsilon
 
 
 def marks(rounds: int, most: int = _MARKS) -> list[int]:

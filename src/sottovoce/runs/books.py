@@ -1,9 +1,7 @@
-"""Where a run's charges are kept, and the training that keeps them there."""
+"""The training of a run, charged in a ledger or counted in memory."""
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.backend import Backend
@@ -12,57 +10,34 @@ from sottovoce.federated.simulation.drawn import DrawnMessages
 from sottovoce.federated.simulation.packed import PackedMessages
 from sottovoce.federated.simulation.stored import StoredMessages
 from sottovoce.federated.training import Training
-from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.ledger import Ledger, temporary_ledger
 from sottovoce.ledger.tally import Tally
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.protocol.channels.channel import Central
-from sottovoce.protocol.plan import charged_event
 from sottovoce.runs.ground import randomness_of
 from sottovoce.runs.parts import Assembly
 
-Books = Ledger | Tally
-BackendOf = Callable[["Assembly", Books], Backend]
+BackendOf = Callable[[Assembly, Ledger], Backend]
 
 
-def tally_of(assembly: Assembly) -> Tally:
-    """Charges counted in memory, for a run that stores no messages."""
-    spec = assembly.spec
-    made: dict[int, PrivacyEvent] = {}
-    charged = []
-    for part in assembly.parts:
-        key = id(part.mechanism)
-        if key not in made:
-            made[key] = charged_event(
-                assembly.channel,
-                part.mechanism,
-                spec.privacy.adjacency,
-                assembly.algorithm.record_sampling_rate,
-            )
-        charged.append(made[key])
-    names = [part.client for part in assembly.parts]
-    budgets = [assembly.budgets.get(name) for name in names]
-    return Tally(names, charged, budgets, uplinks=assembly.algorithm.uplinks)
+def training_of(
+    assembly: Assembly, ledger: Ledger | None = None, backend_of: BackendOf | None = None
+) -> Training:
+    """Return the training of a run, with its budgets entered.
 
-
-@contextlib.contextmanager
-def passing_books(assembly: Assembly) -> Iterator[Books]:
-    """A tally, or a ledger that is thrown away where messages are stored."""
-    if assembly.spec.runtime.messages != "stored":
-        yield tally_of(assembly)
-        return
-    with (
-        tempfile.TemporaryDirectory(prefix="sottovoce-") as folder,
-        Ledger(Path(folder) / "ledger.sqlite", create=True) as ledger,
-    ):
-        yield ledger
-
-
-def training_of(assembly: Assembly, books: Books, backend_of: BackendOf | None = None) -> Training:
-    """The run, with whatever collects its rounds; first, budgets are entered into the ledger."""
-    if isinstance(books, Ledger):
-        with books.transaction():
-            for client, budget in assembly.budgets.items():
-                books.set_budget(client, budget)
+    Args:
+        assembly: The parts of the run.
+        ledger: Where messages are charged and stored; None to count charges in memory.
+        backend_of: Makes what collects the rounds from a ledger; by default all clients are here.
+    """
+    backend: Backend
+    if ledger is None:
+        assert backend_of is None, "messages of clients elsewhere are stored"
+        backend = _counted_here(assembly)
+        backend.record.set_budgets(assembly.budgets)
+    else:
+        ledger.set_budgets(assembly.budgets)
+        backend = (backend_of or stored_here)(assembly, ledger)
     return Training(
         run=assembly.run,
         task=assembly.task,
@@ -70,32 +45,43 @@ def training_of(assembly: Assembly, books: Books, backend_of: BackendOf | None =
         algorithm=assembly.algorithm,
         sampling=assembly.sampling,
         schedule=SeededRandomness(assembly.spec.seed),
-        backend=(backend_of or backend_here)(assembly, books),
+        backend=backend,
         downlink=assembly.spec.runtime.downlink,
         minimum_clients=assembly.spec.privacy.minimum_clients,
     )
 
 
-def backend_here(assembly: Assembly, books: Books) -> Backend:
-    """All clients in this process."""
+@contextlib.contextmanager
+def temporary_training(assembly: Assembly) -> Iterator[Training]:
+    """Yield a training of which nothing is kept; stored messages have a ledger for its duration."""
+    stored = assembly.spec.runtime.messages == "stored"
+    with temporary_ledger() if stored else contextlib.nullcontext() as ledger:
+        yield training_of(assembly, ledger)
+
+
+def stored_here(assembly: Assembly, ledger: Ledger) -> Backend:
+    """Return the backend that stores every message, with all clients in this process."""
+    assert not isinstance(assembly.channel, Central)  # it has no messages to store
     spec = assembly.spec
-    rotated = spec.rotation == "on"
-    if isinstance(books, Ledger):
-        assert not isinstance(assembly.channel, Central)  # it has no messages to store
-        return StoredMessages(
-            run=assembly.run,
-            dimension=assembly.task.dimension,
-            task=assembly.task,
-            clients=assembly.clients,
-            parts=assembly.parts,
-            algorithm=assembly.algorithm,
-            adjacency=spec.privacy.adjacency,
-            randomness=randomness_of(spec),
-            ledger=books,
-            rotated=rotated,
-            channel=assembly.channel,
-            together=1 if spec.runtime.deterministic else None,
-        )
+    return StoredMessages(
+        run=assembly.run,
+        dimension=assembly.task.dimension,
+        task=assembly.task,
+        clients=assembly.clients,
+        parts=assembly.parts,
+        algorithm=assembly.algorithm,
+        adjacency=spec.privacy.adjacency,
+        randomness=randomness_of(spec),
+        ledger=ledger,
+        rotated=spec.rotation == "on",
+        channel=assembly.channel,
+        together=1 if spec.runtime.deterministic else None,
+    )
+
+
+def _counted_here(assembly: Assembly) -> Backend:
+    """Return the backend that counts charges in memory and stores nothing."""
+    spec = assembly.spec
     kind: Callable[..., Backend]
     if isinstance(assembly.channel, Central):
         kind = CentralSums
@@ -108,7 +94,20 @@ def backend_here(assembly: Assembly, books: Books) -> Backend:
         parts=assembly.parts,
         algorithm=assembly.algorithm,
         randomness=SeededRandomness(spec.seed),
-        tally=books,
-        rotated=rotated,
+        tally=tally_of(assembly),
+        rotated=spec.rotation == "on",
         channel=assembly.channel,
     )
+
+
+def tally_of(assembly: Assembly) -> Tally:
+    """Return a record in memory of what each client is charged for a message."""
+    made: dict[int, PrivacyEvent] = {}
+    charged = []
+    for part in assembly.parts:
+        key = id(part.mechanism)
+        if key not in made:
+            made[key] = assembly.terms(part.mechanism)
+        charged.append(made[key])
+    names = [part.client for part in assembly.parts]
+    return Tally(names, charged, uplinks=assembly.algorithm.uplinks)

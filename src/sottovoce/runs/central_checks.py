@@ -2,7 +2,8 @@
 
 from sottovoce.core.errors import ConfigError
 from sottovoce.protocol.channels.central import Central
-from sottovoce.runs.spec import EveryoneSpec, FedAvgSpec, MeanSpec, PoissonSpec, RunSpec
+from sottovoce.runs.algorithms import traits_of
+from sottovoce.runs.spec import EveryoneSpec, PoissonSpec, RunSpec
 
 WARNING = (
     "central noise is no local privacy: the server is trusted with every update, and nobody else "
@@ -25,9 +26,7 @@ def check_runtime(spec: RunSpec) -> None:
             "'rotation' turns messages before they are encoded, and the channel 'central' encodes "
             "none; set it to 'off'"
         )
-    if not isinstance(spec.algorithm, FedAvgSpec) or not isinstance(
-        spec.algorithm.aggregation, MeanSpec
-    ):
+    if not traits_of(spec).plain_mean:
         raise ConfigError(
             "the channel 'central' releases one noisy mean a round: use the algorithm 'fedavg' "
             "with aggregation 'mean', or the channel 'direct'"

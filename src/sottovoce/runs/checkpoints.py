@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from sottovoce.federated.progress import Progress
-from sottovoce.ledger.ledger import Ledger
-from sottovoce.runs.books import Books
+from sottovoce.ledger.records import SpendingRecord
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.parts import Assembly
 from sottovoce.runs.spec import RunSpec
@@ -25,12 +24,12 @@ class Checkpoints:
         self,
         folder: RunFolder,
         assembly: Assembly,
-        books: Books,
+        record: SpendingRecord,
         *,
         done: Progress,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self._folder, self._run, self._books = folder, assembly.run, books
+        self._folder, self._run, self._record = folder, assembly.run, record
         self._rounds, self._every = assembly.spec.rounds, assembly.spec.checkpoint_every
         if assembly.spec.runtime.backend != "fast":
             self._every = 1  # a round there takes seconds, and sites keep one round's messages
@@ -47,9 +46,8 @@ class Checkpoints:
 
     def save(self) -> None:
         """Save the last finished round; then its stored messages are no longer needed."""
-        self._folder.save_checkpoint(self._done, self._books.num_charges)
-        if isinstance(self._books, Ledger):
-            self._books.discard_messages(self._run, before_round=self._done.rounds_done + 1)
+        self._folder.save_checkpoint(self._done, self._record.num_charges)
+        self._record.discard_messages(self._run, before_round=self._done.rounds_done + 1)
         self._saved, self._saved_at = self._done.rounds_done, self._clock()
 
     @contextlib.contextmanager

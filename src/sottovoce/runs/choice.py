@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import ConfigError, UnknownNameError
-from sottovoce.mechanisms.registry import EventOf
+from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.planning.ranking import rank
 from sottovoce.planning.setting import Setting
 from sottovoce.runs.groups import Group
@@ -13,7 +13,7 @@ from sottovoce.runs.spec import MechanismSpec, RunSpec
 
 
 def chosen(
-    group: Group, spec: RunSpec, domain: L2Ball, event_of: EventOf, *, rounds: int
+    group: Group, spec: RunSpec, domain: L2Ball, terms: ReleaseTerms, *, rounds: int
 ) -> tuple[Group, str]:
     """The group with a mechanism, still to be calibrated, and why it is that one."""
     given = group.mechanism.parameters
@@ -28,12 +28,12 @@ def chosen(
         domain=domain,
         epsilon=group.epsilon,
         delta=group.delta,
-        adjacency=spec.privacy.adjacency,
+        terms=terms,
         rounds=rounds,
         bits=given.get("bits"),
         exact=spec.randomness == "system",
     )
-    ranking = rank(setting, event_of).best_of_each()
+    ranking = rank(setting).best_of_each()
     best = ranking.choice
     mechanism = MechanismSpec.model_validate({"kind": best.kind, **best.setting})
     return dataclasses.replace(group, mechanism=mechanism), ranking.explanation

@@ -4,13 +4,13 @@ from collections.abc import Collection
 from typing import Any
 
 from sottovoce.core.files import finite_or_none
+from sottovoce.ledger.records import SpendingRecord
 from sottovoce.mechanisms.mechanism import bits_per_coordinate
-from sottovoce.runs.books import Books
 from sottovoce.runs.parts import Assembly
 
 
 def client_table(
-    assembly: Assembly, books: Books, able: Collection[str], *, most_rounds: int
+    assembly: Assembly, record: SpendingRecord, able: Collection[str], *, most_rounds: int
 ) -> list[dict[str, Any]]:
     """Budget and spending of each client at its own delta.
 
@@ -19,11 +19,11 @@ def client_table(
 
     `group` counts the spec's tables from 1; 0 are clients that no table names.
     """
-    rounds = books.rounds_charged(assembly.run)
+    rounds = record.rounds_charged(assembly.run)
     rows = {}
     for group in assembly.groups:
         for name in group.clients:
-            spent = books.spent(name, group.delta)
+            spent = record.spent(name, group.delta)
             budget = assembly.budgets.get(name)
             rows[name] = {
                 "client": name,

@@ -1,7 +1,6 @@
 """Code that a spec names: it is imported and run, so a spec from a file needs a person's word."""
 
 from sottovoce.core.errors import ConfigError
-from sottovoce.runs.model_spec import ModuleSpec
 from sottovoce.runs.spec import RunSpec
 
 
@@ -13,8 +12,8 @@ def check_code_allowed(spec: RunSpec, *, allow_code: bool, how: str = "--allow-c
         allow_code: Whether its user has said that the code may run.
         how: What says so, for the error.
     """
-    if isinstance(spec.model, ModuleSpec) and not allow_code:
+    if spec.model.user_factory is not None and not allow_code:
         raise ConfigError(
             f"the spec '{spec.name}' imports and runs code: model.factory = "
-            f"'{spec.model.factory}'. Read that code, and if you trust it, allow it with {how}"
+            f"'{spec.model.user_factory}'. Read that code, and if you trust it, allow it with {how}"
         )

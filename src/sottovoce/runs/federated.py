@@ -2,16 +2,11 @@
 
 import math
 
+from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import ConfigError
-from sottovoce.runs.spec import (
-    AlgorithmSpec,
-    CentralSpec,
-    FixedSizeSpec,
-    PoissonSpec,
-    RunSpec,
-    ScaffoldSpec,
-    SecretOrderSpec,
-)
+from sottovoce.federated.algorithms.recipe import RECIPES
+from sottovoce.runs.algorithms import section_of
+from sottovoce.runs.spec import CentralSpec, FixedSizeSpec, PoissonSpec, RunSpec, SecretOrderSpec
 
 
 def check_runtime(spec: RunSpec) -> None:
@@ -38,13 +33,14 @@ def check_runtime(spec: RunSpec) -> None:
             "order that is to be secret; use the channel 'shuffler', which hides who sent which "
             "message of a round, or simulate with runtime.backend = 'fast'"
         )
-    if isinstance(spec.algorithm, AlgorithmSpec):
+    # Before anything of a plug-in's is imported.
+    if RECIPES.find_ours(spec.algorithm.kind) is None or not section_of(spec).is_ours():
         raise ConfigError(
-            f"runtime.backend = '{backend}' runs 'fedavg', 'scaffold' and 'nbafl' only: no "
-            f"site takes a server's word for the algorithm '{spec.algorithm.kind}'; simulate with "
-            "runtime.backend = 'fast'"
+            f"runtime.backend = '{backend}' runs algorithms and aggregations of Sottovoce's own "
+            f"only: no site takes a server's word for the algorithm '{spec.algorithm.kind}'; "
+            "simulate with runtime.backend = 'fast'"
         )
-    if isinstance(spec.algorithm, ScaffoldSpec) and spec.privacy.level == "client":
+    if section_of(spec).traits(Unit(spec.privacy.level)).keeps_client_state:
         raise ConfigError(
             f"runtime.backend = '{backend}' keeps no control variates at sites; use the algorithm "
             "'fedavg', with algorithm.proximal_weight where clients differ, or level 'sample'"

@@ -5,18 +5,17 @@ The server and every site lay the same ground from the same resolved spec.
 
 from dataclasses import dataclass
 
-from sottovoce.core.errors import ConfigError
 from sottovoce.core.randomness import Randomness, SeededRandomness, SystemRandomness
 from sottovoce.federated.algorithms.algorithm import Algorithm
+from sottovoce.federated.algorithms.recipe import AlgorithmSection
 from sottovoce.learning.clients import Clients
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.task import Task
-from sottovoce.runs import nbafl
-from sottovoce.runs.algorithms import algorithm_of, with_every_key
+from sottovoce.runs import open_sections
+from sottovoce.runs.algorithms import adjusted, algorithm_of, section_of, with_section
 from sottovoce.runs.data import clients_of, load_data, task_of
 from sottovoce.runs.groups import Group, groups_of
-from sottovoce.runs.proxy import held_out_proxy
-from sottovoce.runs.spec import NbAflSpec, RunSpec
+from sottovoce.runs.spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +26,7 @@ class Ground:
     task: Task
     clients: Clients
     groups: tuple[Group, ...]
+    section: AlgorithmSection
     algorithm: Algorithm
     num_classes: int | None  # None for regression
     note: str
@@ -34,29 +34,25 @@ class Ground:
 
 def lay_ground(spec: RunSpec, data: Dataset | None = None) -> Ground:
     """The ground of a spec, on the data that it names unless others are given."""
-    spec = with_every_key(spec)
+    section = section_of(spec)  # an unknown name, or one that two claim, is refused
+    spec = open_sections.with_every_key(with_section(spec, section))
     schedule = SeededRandomness(spec.seed)
     if data is None:
         data = load_data(spec, schedule)
-    data, proxy = held_out_proxy(spec, data, schedule.generator("proxy"))
+    data, public = section.hold_out(data, schedule.generator("proxy"))
     clients = clients_of(spec, data, schedule)
     task = task_of(spec, data, schedule)
-    if isinstance(spec.algorithm, NbAflSpec):
-        if spec.privacy.groups:
-            raise ConfigError(
-                "'privacy.groups' have budgets, and NbAFL's epsilon is none; use the algorithm "
-                "'fedavg'"
-            )
-        spec = nbafl.with_published_noise(spec, clients)
+    spec = adjusted(spec, section, clients)
     groups = groups_of(spec, clients.names)
     algorithm = algorithm_of(
-        spec, task, clients, groups, randomness=randomness_of(spec), proxy=proxy
+        spec, section, task, clients, groups, randomness=randomness_of(spec), public=public
     )
     return Ground(
         spec=spec,
         task=task,
         clients=clients,
         groups=groups,
+        section=section,
         algorithm=algorithm,
         num_classes=data.num_classes,
         note=data.note,

@@ -8,7 +8,8 @@ from sottovoce.core.domains import Domain
 from sottovoce.core.errors import ConfigError, ParameterError, UnknownNameError
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
-from sottovoce.planning.calibrate import Charge, Target, calibrated
+from sottovoce.mechanisms.release import ReleaseTerms
+from sottovoce.planning.calibrate import Target, calibrated
 from sottovoce.runs.spec import GroupSpec, MechanismSpec, RunSpec
 
 
@@ -64,7 +65,7 @@ def groups_of(spec: RunSpec, clients: Sequence[str]) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def resolve(group: Group, domains: Sequence[Domain], *, rounds: int, charge: Charge) -> Group:
+def resolve(group: Group, domains: Sequence[Domain], *, rounds: int, terms: ReleaseTerms) -> Group:
     """The group with the calibrated and automatic parameters of its mechanism filled in."""
     kind, given = group.mechanism.kind, group.mechanism.parameters
     registration = registry.find(kind)
@@ -77,7 +78,7 @@ def resolve(group: Group, domains: Sequence[Domain], *, rounds: int, charge: Cha
             )
         try:
             target = Target(rounds=rounds, epsilon=group.epsilon, delta=group.delta)
-            found = calibrated(registration, domains, given, target, charge)
+            found = calibrated(registration, domains, given, target, terms)
         except ParameterError as error:
             if not group.number:
                 raise

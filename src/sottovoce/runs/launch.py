@@ -1,9 +1,10 @@
 """Run a spec wherever its `runtime.backend` says."""
 
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any
 
 from sottovoce.core.errors import ConfigError
+from sottovoce.runs.backends import BACKENDS, register
 from sottovoce.runs.runner import OnResume, OnRound, run
 from sottovoce.runs.spec import RunSpec
 
@@ -16,20 +17,26 @@ def launch(
     on_round: OnRound | None = None,
     on_resume: OnResume | None = None,
 ) -> dict[str, Any]:
-    """Run `spec` to its end in `folder`, on this machine."""
-    match spec.runtime.backend:
-        case "fast":
-            return run(spec, folder, resume=resume, on_round=on_round, on_resume=on_resume)
-        case "flower-sim":
-            from sottovoce.flower.remote import run_in_flower_simulation  # an extra
+    """Run `spec` to its end in `folder`, on the backend that it names."""
+    backend = BACKENDS.find(spec.runtime.backend)
+    return backend(spec, folder, resume=resume, on_round=on_round, on_resume=on_resume)
 
-            return run_in_flower_simulation(
-                spec, folder, resume=resume, on_round=on_round, on_resume=on_resume
-            )
-        case "flower":
-            raise ConfigError(
-                "runtime.backend = 'flower' runs on a federation: use 'sottovoce deploy run "
-                "FEDERATION SPEC', or set runtime.backend to 'fast' or 'flower-sim'"
-            )
-        case _:
-            assert_never(spec.runtime.backend)
+
+@register("fast")
+def _in_this_process(
+    spec: RunSpec,
+    folder: Path,
+    *,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+    on_resume: OnResume | None = None,
+) -> dict[str, Any]:
+    return run(spec, folder, resume=resume, on_round=on_round, on_resume=on_resume)
+
+
+@register("flower")
+def _on_machines(*_: Any, **__: Any) -> dict[str, Any]:
+    raise ConfigError(
+        "runtime.backend = 'flower' runs on a federation: use 'sottovoce deploy run FEDERATION "
+        "SPEC', or set runtime.backend to 'fast' or 'flower-sim'"
+    )

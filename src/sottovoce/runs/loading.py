@@ -2,16 +2,17 @@
 
 import math
 import tomllib
-import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 
-from sottovoce.core.errors import ConfigError, UnknownNameError
-from sottovoce.runs.spec import RunSpec
+from sottovoce.core.errors import ConfigError, SottovoceError, UnknownNameError
+from sottovoce.federated.algorithms import tables
+from sottovoce.federated.algorithms.recipe import RECIPES
+from sottovoce.runs.spec import AlgorithmSpec, RunSpec
+from sottovoce.runs.validation import problem_in
 
 _LARGEST = 10**300  # below the largest float: any number may meet one
 _MOST_NESTED = 32  # a spec has tables in tables in tables, and then it ends
@@ -32,7 +33,13 @@ def load(
         override(table, key, value, source=f"--set {key}")
     for key, value in (values or {}).items():
         override(table, key, value, source="overrides")
-    return parse(table, str(path))
+    spec = parse(table, str(path))
+    for section in (spec.model, *spec.features):  # a record may name what is not installed here
+        try:
+            section.check_kind()
+        except UnknownNameError as error:
+            raise ConfigError(f"{path}: {error}") from None
+    return spec
 
 
 def parse_text(text: str, source: str) -> dict[str, Any]:
@@ -60,16 +67,20 @@ def parse(table: Mapping[str, Any], source: str = "spec") -> RunSpec:
     """The spec that plain data describes."""
     _check_plain(table, source, ())
     try:
-        return RunSpec.model_validate(dict(table))
+        return _with_every_key(RunSpec.model_validate(dict(table)), source)
     except ValidationError as error:
-        # A misspelt key is the cause of a missing one, so it is named first.
-        causes = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
-        missing = [_where(cause) for cause in causes if cause["type"] == "missing"]
-        if causes[0]["type"] == "missing":
-            names = ", ".join(f"'{name}'" for name in missing)
-            verb = "is" if len(missing) == 1 else "are"
-            raise ConfigError(f"{source}: {names} {verb} missing") from None
-        raise ConfigError(f"{source}: {_sentence(causes[0])}") from None
+        raise ConfigError(f"{source}: {problem_in(error, RunSpec)}") from None
+
+
+def _with_every_key(spec: RunSpec, source: str) -> RunSpec:
+    """The spec with the defaults of its algorithm written out, as its hash holds them."""
+    kind, given = spec.algorithm.kind, spec.algorithm.parameters
+    try:
+        every = tables.completed(RECIPES, "algorithm", kind, given)
+    except SottovoceError as error:
+        raise ConfigError(f"{source}: {error}") from None
+    algorithm = AlgorithmSpec.model_validate({"kind": kind, **every})
+    return spec.model_copy(update={"algorithm": algorithm})
 
 
 def _check_plain(value: object, source: str, path: tuple[str, ...]) -> None:
@@ -166,68 +177,3 @@ def _inside(place: Any, part: str, source: str) -> Any:
     if not part.isdecimal() or int(part) >= len(place):
         raise ConfigError(f"{source}: '{part}' is none of the list's {len(place)} places (from 0)")
     return place[int(part)]
-
-
-def _sentence(error: ErrorDetails) -> str:
-    """One validation error as one line: where, what rule, what value."""
-    where = _where(error)
-    if error["type"] == "extra_forbidden":
-        *parents, key = error["loc"]
-        unknown = UnknownNameError.among("key", str(key), _keys_at(parents))
-        table = where.rpartition(".")[0]
-        return f"{unknown} (in [{table}])" if table else str(unknown)
-    if error["type"] == "union_tag_invalid":
-        context = error["ctx"]
-        return (
-            f"'{where}.kind' is '{context['tag']}', but must be one of {context['expected_tags']}"
-        )
-    if error["type"] in ("model_type", "model_attributes_type", "dict_type"):
-        return f"'{where}' must be a table, got {error['input']!r}"
-    if error["type"] == "string_pattern_mismatch":
-        return f"'{where}' must be able to name a folder, got {error['input']!r}"
-    return f"'{where}': {error['msg'].lower()}, got {error['input']!r}"
-
-
-def _where(error: ErrorDetails) -> str:
-    """The key as its author wrote it."""
-    written, _ = _walk(error["loc"])
-    return ".".join(written)
-
-
-def _keys_at(location: Sequence[str | int]) -> list[str]:
-    """The keys that may stand at `location`."""
-    _, sections = _walk(location)
-    return [key for section in sections for key in section.model_fields]
-
-
-def _walk(location: Sequence[str | int]) -> tuple[list[str], list[type[BaseModel]]]:
-    """The steps of a location that somebody wrote, and the sections that may stand there.
-
-    The tag of a discriminated choice is a step that nobody wrote: it only narrows the choice.
-    """
-    written: list[str] = []
-    sections: list[type[BaseModel]] = [RunSpec]
-    for step in location:
-        if isinstance(step, int):  # a place in a list of tables; a key may be called '0' too
-            written[-1] += f"[{step}]"
-            continue
-        chosen = [s for s in sections if step in _tags(s)]
-        named = [s.model_fields[step].annotation for s in sections if step in s.model_fields]
-        if chosen and not named:
-            sections = chosen
-            continue
-        written.append(step)
-        sections = [section for annotation in named for section in _sections_in(annotation)]
-    return written, sections
-
-
-def _tags(section: type[BaseModel]) -> tuple[str, ...]:
-    kind = section.model_fields.get("kind")
-    return typing.get_args(kind.annotation) if kind else ()
-
-
-def _sections_in(annotation: Any) -> list[type[BaseModel]]:
-    """The sections that an annotation names, in lists and choices too."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [found for inner in typing.get_args(annotation) for found in _sections_in(inner)]

@@ -1,128 +1,35 @@
-"""The models that a spec may name, as tables with a `kind`."""
+"""The section `[model]` of a spec: a table with the `kind` of a registered model."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, assert_never
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import BeforeValidator, Field
-
-from sottovoce.runs.section import Section, as_written
+from sottovoce.core.registry import Register
+from sottovoce.learning.models.register import MODELS, model_of
+from sottovoce.runs.section import OpenSection
 
 if TYPE_CHECKING:  # a spec can be read where torch is not installed
     from sottovoce.learning.models import Model
 
-Count = Annotated[int, Field(ge=1)]
 
+class ModelSpec(OpenSection):
+    """A registered model; its own keys stand beside `kind`.
 
-class LinearSpec(Section):
-    kind: Literal["linear"]
-    bias: bool = True
+    The kind "module" is a user's own: `factory` is "package.module:function", called with
+    `arguments`. Warning: the module is imported and the function called, so that a spec with a
+    factory can do whatever a program can. Commands refuse it without `--allow-code`, and `simulate`
+    without `allow_code=True`; a site calls only what its own file lists under `factories`.
 
-
-class MlpSpec(Section):
-    kind: Literal["mlp"]
-    hidden_units: Count
-
-
-class TanhConvnetSpec(Section):
-    kind: Literal["tanh_convnet"]
-    bounded_outputs: bool = True
-
-
-class FemnistConvnetSpec(Section):
-    kind: Literal["femnist_convnet"]
-
-
-class UdpMnistCnnSpec(Section):
-    kind: Literal["udp_mnist_cnn"]
-
-
-class UdpMedicalCnnSpec(Section):
-    kind: Literal["udp_medical_cnn"]
-
-
-class SmallCifarCnnSpec(Section):
-    kind: Literal["small_cifar_cnn"]
-    groups: Count = 8
-
-
-class StridedCnnSpec(Section):
-    kind: Literal["strided_cnn"]
-
-
-class Resnet18Spec(Section):
-    kind: Literal["resnet18"]
-    groups: Count = 32
-
-
-class WindCnnSpec(Section):
-    kind: Literal["wind_cnn"]
-    filters: Count = 16
-
-
-class ModuleSpec(Section):
-    """A user's own module: `factory` is "package.module:function", called with `arguments`.
-
-    Warning: the module is imported and the function called, so that a spec with a factory can do
-    whatever a program can. Commands refuse it without `--allow-code`, and `simulate` without
-    `allow_code=True`; a site calls only what its own file lists under `factories`.
+    The kind "in_memory" is a module that a Python program gave to `sottovoce.simulate`; no other
+    program has it.
     """
 
-    kind: Literal["module"]
-    factory: str
-    arguments: Annotated[dict[str, Any], BeforeValidator(as_written)] = Field(default_factory=dict)
+    register: ClassVar[Register[Any]] = MODELS
+
+    @property
+    def user_factory(self) -> str | None:
+        """The user's function that would be imported and called, or None."""
+        return str(self.parameters.get("factory", "")) if self.kind == "module" else None
 
 
-class InMemorySpec(Section):
-    """A module that a Python program gave to `sottovoce.simulate`; no other program has it."""
-
-    kind: Literal["in_memory"]
-    label: str
-
-
-AnyModelSpec = (
-    LinearSpec
-    | MlpSpec
-    | TanhConvnetSpec
-    | FemnistConvnetSpec
-    | UdpMnistCnnSpec
-    | UdpMedicalCnnSpec
-    | SmallCifarCnnSpec
-    | StridedCnnSpec
-    | Resnet18Spec
-    | WindCnnSpec
-    | ModuleSpec
-    | InMemorySpec
-)
-ModelSpec = Annotated[AnyModelSpec, Field(discriminator="kind")]
-
-
-def to_model(spec: AnyModelSpec) -> "Model":
+def to_model(spec: ModelSpec) -> "Model":
     """The model that a table describes; its parameters are checked by the model itself."""
-    from sottovoce.learning import models
-
-    match spec:
-        case LinearSpec(bias=bias):
-            return models.Linear(bias=bias)
-        case MlpSpec(hidden_units=hidden_units):
-            return models.Mlp(hidden_units=hidden_units)
-        case TanhConvnetSpec(bounded_outputs=bounded_outputs):
-            return models.TanhConvnet(bounded_outputs=bounded_outputs)
-        case FemnistConvnetSpec():
-            return models.FemnistConvnet()
-        case UdpMnistCnnSpec():
-            return models.UdpMnistCnn()
-        case UdpMedicalCnnSpec():
-            return models.UdpMedicalCnn()
-        case SmallCifarCnnSpec(groups=groups):
-            return models.SmallCifarCnn(groups=groups)
-        case StridedCnnSpec():
-            return models.StridedCnn()
-        case Resnet18Spec(groups=groups):
-            return models.Resnet18(groups=groups)
-        case WindCnnSpec(filters=filters):
-            return models.WindCnn(filters=filters)
-        case ModuleSpec(factory=factory, arguments=arguments):
-            return models.UserModule(factory=factory, arguments=arguments)
-        case InMemorySpec(label=label):
-            return models.InMemoryModule(label=label)
-        case _:
-            assert_never(spec)
+    return model_of(spec.kind, spec.parameters)

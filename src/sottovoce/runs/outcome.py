@@ -10,30 +10,30 @@ from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.files import finite_or_none
 from sottovoce.core.shown import show_epsilon
-from sottovoce.federated.algorithms.nbafl import NbAfl
 from sottovoce.federated.cohorts import most_participations
 from sottovoce.federated.progress import Progress
 from sottovoce.federated.training import RoundRecord, Training
 from sottovoce.learning.task import SCORES
+from sottovoce.ledger.records import SpendingRecord
 from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
-from sottovoce.mechanisms.registry import seen
+from sottovoce.mechanisms.release import local_event
 from sottovoce.privacy import events
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.compositions import (
     SAMPLE_ASSUMPTIONS,
     assumptions,
     assumptions_in_words,
-    local_event,
     multiset,
+    without_promises,
 )
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent
 from sottovoce.protocol.channels.channel import Central, Direct, SecretOrder, SecureSum, Shuffler
-from sottovoce.protocol.plan import records_hidden_by
-from sottovoce.runs import aggregates, idle_rounds, nbafl
 from sottovoce.runs import central_checks as central
-from sottovoce.runs.algorithms import algorithm_word
-from sottovoce.runs.books import Books
+from sottovoce.runs import idle_rounds
+from sottovoce.runs.algorithms import algorithm_words, facts_of
+from sottovoce.runs.backends import backend_word
 from sottovoce.runs.client_table import client_table, group_table
+from sottovoce.runs.open_sections import feature_words
 from sottovoce.runs.parts import Assembly
 from sottovoce.runs.site_counts import are_noted, site_counts
 from sottovoce.version import __version__
@@ -64,6 +64,11 @@ def header(assembly: Assembly) -> dict[str, Any]:
             for part in assembly.parts
         ],
         "guarantee": guarantee(assembly),
+        # For reports, which are made where a plug-in algorithm may not be installed.
+        "algorithm": {
+            "enforces_budget": assembly.section.enforces_budget,
+            "sends": assembly.section.sends(assembly.algorithm.unit),
+        },
     }
 
 
@@ -99,10 +104,15 @@ def _any_float(assembly: Assembly) -> bool:
     return any(mechanism.sampling == "float" for mechanism in _distinct(assembly))
 
 
+def _is_private(assembly: Assembly) -> bool:
+    mechanism, adjacency = assembly.parts[0].mechanism, assembly.spec.privacy.adjacency
+    return not isinstance(local_event(mechanism, adjacency=adjacency), NonPrivate)
+
+
 def guarantee(assembly: Assembly) -> str:
     """What is protected, in a sentence; and what the sentence does not cover."""
-    spec, mechanism = assembly.spec, assembly.parts[0].mechanism
-    if isinstance(mechanism.privacy(spec.privacy.adjacency), NonPrivate):
+    spec = assembly.spec
+    if not _is_private(assembly):
         return "none: values are sent as they are"
     sample = assembly.algorithm.unit is Unit.SAMPLE
     unit = "one training sample" if sample else "one client's whole update"
@@ -114,10 +124,10 @@ def guarantee(assembly: Assembly) -> str:
         case _:
             assert_never(spec.privacy.adjacency)
     public = "; the number of samples of each client is public" if sample else ""
-    if isinstance(assembly.algorithm, NbAfl):
-        public = "; the size of the smallest data set is public"  # the noise is made from it
-    if assembly.algorithm.record_sampling_rate < 1.0:
-        public += f"; it assumes that {SAMPLE_ASSUMPTIONS[records_hidden_by(assembly.channel)]}"
+    if own := assembly.section.guarantee():
+        public += f"; {own}"
+    if records := assembly.terms.sample:
+        public += f"; it assumes that {SAMPLE_ASSUMPTIONS[records.hidden_by]}"
     for name in _assumptions(assembly):
         public += f"; it assumes that {events.assumption_in_words(name)}"
     reasons = [
@@ -144,13 +154,13 @@ def guarantee(assembly: Assembly) -> str:
             what = f"central privacy ({assembly.channel.describe()}): the noisy sums hide"
         case _:
             assert_never(assembly.channel)
-    own = ", each client within its own budget" if len(assembly.groups) > 1 else ""
-    return f"{spec.privacy.level}-level {what} {change}{own}{public}{grade}"
+    each = ", each client within its own budget" if len(assembly.groups) > 1 else ""
+    return f"{spec.privacy.level}-level {what} {change}{each}{public}{grade}"
 
 
-def _charged(assembly: Assembly, books: Books) -> list[PrivacyEvent]:
+def _charged(assembly: Assembly, record: SpendingRecord) -> list[PrivacyEvent]:
     """What clients were charged with in all, each distinct total once: most share theirs."""
-    histories = dict.fromkeys(tuple(books.history(part.client)) for part in assembly.parts)
+    histories = dict.fromkeys(tuple(record.history(part.client)) for part in assembly.parts)
     return [multiset(history) for history in histories if history]
 
 
@@ -159,20 +169,27 @@ def _assumes(assembly: Assembly, charged: list[PrivacyEvent]) -> str | None:
     if not charged:
         return None
     trusted = [central.ASSUMPTION] if isinstance(assembly.channel, Central) else []
-    word = algorithm_word(assembly.spec)
     sentences = [
         *(sentence for total in charged for sentence in assumptions_in_words(total)),
         *trusted,
-        *([events.assumption_in_words(word)] if word else []),
+        *map(events.assumption_in_words, _plug_in_words(assembly)),
     ]
     return "; ".join(dict.fromkeys(sentences)) or None
 
 
 def _assumptions(assembly: Assembly) -> list[str]:
-    """What mechanisms' events and an algorithm's domain rest on, each once."""
-    own = seen(assembly.spec.privacy.adjacency)
-    found = {name for one in _distinct(assembly) for name in assumptions(own(one))}
-    return sorted(found | set(filter(None, [algorithm_word(assembly.spec)])))
+    """What mechanisms' events, an algorithm's domain and features rest on, each once."""
+    adjacency = assembly.spec.privacy.adjacency
+    own = [local_event(one, adjacency=adjacency) for one in _distinct(assembly)]
+    found = {name for event in own for name in assumptions(event)}
+    return sorted(found | set(_plug_in_words(assembly)))
+
+
+def _plug_in_words(assembly: Assembly) -> list[str]:
+    """The plug-ins, beside mechanisms, on whose word the run's privacy rests."""
+    algorithm = algorithm_words(assembly.spec, assembly.section)
+    backend = backend_word(assembly.spec)
+    return [*algorithm, *([backend] if backend else []), *feature_words(assembly.spec)]
 
 
 def _both_epsilons(
@@ -183,20 +200,19 @@ def _both_epsilons(
     if isinstance(assembly.channel, Central):  # messages have no noise of their own
         return {"local_epsilon": None, "central_epsilon": hidden}
     delta = assembly.spec.privacy.delta
-    seen = (privacy_spent(local_event(total), delta) for total in charged)
+    seen = (privacy_spent(without_promises(total), delta) for total in charged)
     local = max((spent.epsilon for spent in seen), default=0.0)
     return {"local_epsilon": finite_or_none(local), "central_epsilon": hidden}
 
 
-def _published(assembly: Assembly, books: Books) -> dict[str, float]:
-    """The epsilon of a published analysis that is no bound, for the algorithm that has one."""
-    if not isinstance(assembly.algorithm, NbAfl):
-        return {}
-    most = max(books.rounds_charged(assembly.run).values(), default=0)
-    return {
-        "published_epsilon": nbafl.published_epsilon(assembly.spec, assembly.clients, most),
-        "downlink_stddev": assembly.algorithm.downlink_stddev,
-    }
+def _figures(assembly: Assembly, record: SpendingRecord) -> dict[str, float]:
+    """What an algorithm reports beside epsilon, such as that of a published analysis."""
+    return assembly.section.figures(
+        assembly.algorithm,
+        assembly.spec.mechanism.parameters,
+        facts_of(assembly.spec, assembly.clients),
+        max(record.rounds_charged(assembly.run).values(), default=0),
+    )
 
 
 def _idle_shuffler(
@@ -245,9 +261,7 @@ def _warnings(
         found += _idle_shuffler(assembly.channel, **epsilons)
     if isinstance(assembly.channel, Central):
         found.append(central.WARNING)
-    if isinstance(assembly.algorithm, NbAfl):
-        found.append(nbafl.WARNING)
-    found += aggregates.warnings(assembly)
+    found += assembly.section.warnings(assembly.algorithm.unit, private=_is_private(assembly))
     loss = rows[-1]["loss"] if rows else None
     if assembly.task.objective == "classification" and loss is not None and loss > _HUGE_LOSS:
         found.append(
@@ -283,7 +297,7 @@ def _silent_clients(rows: list[Metrics]) -> list[str]:
 
 def metrics_row(
     assembly: Assembly,
-    books: Books,
+    spending: SpendingRecord,
     progress: Progress,
     record: RoundRecord,
     *,
@@ -297,7 +311,9 @@ def metrics_row(
             "lower algorithm.server_learning_rate"
         )
     # A resumed run finds charges of rounds that it is about to repeat: they are not yet spent here.
-    spent = books.largest_spent(assembly.spec.privacy.delta, through=(assembly.run, record.round))
+    spent = spending.largest_spent(
+        assembly.spec.privacy.delta, through=(assembly.run, record.round)
+    )
     told = dataclasses.asdict(record)
     for name in ("unanswered", "sites"):
         if not told[name]:
@@ -309,8 +325,12 @@ def metrics_row(
         "loss": evaluation.loss if evaluation else None,
         "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
         "bounds": {name: finite_or_none(bound) for name, bound in spent.bounds} if spent else {},
-        **(aggregates.tested(assembly, progress) if evaluated else {}),
+        **(_of_algorithm(assembly, progress) if evaluated else {}),
     }
+
+
+def _of_algorithm(assembly: Assembly, progress: Progress) -> Metrics:
+    return assembly.section.metrics(assembly.task, progress.algorithm_state)
 
 
 def _score(assembly: Assembly) -> dict[str, str]:
@@ -322,21 +342,20 @@ def _score(assembly: Assembly) -> dict[str, str]:
 def result_of(
     assembly: Assembly,
     training: Training,
-    books: Books,
     rows: list[Metrics],
     progress: Progress,
     halted: str | None,
 ) -> dict[str, Any]:
     """The last line of the story: accuracy, what was spent, what was sent, and warnings."""
-    spec = assembly.spec
-    spent = books.largest_spent(spec.privacy.delta)
+    spec, record = assembly.spec, training.record
+    spent = record.largest_spent(spec.privacy.delta)
     asked = sum(row["clients_asked"] for row in rows)
     received = sum(row["clients_received"] for row in rows)
     evaluation = assembly.task.evaluate(progress.model)
     # Who could not pay for the last round, or for the one that was not run any more.
     last = progress.rounds_done + (1 if halted else 0)
     most = most_participations(assembly.sampling, len(assembly.clients), last)
-    clients = client_table(assembly, books, training.able(last), most_rounds=most)
+    clients = client_table(assembly, record, training.able(last), most_rounds=most)
     if assembly.spec.runtime.backend != "fast":
         told = site_counts(
             rows if are_noted(rows) else [], [part.client for part in assembly.parts]
@@ -348,7 +367,7 @@ def result_of(
         total = sum(row[f"{kind}_bytes_{direction}"] for row in rows)
         return total / count if count else None
 
-    charged = _charged(assembly, books)
+    charged = _charged(assembly, record)
     epsilons = _both_epsilons(assembly, charged, spent.epsilon if spent else 0.0)
     return {
         "name": spec.name,
@@ -357,12 +376,12 @@ def result_of(
         "accuracy": evaluation.accuracy,
         **_score(assembly),
         "loss": evaluation.loss,
-        **aggregates.tested(assembly, progress),
+        **_of_algorithm(assembly, progress),
         "rounds": progress.rounds_done,
         "halted": halted,
         "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
         **epsilons,
-        **_published(assembly, books),
+        **_figures(assembly, record),
         "channel": assembly.channel.describe(),
         "delta": spec.privacy.delta,
         "private": spent is None or math.isfinite(spent.epsilon),

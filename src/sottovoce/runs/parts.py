@@ -7,7 +7,7 @@ from typing import assert_never
 from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import ConfigError
 from sottovoce.federated.algorithms.algorithm import Algorithm
-from sottovoce.federated.algorithms.nbafl import NbAfl
+from sottovoce.federated.algorithms.recipe import AlgorithmSection
 from sottovoce.federated.cohorts import (
     ClientSampling,
     Epochs,
@@ -23,10 +23,10 @@ from sottovoce.learning.task import Task
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism, has_a_range
-from sottovoce.planning.calibrate import Charge
+from sottovoce.mechanisms.release import ReleaseTerms, local_event
 from sottovoce.privacy.events import NonPrivate
-from sottovoce.protocol.channels.channel import Channel, Direct, SecureSum, Shuffler
-from sottovoce.protocol.plan import ClientPlan, charged_event
+from sottovoce.protocol.channels.channel import Channel, Direct, SecureSum, Shuffler, terms_of
+from sottovoce.protocol.plan import ClientPlan
 from sottovoce.runs import central_checks, federated, secret_order_checks
 from sottovoce.runs.algorithms import check_gathering
 from sottovoce.runs.choice import chosen, in_one_sentence
@@ -61,6 +61,7 @@ class Assembly:
     num_classes: int | None  # None for regression
     clients: Clients
     parts: tuple[ClientPlan, ...]
+    section: AlgorithmSection
     algorithm: Algorithm
     sampling: ClientSampling
     channel: Channel
@@ -68,6 +69,17 @@ class Assembly:
     budgets: Mapping[str, Budget]
     mechanism_choice: str | None  # why this mechanism, if the spec left it open
     note: str  # what to know about the data
+
+    @property
+    def terms(self) -> ReleaseTerms:
+        """What decides the cost of a message beside its mechanism."""
+        return _terms(self.spec, self.channel, self.algorithm)
+
+
+def _terms(spec: RunSpec, channel: Channel, algorithm: Algorithm) -> ReleaseTerms:
+    return terms_of(
+        channel, spec.privacy.adjacency, record_sampling_rate=algorithm.record_sampling_rate
+    )
 
 
 def assemble(spec: RunSpec, data: Dataset | None = None) -> Assembly:
@@ -80,15 +92,16 @@ def assemble(spec: RunSpec, data: Dataset | None = None) -> Assembly:
     groups = ground.groups
     _check_runtime(spec)
     _check_minimum(spec, len(clients))
-    channel = channel_of(spec, len(clients))
     check_gathering(spec, algorithm, task.dimension, len(clients))
-    groups, choice = _resolved(groups, spec, algorithm, task.dimension, clients, channel)
+    channel = channel_of(spec, len(clients))
+    terms = _terms(spec, channel, algorithm)
+    groups, choice = _resolved(groups, spec, algorithm, task.dimension, clients, terms)
     group_of = {name: group for group in groups for name in group.clients}
     parts = _parts(group_of, algorithm, task.dimension, clients)
     channel.check((part.mechanism, part.weight) for part in parts)
     first = {group_of[part.client].number: part.mechanism for part in reversed(parts)}
     for mechanism in first.values():  # refused here, before any round
-        charged_event(channel, mechanism, spec.privacy.adjacency, algorithm.record_sampling_rate)
+        terms(mechanism)
         if spec.runtime.messages == "none":
             law_of(mechanism)
     check_private(
@@ -96,7 +109,7 @@ def assemble(spec: RunSpec, data: Dataset | None = None) -> Assembly:
         [
             group
             for group in groups
-            if isinstance(first[group.number].privacy(spec.privacy.adjacency), NonPrivate)
+            if isinstance(local_event(first[group.number], adjacency=terms.adjacency), NonPrivate)
         ],
     )
     resolved = written_into(spec, groups)
@@ -110,19 +123,18 @@ def assemble(spec: RunSpec, data: Dataset | None = None) -> Assembly:
         num_classes=ground.num_classes,
         clients=clients,
         parts=parts,
+        section=ground.section,
         algorithm=algorithm,
         sampling=_sampling(spec, len(clients)),
         channel=channel,
         groups=groups,
-        budgets=_budgets(groups, spec, algorithm),
+        budgets=_budgets(groups, spec, algorithm) if ground.section.enforces_budget else {},
         mechanism_choice=choice,
         note=ground.note,
     )
 
 
 def _budgets(groups: Sequence[Group], spec: RunSpec, algorithm: Algorithm) -> dict[str, Budget]:
-    if isinstance(algorithm, NbAfl):
-        return {}  # its epsilon is a published figure, below what a client really spends
     allowed = {group.number: budget(group, spec, algorithm.unit) for group in groups}
     return {
         name: own for group in groups for name in group.clients if (own := allowed[group.number])
@@ -135,7 +147,7 @@ def _resolved(
     algorithm: Algorithm,
     dimension: int,
     clients: Clients,
-    channel: Channel,
+    terms: ReleaseTerms,
 ) -> tuple[tuple[Group, ...], str | None]:
     """The groups with mechanisms chosen, calibrated and automatic parameters filled in; and why.
 
@@ -143,20 +155,15 @@ def _resolved(
     """
     size_of = dict(zip(clients.names, clients.sizes, strict=True))
     times = rounds_of_one(spec, len(clients))
-    charge = Charge(
-        channel=channel,
-        adjacency=spec.privacy.adjacency,
-        record_sampling_rate=algorithm.record_sampling_rate,
-    )
     found, reasons = [], {}
     for group in groups:
         sizes = sorted({size_of[name] for name in group.clients}, reverse=True)
         domains = dict.fromkeys(algorithm.domain(dimension, size) for size in sizes)
         if group.mechanism.kind == AUTO:
             group, reasons[group.where] = chosen(
-                group, spec, next(iter(domains)), charge, rounds=times * algorithm.uplinks
+                group, spec, next(iter(domains)), terms, rounds=times * algorithm.uplinks
             )
-        found.append(resolve(group, list(domains), rounds=times * algorithm.uplinks, charge=charge))
+        found.append(resolve(group, list(domains), rounds=times * algorithm.uplinks, terms=terms))
     return tuple(found), in_one_sentence(reasons)
 
 

@@ -13,9 +13,9 @@ import torch
 
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.learning import datasets, features, public_images
+from sottovoce.learning import datasets, features
 from sottovoce.learning.datasets import Dataset
-from sottovoce.learning.features import Precondition, Step
+from sottovoce.learning.features import Step, files_of
 from sottovoce.runs.data_spec import CsvSpec
 from sottovoce.runs.feature_steps import steps_of
 from sottovoce.runs.spec import RunSpec
@@ -79,8 +79,7 @@ def kept(wanted: Wanted) -> Dataset | None:
     Only files of the data folder are known well enough to notice that they have changed.
     """
     files = datasets.where_found(wanted.dataset, wanted.folder)
-    learned = [step for step in wanted.steps if isinstance(step, Precondition)]
-    if not files or any(public_images.is_file(step.images) for step in learned):
+    if not files or any(files_of(step) for step in wanted.steps):
         return None
     # The folder itself is stamped for what may lie beside the files, such as a list of writers.
     return _without_chance(wanted, tuple(_stamp(path) for path in [wanted.folder, *files]))

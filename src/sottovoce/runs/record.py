@@ -8,29 +8,86 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from sottovoce.core import bounded_json, files
 from sottovoce.core.errors import ConfigError, OutputError
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.loading import parse
 from sottovoce.runs.spec import RunSpec
+from sottovoce.runs.validation import problem_in
 
-_COUNTS = (
-    "round",
-    "clients_asked",
-    "clients_received",
-    "clients_out_of_budget",
-    "payload_bytes_up",
-    "total_bytes_up",
-    "payload_bytes_down",
-    "total_bytes_down",
-)
-_SIGNED = ("accuracy", "loss")  # whatever else is counted or spent is never below 0
-_MEASURED = ("accuracy", "loss", "epsilon")  # null where not measured, or without a guarantee
-_RESULT = ("rounds", "accuracy", "loss", "epsilon", "guarantee", "clients", "groups", "warnings")
-_OF_CLIENT = ("client", "group", "budget", "delta", "epsilon", "rounds", "ran_out")
-_OF_GROUP = ("group", "clients", "mechanism", "budget", "delta", "epsilon", "rounds", "ran_out")
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+_Amount = Annotated[_Number, Field(ge=0.0)]
+
+
+class _Table(BaseModel):
+    """A table of a file: what else it holds is another reader's."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class _Measures(_Table):
+    """Null where not measured, or without a guarantee."""
+
+    accuracy: _Number | None
+    loss: _Number | None
+    epsilon: _Amount | None
+
+
+class _Reply(_Table):
+    outcome: Any
+    rounds_charged: _Amount | None
+
+
+class _Row(_Measures):
+    """A line of metrics.jsonl."""
+
+    round: _Amount
+    clients_asked: _Amount
+    clients_received: _Amount
+    clients_out_of_budget: _Amount
+    payload_bytes_up: _Amount
+    total_bytes_up: _Amount
+    payload_bytes_down: _Amount
+    total_bytes_down: _Amount
+    bounds: dict[str, _Amount | None] = {}
+    sites: dict[str, _Reply] = {}
+
+
+class _Account(_Table):
+    group: Any
+    budget: _Amount | None
+    delta: _Amount
+    epsilon: _Amount | None
+    rounds: _Amount
+    ran_out: Any
+
+
+class _Client(_Account):
+    client: str
+
+
+class _Mechanism(_Table):
+    kind: Any
+
+
+class _Group(_Account):
+    clients: Any
+    mechanism: _Mechanism | str | None
+
+
+class _Result(_Measures):
+    """What result.json holds."""
+
+    rounds: _Amount
+    guarantee: Any
+    clients: list[_Client]
+    groups: list[_Group]
+    warnings: list[str]
+    halted: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +117,39 @@ class RunRecord:
     def stores_messages(self) -> bool:
         """Whether there is a ledger; elsewhere charges were counted in memory."""
         return self.spec.runtime.messages == "stored"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmFacts:
+    """What a report must know of an algorithm, which need not be installed where it is made.
+
+    Attributes:
+        enforces_budget: Whether privacy.epsilon is a budget that the ledger enforced.
+        sends: What a reply describes; {numbers} stands for how many numbers a model has.
+    """
+
+    enforces_budget: bool
+    sends: str
+
+
+def algorithm_facts(header: Mapping[str, Any]) -> AlgorithmFacts:
+    """Return what run.json says of the run's algorithm, or said by its kind in older folders."""
+    told = header.get("algorithm")
+    if isinstance(told, dict):
+        enforces, sends = told.get("enforces_budget"), told.get("sends")
+        if isinstance(enforces, bool) and isinstance(sends, str):
+            return AlgorithmFacts(enforces_budget=enforces, sends=sends)
+    spec = header.get("spec")
+    spec = spec if isinstance(spec, dict) else {}
+    algorithm, privacy = spec.get("algorithm"), spec.get("privacy")
+    kind = algorithm.get("kind") if isinstance(algorithm, dict) else None
+    level = privacy.get("level") if isinstance(privacy, dict) else None
+    sends = "an update of {numbers}"
+    if kind == "nbafl":
+        sends = "a trained model of {numbers}"
+    elif kind == "scaffold" and level == "client":
+        sends = "an update and the change of a control variate, of {numbers} each,"
+    return AlgorithmFacts(enforces_budget=kind != "nbafl", sends=sends)
 
 
 def read_record(path: Path) -> RunRecord:
@@ -94,7 +184,8 @@ def read_finding(path: Path, keys: tuple[str, ...]) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     finding = files.read_json(path)
-    _check_keys(path, finding, keys)
+    fields: dict[str, Any] = dict.fromkeys(keys, Any)
+    _check(create_model("Finding", **fields), path, finding)
     assert isinstance(finding, dict)
     return finding
 
@@ -129,68 +220,23 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
             if number == len(lines) and not isinstance(error, bounded_json.BoundsError):
                 break
             raise OutputError(f"{path} is damaged: line {number} {error}; restore it") from None
-        where = f"{path}, line {number}"
-        _check_keys(path, row, (*_COUNTS, *_MEASURED), where=f"line {number}")
-        for name in (*_COUNTS, *_MEASURED):
-            _check_number(where, name, row[name], may_be_null=name in _MEASURED)
+        _check(_Row, path, row, where=f"line {number}: ")
         if row["round"] != number:
             raise OutputError(
                 f"{path} is damaged: line {number} is of round {row['round']}; restore it"
             )
-        bounds = row.get("bounds", {})
-        _check_keys(path, bounds, (), where=f"line {number}, 'bounds'")
-        for name, bound in bounds.items():
-            _check_number(where, name, bound, may_be_null=True)
-        _check_sites(path, row.get("sites", {}), where=f"line {number}, 'sites'")
         rows.append(row)
     return rows
 
 
-def _check_sites(path: Path, sites: Any, *, where: str) -> None:
-    _check_keys(path, sites, (), where=where)
-    for reply in sites.values():
-        _check_keys(path, reply, ("outcome", "rounds_charged"), where=where)
-        charged = reply["rounds_charged"]
-        _check_number(f"{path}, {where}", "rounds_charged", charged, may_be_null=True)
-
-
 def check_result(path: Path, result: Any) -> None:
     """Refuse a result.json whose keys are not there, or not what they should be."""
-    _check_keys(path, result, _RESULT)
-    _check_number(str(path), "rounds", result["rounds"])
-    for name in _MEASURED:
-        _check_number(str(path), name, result[name], may_be_null=True)
-    if not isinstance(result.get("halted"), str | None):
-        raise OutputError(f"{path} is damaged: 'halted' is no text; restore it")
-    for name, keys in (("clients", _OF_CLIENT), ("groups", _OF_GROUP), ("warnings", None)):
-        if not isinstance(result[name], list):
-            raise OutputError(f"{path} is damaged: '{name}' is no list; restore it")
-        if name == "warnings" and not all(isinstance(one, str) for one in result[name]):
-            raise OutputError(f"{path} is damaged: 'warnings' is no list of texts; restore it")
-        for entry in result[name] if keys else ():
-            _check_keys(path, entry, keys or (), where=f"'{name}'")
-            if name == "clients" and not isinstance(entry["client"], str):
-                raise OutputError(f"{path} is damaged: a client has no name; restore it")
-            if name == "groups" and isinstance(entry["mechanism"], dict):
-                _check_keys(path, entry["mechanism"], ("kind",), where="a group's mechanism")
-            for number in ("rounds", "delta"):
-                _check_number(str(path), number, entry[number])
-            for number in ("budget", "epsilon"):
-                _check_number(str(path), number, entry[number], may_be_null=True)
+    _check(_Result, path, result)
 
 
-def _check_keys(path: Path, value: Any, keys: tuple[str, ...], *, where: str = "it") -> None:
-    if not isinstance(value, dict):
-        raise OutputError(f"{path} is damaged: {where} is no table; restore it")
-    for key in keys:
-        if key not in value:
-            raise OutputError(f"{path} is damaged: {where} lacks '{key}'; restore it")
-
-
-def _check_number(where: str, name: str, value: Any, *, may_be_null: bool = False) -> None:
-    if value is None and may_be_null:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise OutputError(f"{where} is damaged: '{name}' is no number, got {value!r}; restore it")
-    if value < 0 and name not in _SIGNED:
-        raise OutputError(f"{where} is damaged: '{name}' is below 0, got {value!r}; restore it")
+def _check(model: type[BaseModel], path: Path, value: object, *, where: str = "") -> None:
+    try:
+        model.model_validate(value)
+    except ValidationError as error:
+        problem = problem_in(error, model)
+        raise OutputError(f"{path} is damaged: {where}{problem}; restore it") from None

@@ -12,7 +12,7 @@ import torch
 from sottovoce.core.errors import ConfigError, DataError, LedgerError, OutputError
 from sottovoce.federated.training import Halted
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.runs.books import BackendOf, Books, tally_of, training_of
+from sottovoce.runs.books import BackendOf, training_of
 from sottovoce.runs.checkpoints import Checkpoints, where_it_resumes
 from sottovoce.runs.data import digest_of
 from sottovoce.runs.folder import RunFolder
@@ -76,24 +76,24 @@ def _run(
     on_resume: OnResume,
     backend_of: BackendOf | None,
 ) -> dict[str, Any]:
+    stored = assembly.spec.runtime.messages == "stored"
     if resume:
         check_goes_on(run_folder, assembly)
         assembly = dataclasses.replace(assembly, run=run_folder.header().get("run", assembly.run))
     else:
         assembly = _named(assembly)
-        stored = assembly.spec.runtime.messages == "stored"
         run_folder.create(header(assembly), with_ledger=stored)
         if not assembly.spec.data.sites:
             run_folder.save_data_digest(digest_of(assembly.spec, assembly.clients, assembly.task))
-    with run_folder.locked(), _opened(run_folder, assembly) as books:
+    with run_folder.locked(), run_folder.ledger() if stored else contextlib.nullcontext() as ledger:
         if resume:
-            _check_nothing_is_missing(run_folder, books, assembly.run)
+            _check_nothing_is_missing(run_folder, ledger, assembly.run)
             on_resume(where_it_resumes(run_folder, assembly.spec))
-        training = training_of(assembly, books, backend_of)
+        training = training_of(assembly, ledger, backend_of)
         progress = run_folder.load_checkpoint() or training.start()
         training.replay(progress)
         run_folder.keep_metrics_up_to(progress.rounds_done)
-        checkpoints = Checkpoints(run_folder, assembly, books, done=progress)
+        checkpoints = Checkpoints(run_folder, assembly, training.record, done=progress)
         halted = None
         remote, needed = backend_of is not None, assembly.spec.deployment.minimum_replies
         with checkpoints.saved_if_interrupted():
@@ -104,7 +104,7 @@ def _run(
                     checkpoints.save()
                     break
                 progress, record = outcome
-                row = metrics_row(assembly, books, progress, record)
+                row = metrics_row(assembly, training.record, progress, record)
                 if remote and progress.rounds_done == assembly.spec.rounds:
                     # Before it is saved: a resumed run asks for this round once more.
                     check_any_counted([*run_folder.metrics(), row], minimum_replies=needed)
@@ -113,19 +113,9 @@ def _run(
                 on_round(row)
         if remote:
             check_any_counted(run_folder.metrics(), minimum_replies=needed)
-        result = result_of(assembly, training, books, run_folder.metrics(), progress, halted)
+        result = result_of(assembly, training, run_folder.metrics(), progress, halted)
         run_folder.save_result(result)
     return result
-
-
-@contextlib.contextmanager
-def _opened(run_folder: RunFolder, assembly: Assembly) -> Iterator[Books]:
-    """The ledger in the folder, or a tally where nothing is stored."""
-    if assembly.spec.runtime.messages != "stored":
-        yield tally_of(assembly)
-        return
-    with run_folder.ledger() as ledger:
-        yield ledger
 
 
 def _named(assembly: Assembly) -> Assembly:
@@ -139,11 +129,11 @@ def _named(assembly: Assembly) -> Assembly:
     return dataclasses.replace(assembly, run=f"{spec.hash}-{secrets.token_hex(4)}")
 
 
-def _check_nothing_is_missing(run_folder: RunFolder, books: Books, run_name: str) -> None:
+def _check_nothing_is_missing(run_folder: RunFolder, ledger: Ledger | None, run_name: str) -> None:
     """Refuse to go on from files that do not belong together: spending must not look smaller."""
     checkpoint = run_folder.load_checkpoint()
-    if isinstance(books, Ledger):
-        _check_ledger(run_folder, books, run_name)
+    if ledger is not None:
+        _check_ledger(run_folder, ledger, run_name)
     done = checkpoint.rounds_done if checkpoint else 0
     rounds = [row["round"] for row in run_folder.metrics()][:done]
     if rounds != list(range(1, done + 1)):

@@ -6,7 +6,8 @@ Each rule stands for a condition of `channels.secret_order`.
 from sottovoce.core.errors import ConfigError
 from sottovoce.federated.cohorts import ClientSampling, Epochs, Everyone
 from sottovoce.protocol.channels.secret_order import SecretOrder
-from sottovoce.runs.spec import FedAvgSpec, RunSpec
+from sottovoce.runs.algorithms import traits_of
+from sottovoce.runs.spec import RunSpec
 
 
 def channel(
@@ -58,7 +59,7 @@ def _check_clients(spec: RunSpec) -> None:
             "clients in whole epochs only: leave it out (channel.minimum_clients counts those of "
             "an epoch)"
         )
-    if not isinstance(spec.algorithm, FedAvgSpec):
+    if not traits_of(spec).plain_mean:
         raise ConfigError(
             f"clients of the algorithm '{spec.algorithm.kind}' do more than send one message an "
             "epoch and forget it, which a secret order does not hide: use the algorithm 'fedavg', "

@@ -14,24 +14,16 @@ from numpy.typing import NDArray
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.federated.algorithms.fedavg import FedAvg
 from sottovoce.federated.cohorts import Everyone
 from sottovoce.federated.simulation.stacked import Pool, StackedRun, can_stack, train_stacked
 from sottovoce.federated.training import Halted
 from sottovoce.learning.datasets import Dataset, with_training_rows
 from sottovoce.learning.task import Task
 from sottovoce.protocol.channels.channel import Direct
-from sottovoce.runs.books import passing_books, training_of
+from sottovoce.runs.algorithms import section_of, traits_of
+from sottovoce.runs.books import temporary_training
 from sottovoce.runs.parts import Assembly, assemble
-from sottovoce.runs.spec import (
-    FedAvgSpec,
-    ModeConnectivitySpec,
-    NbAflSpec,
-    RunSpec,
-    SecretOrderSpec,
-    SecureSumSpec,
-    ShufflerSpec,
-)
+from sottovoce.runs.spec import RunSpec, SecretOrderSpec, SecureSumSpec, ShufflerSpec
 
 Rows = NDArray[np.int64]
 OnRound = Callable[[int, int], None]  # how many models, and how many rounds they have behind them
@@ -41,14 +33,14 @@ def simulated(spec: RunSpec, seed: int) -> RunSpec:
     """A resolved spec as it is simulated from another seed: laws are drawn from, and nobody pays.
 
     Budgets are left out, since the noise they asked for is in the spec: a client with other records
-    might pay a little more for the same, and stop before the others. NbAFL has no budget, but makes
-    noise of its epsilon.
+    might pay a little more for the same, and stop before the others. An epsilon that is no budget,
+    but what an algorithm makes its noise of, stays.
     """
     hidden = isinstance(spec.channel, SecureSumSpec | ShufflerSpec | SecretOrderSpec)
     messages = spec.runtime.messages if hidden else "none"  # sums are of stored ones alone
     runtime = spec.runtime.model_copy(update={"messages": messages, "backend": "fast"})
     changes: dict[str, Any] = {"seed": seed, "randomness": "seeded", "runtime": runtime}
-    if not isinstance(spec.algorithm, NbAflSpec):
+    if section_of(spec).enforces_budget:
         groups = tuple(g.model_copy(update={"epsilon": None}) for g in spec.privacy.groups)
         unbound = {"epsilon": None, "groups": groups}
         changes["privacy"] = spec.privacy.model_copy(update=unbound)
@@ -72,12 +64,12 @@ def _check_rows_alone(spec: RunSpec) -> None:
             "data.partition 'by_owner' gives rows to their owners, and shadow models train on rows "
             "whose owners are not known; attack a run with another partition"
         )
-    if isinstance(spec.algorithm, FedAvgSpec) and isinstance(
-        spec.algorithm.aggregation, ModeConnectivitySpec
-    ):
+    traits = traits_of(spec)
+    if traits.holds_out:
+        what = traits.named or f"algorithm '{spec.algorithm.kind}'"
         raise ConfigError(
-            "the aggregation 'mode_connectivity' holds public samples out, and shadow models would "
-            "hold out others, candidates among them; attack a run with another aggregation"
+            f"the {what} holds public samples out, and shadow models would hold out others, "
+            "candidates among them; attack a run with another aggregation or algorithm"
         )
 
 
@@ -124,7 +116,6 @@ def _side_by_side(
     on_round: OnRound | None,
 ) -> Vector:
     algorithm, device = first.algorithm, first.task.device
-    assert isinstance(algorithm, FedAvg), "can_stack says so"
     stacked = [_stacked(_assembled(spec, data, seed, rows), rows) for seed, rows in runs]
 
     def report(number: int) -> None:
@@ -161,8 +152,7 @@ def _stacked(assembly: Assembly, rows: Rows) -> StackedRun:
 
 def _alone(spec: RunSpec, data: Dataset, seed: int, rows: Rows, on_round: OnRound | None) -> Vector:
     assembly = _assembled(spec, data, seed, rows)
-    with passing_books(assembly) as books:
-        training = training_of(assembly, books)
+    with temporary_training(assembly) as training:
         progress = training.start()
         while progress.rounds_done < spec.rounds:
             outcome = training.step(progress)

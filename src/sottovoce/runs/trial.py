@@ -7,7 +7,7 @@ from typing import Any
 
 from sottovoce.core.errors import ConfigError
 from sottovoce.federated.training import Halted
-from sottovoce.runs.books import tally_of, training_of
+from sottovoce.runs.books import training_of
 from sottovoce.runs.outcome import Metrics, metrics_row, result_of
 from sottovoce.runs.parts import assemble
 from sottovoce.runs.spec import RunSpec
@@ -24,8 +24,7 @@ def trial(spec: RunSpec, *, on_round: OnRound | None = None) -> dict[str, Any]:
         )
     begun = time.perf_counter()
     assembly = assemble(spec)
-    books = tally_of(assembly)
-    training = training_of(assembly, books)
+    training = training_of(assembly)
     progress, rows, halted = training.start(), [], None
     started = time.perf_counter()
     stops = _evaluated(spec.rounds)
@@ -36,11 +35,11 @@ def trial(spec: RunSpec, *, on_round: OnRound | None = None) -> dict[str, Any]:
             break
         progress, record = outcome
         evaluated = progress.rounds_done in stops
-        rows.append(metrics_row(assembly, books, progress, record, evaluated=evaluated))
+        rows.append(metrics_row(assembly, training.record, progress, record, evaluated=evaluated))
         if on_round:
             on_round(rows[-1])
     seconds = time.perf_counter() - started
-    result = result_of(assembly, training, books, rows, progress, halted)
+    result = result_of(assembly, training, rows, progress, halted)
     asked = sum(row["clients_asked"] for row in rows)
     return {
         **{key: value for key, value in result.items() if key != "clients"},

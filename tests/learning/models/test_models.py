@@ -11,40 +11,46 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.learning import models
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.models import InputShape, Model
+from sottovoce.learning.models.checks import check_module
+from sottovoce.learning.models.femnist_convnet import FemnistConvnet
 from sottovoce.learning.models.initialization import glorot_limit, he_limit
+from sottovoce.learning.models.resnet18 import Resnet18
+from sottovoce.learning.models.small_cifar_cnn import SmallCifarCnn
+from sottovoce.learning.models.strided_cnn import StridedCnn
+from sottovoce.learning.models.tanh_convnet import TanhConvnet
+from sottovoce.learning.models.udp_medical_cnn import UdpMedicalCnn
+from sottovoce.learning.models.udp_mnist_cnn import UdpMnistCnn
+from sottovoce.learning.models.wind_cnn import WindCnn
 from sottovoce.learning.task import Task
 
 CASES: list[tuple[Model, InputShape, int, int]] = [
     (models.Linear(), (64,), 10, 650),
     (models.Linear(), (1, 28, 28), 10, 7_850),
     (models.Mlp(hidden_units=32), (1, 8, 8), 10, 2_410),
-    (models.TanhConvnet(), (1, 28, 28), 10, 50_618),
-    (models.TanhConvnet(bounded_outputs=False), (1, 28, 28), 10, 50_618),
-    (models.FemnistConvnet(), (1, 28, 28), 62, 461_630),
-    (models.UdpMnistCnn(), (1, 28, 28), 10, 21_840),
-    (models.UdpMedicalCnn(), (1, 28, 28), 6, 64_774),
-    (models.UdpMedicalCnn(), (3, 32, 32), 6, 77_350),
-    (models.SmallCifarCnn(), (3, 32, 32), 10, 94_986),
-    (models.StridedCnn(), (3, 32, 32), 10, 33_834),
-    (models.Resnet18(), (3, 32, 32), 10, 11_173_962),
-    (models.WindCnn(), (4, 48), 1, 15_281),
+    (TanhConvnet(), (1, 28, 28), 10, 50_618),
+    (TanhConvnet(bounded_outputs=False), (1, 28, 28), 10, 50_618),
+    (FemnistConvnet(), (1, 28, 28), 62, 461_630),
+    (UdpMnistCnn(), (1, 28, 28), 10, 21_840),
+    (UdpMedicalCnn(), (1, 28, 28), 6, 64_774),
+    (UdpMedicalCnn(), (3, 32, 32), 6, 77_350),
+    (SmallCifarCnn(), (3, 32, 32), 10, 94_986),
+    (StridedCnn(), (3, 32, 32), 10, 33_834),
+    (Resnet18(), (3, 32, 32), 10, 11_173_962),
+    (WindCnn(), (4, 48), 1, 15_281),
 ]
 SMALL: list[tuple[Model, InputShape, int]] = [
     (models.Linear(), (1, 5, 5), 3),
     (models.Mlp(hidden_units=4), (2, 3), 3),
-    (models.TanhConvnet(), (1, 18, 18), 3),
-    (models.FemnistConvnet(), (1, 8, 8), 3),
-    (models.UdpMnistCnn(), (1, 16, 16), 3),
-    (models.UdpMedicalCnn(), (3, 16, 16), 3),
-    (models.SmallCifarCnn(), (3, 8, 8), 3),
-    (models.StridedCnn(), (3, 8, 8), 3),
-    (models.Resnet18(), (3, 8, 8), 3),
-    (models.WindCnn(), (3, 12), 1),
+    (TanhConvnet(), (1, 18, 18), 3),
+    (FemnistConvnet(), (1, 8, 8), 3),
+    (UdpMnistCnn(), (1, 16, 16), 3),
+    (UdpMedicalCnn(), (3, 16, 16), 3),
+    (SmallCifarCnn(), (3, 8, 8), 3),
+    (StridedCnn(), (3, 8, 8), 3),
+    (Resnet18(), (3, 8, 8), 3),
+    (WindCnn(), (3, 12), 1),
     (
-        models.UserModule(
-            factory="sottovoce.learning.models.mlp:build",
-            arguments={"model": models.Mlp(hidden_units=3)},
-        ),
+        models.UserModule(factory="flat_network:hidden_layer"),
         (5,),
         3,
     ),
@@ -77,7 +83,7 @@ def test_the_number_of_parameters_is_the_documented_one(
 ) -> None:
     module = models.build(model, shape, outputs)
     assert sum(parameter.numel() for parameter in module.parameters()) == count
-    models.check_module(module)
+    check_module(module)
 
 
 @pytest.mark.parametrize(("model", "shape", "outputs", "count"), CASES, ids=map(name, CASES))
@@ -112,7 +118,7 @@ def test_vectorised_sample_gradients_equal_a_loop(
             torch.testing.assert_close(rows[name][position], parameter.grad, rtol=2e-4, atol=1e-5)
 
 
-CLASSIFIERS = [case for case in SMALL if case[2] > 1 and not isinstance(case[0], models.Resnet18)]
+CLASSIFIERS = [case for case in SMALL if case[2] > 1 and not isinstance(case[0], Resnet18)]
 
 
 @pytest.mark.parametrize(("model", "shape", "outputs"), CLASSIFIERS, ids=map(name, CLASSIFIERS))
@@ -168,7 +174,7 @@ def test_initial_weights_follow_from_our_generator_alone(
 
 
 def test_layers_start_by_the_rule_of_their_type() -> None:
-    module = make(models.Resnet18(), (3, 8, 8), 10)
+    module = make(Resnet18(), (3, 8, 8), 10)
     for layer in module.modules():
         match layer:
             case nn.Conv2d():
@@ -195,8 +201,8 @@ def test_the_first_hidden_layer_draws_as_glorot_says() -> None:
 def test_bounded_outputs_lie_within_one() -> None:
     features = 50.0 * data((1, 18, 18), 3, 4)[0]
     with torch.no_grad():
-        bounded = make(models.TanhConvnet(), (1, 18, 18), 3)(features)
-        free = make(models.TanhConvnet(bounded_outputs=False), (1, 18, 18), 3)(features)
+        bounded = make(TanhConvnet(), (1, 18, 18), 3)(features)
+        free = make(TanhConvnet(bounded_outputs=False), (1, 18, 18), 3)(features)
     torch.testing.assert_close(torch.tanh(free), bounded)
     assert float(bounded.abs().max()) <= 1.0
 
@@ -204,13 +210,13 @@ def test_bounded_outputs_lie_within_one() -> None:
 @pytest.mark.parametrize(
     ("model", "shape"),
     [
-        (models.FemnistConvnet(), (784,)),
-        (models.UdpMnistCnn(), (1, 15, 28)),
-        (models.TanhConvnet(), (1, 17, 17)),
-        (models.UdpMedicalCnn(), (3, 8, 8)),
-        (models.SmallCifarCnn(), (3, 7, 7)),
-        (models.Resnet18(), (32, 32)),
-        (models.WindCnn(), (4, 3)),
+        (FemnistConvnet(), (784,)),
+        (UdpMnistCnn(), (1, 15, 28)),
+        (TanhConvnet(), (1, 17, 17)),
+        (UdpMedicalCnn(), (3, 8, 8)),
+        (SmallCifarCnn(), (3, 7, 7)),
+        (Resnet18(), (32, 32)),
+        (WindCnn(), (4, 3)),
     ],
 )
 def test_samples_of_the_wrong_shape_are_refused(model: Model, shape: InputShape) -> None:
@@ -226,7 +232,7 @@ def test_a_shape_that_is_none_is_refused(shape: InputShape) -> None:
 
 @pytest.mark.parametrize("groups", [0, 7, 128])
 def test_groups_must_divide_the_channels(groups: int) -> None:
-    for model in (models.Resnet18, models.SmallCifarCnn):
+    for model in (Resnet18, SmallCifarCnn):
         with pytest.raises(ParameterError, match="groups"):
             model(groups=groups)
 

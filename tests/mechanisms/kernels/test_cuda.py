@@ -6,6 +6,7 @@ no device.
 
 import math
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,13 @@ from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
 from sottovoce.core.errors import DomainError, ParameterError, RandomnessError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import packing, registry
+from sottovoce.mechanisms.encoding import encode_packed, prepare, prepare_on_device, take_clipped
 from sottovoce.mechanisms.kernels import cuda, seeded
 from sottovoce.mechanisms.kernels.ladder import Affine, Ladder
 from sottovoce.mechanisms.kernels.one_bit import sample_payload
 from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.protocol.level_counts import LevelCounts
-from sottovoce.protocol.privatise import privatise
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="Triton is not installed: the CUDA kernels are not tested")
@@ -32,10 +34,10 @@ if not INTERPRETED and not cuda.available():
 
 from sottovoce.mechanisms.kernels.cuda import ladder, level_counts, norm  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import packing as cuda_packing  # noqa: E402
+from sottovoce.mechanisms.kernels.cuda import rows as device_rows  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import seeded as cuda_seeded  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda.counts import OneCounts  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda.one_bit import Options, sample_rows  # noqa: E402
-from sottovoce.protocol.on_device import payload_of  # noqa: E402
 
 # Where numbers overflow, devices do not warn; numpy does, which the interpreter computes with.
 pytestmark = pytest.mark.filterwarnings(
@@ -347,11 +349,17 @@ def update_for(where: str, size: int, reach: float, dtype: Any) -> Any:
     return torch.from_numpy(made).to(DEVICE, dtype)
 
 
+def payload_of(mechanism: Mechanism, update: Any, key: bytes) -> Any:
+    """What the device makes of an update (in the interpreter, of a tensor on the CPU)."""
+    return encode_packed(prepare_on_device(mechanism, update), [Keystream(key)]).payloads[0]
+
+
 def same_payload(mechanism: Mechanism, update: Any, key: bytes) -> None:
-    found = payload_of(mechanism, update, Keystream(key))
+    found = payload_of(mechanism, update, key)
     assert found.dtype == torch.uint8
     assert found.device.type == DEVICE
-    assert found.cpu().numpy().tobytes() == privatise(mechanism, update.cpu(), Keystream(key))
+    (expected,) = encode_packed(prepare(mechanism, update.cpu()), [Keystream(key)]).on_cpu()
+    np.testing.assert_array_equal(found.cpu().numpy(), expected)
 
 
 @pytest.mark.parametrize(("kind", "given", "where"), MECHANISMS)
@@ -389,7 +397,7 @@ def test_what_is_not_finite_is_refused(
     update = update_for(where, 40, 0.5, torch.float32)
     update[7] = bad
     with pytest.raises(DomainError, match=r"coordinate 7 .* finite"):
-        payload_of(mechanism, update, Keystream(key_of(1)))
+        payload_of(mechanism, update, key_of(1))
 
 
 def test_tensors_with_gaps_or_gradients_and_what_is_no_vector() -> None:
@@ -399,13 +407,52 @@ def test_tensors_with_gaps_or_gradients_and_what_is_no_vector() -> None:
     same_payload(mechanism, wide[:50].clone().requires_grad_(), key_of(1))
     for bad in (wide, wide[:0], wide[:50, None]):
         with pytest.raises(DomainError, match="expected a vector of dimension 50"):
-            payload_of(mechanism, bad, Keystream(key_of(1)))
+            payload_of(mechanism, bad, key_of(1))
     with pytest.raises(ParameterError, match=r"torch\.float32"):
-        payload_of(mechanism, wide[:50].int(), Keystream(key_of(1)))
+        payload_of(mechanism, wide[:50].int(), key_of(1))
 
 
-def test_mechanisms_without_a_kernel_name_the_remedy() -> None:
-    update = update_for("l2", 8, 1.0, torch.float32)
+@pytest.mark.parametrize(("kind", "given", "where"), MECHANISMS)
+@pytest.mark.parametrize("rotated", [False, True])
+def test_many_rows_are_those_of_the_cpu(
+    kind: str, given: dict[str, Any], where: str, rotated: bool
+) -> None:
+    """Clipped or not, each by its own scale; and rotated, which keeps float64."""
+    if rotated and where != "l2":
+        pytest.skip("a box does not hold what a rotation makes of it")
+    size = 1500
+    mechanism = built(kind, given, where, size)
+    rotation = Rotation(key_of(9), size) if rotated else None
+    for dtype, reaches in (
+        (torch.float32, (0.5, 4.0, 1.4)),
+        (torch.float64, (0.5, 1e150, 2.0)),
+        (torch.float32, (0.1, 0.2)),
+    ):
+        rows = torch.stack([update_for(where, size, reach, dtype) for reach in reaches])
+        found = encode_packed(
+            prepare_on_device(mechanism, rows, rotation=rotation), streams_for(rows)
+        )
+        expected = encode_packed(
+            prepare(mechanism, rows.cpu(), rotation=rotation), streams_for(rows)
+        )
+        assert found.on_device
+        np.testing.assert_array_equal(found.on_cpu(), expected.on_cpu())
+
+
+def streams_for(rows: Any) -> list[Keystream]:
+    return [Keystream(key_of(i)) for i in range(len(rows))]
+
+
+def test_one_row_has_the_norm_of_many() -> None:
+    """One by a Triton kernel, many by torch: both are the CPU's."""
+    ball = L2Ball(dimension=5003, radius=1.5)
+    rows = torch.stack([update_for("l2", 5003, reach, torch.float32) for reach in (1.0, 4.0)])
+    expected = [ball.norm(row.cpu().numpy()) for row in rows]
+    assert device_rows.norms(rows) == expected
+    assert [norm.norm(row) for row in rows] == expected
+
+
+def test_mechanisms_without_a_kernel_are_served_by_the_cpu() -> None:
     for kind, given, where in (
         ("clamped_sign", {"noise_multiplier": 2.0, "logit_bound": 1.0}, "l2"),
         (
@@ -415,14 +462,64 @@ def test_mechanisms_without_a_kernel_name_the_remedy() -> None:
         ),
         ("metric_mvu", {"epsilon": 2.0, "metric": "l1", "input_bits": 1, "output_bits": 1}, "l1"),
     ):
-        with pytest.raises(ParameterError, match=r"\.cpu\(\)"):
-            payload_of(built(kind, given, where, 8), update, Keystream(key_of(1)))
+        mechanism = built(kind, given, where, 8)
+        update = update_for("l2", 8, 1.0, torch.float32)
+        found = encode_packed(prepare(mechanism, update), [Keystream(key_of(1))])
+        assert not found.on_device
+        expected = encode_packed(prepare(mechanism, update.cpu()), [Keystream(key_of(1))])
+        np.testing.assert_array_equal(found.on_cpu(), expected.on_cpu())
 
 
-@pytest.mark.skipif(INTERPRETED, reason="no CUDA device: only there is the door one of tensors")
-def test_the_door_gives_tensors_for_tensors_on_a_device() -> None:
+@pytest.mark.skipif(INTERPRETED, reason="no CUDA device: only there do tensors stay where they are")
+def test_tensors_on_a_device_stay_there() -> None:
     mechanism = built("gauss_hermite", {"levels": 4, "noise_multiplier": 1.0}, "l2", 500)
     update = update_for("l2", 500, 1.0, torch.bfloat16)
-    found = privatise(mechanism, update, Keystream(key_of(1)))
-    assert not isinstance(found, bytes)
-    assert found.cpu().numpy().tobytes() == privatise(mechanism, update.cpu(), Keystream(key_of(1)))
+    prepared = prepare(mechanism, update)
+    assert prepared.on_device
+    found = encode_packed(prepared, [Keystream(key_of(1))])
+    assert found.payloads.device.type == "cuda"
+    expected = encode_packed(prepare(mechanism, update.cpu()), [Keystream(key_of(1))])
+    np.testing.assert_array_equal(found.on_cpu(), expected.on_cpu())
+    rows = torch.stack([update, update])
+    assert take_clipped(mechanism, rows).on_device
+
+
+@pytest.mark.skipif(INTERPRETED, reason="no CUDA device: the simulator has nothing to run there")
+@pytest.mark.parametrize("rotation", ["on", "off"])
+@pytest.mark.parametrize("levels", [2, 4])
+def test_simulated_sums_of_the_same_rows_are_those_of_the_cpu(levels: int, rotation: str) -> None:
+    """Training rounds differently there, so the rows are given."""
+    from sottovoce.core.randomness import SeededRandomness
+    from sottovoce.federated.simulation.counted import Gathering, Portion
+    from sottovoce.federated.simulation.packed import PackedMessages
+    from sottovoce.learning.rows import DenseRows
+    from sottovoce.protocol.plan import ClientPlan
+
+    given = {"levels": levels, "noise_multiplier": 1.0}
+    mechanism = built("gauss_hermite", given, "l2", 700)
+    parts = [ClientPlan(client=f"c{i}", mechanism=mechanism, weight=2.0) for i in range(40)]
+    made = np.stack([values_like(700, 0.05, torch.float32, seed) for seed in range(40)])
+    totals = []
+    for device in ("cpu", "cuda"):
+        rows = torch.from_numpy(made).to(device, torch.float32)
+        nothing: Any = None
+        task: Any = SimpleNamespace(dimension=700, device=torch.device(device))
+        algorithm: Any = SimpleNamespace(gathers=False)
+        backend = PackedMessages(
+            run="r",
+            task=task,
+            clients=nothing,
+            parts=parts,
+            algorithm=algorithm,
+            randomness=SeededRandomness(1),
+            tally=nothing,
+            rotated=rotation == "on",
+            channel=nothing,
+        )
+        backend.begin(1)
+        gathering = Gathering(torch.zeros(700, dtype=torch.float64, device=device))
+        weights = torch.full((40,), 2.0, device=device)
+        portion = Portion(mechanism=mechanism, clients=parts, weights=weights, rows=DenseRows(rows))
+        backend.add(gathering, portion, 1, 0)
+        totals.append(gathering.total.cpu().numpy())
+    np.testing.assert_array_equal(totals[0], totals[1])

@@ -12,6 +12,7 @@ from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import ParameterError, PrivacyError
 from sottovoce.mechanisms.clamped_sign import ClampedSign
+from sottovoce.mechanisms.coordinate_laws import noise_of
 from sottovoce.mechanisms.discrete_gaussian import DiscreteGaussian
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
@@ -21,8 +22,9 @@ from sottovoce.mechanisms.no_privacy import NoPrivacy
 from sottovoce.mechanisms.noise import gaussian, laplace
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import GaussianNoise, LaplaceNoise, Repeated, Sampled
-from sottovoce.protocol.channels.central import Central, noise_of, noise_of_sum
-from sottovoce.protocol.plan import ClientPlan, RoundPlan, charged_event
+from sottovoce.protocol.channels.central import Central, noise_of_sum
+from sottovoce.protocol.channels.channel import terms_of
+from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
 ZERO_OUT, REPLACE_ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 DELTA = 1e-3
@@ -49,7 +51,7 @@ def exact_delta(epsilon: float, rate: float, mu: float, *, removed: bool) -> flo
 
 @pytest.mark.parametrize("rate", [0.05, 0.3])
 def test_a_secret_sample_is_charged_what_the_mixture_gives_away(rate: float) -> None:
-    event = Central(client_sampling_rate=rate).event(a_gaussian(), ZERO_OUT)
+    event = terms_of(Central(client_sampling_rate=rate), ZERO_OUT)(a_gaussian())
     assert event == Sampled(
         event=a_gaussian().privacy(ZERO_OUT),
         rate=rate,
@@ -68,7 +70,7 @@ def test_the_noisy_sum_of_a_poisson_sample_is_within_what_is_charged() -> None:
     """Other clients included: sums over who else was sampled, enumerated for three clients."""
     rate, stddev, others = 0.3, 0.6, (0.5, -0.4)
     epsilon = accounting.epsilon(
-        Central(client_sampling_rate=rate).event(a_gaussian(), ZERO_OUT), DELTA
+        terms_of(Central(client_sampling_rate=rate), ZERO_OUT)(a_gaussian()), DELTA
     )
     grid = np.linspace(-8.0, 8.0, 40_001)
 
@@ -91,25 +93,27 @@ def test_a_round_that_would_only_charge_the_sampled_would_charge_too_little() ->
     rounds = 10
     plain, secret = Central(), Central(client_sampling_rate=0.2)
     seen = accounting.epsilon(
-        Repeated(event=plain.event(a_gaussian(), ZERO_OUT), count=2), DELTA
+        Repeated(event=terms_of(plain, ZERO_OUT)(a_gaussian()), count=2), DELTA
     )  # drawn in 2 of 10 rounds, on average
     charged = accounting.epsilon(
-        Repeated(event=secret.event(a_gaussian(), ZERO_OUT), count=rounds), DELTA
+        Repeated(event=terms_of(secret, ZERO_OUT)(a_gaussian()), count=rounds), DELTA
     )
-    wrong = accounting.epsilon(Repeated(event=secret.event(a_gaussian(), ZERO_OUT), count=2), DELTA)
+    wrong = accounting.epsilon(
+        Repeated(event=terms_of(secret, ZERO_OUT)(a_gaussian()), count=2), DELTA
+    )
     assert wrong < charged < seen
 
 
 @pytest.mark.parametrize("adjacency", [ZERO_OUT, REPLACE_ONE])
 def test_without_sampling_it_is_the_mechanisms_own_event(adjacency: Adjacency) -> None:
-    event = Central().event(a_gaussian(), adjacency)
+    event = terms_of(Central(), adjacency)(a_gaussian())
     assert isinstance(event, GaussianNoise)
     assert event == a_gaussian().privacy(adjacency)
 
 
 def test_laplace_noise_will_do() -> None:
     mechanism = Laplace(input_domain=ball(), noise_multiplier=3.0)
-    event = Central(client_sampling_rate=0.5).event(mechanism, ZERO_OUT)
+    event = terms_of(Central(client_sampling_rate=0.5), ZERO_OUT)(mechanism)
     assert isinstance(event, Sampled)
     assert isinstance(event.event, LaplaceNoise)
     assert accounting.epsilon(event, DELTA) < accounting.epsilon(event.event, DELTA)
@@ -128,7 +132,7 @@ def test_laplace_noise_will_do() -> None:
 )
 def test_what_is_no_noise_on_a_sum_is_refused_by_name(mechanism: Mechanism) -> None:
     with pytest.raises(PrivacyError, match=r"use mechanism 'gaussian' or 'laplace'"):
-        Central().event(mechanism, ZERO_OUT)
+        terms_of(Central(), ZERO_OUT)(mechanism)
 
 
 def test_the_noise_of_a_sum_is_that_of_one_message_times_its_weight() -> None:
@@ -156,15 +160,16 @@ def test_clients_with_different_noises_have_no_sum(other: tuple[Any, float]) -> 
 
 def test_sampled_clients_bring_all_their_records_so_no_record_is_amplified() -> None:
     with pytest.raises(PrivacyError, match="record_sampling_rate"):
-        Central(client_sampling_rate=0.5).event(a_gaussian(records=5), ZERO_OUT)
+        terms_of(Central(client_sampling_rate=0.5), ZERO_OUT)(a_gaussian(records=5))
 
 
 def test_sampled_records_are_charged_behind_central_noise_and_never_sampled_twice() -> None:
-    event = charged_event(Central(), a_gaussian(records=5), ZERO_OUT, 0.25)
+    event = terms_of(Central(), ZERO_OUT, record_sampling_rate=0.25)(a_gaussian(records=5))
     assert isinstance(event, Sampled)
     assert (event.rate, event.hidden_by) == (0.25, "central-noise")
+    both = terms_of(Central(client_sampling_rate=0.5), ZERO_OUT, record_sampling_rate=0.25)
     with pytest.raises(ParameterError, match="cannot be sampled again"):
-        charged_event(Central(client_sampling_rate=0.5), a_gaussian(), ZERO_OUT, 0.25)
+        both(a_gaussian())
 
 
 def test_no_plan_of_messages_can_be_charged_for_one_noise() -> None:

@@ -10,7 +10,7 @@ from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import ParameterError, PrivacyError, UnsupportedEventError
 from sottovoce.mechanisms.cldp import Cldp
 from sottovoce.mechanisms.gaussian import Gaussian
-from sottovoce.protocol.channels.channel import SecretOrder, Shuffler
+from sottovoce.protocol.channels.channel import SecretOrder, Shuffler, terms_of
 
 BALL = L2Ball(dimension=20, radius=1.0)
 CLDP = Cldp(input_domain=BALL, epsilon=1.0)
@@ -19,18 +19,19 @@ R = Adjacency.REPLACE_ONE
 
 def test_a_message_costs_what_it_would_among_as_many_in_one_shuffle() -> None:
     order, shuffler = SecretOrder(minimum_clients=600), Shuffler(minimum_clients=600)
-    assert order.event(CLDP, R) == shuffler.event(CLDP, R)
+    assert order.visibility == shuffler.visibility
+    assert terms_of(order, R)(CLDP) == terms_of(shuffler, R)(CLDP)
 
 
 def test_what_a_shuffler_does_not_hide_a_secret_order_does_not_either() -> None:
     order = SecretOrder(minimum_clients=600)
     with pytest.raises(PrivacyError, match="replace-one"):
-        order.event(CLDP, Adjacency.ZERO_OUT)
+        terms_of(order, Adjacency.ZERO_OUT)(CLDP)
     with pytest.raises(UnsupportedEventError, match="GaussianNoise has none"):
-        order.event(Gaussian(input_domain=BALL, noise_multiplier=1.0), R)
+        terms_of(order, R)(Gaussian(input_domain=BALL, noise_multiplier=1.0))
     records = Cldp(input_domain=dataclasses.replace(BALL, records=10), epsilon=1.0)
     with pytest.raises(PrivacyError, match=r"privacy\.level = 'client'"):
-        order.event(records, R)
+        terms_of(order, R)(records)
     with pytest.raises(ParameterError, match="a secret order needs the same mechanism and weight"):
         order.check([(CLDP, 1.0), (CLDP, 2.0)])
     order.check([(CLDP, 1.0), (CLDP, 1.0)])

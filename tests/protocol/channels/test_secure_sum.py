@@ -1,8 +1,6 @@
 """Secure sums: only sums of clamped bits, only of enough clients, only once; charged as such."""
 
 import dataclasses
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +21,7 @@ from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy import events
 from sottovoce.privacy.compositions import multiset
 from sottovoce.privacy.events import OneBit, basic_counts
-from sottovoce.protocol.channels.channel import Direct, MessageChannel, SecureSum
+from sottovoce.protocol.channels.channel import Direct, MessageChannel, SecureSum, terms_of
 from sottovoce.protocol.client import Request
 from sottovoce.protocol.message import open_sealed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
@@ -51,12 +49,6 @@ def a_plan(
     )
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with Ledger(tmp_path / "ledger.db", create=True) as opened:
-        yield opened
-
-
 def send(plan: RoundPlan, ledger: Ledger, client: str) -> bytes:
     (part,) = (part for part in plan.clients if part.client == client)
     values = np.linspace(-0.2, 0.2, DIMENSION) * (1 + NAMES.index(client))
@@ -69,7 +61,7 @@ def send(plan: RoundPlan, ledger: Ledger, client: str) -> bytes:
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 def test_the_event_holds_the_shift_the_clamp_and_the_fewest_clients(adjacency: Adjacency) -> None:
-    event = SecureSum(minimum_clients=30).event(SIGN, adjacency)
+    event = terms_of(SecureSum(minimum_clients=30), adjacency)(SIGN)
     local = SIGN.privacy(adjacency)
     assert event == events.SecureSum(
         shift=local.shift,
@@ -80,7 +72,7 @@ def test_the_event_holds_the_shift_the_clamp_and_the_fewest_clients(adjacency: A
         against_zero=adjacency is Adjacency.ZERO_OUT,
     )
     assert event.local() == dataclasses.replace(local, zero_centered=False)  # sums are not sampled
-    assert Direct().event(SIGN, adjacency) == local
+    assert terms_of(Direct(), adjacency)(SIGN) == local
 
 
 @pytest.mark.parametrize(
@@ -94,7 +86,7 @@ def test_the_event_holds_the_shift_the_clamp_and_the_fewest_clients(adjacency: A
 )
 def test_any_other_mechanism_is_refused(mechanism: Mechanism) -> None:
     with pytest.raises(PrivacyError, match=r"only clamped one-bit codes.*'clamped_sign'"):
-        SecureSum(minimum_clients=3).event(mechanism, Z)
+        terms_of(SecureSum(minimum_clients=3), Z)(mechanism)
 
 
 @pytest.mark.parametrize("bad", [1, 0, -3, 2.5, True])
@@ -119,7 +111,7 @@ def test_the_ledger_is_charged_with_the_channels_event(ledger: Ledger) -> None:
     channel = SecureSum(minimum_clients=3)
     send(a_plan(channel), ledger, "ada")
     send(a_plan(Direct()), ledger, "bob")
-    assert ledger.history("ada") == [(channel.event(SIGN, Z), 1)]
+    assert ledger.history("ada") == [(terms_of(channel, Z)(SIGN), 1)]
     ((event, count),) = ledger.history("bob")
     assert isinstance(event, OneBit)
     assert count == 1
@@ -192,7 +184,7 @@ def test_a_second_attempt_pays_for_both_as_if_they_were_seen(ledger: Ledger) -> 
     request = Request(part=part, uplink=0, values=np.zeros(DIMENSION))
     for _ in range(2):  # the second call finds the stored message of attempt 1
         privatise_one(plan, request, ledger, SystemRandomness())
-    hidden, seen = SecureSum(minimum_clients=3).event(SIGN, Z), SIGN.privacy(Z)
+    hidden, seen = terms_of(SecureSum(minimum_clients=3), Z)(SIGN), SIGN.privacy(Z)
     assert basic_counts(multiset(ledger.history("ada"))) == {hidden: 1, seen: 2}
     ledger.discard_messages("run", before_round=2)
     privatise_one(plan, request, ledger, SystemRandomness())

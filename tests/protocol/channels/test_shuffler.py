@@ -18,7 +18,7 @@ from sottovoce.mechanisms.skellam import Skellam
 from sottovoce.privacy.compositions import unhidden
 from sottovoce.privacy.events import Shuffled, basic_counts
 from sottovoce.privacy.shuffling import local_epsilon, shuffled_delta
-from sottovoce.protocol.channels.channel import Direct, SecureSum, Shuffler
+from sottovoce.protocol.channels.channel import Direct, SecureSum, Shuffler, terms_of
 
 BALL = L2Ball(dimension=20, radius=1.0)
 CLDP = Cldp(input_domain=BALL, epsilon=1.0)
@@ -42,7 +42,7 @@ R = Adjacency.REPLACE_ONE
     ids=["sphere", "bits", "cross-polytope", "table"],
 )
 def test_the_event_is_the_local_one_among_the_fewest_clients(mechanism: Mechanism) -> None:
-    event = Shuffler(minimum_clients=30).event(mechanism, R)
+    event = terms_of(Shuffler(minimum_clients=30), R)(mechanism)
     ratios = mechanism.density_ratios() if isinstance(mechanism, BoundedDensity) else None
     assert event == Shuffled(event=mechanism.privacy(R), clients=30, ratios=ratios)
     assert (ratios is None) == (mechanism is ONE_BIT)
@@ -65,12 +65,12 @@ def test_shuffling_claimed_for_noise_without_a_pure_epsilon_is_refused(
     mechanism: Mechanism, name: str
 ) -> None:
     with pytest.raises(UnsupportedEventError, match=f"pure local.*{name} has none.*'cldp'"):
-        Shuffler(minimum_clients=30).event(mechanism, R)
+        terms_of(Shuffler(minimum_clients=30), R)(mechanism)
 
 
 def test_zero_out_is_refused_with_the_adjacency_that_is_charged() -> None:
     with pytest.raises(PrivacyError, match=r"privacy\.adjacency = 'replace-one'"):
-        Shuffler(minimum_clients=30).event(CLDP, Adjacency.ZERO_OUT)
+        terms_of(Shuffler(minimum_clients=30), Adjacency.ZERO_OUT)(CLDP)
 
 
 def test_one_record_of_several_is_refused_and_here_is_why() -> None:
@@ -82,7 +82,7 @@ def test_one_record_of_several_is_refused_and_here_is_why() -> None:
     ball = L2Ball(dimension=1, radius=1.0, records=100)
     bit = GaussHermite(input_domain=ball, levels=2, noise_multiplier=5.0)
     with pytest.raises(PrivacyError, match=r"privacy\.level = 'client'"):
-        Shuffler(minimum_clients=1000).event(bit, R)
+        terms_of(Shuffler(minimum_clients=1000), R)(bit)
     event = Shuffled(event=bit.privacy(R), clients=1000)
     claimed = shuffled_delta(local_epsilon(event), 1000, 0.0)
     far, here, moved = (bit.law([u]).table[0, 0] for u in (0.99, -0.01, 0.01))  # P(code 0)

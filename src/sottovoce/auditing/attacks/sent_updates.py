@@ -6,10 +6,8 @@ An attacker who sits at the server has just this, whatever the mechanism: float3
 noise, levels, or one bit a coordinate.
 """
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,7 +17,7 @@ from sottovoce.core.domains import Domain, Vector
 from sottovoce.federated.algorithms.algorithm import Algorithm, Step
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task
-from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.ledger import temporary_ledger
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.protocol.client import Refused, Request, privatise
@@ -79,10 +77,7 @@ def decoded_updates(
         for part, values in zip(parts, true_updates(sender, task, clients, step), strict=True)
     ]
     server = RoundServer(plan, dimension=task.dimension, keeps_each=True)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Ledger(Path(folder) / "ledger.sqlite", create=True) as ledger,
-    ):
+    with temporary_ledger() as ledger:
         for outcome in privatise(plan, requests, ledger, step.randomness):
             assert not isinstance(outcome, Refused), "nobody has a budget in a new ledger"
             server.receive(outcome.part.client, outcome.message)

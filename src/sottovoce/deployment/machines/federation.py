@@ -17,14 +17,24 @@ from pathlib import Path
 from typing import Self
 
 from cryptography.hazmat.primitives.asymmetric import ec
+from pydantic import Field
 
 from sottovoce.core import files
 from sottovoce.core.errors import ConfigError, DeploymentError
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.address import Address, host_name
-from sottovoce.deployment.machines.tables import check_keys, name_of, read_table, require_keys
+from sottovoce.deployment.machines.tables import name_of, read_section
+from sottovoce.runs.validation import Section
 
 FILE_NAME = "federation.toml"
+
+
+class _FederationTable(Section):
+    name: str
+    address: str
+    sites: list[str]
+    hosts: list[str] = Field(default_factory=list)
+    largest_reply_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,23 +62,14 @@ class Federation:
                 f"{folder} is not a federation's folder: it has no {FILE_NAME}; "
                 "make one with 'sottovoce deploy init'"
             )
-        table = read_table(path)
-        kinds = {
-            "name": str,
-            "address": str,
-            "sites": list,
-            "hosts": list,
-            "largest_reply_bytes": int,
-        }
-        check_keys(table, kinds, where=str(path))
-        require_keys(table, ["name", "address", "sites"], where=str(path))
+        table = read_section(path, _FederationTable)
         return cls(
             folder=folder,
-            name=name_of(table["name"], what=f"{path}: 'name'"),
-            address=Address.parse(table["address"], where=f"{path}: "),
-            sites=site_names(table["sites"], where=f"{path}: "),
-            hosts=tuple(host_name(str(host), where=f"{path}: ") for host in table.get("hosts", [])),
-            largest_reply_bytes=table.get("largest_reply_bytes", 0),
+            name=name_of(table.name, what=f"{path}: 'name'"),
+            address=Address.parse(table.address, where=f"{path}: "),
+            sites=site_names(table.sites, where=f"{path}: "),
+            hosts=tuple(host_name(host, where=f"{path}: ") for host in table.hosts),
+            largest_reply_bytes=table.largest_reply_bytes,
         )
 
     def write(self) -> None:

@@ -14,7 +14,9 @@ node/            what the running node keeps: log, Flower's own folder
 import shutil
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+
+from pydantic import Field
 
 from sottovoce.core import files
 from sottovoce.core.errors import ConfigError, LedgerError
@@ -22,27 +24,22 @@ from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.federation import FILE_NAME as FEDERATION_FILE_NAME
 from sottovoce.deployment.machines.federation import Federation, make_folder
-from sottovoce.deployment.machines.tables import check_keys, name_of, read_table, require_keys
-from sottovoce.deployment.policy import Policy
-from sottovoce.deployment.site_file import account_problem, read_site
+from sottovoce.deployment.machines.tables import name_of, read_section, read_table
+from sottovoce.deployment.policy import NEEDED, Policy
+from sottovoce.deployment.site_file import LinkTable, SiteTable, account_problem, read_site
 from sottovoce.deployment.witness import check_kept
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import LEDGER_NAME
 
 FILE_NAME = "site.toml"
-_KEYS = {
-    **{"name": str, "app": str, "factories": list, "longest_seconds": float},
-    **{"link": dict, "policy": dict, "data": dict, "columns": dict},
-}
-_POLICY_KEYS = [
-    "mechanisms",
-    "level",
-    "adjacency",
-    "epsilon_per_round",
-    "epsilon_total",
-    "delta",
-    "smallest_cohort",
-]
+
+
+class _SiteFolderTable(SiteTable):
+    """Only [link] is looked into here: `deploy check` says what is wrong with other tables."""
+
+    link: LinkTable
+    data: dict[str, Any] | None = None  # type: ignore[assignment]
+    columns: dict[str, Any] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,33 +61,26 @@ class SiteFolder:
                 f"{folder} is not a site's folder: it has no {FILE_NAME}; "
                 "make one with 'sottovoce deploy join'"
             )
-        table = read_table(path)
-        check_keys(table, _KEYS, where=str(path))
-        require_keys(table, ["name", "link", "policy"], where=str(path))
-        link = table["link"]
-        where = f"{path}, [link]"
-        kinds = {"address": str, "root_certificate": str, "private_key": str, "insecure": bool}
-        check_keys(link, kinds, where=where)
-        insecure = link.get("insecure", False)
-        require_keys(link, ["address"], where=where)
-        address = Address.parse(link["address"], where=f"{where}: ")
-        if insecure:
-            extra = sorted({"root_certificate", "private_key"} & set(link))
-            if extra:
-                raise ConfigError(f"{where}: 'insecure' and '{extra[0]}' exclude each other")
+        table = read_section(path, _SiteFolderTable)
+        link, where = table.link, f"{path}, [link]"
+        address = Address.parse(link.address, where=f"{where}: ")
+        given = {name: getattr(link, name) for name in ("root_certificate", "private_key")}
+        if link.insecure:
+            for name, value in given.items():
+                if value is not None:
+                    raise ConfigError(f"{where}: 'insecure' and '{name}' exclude each other")
             if not address.is_loopback:
                 raise ConfigError(
                     f"{where}: 'insecure' is for rehearsals on one machine, but '{address}' is "
                     "another; use root_certificate and private_key"
                 )
-        else:
-            require_keys(link, ["root_certificate", "private_key"], where=where)
+        elif missing := [f"'{name}'" for name, value in given.items() if value is None]:
+            raise ConfigError(f"{where} lacks {' and '.join(missing)}")
         return cls(
             folder=folder,
-            name=name_of(table["name"], what=f"{path}: 'name'"),
+            name=name_of(table.name, what=f"{path}: 'name'"),
             address=address,
-            root_certificate=None if insecure else folder / link["root_certificate"],
-            private_key=None if insecure else folder / link["private_key"],
+            **{name: value and folder / value for name, value in given.items()},
         )
 
     @property
@@ -104,7 +94,7 @@ class SiteFolder:
     def policy_problem(self) -> str | None:
         """Which of the policy's keys the site has not filled in; None if it has them all."""
         given = read_table(self.file)["policy"]
-        missing = [key for key in _POLICY_KEYS if key not in given]
+        missing = [key for key in NEEDED if key not in given]
         if not missing:
             return None
         known = {field.name for field in fields(Policy)}

@@ -2,11 +2,15 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from sottovoce.core.errors import ConfigError, UnknownNameError
+from pydantic import ValidationError
+
+from sottovoce.core.errors import ConfigError
+from sottovoce.runs.validation import Section, problem_in
+
+S = TypeVar("S", bound=Section)
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
@@ -23,21 +27,12 @@ def read_table(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
-def check_keys(table: Mapping[str, Any], kinds: Mapping[str, type], *, where: str) -> None:
-    """Refuse keys that are unknown or of another type; absent ones are the caller's affair."""
-    for key, value in table.items():
-        if key not in kinds:
-            raise ConfigError(f"{where}: {UnknownNameError.among('key', key, kinds)}")
-        whole_is_a_number = kinds[key] is float and type(value) is int  # as TOML has "3600"
-        if type(value) is not kinds[key] and not whole_is_a_number:  # a boolean is no integer
-            raise ConfigError(f"{where}: '{key}' must be {_KIND_NAMES[kinds[key]]}, got {value!r}")
-
-
-def require_keys(table: Mapping[str, Any], keys: list[str], *, where: str) -> None:
-    missing = [f"'{key}'" for key in keys if key not in table]
-    if missing:
-        verb = "is" if len(missing) == 1 else "are"
-        raise ConfigError(f"{where}: {', '.join(missing)} {verb} missing")
+def read_section(path: Path, section: type[S]) -> S:
+    """The table in a TOML file, checked; an unknown key is an error."""
+    try:
+        return section.model_validate(read_table(path))
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {problem_in(error, section)}") from None
 
 
 def name_of(text: object, *, what: str) -> str:
@@ -48,13 +43,3 @@ def name_of(text: object, *, what: str) -> str:
             f"got {text!r}"
         )
     return text
-
-
-_KIND_NAMES = {
-    str: "a string",
-    int: "a whole number",
-    float: "a number",
-    list: "a list",
-    dict: "a table",
-    bool: "true or false",
-}

@@ -22,6 +22,7 @@ from sottovoce.experiments.experiment import (
 )
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.release import release_event
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy.zcdp import rho_of
 
@@ -86,7 +87,7 @@ class Contender:
 def calibrated(kind: str, knob: str, power: float, rho: float, **given: float) -> Contender:
     """The contender whose accountant states this rho, which goes as the knob to the `power`."""
     at_one = Contender(kind=kind, parameters={**given, knob: 1.0}).on(1)
-    stated = rho_of(at_one.privacy(Adjacency.ZERO_OUT))
+    stated = rho_of(release_event(at_one, adjacency=Adjacency.ZERO_OUT))
     return Contender(kind=kind, parameters={**given, knob: (rho / stated) ** (1.0 / power)})
 
 

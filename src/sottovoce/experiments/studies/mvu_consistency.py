@@ -19,6 +19,7 @@ from sottovoce.core.randomness import SeededRandomness
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import FiniteLaw
+from sottovoce.mechanisms.release import ReleaseTerms
 
 EPSILON, DELTA = 1.0, 1e-5
 BITS = 4  # of the two biased grids
@@ -68,7 +69,7 @@ def noise_stddev() -> float:
         rounds=1,
         epsilon=EPSILON,
         delta=DELTA,
-        event_of=registry.seen(Adjacency.REPLACE_ONE),
+        event_of=ReleaseTerms(adjacency=Adjacency.REPLACE_ONE),
     )
     return float(found["noise_multiplier"])
 

@@ -11,6 +11,7 @@ from sottovoce.core.domains import L1Ball, Vector
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment
 from sottovoce.experiments.mean_estimation import Contender, error_chart, exact_errors, measure
 from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.release import ReleaseTerms, release_event
 from sottovoce.privacy import accounting
 from sottovoce.privacy.pure import pure_epsilon
 
@@ -48,7 +49,7 @@ def contenders(epsilon: float) -> list[Contender]:
         rounds=1,
         epsilon=epsilon,
         delta=DELTA,
-        event_of=registry.seen(Adjacency.ZERO_OUT),
+        event_of=ReleaseTerms(adjacency=Adjacency.ZERO_OUT),
     )
     return [
         _contender(LAPLACE, "laplace", {"noise_multiplier": 1.0 / epsilon}),
@@ -62,7 +63,7 @@ def contenders(epsilon: float) -> list[Contender]:
 
 def _contender(name: str, kind: str, given: dict[str, Any]) -> Contender:
     mechanism = registry.find(kind).build(BALL, given)
-    event = mechanism.privacy(Adjacency.ZERO_OUT)
+    event = release_event(mechanism, adjacency=Adjacency.ZERO_OUT)
     pure = pure_epsilon(event)
     spent = pure if math.isfinite(pure) else accounting.epsilon(event, DELTA)
     return Contender(name=name, mechanism=mechanism, spent=spent)

@@ -19,6 +19,7 @@ from sottovoce.experiments.mean_estimation import (
     measure,
 )
 from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.release import ReleaseTerms, release_event
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import GaussianNoise
 from sottovoce.privacy.renyi import RenyiAccountant
@@ -54,7 +55,7 @@ def contenders(epsilon: float) -> list[Contender]:
             rounds=1,
             epsilon=epsilon,
             delta=DELTA,
-            event_of=registry.seen(Adjacency.ZERO_OUT),
+            event_of=ReleaseTerms(adjacency=Adjacency.ZERO_OUT),
         )
         return _contender(name, kind, **found)
 
@@ -83,7 +84,7 @@ def contenders(epsilon: float) -> list[Contender]:
 
 def _contender(name: str, kind: str, **given: Any) -> Contender:
     mechanism = registry.find(kind).build(BALL, given)
-    spent = accounting.epsilon(mechanism.privacy(Adjacency.ZERO_OUT), DELTA)
+    spent = accounting.epsilon(release_event(mechanism, adjacency=Adjacency.ZERO_OUT), DELTA)
     return Contender(name=name, mechanism=mechanism, spent=spent)
 
 

@@ -10,12 +10,12 @@ from sottovoce.core.charts.lines import Line, LineChart
 from sottovoce.core.domains import L2Ball
 from sottovoce.experiments.experiment import Figure, Findings, Row, Settings, experiment, number
 from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.release import NoSenders, ReleaseTerms, local_event, release_event
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import PureDp, Repeated
 from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.privacy.renyi import renyi_divergence
 from sottovoce.privacy.shuffling import shuffled
-from sottovoce.protocol.channels.shuffler import hidden_among
 
 EPSILONS, FAST_EPSILONS = (0.5, 1.0, 2.0, 4.0), (1.0, 4.0)
 CLIENTS, FAST_CLIENTS = (10, 100, 1000, 10_000, 100_000, 1_000_000), (10, 1000)
@@ -112,10 +112,12 @@ def vector(dimension: int, clients: int) -> Row:
         rounds=1,
         epsilon=VECTOR_EPSILON,
         delta=delta,
-        event_of=registry.seen(_R),
+        event_of=ReleaseTerms(adjacency=_R),
     )
     mechanism = bits.build(domain, found)
-    local, hidden = mechanism.privacy(_R), hidden_among(clients, mechanism, _R)
+    local = local_event(mechanism, adjacency=_R)
+    visibility = NoSenders(minimum_clients=clients)
+    hidden = release_event(mechanism, adjacency=_R, visibility=visibility)
     return _row(
         VECTOR,
         eps0=pure_epsilon(local),

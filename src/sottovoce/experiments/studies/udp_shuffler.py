@@ -29,6 +29,7 @@ from sottovoce.experiments.learning.tuning import (
 from sottovoce.experiments.sweep import Choice, Trial, TrialResult, expand, label, run_trials
 from sottovoce.experiments.workers import Train
 from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.release import local_event
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated
 from sottovoce.runs.loading import override, parse
@@ -99,7 +100,6 @@ def cells(settings: Settings) -> Iterator[Cell]:
 
 def cell(name: str, channel: str, clients: int, epsilon: float, device: str | None) -> Cell:
     """Noise calibrated to `epsilon` over all rounds, as it is seen through the channel."""
-    from sottovoce.protocol.plan import charged_event
     from sottovoce.runs.parts import assemble
 
     table = copy.deepcopy(BASE)
@@ -126,8 +126,8 @@ def cell(name: str, channel: str, clients: int, epsilon: float, device: str | No
         clients=clients,
         epsilon=epsilon,
         noise_multiplier=float(parameters["noise_multiplier"]),
-        local_epsilon=spent(mechanism.privacy(privacy.adjacency)),
-        spent=spent(charged_event(assembly.channel, mechanism, privacy.adjacency, 1.0)),
+        local_epsilon=spent(local_event(mechanism, adjacency=privacy.adjacency)),
+        spent=spent(assembly.terms(mechanism)),
         table=table,
     )
 

@@ -11,7 +11,7 @@ clipping); Li et al. 2020 (FedProx, equation 2); Yin et al. 2018 (robust means).
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Randomness
 from sottovoce.federated.algorithms.algorithm import Block, Combined, State, Step
-from sottovoce.federated.algorithms.recipe import register_with_table
 from sottovoce.federated.median import CoordinateMedian
 from sottovoce.federated.trimmed_mean import TrimmedMean
 from sottovoce.learning.clients import ClientData, names_of, sizes_of
@@ -237,6 +236,14 @@ def budget_penalties(epsilons: Mapping[str, float]) -> dict[str, float]:
 LocalWork = SampleClippedGradient | LocalSgd
 
 
+@runtime_checkable
+class SendsLocalWork(Protocol):
+    """An algorithm whose clients send what their local work gives, and nothing else."""
+
+    @property
+    def local_work(self) -> LocalWork: ...
+
+
 def ball_of(work: LocalWork, dimension: int, num_samples: int) -> L2Ball:
     """Where the update of a client with so many samples lies."""
     records = work.records(num_samples)
@@ -313,10 +320,3 @@ class FedAvg:
             return combined.mean
         assert combined.each is not None  # this algorithm gathers
         return self.robust_mean.combine(combined.each.rows)
-
-
-register_with_table(
-    "fedavg",
-    summary="the mean of clients' updates, or of clipped gradients; FedProx with a weight",
-    module=__name__,
-)

@@ -33,7 +33,6 @@ from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Randomness, open_uniforms
 from sottovoce.federated.algorithms.algorithm import Block, Combined, State, Step
-from sottovoce.federated.algorithms.recipe import register_with_table
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.rows import DenseRows
 from sottovoce.learning.task import Task
@@ -142,8 +141,3 @@ class NbAfl:
 
         words = self.randomness.stream("downlink", step).words(dimension)
         return np.asarray(ndtri(open_uniforms(words)))
-
-
-register_with_table(
-    "nbafl", summary="noise before aggregation: clients send clipped models", module=__name__
-)

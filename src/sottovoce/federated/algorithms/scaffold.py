@@ -40,7 +40,6 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.federated.algorithms.algorithm import Block, Combined, State, Step
 from sottovoce.federated.algorithms.controls import SERVER_CONTROL, Controls, Drafts, places_of
 from sottovoce.federated.algorithms.fedavg import SampleClippedGradient, ball_of, blocks_of
-from sottovoce.federated.algorithms.recipe import register_with_table
 from sottovoce.learning.clients import ClientData, names_of
 from sottovoce.learning.rows import DenseRows, clipped
 from sottovoce.learning.task import Task
@@ -199,8 +198,3 @@ def _check_named_once(clients: Sequence[str]) -> None:
             f"SCAFFOLD keeps a control variate for each client, and got {len(clients)} names, "
             f"{len(set(clients))} of them different; name every client of the run once"
         )
-
-
-register_with_table(
-    "scaffold", summary="local steps corrected by control variates", module=__name__
-)

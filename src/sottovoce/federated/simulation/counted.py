@@ -92,6 +92,10 @@ class CountedClients(ABC):
         self.algorithm, self.randomness, self.tally = algorithm, randomness, tally
         self.rotated, self.channel = rotated, channel
 
+    @property
+    def record(self) -> Tally:
+        return self.tally
+
     def able(self, number: int) -> Mask:
         return self.tally.able(number)
 

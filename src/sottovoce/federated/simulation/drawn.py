@@ -6,25 +6,30 @@ from torch import Tensor
 from sottovoce.core.errors import ConfigError
 from sottovoce.federated.simulation.counted import CountedClients, Gathering, Portion
 from sottovoce.federated.simulation.draws import (
+    DrawnLaw,
+    RowLaws,
     RowRotation,
     drawn_rows,
     generator_of_round,
+    has_small_law,
     rows_together,
     turned_total,
 )
-from sottovoce.mechanisms.coordinate_laws import CoordinateLaw, Coordinatewise
+from sottovoce.mechanisms.coordinate_laws import Coordinatewise
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import kind_of
 
 
-def law_of(mechanism: Mechanism) -> CoordinateLaw:
-    """What the mechanism does to a coordinate, if it says so."""
-    if not isinstance(mechanism, Coordinatewise):
-        raise ConfigError(
-            f"mechanism '{kind_of(mechanism)}' does not say what it does to a coordinate, so "
-            "nothing can be drawn for it; set runtime.messages = 'packed'"
-        )
-    return mechanism.coordinate_law()
+def law_of(mechanism: Mechanism) -> DrawnLaw:
+    """Return what the mechanism does to a coordinate: what it says, or else its finite law."""
+    if isinstance(mechanism, Coordinatewise):
+        return mechanism.coordinate_law()
+    if has_small_law(mechanism):
+        return RowLaws(mechanism=mechanism)
+    raise ConfigError(
+        f"mechanism '{kind_of(mechanism)}' does not say what it does to a coordinate, so "
+        "nothing can be drawn for it; set runtime.messages = 'packed'"
+    )
 
 
 class DrawnMessages(CountedClients):
@@ -48,7 +53,7 @@ class DrawnMessages(CountedClients):
             decoded = self._turned_back(self._drawn(law, block.float()))
             self._add_rows(gathering, portion, number_of_block * together, decoded)
 
-    def _drawn(self, law: CoordinateLaw, block: Tensor) -> Tensor:
+    def _drawn(self, law: DrawnLaw, block: Tensor) -> Tensor:
         values = block if self._turn is None else self._turn.forward(block)
         return drawn_rows(law, values, self._generator)
 

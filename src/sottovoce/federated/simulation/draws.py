@@ -6,9 +6,11 @@ known law.
 """
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import assert_never
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +24,7 @@ from sottovoce.mechanisms.coordinate_laws import (
     TiltedFamily,
     Unchanged,
 )
+from sottovoce.mechanisms.mechanism import FiniteLaw, LevelCodes, Mechanism
 from sottovoce.mechanisms.noise.gaussian import Gaussian
 from sottovoce.mechanisms.noise.laplace import Laplace
 from sottovoce.mechanisms.noise.staircase import Staircase
@@ -33,6 +36,28 @@ _BITS_TOGETHER = (
     6  # of a rotation: products with 64 x 64 signs take fewer passes than sums of pairs
 )
 
+_MOST_CELLS = 1 << 24  # of the law of one row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowLaws:
+    """Each coordinate by the finite law that the mechanism declares for its row."""
+
+    mechanism: Mechanism
+
+
+DrawnLaw = CoordinateLaw | RowLaws
+
+
+def has_small_law(mechanism: Mechanism) -> bool:
+    """Return whether the law of a row is a table of each coordinate's codes, and not too large."""
+    code_format, domain = mechanism.code_format(), mechanism.input_domain
+    if not isinstance(code_format, LevelCodes) or code_format.count is not None:
+        return False
+    if code_format.levels * domain.dimension > _MOST_CELLS:
+        return False
+    return isinstance(mechanism.law(domain.project(np.zeros(domain.dimension))), FiniteLaw)
+
 
 def generator_of_round(
     randomness: SeededRandomness, run: str, number: int, device: torch.device
@@ -43,7 +68,7 @@ def generator_of_round(
 
 
 def turned_total(
-    law: CoordinateLaw,
+    law: DrawnLaw,
     rows: Rows,
     weights: Tensor,
     generator: torch.Generator,
@@ -60,9 +85,7 @@ def turned_total(
     return turn.inverse(total[None])[0]  # turning is linear: once for all
 
 
-def drawn_total(
-    law: CoordinateLaw, rows: Rows, weights: Tensor, generator: torch.Generator
-) -> Tensor:
+def drawn_total(law: DrawnLaw, rows: Rows, weights: Tensor, generator: torch.Generator) -> Tensor:
     """The weighted sum of the decoded rows."""
     match law:
         case Unchanged():
@@ -75,7 +98,7 @@ def drawn_total(
             return _total_of_draws(law, rows, weights, generator)
 
 
-def drawn_rows(law: CoordinateLaw, values: Tensor, generator: torch.Generator) -> Tensor:
+def drawn_rows(law: DrawnLaw, values: Tensor, generator: torch.Generator) -> Tensor:
     """Each row as the server decodes it."""
     match law:
         case Unchanged():
@@ -90,6 +113,8 @@ def drawn_rows(law: CoordinateLaw, values: Tensor, generator: torch.Generator) -
             return _tilted(law, values, generator)
         case InterpolatedTable():
             return _tabled(law, values, generator)
+        case RowLaws(mechanism=mechanism):
+            return torch.stack([_by_law(mechanism, row, generator) for row in values])
         case _:
             assert_never(law)
 
@@ -100,7 +125,7 @@ def rows_together(dimension: int, device: torch.device) -> int:
 
 
 def _total_of_draws(
-    law: CoordinateLaw, rows: Rows, weights: Tensor, generator: torch.Generator
+    law: DrawnLaw, rows: Rows, weights: Tensor, generator: torch.Generator
 ) -> Tensor:
     total, start = torch.zeros((), device=weights.device), 0
     dimension = next(rows.blocks(1)).shape[1]
@@ -137,6 +162,15 @@ def _tabled(law: InterpolatedTable, values: Tensor, generator: torch.Generator) 
     share = (positions - knots[left]) / (knots[left + 1] - knots[left])
     masses = [torch.lerp(column[left], column[left + 1], share) for column in cumulative.T]
     return _letters_above(_uniform(values, generator), masses, [float(a) for a in law.letters])
+
+
+def _by_law(mechanism: Mechanism, values: Tensor, generator: torch.Generator) -> Tensor:
+    law = mechanism.law(mechanism.input_domain.project(values.double().cpu().numpy()))
+    assert isinstance(law, FiniteLaw), "has_small_law says so"
+    cumulative = torch.tensor(law.table.cumsum(axis=1), dtype=values.dtype, device=values.device)
+    uniform = _uniform(values, generator) * cumulative[:, -1]
+    letters = torch.tensor(law.points, dtype=values.dtype, device=values.device)
+    return letters[(uniform[:, None] >= cumulative[:, :-1]).sum(dim=1)]
 
 
 def _letters_above(uniform: Tensor, masses: list[Tensor], letters: list[float]) -> Tensor:

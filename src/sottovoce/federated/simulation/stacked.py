@@ -71,7 +71,7 @@ def can_stack(algorithm: Algorithm, parts: Sequence[ClientPlan], dimension: int)
 
 def train_stacked(
     task: Task,
-    algorithm: FedAvg,
+    algorithm: Algorithm,
     pool: Pool,
     runs: Sequence[StackedRun],
     *,
@@ -80,6 +80,7 @@ def train_stacked(
     on_round: OnRound | None = None,
 ) -> Vector:
     """The last models of all runs, as rows."""
+    assert isinstance(algorithm, FedAvg), "can_stack says so"
     return _Stack(task, algorithm, pool, runs, rotated=rotated).train(rounds, on_round)
 
 

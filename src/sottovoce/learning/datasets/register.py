@@ -98,6 +98,8 @@ def find(name: str) -> tuple[Entry, str]:
     head, colon, argument = name.partition(":")
     if head + colon not in DATASETS.names():
         known = [entry.name + entry.placeholder for entry in entries()]
+        if DATASETS.is_in_papers(head + colon):
+            raise DATASETS.unknown(head + colon)
         raise UnknownNameError.among("dataset", name, known)
     entry = DATASETS.find(head + colon)
     if entry.takes_argument and not argument:

@@ -1,12 +1,17 @@
 """Multinomial logistic regression, or linear regression."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-from torch import Tensor, nn
-
+from sottovoce.core import parameter_rules
+from sottovoce.learning.models.register import InitialWeights, register
 from sottovoce.learning.models.shapes import InputShape, num_features
 
+if TYPE_CHECKING:
+    from torch import nn
 
+
+@register("linear", summary="logistic or linear regression, starting at zero")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
     """Multinomial logistic regression, starting at zero.
@@ -15,15 +20,13 @@ class Linear:
     input is 1, would leave little room for others inside a small clip norm.
     """
 
+    initial_weights: ClassVar[InitialWeights] = "zero"
     bias: bool = True
 
+    def __post_init__(self) -> None:
+        parameter_rules.boolean("bias", self.bias)
 
-class FlatLinear(nn.Linear):
-    """A fully connected layer on whatever shape a sample has, flattened."""
+    def build(self, input_shape: InputShape, num_outputs: int) -> "nn.Module":
+        from sottovoce.learning.models.flat_linear import FlatLinear
 
-    def forward(self, features: Tensor) -> Tensor:
-        return super().forward(features.flatten(start_dim=1))
-
-
-def build(model: Linear, input_shape: InputShape, num_outputs: int) -> nn.Module:
-    return FlatLinear(num_features(input_shape), num_outputs, bias=model.bias)
+        return FlatLinear(num_features(input_shape), num_outputs, bias=self.bias)

@@ -1,27 +1,34 @@
 """A network with one hidden layer."""
 
 from dataclasses import dataclass
-
-from torch import nn
+from typing import TYPE_CHECKING, ClassVar
 
 from sottovoce.core import parameter_rules
-from sottovoce.learning.models.linear import FlatLinear
+from sottovoce.learning.models.register import InitialWeights, register
 from sottovoce.learning.models.shapes import InputShape, num_features
 
+if TYPE_CHECKING:
+    from torch import nn
 
+
+@register("mlp", summary="one hidden layer with tanh")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mlp:
     """One hidden layer with tanh, Glorot-initialised."""
 
+    initial_weights: ClassVar[InitialWeights] = "tanh"
     hidden_units: int
 
     def __post_init__(self) -> None:
         parameter_rules.integer("hidden_units", self.hidden_units, low=1, high=2**20)
 
+    def build(self, input_shape: InputShape, num_outputs: int) -> "nn.Module":
+        from torch import nn
 
-def build(model: Mlp, input_shape: InputShape, num_outputs: int) -> nn.Module:
-    return nn.Sequential(
-        FlatLinear(num_features(input_shape), model.hidden_units),
-        nn.Tanh(),
-        nn.Linear(model.hidden_units, num_outputs),
-    )
+        from sottovoce.learning.models.flat_linear import FlatLinear
+
+        return nn.Sequential(
+            FlatLinear(num_features(input_shape), self.hidden_units),
+            nn.Tanh(),
+            nn.Linear(self.hidden_units, num_outputs),
+        )

@@ -1,12 +1,13 @@
 """Shapes of one sample, and what layers make of them."""
 
 import math
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 InputShape = tuple[int, ...]
 
@@ -40,8 +41,10 @@ def image(name: str, input_shape: InputShape, *, smallest_side: int) -> int:
     return input_shape[0]
 
 
-def flat_size(layers: nn.Module, input_shape: InputShape) -> int:
+def flat_size(layers: "nn.Module", input_shape: InputShape) -> int:
     """How many numbers `layers` make of one sample, found by sending one through."""
+    import torch
+
     with torch.no_grad():
         made: torch.Tensor = layers(torch.zeros(1, *input_shape))
     return made.numel()

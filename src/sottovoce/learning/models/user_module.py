@@ -6,18 +6,20 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-from torch import nn
-
+from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError, UnknownNameError
-from sottovoce.learning.models.checks import check_module
+from sottovoce.learning.models.register import InitialWeights, register
 from sottovoce.learning.models.shapes import InputShape
+
+if TYPE_CHECKING:
+    from torch import nn
 
 GIVEN = ("input_shape", "num_outputs")
 
 
+@register("module", summary="your own torch module, from a function")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserModule:
     """factory(input_shape=..., num_outputs=..., **arguments) -> torch.nn.Module.
@@ -27,10 +29,14 @@ class UserModule:
     The module keeps the weights that it is built with.
     """
 
+    initial_weights: ClassVar[InitialWeights] = "own"
     factory: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        parameter_rules.text("factory", self.factory)
+        if not isinstance(self.arguments, Mapping):
+            raise ParameterError(f"arguments must be a table, got {self.arguments!r}")
         module, _, function = self.factory.partition(":")
         if not all(part.isidentifier() for part in (*module.split("."), function)):
             raise ParameterError(
@@ -42,12 +48,11 @@ class UserModule:
                 f"'{taken[0]}' is given to every factory; drop it from the model's arguments"
             )
 
-
-def build(model: UserModule, input_shape: InputShape, num_outputs: int) -> nn.Module:
-    """What the factory makes, tried on two blank samples."""
-    with _current_folder_importable():
-        arguments = {"input_shape": input_shape, "num_outputs": num_outputs, **model.arguments}
-        return tried(model.factory, _imported(model.factory), arguments)
+    def build(self, input_shape: InputShape, num_outputs: int) -> "nn.Module":
+        """What the factory makes, tried on two blank samples."""
+        with _current_folder_importable():
+            arguments = {"input_shape": input_shape, "num_outputs": num_outputs, **self.arguments}
+            return tried(self.factory, _imported(self.factory), arguments)
 
 
 @contextlib.contextmanager
@@ -67,8 +72,12 @@ def _current_folder_importable() -> Iterator[None]:
             sys.path.remove("")
 
 
-def tried(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> nn.Module:
+def tried(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> "nn.Module":
     """The module that a factory makes of input_shape, num_outputs and whatever else it takes."""
+    from torch import nn
+
+    from sottovoce.learning.models.checks import check_module
+
     _check_call(name, factory, arguments)
     try:
         module = factory(**arguments)
@@ -126,8 +135,10 @@ def _check_call(path: str, factory: Callable[..., Any], arguments: Mapping[str, 
         ) from None
 
 
-def _try(path: str, module: nn.Module, input_shape: InputShape, num_outputs: int) -> None:
+def _try(path: str, module: "nn.Module", input_shape: InputShape, num_outputs: int) -> None:
     """One forward pass: outputs have their shape, and no buffer learns from samples."""
+    import torch
+
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     try:
         with torch.no_grad():

@@ -11,6 +11,7 @@ from sottovoce.mechanisms.kernels import arrays
 from sottovoce.mechanisms.kernels.reference import one_bit as reference
 
 Bits = NDArray[np.uint8]
+Left = NDArray[np.int64]
 
 _LOG2_E2 = 2.0 / math.log(2.0)
 # The crude odds need 2z/ln 2 = slope x in float32; other slopes are left to numpy.
@@ -52,7 +53,7 @@ def _native_payload(
     payload = np.empty((len(vector) + 7) // 8, dtype=np.uint8)
     wide = vector.dtype == np.float64
 
-    def work(start: int, stop: int, left: NDArray[np.int64]) -> int:
+    def work(start: int, stop: int, left: Left) -> int:
         out = payload[start // 8 : (stop + 7) // 8]
         return int(
             kernels.library.one_bit(

@@ -15,18 +15,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sottovoce.core import parameter_rules
-from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.errors import ParameterError, PrivacyError
-from sottovoce.mechanisms.coordinate_laws import AddedNoise, Coordinatewise
+from sottovoce.core.errors import ParameterError
+from sottovoce.mechanisms.coordinate_laws import CentralNoise, noise_of
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.noise.gaussian import Gaussian
 from sottovoce.mechanisms.noise.laplace import Laplace
-from sottovoce.mechanisms.registry import kind_of
-from sottovoce.mechanisms.secret_sample import SecretSample
-from sottovoce.privacy.events import PrivacyEvent
-
-CentralNoise = Gaussian | Laplace
+from sottovoce.mechanisms.release import NoisySums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,24 +30,17 @@ class Central:
     client_sampling_rate: float = 1.0
 
     def __post_init__(self) -> None:
-        parameter_rules.fraction("client_sampling_rate", self.client_sampling_rate)
+        _ = self.visibility  # which checks the rate
 
-    def event(self, mechanism: Mechanism, adjacency: Adjacency) -> PrivacyEvent:
-        """What a round costs every client, whether it took part or not."""
-        noise_of(mechanism)
-        event = mechanism.privacy(adjacency)
-        if self.client_sampling_rate >= 1.0:
-            return event
-        if getattr(mechanism.input_domain, "records", 1) != 1:
-            raise PrivacyError(
-                "a client that is sampled brings all of its records, so sampling clients hides no "
-                "single record as it is accounted: set privacy.record_sampling_rate and sampling "
-                "'everyone', or privacy.level = 'client'"
-            )
-        sample = SecretSample(
-            rate=self.client_sampling_rate, scheme="poisson", hidden_by="central-noise"
-        )
-        return sample.event(mechanism, event)
+    @property
+    def wire_name(self) -> str:
+        """The name in the hash of a plan, whatever the class is called; it never changes."""
+        return f"Central(client_sampling_rate={self.client_sampling_rate!r})"
+
+    @property
+    def visibility(self) -> NoisySums:
+        """Sums with one noise, which cost every client the same, whether it took part or not."""
+        return NoisySums(client_sampling_rate=self.client_sampling_rate)
 
     def check(self, cohort: Iterable[tuple[Mechanism, float]]) -> None:
         """There is one noise, so all clients' must be the same."""
@@ -65,17 +52,6 @@ class Central:
 
     def describe(self) -> str:
         return "central noise, simulated: this process is trusted with every update"
-
-
-def noise_of(mechanism: Mechanism) -> CentralNoise:
-    """What the mechanism would add to one message, if that is all it does."""
-    law = mechanism.coordinate_law() if isinstance(mechanism, Coordinatewise) else None
-    if not isinstance(law, AddedNoise) or not isinstance(law.noise, Gaussian | Laplace):
-        raise PrivacyError(
-            f"'{kind_of(mechanism)}' is no noise that could be added once to a sum; use mechanism "
-            "'gaussian' or 'laplace', or the channel 'direct' (and hide a sample by own-records)"
-        )
-    return law.noise
 
 
 def noise_of_sum(cohort: Iterable[tuple[Mechanism, float]]) -> CentralNoise | None:

@@ -3,20 +3,25 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sottovoce.core.adjacency import Adjacency
-from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.privacy.events import PrivacyEvent
+from sottovoce.mechanisms.release import EveryMessage
 from sottovoce.protocol.means import Cohort, Mean, mean_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Direct:
-    """No hiding: a message is charged with its mechanism's local privacy."""
+    """Nothing is hidden."""
 
     hides_sender: ClassVar[bool] = False
 
-    def event(self, mechanism: Mechanism, adjacency: Adjacency) -> PrivacyEvent:
-        return mechanism.privacy(adjacency)
+    @property
+    def wire_name(self) -> str:
+        """The name in the hash of a plan, whatever the class is called; it never changes."""
+        return "Direct()"
+
+    @property
+    def visibility(self) -> EveryMessage:
+        """Everything is seen."""
+        return EveryMessage()
 
     def check(self, cohort: Cohort) -> None:
         """Any mechanisms and weights will do."""

@@ -25,11 +25,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sottovoce.core import parameter_rules
-from sottovoce.core.adjacency import Adjacency
-from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.privacy.events import Shuffled
+from sottovoce.mechanisms.release import NoSenders
 from sottovoce.privacy.shuffling import MAX_CLIENTS
-from sottovoce.protocol.channels.shuffler import check_alike, hidden_among
+from sottovoce.protocol.channels.shuffler import check_alike
 from sottovoce.protocol.means import Cohort, Mean, mean_of
 
 
@@ -53,9 +51,15 @@ class SecretOrder:
             remedy="one client has but one order",
         )
 
-    def event(self, mechanism: Mechanism, adjacency: Adjacency) -> Shuffled:
+    @property
+    def wire_name(self) -> str:
+        """The name in the hash of a plan, whatever the class is called; it never changes."""
+        return f"SecretOrder(minimum_clients={self.minimum_clients})"
+
+    @property
+    def visibility(self) -> NoSenders:
         """The one message of an epoch, among at least `minimum_clients`."""
-        return hidden_among(self.minimum_clients, mechanism, adjacency)
+        return NoSenders(minimum_clients=self.minimum_clients)
 
     def check(self, cohort: Cohort) -> None:
         """A message that only some could have sent, or that weighs more, would have a sender."""

@@ -7,29 +7,18 @@ at the sum as one of the clients, is not counted among them.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar
 
 import numpy as np
 
-from sottovoce.core import parameter_rules
-from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
-from sottovoce.core.errors import ParameterError, PrivacyError, WireError
+from sottovoce.core.errors import ParameterError, WireError
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.packing import PackedCodes
-from sottovoce.privacy import events
-from sottovoce.privacy.events import OneBit
+from sottovoce.mechanisms.release import OnlySums
 from sottovoce.protocol.level_counts import LevelCounts
 from sottovoce.protocol.means import Cohort
 from sottovoce.protocol.message import Opened
-
-
-@runtime_checkable
-class ClampedBits(Protocol):
-    """A mechanism of one bit a coordinate whose logits all lie within `logit_bound` of 0."""
-
-    @property
-    def logit_bound(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,28 +29,17 @@ class SecureSum:
     hides_sender: ClassVar[bool] = False  # whoever adds up must know who has answered
 
     def __post_init__(self) -> None:
-        parameter_rules.integer(
-            "minimum_clients",
-            self.minimum_clients,
-            low=2,
-            high=2**31,
-            remedy="the sum of one message is that message",
-        )
+        _ = self.visibility  # which checks the number
 
-    def event(self, mechanism: Mechanism, adjacency: Adjacency) -> events.SecureSum:
-        local = mechanism.privacy(adjacency)
-        if not isinstance(local, OneBit) or not isinstance(mechanism, ClampedBits):
-            raise PrivacyError(
-                "secure sums amplify only clamped one-bit codes; use mechanism 'clamped_sign'"
-            )
-        return events.SecureSum(
-            shift=local.shift,
-            dimension=local.dimension,
-            logit_bound=mechanism.logit_bound,
-            clients=self.minimum_clients,
-            adjacency=adjacency,
-            against_zero=local.against_zero,
-        )
+    @property
+    def wire_name(self) -> str:
+        """The name in the hash of a plan, whatever the class is called; it never changes."""
+        return f"SecureSum(minimum_clients={self.minimum_clients})"
+
+    @property
+    def visibility(self) -> OnlySums:
+        """Sums over at least `minimum_clients` messages."""
+        return OnlySums(minimum_clients=self.minimum_clients)
 
     def check(self, cohort: Cohort) -> None:
         """A sum of bits has one meaning only if all of them have the same."""

@@ -8,12 +8,8 @@ many clients follow their mechanism. Whoever may collude is not counted among th
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sottovoce.core import parameter_rules
-from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.errors import ParameterError, PrivacyError
-from sottovoce.mechanisms.mechanism import BoundedDensity, Mechanism
-from sottovoce.privacy.events import Shuffled
-from sottovoce.privacy.shuffling import MAX_CLIENTS, shuffled
+from sottovoce.core.errors import ParameterError
+from sottovoce.mechanisms.release import NoSenders
 from sottovoce.protocol.means import Cohort, Mean, mean_of
 
 
@@ -25,22 +21,22 @@ class Shuffler:
     hides_sender: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        parameter_rules.integer(
-            "minimum_clients",
-            self.minimum_clients,
-            low=2,
-            high=MAX_CLIENTS,
-            remedy="one message has but one order",
-        )
+        _ = self.visibility  # which checks the number
 
     @property
     def fewest_messages(self) -> int:
         """Of a round, that are ever released."""
         return self.minimum_clients
 
-    def event(self, mechanism: Mechanism, adjacency: Adjacency) -> Shuffled:
+    @property
+    def wire_name(self) -> str:
+        """The name in the hash of a plan, whatever the class is called; it never changes."""
+        return f"Shuffler(minimum_clients={self.minimum_clients})"
+
+    @property
+    def visibility(self) -> NoSenders:
         """One message among `minimum_clients` of its round."""
-        return hidden_among(self.minimum_clients, mechanism, adjacency)
+        return NoSenders(minimum_clients=self.minimum_clients)
 
     def check(self, cohort: Cohort) -> None:
         """A message that only some could have sent, or that weighs more, would have a sender."""
@@ -55,29 +51,6 @@ class Shuffler:
 
     def describe(self) -> str:
         return "shuffler, simulated: the server is trusted to shuffle messages and forget senders"
-
-
-def hidden_among(clients: int, mechanism: Mechanism, adjacency: Adjacency) -> Shuffled:
-    """Return the event of one message among those of so many clients.
-
-    The others hide the protected client in so far as their messages could have come from *its*
-    inputs (clones), or from a law that all inputs share (`BoundedDensity`). So what is asked of the
-    mechanism must hold between any two inputs that clients may have: replace-one, and a whole
-    input, not one record of it.
-    """
-    if adjacency is not Adjacency.REPLACE_ONE:
-        raise PrivacyError(
-            "shuffling hides any change of an input, zero-out among them, and is charged as "
-            "such: ask for adjacency replace-one (in a spec, privacy.adjacency = 'replace-one')"
-        )
-    if getattr(mechanism.input_domain, "records", 1) != 1:
-        raise PrivacyError(
-            "shuffling hides a client among others whose inputs may differ from its own in "
-            "everything, so one record's epsilon says nothing here: protect whole clients "
-            "(records = 1; in a spec, privacy.level = 'client')"
-        )
-    ratios = mechanism.density_ratios() if isinstance(mechanism, BoundedDensity) else None
-    return shuffled(mechanism.privacy(adjacency), clients, ratios)
 
 
 def check_alike(cohort: Cohort, what: str) -> None:

@@ -18,6 +18,7 @@ from sottovoce.core.shown import show_epsilon
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
 from sottovoce.mechanisms.registry import Parameters, Registration
+from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.planning.prediction import largest_coordinate, predict
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
 from sottovoce.privacy.events import Repeated
@@ -80,7 +81,7 @@ def answer(question: Question) -> dict[str, Any]:
 def curve(question: Question) -> dict[str, Any]:
     """How epsilon grows with the rounds, by every accountant that has a bound."""
     found = _calibrated_for(question)
-    event = registry.seen(Adjacency.parse(question.adjacency))(found.mechanism)
+    event = _terms(question)(found.mechanism)
     last = max(question.rounds, _SHORTEST_CURVE)
     spread = {round(last ** (n / (_CURVE_POINTS - 1))) for n in range(_CURVE_POINTS)}
     counts = sorted(spread | {question.rounds})
@@ -128,7 +129,7 @@ def _calibrated(
         rounds=question.rounds,
         epsilon=question.epsilon,
         delta=question.delta,
-        event_of=registry.seen(Adjacency.parse(question.adjacency)),
+        event_of=_terms(question),
         relative_tolerance=_TOLERANCE,
     )
     mechanism, spent = _spent_with(registration, domain, parameters, question)
@@ -143,11 +144,15 @@ def _calibrated(
     )
 
 
+def _terms(question: Question) -> ReleaseTerms:
+    return ReleaseTerms(adjacency=Adjacency.parse(question.adjacency))
+
+
 def _spent_with(
     registration: Registration, domain: Domain, parameters: Parameters, question: Question
 ) -> tuple[Mechanism, PrivacySpent]:
     mechanism = registration.build(domain, parameters)
-    event = registry.seen(Adjacency.parse(question.adjacency))(mechanism)
+    event = _terms(question)(mechanism)
     return mechanism, privacy_spent(Repeated(event=event, count=question.rounds), question.delta)
 
 

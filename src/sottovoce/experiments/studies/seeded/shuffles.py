@@ -8,11 +8,11 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.release import NoSenders, ReleaseTerms, local_event
 from sottovoce.mechanisms.seeded_step import SeededStep
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import PrivacyEvent, Repeated
 from sottovoce.privacy.pure import pure_epsilon
-from sottovoce.protocol.channels.shuffler import hidden_among
 
 STEP, ONE_BIT, GAUSSIAN = "seeds, step law", "one bit", "Gaussian (float32)"
 DELTA = 1e-6
@@ -39,7 +39,7 @@ def largest_eps0(epsilon: float, clients: int, rounds: int, dimension: int) -> f
         rounds=rounds,
         epsilon=epsilon,
         delta=DELTA,
-        event_of=lambda mechanism: hidden_among(clients, mechanism, _R),
+        event_of=_shuffled(clients),
     )
     return float(found["epsilon"])
 
@@ -58,7 +58,7 @@ def amplified(eps0: float, clients: int, rounds: int) -> Iterator[dict[str, Any]
     mechanisms: dict[str, Mechanism] = {STEP: step}
     mechanisms |= {name: registry.find(kind).build(ball, g) for name, (kind, g) in others.items()}
     for name, mechanism in mechanisms.items():
-        event = mechanism.privacy(_R)
+        event = local_event(mechanism, adjacency=_R)
         pure = pure_epsilon(event)
         yield {
             "mechanism": name,
@@ -69,10 +69,14 @@ def amplified(eps0: float, clients: int, rounds: int) -> Iterator[dict[str, Any]
             "delta": DELTA,
             "message_epsilon": pure if math.isfinite(pure) else None,
             "local_epsilon": _epsilon(event, rounds),
-            "shuffled_epsilon": _epsilon(hidden_among(clients, mechanism, _R), rounds)
+            "shuffled_epsilon": _epsilon(_shuffled(clients)(mechanism), rounds)
             if math.isfinite(pure)
             else None,
         }
+
+
+def _shuffled(clients: int) -> ReleaseTerms:
+    return ReleaseTerms(adjacency=_R, visibility=NoSenders(minimum_clients=clients))
 
 
 def _epsilon(event: PrivacyEvent, rounds: int) -> float:

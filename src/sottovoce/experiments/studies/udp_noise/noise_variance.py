@@ -12,6 +12,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Domain, L1Ball, L2Ball
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.noise.staircase import Staircase, nu_for_variance
+from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.privacy.conversion import epsilon_from_renyi
 from sottovoce.privacy.laplace import laplace_renyi
 from sottovoce.privacy.staircase import product_staircase_renyi_l2
@@ -48,7 +49,7 @@ def variance_at(name: str, domain: Domain, budget: Budget) -> float:
         rounds=budget.releases,
         epsilon=budget.epsilon,
         delta=budget.delta,
-        event_of=registry.seen(Adjacency.ZERO_OUT),
+        event_of=ReleaseTerms(adjacency=Adjacency.ZERO_OUT),
     )
     law = registration.build(domain, found).law([0.0] * domain.dimension)
     return float(law.variance()[0])

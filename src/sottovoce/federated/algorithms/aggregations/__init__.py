@@ -1,0 +1,1 @@
+"""The `algorithm.aggregation` tables of this package; none of them imports torch."""

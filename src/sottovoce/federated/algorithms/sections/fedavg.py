@@ -1,0 +1,176 @@
+"""The [algorithm] table of federated averaging."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from sottovoce.core.adjacency import Unit
+from sottovoce.core.errors import ConfigError
+from sottovoce.federated.algorithms.aggregation import AGGREGATIONS, AggregationSection
+from sottovoce.federated.algorithms.algorithm import Algorithm, State
+from sottovoce.federated.algorithms.recipe import (
+    AlgorithmSection,
+    AlgorithmTraits,
+    BudgetGroup,
+    PublicRows,
+    Setting,
+    register,
+)
+from sottovoce.federated.algorithms.tables import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    TRUTH,
+    below,
+    completed,
+    rule,
+    section_from,
+    whole,
+)
+
+if TYPE_CHECKING:  # bring torch
+    from sottovoce.federated.algorithms.fedavg import LocalWork, SampleClippedGradient
+    from sottovoce.learning.datasets import Dataset
+    from sottovoce.learning.task import Task
+
+ONE_STEP = (
+    "sample-level privacy takes one clipped full-batch step a round: drop 'algorithm.local_steps' "
+    "and 'algorithm.local_learning_rate', or set privacy.level = 'client'"
+)
+_MEAN = {"kind": "mean"}
+
+
+def _aggregation(name: str, value: Any) -> dict[str, Any]:
+    """Return the table with every key of ours written out."""
+    kind = value.get("kind") if isinstance(value, Mapping) else None
+    if not isinstance(kind, str):
+        raise ConfigError(f"'{name}' must be a table with the 'kind' of an aggregation")
+    given = {key: item for key, item in value.items() if key != "kind"}
+    return {"kind": kind, **completed(AGGREGATIONS, name, kind, given)}
+
+
+@register(
+    "fedavg",
+    summary="the mean of clients' updates, or of clipped gradients; FedProx with a weight",
+)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FedAvgSection(AlgorithmSection):
+    """Federated averaging; `aggregation` is what the server makes of the decoded updates."""
+
+    server_learning_rate: float = field(metadata=POSITIVE)
+    server_momentum: float = field(default=0.0, metadata=below(1.0))
+    local_steps: int = field(default=1, metadata=whole(1, 10**6))
+    local_learning_rate: float | None = field(default=None, metadata=POSITIVE)
+    proximal_weight: float = field(default=0.0, metadata=NOT_NEGATIVE)
+    budget_penalty: bool = field(default=False, metadata=TRUTH)
+    aggregation: Mapping[str, Any] = field(
+        default_factory=lambda: dict(_MEAN), metadata=rule(_aggregation)
+    )
+
+    @property
+    def _aggregated(self) -> AggregationSection:
+        given = {key: value for key, value in self.aggregation.items() if key != "kind"}
+        kind = self.aggregation["kind"]
+        return section_from(AGGREGATIONS, "algorithm.aggregation", kind, given)
+
+    def traits(self, unit: Unit) -> AlgorithmTraits:  # noqa: ARG002
+        aggregated = self._aggregated
+        return AlgorithmTraits(
+            gathers=aggregated.gathers,
+            plain_mean=self.aggregation == _MEAN,
+            holds_out=aggregated.holds_out,
+            named=f"aggregation '{self.aggregation['kind']}'",
+        )
+
+    def hold_out(
+        self, data: "Dataset", generator: np.random.Generator
+    ) -> "tuple[Dataset, PublicRows | None]":
+        return self._aggregated.hold_out(data, generator)
+
+    def build(self, setting: Setting) -> Algorithm:
+        from sottovoce.federated.algorithms.fedavg import FedAvg
+
+        averaging = FedAvg(
+            local_work=self._local_work(setting),
+            server_learning_rate=self.server_learning_rate,
+            server_momentum=self.server_momentum,
+        )
+        return self._aggregated.build(averaging, setting)
+
+    def at_site(self) -> Self:
+        """Return it with the mean: what a server makes of messages is no reason to read records."""
+        return dataclasses.replace(self, aggregation=_MEAN)
+
+    def warnings(self, unit: Unit, *, private: bool) -> list[str]:  # noqa: ARG002
+        return self._aggregated.warnings()
+
+    def metrics(self, task: "Task", state: State) -> dict[str, Any]:
+        return self._aggregated.metrics(task, state)
+
+    def is_ours(self) -> bool:
+        return AGGREGATIONS.find_ours(self.aggregation["kind"]) is not None
+
+    def plug_ins(self) -> list[str]:
+        AGGREGATIONS.find(self.aggregation["kind"])
+        found = AGGREGATIONS.plug_in(self.aggregation["kind"])
+        return [found] if found else []
+
+    def written(self) -> dict[str, Any]:
+        every = {"kind": self.aggregation["kind"], **dataclasses.asdict(self._aggregated)}  # type: ignore[call-overload]
+        return {**dataclasses.asdict(self), "aggregation": every}
+
+    def _local_work(self, setting: Setting) -> "LocalWork":
+        from sottovoce.federated.algorithms.fedavg import LocalSgd
+
+        if setting.unit is Unit.SAMPLE:
+            for name in ("budget_penalty", "proximal_weight"):
+                if getattr(self, name):
+                    raise ConfigError(
+                        f"'algorithm.{name}' acts between local steps, and sample-level privacy "
+                        "takes one; drop it, or set privacy.level = 'client'"
+                    )
+            if self.local_steps != 1 or self.local_learning_rate is not None:
+                raise ConfigError(ONE_STEP)
+            return clipped_gradient(setting)
+        setting.check_all_records()
+        return LocalSgd(
+            clip_norm=setting.clip_norm,
+            steps=self.local_steps,
+            learning_rate=given_rate(self.local_learning_rate),
+            proximal_weight=self.proximal_weight,
+            penalties=_penalties(setting.groups) if self.budget_penalty else {},
+        )
+
+
+def given_rate(rate: float | None) -> float:
+    """Return the rate of local steps, which client-level privacy needs."""
+    if rate is None:
+        raise ConfigError("client-level privacy needs 'algorithm.local_learning_rate'")
+    return rate
+
+
+def clipped_gradient(setting: Setting) -> "SampleClippedGradient":
+    """Return what a client computes where samples are protected."""
+    from sottovoce.federated.algorithms.fedavg import SampleClippedGradient
+
+    return SampleClippedGradient(
+        clip_norm=setting.clip_norm,
+        sampling_rate=setting.record_sampling_rate,
+        summation="exact" if setting.exact_sums else "float",
+    )
+
+
+def _penalties(groups: Sequence[BudgetGroup]) -> dict[str, float]:
+    from sottovoce.federated.algorithms.fedavg import budget_penalties
+
+    epsilons: dict[str, float] = {}
+    for group in groups:
+        if group.epsilon is None:
+            raise ConfigError(
+                f"'algorithm.budget_penalty' compares budgets, but '{group.where}.epsilon' is not "
+                "given; give it, or drop the penalty"
+            )
+        epsilons |= dict.fromkeys(group.clients, group.epsilon)
+    return budget_penalties(epsilons)

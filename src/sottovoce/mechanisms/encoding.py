@@ -1,0 +1,309 @@
+"""The one way from a vector to the bytes that leave a client: `prepare`, charge, `encode_packed`.
+
+`prepare` checks, clips and rotates. It may raise, so it runs before the charge; the norm is
+computed here and nowhere else. `encode_packed` runs after the charge: it draws and packs, and
+never raises because of the data. Both take one row or many, and work where the rows lie: on the
+CPU, several rows at once on several threads, or on a CUDA device.
+
+A mechanism needs no more than `encode`: its codes are packed here. One that can do better brings
+its own `encode_packed` or `encode_on_device`, which must give the same bytes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, assert_never, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sottovoce.core.domains import Box, Domain, Floats, L2Ball, Vector, sized_vector
+from sottovoce.core.errors import DomainError, ParameterError, WireError
+from sottovoce.core.randomness import Keystream
+from sottovoce.core.threads import over_rows
+from sottovoce.mechanisms import packing
+from sottovoce.mechanisms.kernels import cuda
+from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Float32Codes, LevelCodes, Mechanism
+from sottovoce.mechanisms.rotation import Rotation
+
+Tensor = Any  # of torch, which is not imported here
+Payloads = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prepared:
+    """Rows that `encode_packed` can encode: nothing about them can be refused any more.
+
+    Row i times `scales[i]` (1 without scales), in float64, lies in the mechanism's domain. The rows
+    are a matrix of float32 or float64, or a tensor on a CUDA device. They may be the caller's own
+    memory: nobody may write to it before they are encoded.
+    """
+
+    mechanism: Mechanism
+    rows: Any
+    scales: tuple[float, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the rows are a tensor on a CUDA device."""
+        return not isinstance(self.rows, np.ndarray)
+
+    def scale(self, i: int) -> float:
+        """Return what a clip multiplies row i with."""
+        return 1.0 if self.scales is None else self.scales[i]
+
+    def vector(self, i: int) -> Vector:
+        """Return row i on the CPU in float64, scaled: a vector of the domain."""
+        row = self.rows[i].double().cpu().numpy() if self.on_device else self.rows[i]
+        wide: Vector = row.astype(np.float64, copy=False)
+        return wide if self.scale(i) == 1.0 else wide * self.scale(i)
+
+    def tensor(self, i: int) -> Tensor:
+        """Return row i on its device, scaled, in float64 if there is anything to scale."""
+        scale = self.scale(i)
+        return self.rows[i] if scale == 1.0 else self.rows[i].double() * scale
+
+    def take(self, positions: Sequence[int]) -> "Prepared":
+        """Return some of the rows."""
+        if list(positions) == list(range(len(self))):
+            return self
+        scales = None if self.scales is None else tuple(self.scales[i] for i in positions)
+        rows = self.rows[list(positions)]
+        return Prepared(mechanism=self.mechanism, rows=rows, scales=scales)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PackedRows:
+    """The packed codes of some rows: a row of bytes for each, on the CPU or on their device."""
+
+    payloads: Any
+    code_format: CodeFormat
+    num_codes: int
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the payloads are a tensor on a CUDA device."""
+        return not isinstance(self.payloads, np.ndarray)
+
+    def on_cpu(self) -> Payloads:
+        """Return the payloads as a matrix of bytes."""
+        found: Payloads = self.payloads.cpu().numpy() if self.on_device else self.payloads
+        return found
+
+    def codes(self) -> list[Codes]:
+        """Return the codes of each row, unpacked."""
+        match self.code_format:
+            case LevelCodes(bits=bits):
+                return [packing.unpack(row, self.num_codes, bits) for row in self.on_cpu()]
+            case Float32Codes():
+                return [row.view("<f4").astype(np.float32) for row in self.on_cpu()]
+            case _:
+                assert_never(self.code_format)
+
+
+@runtime_checkable
+class EncodesPacked(Protocol):
+    """A mechanism that packs as it draws, or that need not check again what was prepared."""
+
+    def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
+        """Return a row of bytes for each prepared row: those of its packed `encode`."""
+        ...
+
+
+@runtime_checkable
+class EncodesOnDevice(Protocol):
+    """A mechanism with kernels for CUDA devices; its domain is an L2Ball or a Box."""
+
+    def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
+        """Return the same bytes as on the CPU, as a tensor on the device of the rows."""
+        ...
+
+
+def prepare(
+    mechanism: Mechanism, values: ArrayLike | Tensor, *, rotation: Rotation | None = None
+) -> Prepared:
+    """Check, clip and rotate one row or many, where they lie.
+
+    Args:
+        mechanism: says which domain the rows are projected onto.
+        values: a vector, or a matrix with a vector in each row: an array, or a tensor of torch.
+            A tensor on a CUDA device stays there if the mechanism has kernels for it and Triton is
+            installed; else the CPU does the work, with the same result.
+        rotation: turns the clipped rows, for domains that hold what it makes of them (L2Ball).
+
+    Raises:
+        DomainError: for rows of another dimension, or of numbers that are not finite.
+    """
+    if _has_kernels(mechanism, values):
+        return prepare_on_device(mechanism, values, rotation=rotation)
+    domain = mechanism.input_domain
+    rows = _matrix(values, domain.dimension)
+    if rotation is None:
+        rows, scales = _clipped(domain, rows)
+        return Prepared(mechanism=mechanism, rows=rows, scales=scales)
+    turned = _projected(domain, rows)
+    rotation.turn_rows(turned)
+    if not isinstance(domain, L2Ball):
+        for row in turned:
+            domain.check(row)
+    # A ball holds them: the projection's headroom pays for the rotation's rounding.
+    return Prepared(mechanism=mechanism, rows=turned)
+
+
+def take_clipped(mechanism: Mechanism, values: Tensor) -> Prepared:
+    """Take rows as they are, finite and clipped by their maker: for simulations alone.
+
+    They may lie outside the domain by the rounding of whoever clipped them.
+    """
+    if _has_kernels(mechanism, values):
+        return Prepared(mechanism=mechanism, rows=values.detach().contiguous())
+    return Prepared(mechanism=mechanism, rows=_matrix(values, mechanism.input_domain.dimension))
+
+
+def prepare_on_device(
+    mechanism: Mechanism, values: Tensor, *, rotation: Rotation | None = None
+) -> Prepared:
+    """Prepare rows on the CUDA device where they lie: the numbers that the CPU would give."""
+    from sottovoce.mechanisms.kernels.cuda import rows as device_rows
+
+    rows = device_rows.matrix(values, mechanism.input_domain.dimension)
+    rows, scales = device_rows.clipped(rows, mechanism.input_domain)
+    if rotation is not None:
+        rows, scales = device_rows.turned(rows, scales, rotation.passes()), None
+    return Prepared(mechanism=mechanism, rows=rows, scales=scales)
+
+
+def encode_packed(prepared: Prepared, keystreams: Sequence[Keystream]) -> PackedRows:
+    """Draw and pack the codes of prepared rows, each from its own keystream.
+
+    By the mechanism's own `encode_packed` or `encode_on_device`, or by packing what its `encode`
+    returns. Nothing is raised because of the data.
+    """
+    mechanism = prepared.mechanism
+    if len(keystreams) != len(prepared):
+        raise ParameterError(
+            f"{len(prepared)} rows and {len(keystreams)} keystreams: give one keystream for each"
+        )
+    if prepared.on_device:
+        assert isinstance(mechanism, EncodesOnDevice), "prepare says so"
+        payloads = mechanism.encode_on_device(prepared, keystreams)
+    elif isinstance(mechanism, EncodesPacked):
+        payloads = mechanism.encode_packed(prepared, keystreams)
+    else:
+        payloads = pack_each(
+            prepared, lambda i: mechanism.encode(prepared.vector(i), keystreams[i])
+        )
+    code_format = mechanism.code_format()
+    num_codes = code_format.num_codes(mechanism.input_domain.dimension)
+    return PackedRows(payloads=payloads, code_format=code_format, num_codes=num_codes)
+
+
+def pack_each(prepared: Prepared, codes_of: Callable[[int], Codes]) -> Payloads:
+    """Pack the codes that `codes_of` returns for each row, on several threads."""
+    code_format = prepared.mechanism.code_format()
+    return fill_each(prepared, lambda i: pack_codes(codes_of(i), code_format))
+
+
+def fill_each(prepared: Prepared, payload_of: Callable[[int], packing.Octets]) -> Payloads:
+    """Gather the payloads that `payload_of` returns for each row, on several threads."""
+    mechanism = prepared.mechanism
+    dimension = mechanism.input_domain.dimension
+    size = (mechanism.code_format().payload_bits(dimension) + 7) // 8
+    payloads = np.empty((len(prepared), size), dtype=np.uint8)
+
+    def work(begin: int, end: int) -> None:
+        for i in range(begin, end):
+            found = np.frombuffer(payload_of(i), dtype=np.uint8)
+            if len(found) != size:
+                raise WireError(f"expected a payload of {size} bytes, got {len(found)}")
+            payloads[i] = found
+
+    over_rows(work, len(prepared), dimension)
+    return payloads
+
+
+def pack_codes(codes: Codes, code_format: CodeFormat) -> bytes:
+    """Pack the codes of one row; refuse what its format does not have."""
+    match code_format:
+        case LevelCodes():
+            dtype = code_format.dtype
+            if codes.dtype != dtype or (codes.size and int(codes.max()) >= code_format.levels):
+                raise WireError(f"codes must be {dtype} below {code_format.levels}")
+            return packing.pack(codes.astype(dtype, copy=False), code_format.bits)
+        case Float32Codes():
+            if codes.dtype != np.float32 or not np.isfinite(codes).all():
+                raise WireError("codes must be finite float32 numbers")
+            return codes.astype("<f4", copy=False).tobytes()
+        case _:
+            assert_never(code_format)
+
+
+def _has_kernels(mechanism: Mechanism, values: Any) -> bool:
+    """Whether rows that lie on a CUDA device can be encoded there."""
+    return (
+        getattr(values, "is_cuda", False)
+        and isinstance(mechanism, EncodesOnDevice)
+        and isinstance(mechanism.input_domain, L2Ball | Box)
+        and cuda.available()
+    )
+
+
+def _matrix(values: Any, dimension: int) -> Floats:
+    """Return the rows as a contiguous matrix, in float32 if that holds them."""
+    if hasattr(values, "detach"):
+        values = _array(values)
+    array = np.asarray(values)
+    if array.ndim != 2:
+        return sized_vector(values, dimension)[None]
+    if array.shape[1] != dimension or array.dtype.kind not in "fiu":
+        raise DomainError(
+            f"expected rows of {dimension} numbers, got {array.dtype} of shape {array.shape}"
+        )
+    small = array.dtype.kind == "f" and array.dtype.itemsize <= 4
+    return np.require(array, np.float32 if small else np.float64, ["C", "A"])
+
+
+def _array(tensor: Tensor) -> Any:
+    """Return a tensor's values for numpy, which has no bfloat16: float32 holds those exactly."""
+    values = tensor.detach().cpu()
+    return (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()
+
+
+def _clipped(domain: Domain, rows: Floats) -> tuple[Floats, tuple[float, ...] | None]:
+    """Return rows and the scales that bring them into the domain, without copies if possible."""
+    if isinstance(domain, L2Ball):
+        found: list[float | None] = [None] * len(rows)
+
+        def work(begin: int, end: int) -> None:
+            found[begin:end] = [domain.clip_scale(row) for row in rows[begin:end]]
+
+        over_rows(work, *rows.shape)
+        scales = tuple(scale for scale in found if scale is not None)
+        if len(scales) == len(rows):
+            return rows, None if all(scale == 1.0 for scale in scales) else scales
+    elif isinstance(domain, Box) and rows.size:
+        low, high = float(rows.min()), float(rows.max())
+        if domain.lower <= low and high <= domain.upper:  # not so for NaN
+            return rows, None
+    return _projected(domain, rows), None
+
+
+def _projected(domain: Domain, rows: Floats) -> Vector:
+    """Return what `domain.project` makes of each row, in float64."""
+    found = np.empty(rows.shape)
+
+    def work(begin: int, end: int) -> None:
+        for row, out in zip(rows[begin:end], found[begin:end], strict=True):
+            scale = domain.clip_scale(row) if isinstance(domain, L2Ball) else None
+            if scale is None:
+                out[:] = domain.project(row)
+            else:
+                np.multiply(row, scale, out=out, dtype=np.float64)
+
+    over_rows(work, *rows.shape)
+    return found

@@ -1,0 +1,172 @@
+"""Rows on a CUDA device, clipped and rotated there: the numbers that the CPU gives, bit for bit.
+
+Plain torch operations, one after the other, so that every product and every sum is rounded once,
+in the order of `core.norms` and of `mechanisms.rotation`. One row alone has its norm
+from a Triton kernel (`norm`), which is faster and gives the same number.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sottovoce.core.domains import LEAST_SQUARES, MOST_SQUARES, Box, Domain, L2Ball
+from sottovoce.core.errors import DomainError, ParameterError
+from sottovoce.mechanisms.kernels.cuda.place import checked
+
+_LANES = 32
+_TILE = _LANES * _LANES
+_TOGETHER = 1 << 24  # coordinates whose squares are in memory at once
+
+Scales = tuple[float, ...] | None
+
+
+def matrix(values: torch.Tensor, dimension: int) -> torch.Tensor:
+    """Return a vector or a matrix as kernels read it: rows without gaps, apart from any gradient.
+
+    Raises:
+        DomainError: for rows of another dimension.
+    """
+    if values.ndim not in (1, 2) or values.shape[-1] != dimension:
+        raise DomainError(
+            f"expected a vector of dimension {dimension}, or rows of it, got shape "
+            f"{tuple(values.shape)}"
+        )
+    rows = values.detach().reshape(-1, dimension).contiguous()
+    checked(rows, dimensions=2)
+    return rows
+
+
+def clipped(rows: torch.Tensor, domain: Domain) -> tuple[torch.Tensor, Scales]:
+    """Return rows, and what to multiply each with in float64 to have what `project` gives."""
+    match domain:
+        case L2Ball():
+            return _in_ball(rows, domain)
+        case Box():
+            return _in_box(rows, domain), None
+        case _:
+            raise ParameterError(
+                f"{type(domain).__name__} has no projection on CUDA devices: copy the rows to the "
+                "CPU with .cpu()"
+            )
+
+
+def turned(
+    rows: torch.Tensor, scales: Scales, passes: Sequence[tuple[int, NDArray[np.float64]]]
+) -> torch.Tensor:
+    """Return the scaled rows, rotated, in float64; `passes` are those of a `Rotation`."""
+    wide = rows.to(torch.float64, copy=True) if scales is None else scaled(rows, scales)
+    for start, signs in passes:
+        size = len(signs)
+        block = wide[:, start : start + size] * torch.from_numpy(signs).to(rows.device)
+        wide[:, start : start + size] = _hadamard(block)
+    return wide
+
+
+def scaled(rows: torch.Tensor, scales: tuple[float, ...]) -> torch.Tensor:
+    """Return the rows in float64, each times its scale."""
+    factors = torch.tensor(scales, dtype=torch.float64, device=rows.device)
+    return rows.double() * factors[:, None]
+
+
+def stacked(payload: Callable[[int], torch.Tensor], count: int) -> torch.Tensor:
+    """Return the payloads of so many rows, one below the other."""
+    return torch.stack([payload(i) for i in range(count)])
+
+
+def square_sums(rows: torch.Tensor) -> torch.Tensor:
+    """Return the sum of squares of each row in float64, added in the order of `norms`."""
+    count, dimension = rows.shape
+    together = max(1, _TOGETHER // max(1, dimension))
+    if count > together:
+        return torch.cat([square_sums(part) for part in torch.split(rows, together)])
+    tiles = max(1, -(-dimension // _TILE))
+    squares = rows.new_zeros((count, tiles * _TILE), dtype=torch.float64)
+    squares[:, :dimension] = rows
+    squares *= squares
+    # In a tile, coordinate 32 k + l is leaf 32 l + k: first over k for each lane l, then over l.
+    lanes = squares.view(count, tiles, _LANES, _LANES)
+    for _ in range(5):
+        lanes = lanes[:, :, 0::2] + lanes[:, :, 1::2]
+    sums = lanes[:, :, 0]
+    while sums.shape[2] > 1:
+        sums = sums[:, :, 0::2] + sums[:, :, 1::2]
+    totals = sums[:, :, 0]
+    while totals.shape[1] > 1:
+        if totals.shape[1] % 2:
+            totals = torch.nn.functional.pad(totals, (0, 1))
+        totals = totals[:, 0::2] + totals[:, 1::2]
+    return totals[:, 0]
+
+
+def norms(rows: torch.Tensor) -> list[float]:
+    """Return the Euclidean norms that `L2Ball.norm` gives; not finite if a value is not."""
+    found: list[float] = []
+    for row, total in zip(rows, square_sums(rows).tolist(), strict=True):
+        if LEAST_SQUARES <= total <= MOST_SQUARES:
+            found.append(math.sqrt(total))
+            continue
+        unit, largest = _by_largest(row)
+        if largest == 0.0 or not math.isfinite(largest):
+            found.append(largest)
+        else:
+            found.append(largest * math.sqrt(float(square_sums(unit[None])[0])))
+    return found
+
+
+def _in_ball(rows: torch.Tensor, ball: L2Ball) -> tuple[torch.Tensor, Scales]:
+    if len(rows) == 1:
+        from sottovoce.mechanisms.kernels.cuda import norm
+
+        row, scale = norm.clipped(rows[0], ball)
+        return row[None], None if scale == 1.0 else (scale,)
+    found = [ball.scale_for(one) for one in norms(rows)]
+    scales = tuple(scale for scale in found if scale is not None)
+    if len(scales) == len(rows):
+        return rows, None if all(scale == 1.0 for scale in scales) else scales
+    _check_finite(rows)
+    wide = scaled(rows, tuple(1.0 if scale is None else scale for scale in found))
+    for i in (i for i, scale in enumerate(found) if scale is None):
+        unit, _ = _by_largest(rows[i])
+        wide[i] = unit * (ball.limit / math.sqrt(float(square_sums(unit[None])[0])))
+    return wide, None
+
+
+def _in_box(rows: torch.Tensor, box: Box) -> torch.Tensor:
+    if rows.numel():
+        low, high = torch.aminmax(rows)
+        if not (box.lower <= float(low) and float(high) <= box.upper):  # NaN ends here, too
+            _check_finite(rows)
+            return rows.double().clamp(box.lower, box.upper)
+    return rows
+
+
+def _check_finite(rows: torch.Tensor) -> None:
+    broken = torch.nonzero(~torch.isfinite(rows))
+    if len(broken):
+        row, where = broken[0].tolist()
+        raise DomainError(
+            f"coordinate {where} is {float(rows[row, where])}; every coordinate must be finite "
+            "(a diverged model? lower the learning rate; a missing value? leave it out)"
+        )
+
+
+def _by_largest(row: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """Return a row divided by its largest magnitude, and that."""
+    wide = row.double()
+    largest = wide.abs().max()  # a tensor: by a number of Python's, torch divides less exactly
+    return wide / largest, float(largest)
+
+
+def _hadamard(rows: torch.Tensor) -> torch.Tensor:
+    """Return H v for each row; butterflies in the order of `transforms.rotation`."""
+    count, size = rows.shape
+    half = 1
+    while half < size:
+        pairs = rows.view(count, -1, 2, half)
+        below, above = pairs[:, :, 0], pairs[:, :, 1]
+        rows = torch.stack((below + above, below - above), dim=2).view(count, size)
+        half *= 2
+    return rows * (1.0 / math.sqrt(size))

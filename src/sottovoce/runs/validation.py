@@ -1,0 +1,112 @@
+"""What is wrong with plain data that a pydantic model refuses, in one sentence."""
+
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from sottovoce.core.errors import UnknownNameError
+
+Model = type[BaseModel] | None  # None: what is no model has no keys to propose
+# Errors with messages for the user: a whole sentence, and what follows the place in quotes.
+UNKNOWN_KEY, WRONG_VALUE = "unknown_key", "wrong_value"
+_LONGEST_VALUE = 200  # letters of a refused value in a message
+
+
+class Section(BaseModel):
+    """A table of a spec, file or message: frozen, closed to unknown keys; nothing is converted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def problem_in(error: ValidationError, model: Model = None) -> str:
+    """Return the first thing that `model` refuses: the key, the rule and the value."""
+    # A misspelt key is the cause of a missing one, so it is named first.
+    misspelt = ("extra_forbidden", UNKNOWN_KEY)
+    causes = sorted(error.errors(), key=lambda detail: detail["type"] not in misspelt)
+    if causes[0]["type"] != "missing":
+        return _sentence(causes[0], model)
+    missing = [f"'{_where(cause, model)}'" for cause in causes if cause["type"] == "missing"]
+    return f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+
+
+def _sentence(error: ErrorDetails, model: Model) -> str:
+    """One validation error as one line: where, what rule, what value."""
+    where, value = _where(error, model), _shown(error["input"])
+    if error["type"] == "extra_forbidden":
+        *parents, key = error["loc"]
+        unknown = UnknownNameError.among("key", str(key), _keys_at(parents, model))
+        table = where.rpartition(".")[0]
+        return f"{unknown} (in [{table}])" if table else str(unknown)
+    if error["type"] == UNKNOWN_KEY:
+        return f"{error['msg']} (in [{where.rpartition('.')[0]}])"
+    if error["type"] == WRONG_VALUE:
+        return f"'{where}'{error['msg']}"
+    if error["type"] == "union_tag_invalid":
+        context = error["ctx"]
+        return (
+            f"'{where}.kind' is '{context['tag']}', but must be one of {context['expected_tags']}"
+        )
+    if error["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        name = f"'{where}'" if where else "it"
+        return f"{name} must be a table, got {value}"
+    if error["type"] == "string_pattern_mismatch":
+        return f"'{where}' must be able to name a folder, got {value}"
+    return f"'{where}': {error['msg'].lower()}, got {value}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
+
+
+def _where(error: ErrorDetails, model: Model) -> str:
+    """The key as its author wrote it."""
+    written, _ = _walk(error["loc"], model)
+    return ".".join(written)
+
+
+def _keys_at(location: Sequence[str | int], model: Model) -> list[str]:
+    """The keys that may stand at `location`."""
+    _, sections = _walk(location, model)
+    return [key for section in sections for key in section.model_fields]
+
+
+def _walk(location: Sequence[str | int], model: Model) -> tuple[list[str], list[type[BaseModel]]]:
+    """The steps of a location that somebody wrote, and the sections that may stand there.
+
+    The tag or the class of a choice is a step that nobody wrote: it only narrows the choice.
+    """
+    written: list[str] = []
+    sections, is_free = [model] if model else [], False
+    for step in location:
+        if isinstance(step, int):  # a place in a list of tables; a key may be called '0' too
+            written[-1] += f"[{step}]"
+            continue
+        if is_free:  # a name of the author's choice, in a table of tables
+            written.append(step)
+            is_free = False
+            continue
+        chosen = [s for s in sections if step in (*_tags(s), s.__name__)]
+        named = [s.model_fields[step].annotation for s in sections if step in s.model_fields]
+        if chosen and not named:
+            sections = chosen
+            continue
+        written.append(step)
+        is_free = any(typing.get_origin(annotation) is dict for annotation in named)
+        sections = [section for annotation in named for section in _sections_in(annotation)]
+    return written, sections
+
+
+def _tags(section: type[BaseModel]) -> tuple[str, ...]:
+    kind = section.model_fields.get("kind")
+    return typing.get_args(kind.annotation) if kind else ()
+
+
+def _sections_in(annotation: Any) -> list[type[BaseModel]]:
+    """The sections that an annotation names, in lists and choices too."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for inner in typing.get_args(annotation) for found in _sections_in(inner)]
