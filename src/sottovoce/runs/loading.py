@@ -17,6 +17,14 @@ _LARGEST = 10**300  # below the largest float: any number may meet one
 _MOST_NESTED = 32  # a spec has tables in tables in tables, and then it ends
 
 
+class SpecError(ConfigError):
+    """A spec with keys or values that cannot be; `problems` are all of them, the message one."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__(problems[0])
+        self.problems = tuple(problems)
+
+
 def load(
     path: Path, overrides: Sequence[str] = (), *, values: Mapping[str, Any] | None = None
 ) -> RunSpec:
@@ -65,11 +73,10 @@ def parse(table: Mapping[str, Any], source: str = "spec") -> RunSpec:
         # A misspelt key is the cause of a missing one, so it is named first.
         causes = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
         missing = [_where(cause) for cause in causes if cause["type"] == "missing"]
-        if causes[0]["type"] == "missing":
-            names = ", ".join(f"'{name}'" for name in missing)
-            verb = "is" if len(missing) == 1 else "are"
-            raise ConfigError(f"{source}: {names} {verb} missing") from None
-        raise ConfigError(f"{source}: {_sentence(causes[0])}") from None
+        names = ", ".join(f"'{name}'" for name in missing)
+        missed = f"{names} {'is' if len(missing) == 1 else 'are'} missing"
+        told = (missed if cause["type"] == "missing" else _sentence(cause) for cause in causes)
+        raise SpecError([f"{source}: {one}" for one in dict.fromkeys(told)]) from None
 
 
 def _check_plain(value: object, source: str, path: tuple[str, ...]) -> None:

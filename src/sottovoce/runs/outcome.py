@@ -214,10 +214,10 @@ def _idle_shuffler(
     ]
 
 
-def _warnings(
+def warnings_of(
     assembly: Assembly,
     rows: list[Metrics],
-    epsilons: dict[str, float | None],
+    spending: dict[str, Any],
     halted: str | None,
 ) -> list[str]:
     """What a person should know before believing the result."""
@@ -242,7 +242,9 @@ def _warnings(
             "sends more (a sum of n bits alone takes log2(n + 1) bits a coordinate)"
         )
     if isinstance(assembly.channel, Shuffler | SecretOrder):
-        found += _idle_shuffler(assembly.channel, **epsilons)
+        found += _idle_shuffler(
+            assembly.channel, spending["local_epsilon"], spending["central_epsilon"]
+        )
     if isinstance(assembly.channel, Central):
         found.append(central.WARNING)
     if isinstance(assembly.algorithm, NbAfl):
@@ -319,6 +321,30 @@ def _score(assembly: Assembly) -> dict[str, str]:
     return {} if objective == "classification" else {"score": SCORES[objective]}
 
 
+def spending_of(assembly: Assembly, books: Books) -> dict[str, Any]:
+    """Return what the clients were charged with in all, and what that rests on."""
+    spec = assembly.spec
+    spent = books.largest_spent(spec.privacy.delta)
+    charged = _charged(assembly, books)
+    return {
+        "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
+        **_both_epsilons(assembly, charged, spent.epsilon if spent else 0.0),
+        **_published(assembly, books),
+        "channel": assembly.channel.describe(),
+        "delta": spec.privacy.delta,
+        "private": spent is None or math.isfinite(spent.epsilon),
+        "accountant": spent.accountant if spent else None,
+        "assumes": _assumes(assembly, charged),
+        "adjacency": str(spec.privacy.adjacency),
+        "level": spec.privacy.level,
+        "guarantee": guarantee(assembly),
+        "randomness": spec.randomness,
+        **_grade_and_bits(assembly),
+        "rotation": spec.rotation,
+        "dimension": assembly.task.dimension,
+    }
+
+
 def result_of(
     assembly: Assembly,
     training: Training,
@@ -329,7 +355,6 @@ def result_of(
 ) -> dict[str, Any]:
     """The last line of the story: accuracy, what was spent, what was sent, and warnings."""
     spec = assembly.spec
-    spent = books.largest_spent(spec.privacy.delta)
     asked = sum(row["clients_asked"] for row in rows)
     received = sum(row["clients_received"] for row in rows)
     evaluation = assembly.task.evaluate(progress.model)
@@ -348,8 +373,7 @@ def result_of(
         total = sum(row[f"{kind}_bytes_{direction}"] for row in rows)
         return total / count if count else None
 
-    charged = _charged(assembly, books)
-    epsilons = _both_epsilons(assembly, charged, spent.epsilon if spent else 0.0)
+    spending = spending_of(assembly, books)
     return {
         "name": spec.name,
         "mechanism": {"kind": spec.mechanism.kind, **spec.mechanism.parameters},
@@ -360,21 +384,7 @@ def result_of(
         **aggregates.tested(assembly, progress),
         "rounds": progress.rounds_done,
         "halted": halted,
-        "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
-        **epsilons,
-        **_published(assembly, books),
-        "channel": assembly.channel.describe(),
-        "delta": spec.privacy.delta,
-        "private": spent is None or math.isfinite(spent.epsilon),
-        "accountant": spent.accountant if spent else None,
-        "assumes": _assumes(assembly, charged),
-        "adjacency": str(spec.privacy.adjacency),
-        "level": spec.privacy.level,
-        "guarantee": guarantee(assembly),
-        "randomness": spec.randomness,
-        **_grade_and_bits(assembly),
-        "rotation": spec.rotation,
-        "dimension": assembly.task.dimension,
+        **spending,
         "payload_bytes_up_per_message": per_client("up", "payload", received),
         "total_bytes_up_per_message": per_client("up", "total", received),
         "payload_bytes_down_per_message": per_client("down", "payload", asked),
@@ -385,5 +395,5 @@ def result_of(
         "spec_hash": spec.hash,
         "groups": group_table(assembly, clients),
         "clients": clients,
-        "warnings": _warnings(assembly, rows, epsilons, halted),
+        "warnings": warnings_of(assembly, rows, spending, halted),
     }
