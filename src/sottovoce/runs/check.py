@@ -181,6 +181,8 @@ def _costs(assembly: Assembly, *, timed: bool) -> Checked:
     notes = warnings_of(assembly, rows, spending, halted)
     if spec.runtime.backend != "fast":
         notes += _ONLY_SITES_KNOW
+    if spec.runtime.backend == "flower":
+        notes.append("run it on a federation, with 'sottovoce deploy run FEDERATION SPEC'")
     return Checked(notes=tuple(notes), costs=table_of(costs), clients=clients, details=details)
 
 
