@@ -20,7 +20,7 @@ WORKERS ?= $(shell expr $(CORES) + 1)
 CASES ?= 100000
 SEED ?= 1
 
-.PHONY: help install install-dev demo check lint types test quick-tests test-full fuzz wheel bench figures golden soundness mutations designs docs clean
+.PHONY: help install install-dev demo check lint types test quick-tests test-full fuzz wheel bench figures golden walks soundness mutations designs docs clean
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/'
@@ -81,6 +81,9 @@ figures: install-dev ## every figure that was asked for, measured, into results/
 
 golden: install-dev ## seeded runs and commands give the bytes of tools/golden.json, which a change of behavior rewrites (ONLY=words)
 	$(BIN)/python tools/golden.py $(if $(ONLY),--only '$(ONLY)')
+
+walks: install-dev ## packages, lines, type tests, and the files that an update and a spec pass (TREE=other-checkout)
+	$(BIN)/python tools/walks.py $(if $(TREE),--tree '$(TREE)')
 
 soundness: install-dev ## the tests that docs/theorems.md names, with ten times the cases, into results/soundness.md (hours; ONLY=words)
 	$(BIN)/python tools/soundness.py $(if $(ONLY),--only '$(ONLY)')

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from sottovoce.privacy.events import Composed as Composed
     from sottovoce.privacy.events import Repeated as Repeated
     from sottovoce.privacy.events import Sampled as Sampled
+    from sottovoce.runs.check import check as check
     from sottovoce.runs.opened import Run as Run
     from sottovoce.runs.opened import open_run as open_run
     from sottovoce.runs.simulate import simulate as simulate
@@ -77,6 +78,7 @@ _HOMES = {
     "Estimate": "analytics.result",
     "Plan": "planning.plan",
     "plan": "planning.plan",
+    "check": "runs.check",
     "Run": "runs.opened",
     "open_run": "runs.opened",
     "simulate": "runs.simulate",

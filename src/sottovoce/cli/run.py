@@ -1,5 +1,6 @@
 """`sottovoce run`: one spec, one folder."""
 
+import dataclasses
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,8 +12,16 @@ from sottovoce.cli import interruption
 from sottovoce.cli.data import DataDir, fetch_missing, use
 from sottovoce.cli.mistakes import absent_spec
 from sottovoce.cli.options import AllowCode, Log, Overrides, SpecFile
-from sottovoce.cli.output import Json, print_result, print_warning, progress_bars, round_note, say
-from sottovoce.core.errors import ConfigError
+from sottovoce.cli.output import (
+    Json,
+    print_json,
+    print_result,
+    print_warning,
+    progress_bars,
+    round_note,
+    say,
+)
+from sottovoce.core.errors import ConfigError, SottovoceError
 
 
 def _print_example(wanted: bool) -> None:
@@ -26,6 +35,13 @@ def run(
     set_: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="The run folder [runs/NAME].")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Print what the run would cost, and every refusal; charge and write nothing.",
+        ),
+    ] = False,
     allow_code: AllowCode = False,
     data_dir: DataDir = None,
     log: Log = None,
@@ -40,7 +56,19 @@ def run(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Train as a spec says; results, ledger and checkpoints go into a run folder."""
+    """Train as a spec says; results, ledger and checkpoints go into a run folder.
+
+    With --check nothing is trained: it prints epsilon, bytes and estimates of time and memory, and
+    exits 0 if the spec would run, 2 if it would be refused.
+    """
+    if check:
+        if resume or log:
+            raise ConfigError(
+                "--check is for a run that has not begun: leave out --resume and --log"
+            )
+        use(data_dir)
+        _check(spec, set_ or [], out, allow_code=allow_code, as_json=as_json)
+        return
     from sottovoce.runs.code_in_specs import check_code_allowed
     from sottovoce.runs.data_paths import load_for_run
     from sottovoce.runs.folder import RunFolder
@@ -80,3 +108,33 @@ def run(
         stopped = folder if is_ours and begun.exists else None
         interruption.end(interrupt, stopped, loaded.rounds, as_json=as_json)
     print_result(result, folder, as_json=as_json)
+
+
+def _check(
+    spec: Path, overrides: list[str], out: Path | None, *, allow_code: bool, as_json: bool
+) -> None:
+    """Print what a run would cost; exit 2 if it would be refused."""
+    from sottovoce.runs.checked import Checked, problems_of
+    from sottovoce.runs.data_paths import load_for_run
+    from sottovoce.runs.folder import RunFolder
+
+    try:
+        if not spec.exists():
+            raise ConfigError(absent_spec(spec))
+        loaded = load_for_run(spec, overrides)
+    except SottovoceError as error:
+        checked = Checked(problems=problems_of(error))
+    else:
+        from sottovoce.runs.check import check_spec  # torch takes a while to load
+
+        checked = check_spec(loaded, allow_code=allow_code)
+        try:
+            RunFolder(out or Path("runs") / loaded.name).check_new()
+        except SottovoceError as error:
+            checked = dataclasses.replace(checked, problems=(*checked.problems, str(error)))
+    if as_json:
+        print_json(checked.to_dict())
+    else:
+        say(str(checked))
+    if not checked.would_run:
+        raise typer.Exit(2)

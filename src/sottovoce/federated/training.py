@@ -97,9 +97,8 @@ class Training:
         """Who is drawn for a round, whether or not they can pay for it."""
         return draw(self.sampling, len(self.clients), self.schedule, number)
 
-    def step(self, progress: Progress) -> tuple[Progress, RoundRecord] | Halted:
-        """One round, charged as a whole before anything of it is encoded."""
-        number = progress.rounds_done + 1  # rounds are counted from 1
+    def cohort(self, number: int) -> tuple[list[int], list[int]] | Halted:
+        """Return who is drawn for a round, and who of these can pay for it."""
         able = self.backend.able(number)
         if able.sum() < self.minimum_clients:
             return Halted(
@@ -107,15 +106,28 @@ class Training:
                 f"had budget left for it, fewer than {self.minimum_clients}"
             )
         drawn = self._drawn(number)
-        cohort = [i for i in drawn if able[i]]
+        return drawn, [i for i in drawn if able[i]]
+
+    def bytes_down(self, clients: int) -> tuple[int, int]:
+        """Return the bytes that so many clients are sent in a round: payload, and with headers."""
+        vectors = (1 + len(self.algorithm.shared_state)) * clients
+        payload = payload_bytes(self.task.dimension, self.downlink) * vectors
+        return payload, payload + HEADER_BYTES * vectors
+
+    def step(self, progress: Progress) -> tuple[Progress, RoundRecord] | Halted:
+        """One round, charged as a whole before anything of it is encoded."""
+        number = progress.rounds_done + 1  # rounds are counted from 1
+        found = self.cohort(number)
+        if isinstance(found, Halted):
+            return found
+        drawn, cohort = found
         # First: a model that does not fit is an error, and then nobody is charged.
         start = self.sent_down(progress)
         collected = self.backend.collect(number, cohort, start)
         model, state = progress.model, progress.algorithm_state
         if collected.combined:  # else the model stays as it is
             model, state = self.algorithm.server_step(model, collected.combined, state)
-        vectors_down = (1 + len(self.algorithm.shared_state)) * collected.clients_asked
-        payload_down = payload_bytes(self.task.dimension, self.downlink) * vectors_down
+        payload_down, total_down = self.bytes_down(collected.clients_asked)
         short = len(drawn) - len(cohort)
         record = RoundRecord(
             round=number,
@@ -127,7 +139,7 @@ class Training:
             payload_bytes_down=payload_down,
             total_bytes_down=collected.total_bytes_down
             if collected.total_bytes_down is not None
-            else payload_down + HEADER_BYTES * vectors_down,
+            else total_down,
             clients_unreachable=collected.clients_unreachable,
             replies_dropped=collected.replies_dropped,
             unanswered=collected.unanswered,

@@ -55,11 +55,8 @@ class RunFolder:
     def exists(self) -> bool:
         return (self.path / "run.json").is_file()
 
-    def create(self, header: dict[str, Any], *, with_ledger: bool) -> None:
-        """A new run; a folder that holds anything is left alone.
-
-        The ledger is made before run.json, so that a run that can be resumed has one.
-        """
+    def check_new(self) -> None:
+        """Refuse a place where no new run can be made; make nothing."""
         if self.path.exists() and not self.path.is_dir():
             raise OutputError(f"cannot create {self.path}: it is a file; choose another --out")
         if self.exists:
@@ -68,9 +65,17 @@ class RunFolder:
                 "another --out"
             )
         with files.explained("create", self.path):
-            self.path.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
-            if any(self.path.iterdir()):
+            if self.path.exists() and any(self.path.iterdir()):
                 raise OutputError(f"{self.path} is not empty; choose another --out")
+
+    def create(self, header: dict[str, Any], *, with_ledger: bool) -> None:
+        """A new run; a folder that holds anything is left alone.
+
+        The ledger is made before run.json, so that a run that can be resumed has one.
+        """
+        self.check_new()
+        with files.explained("create", self.path):
+            self.path.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
         if with_ledger:
             Ledger(self.path / LEDGER_NAME, create=True).close()
         path = self.path / "run.json"

@@ -12,10 +12,18 @@ from sottovoce.core.errors import ConfigError, SottovoceError, UnknownNameError
 from sottovoce.federated.algorithms import tables
 from sottovoce.federated.algorithms.recipe import RECIPES
 from sottovoce.runs.spec import AlgorithmSpec, RunSpec
-from sottovoce.runs.validation import problem_in
+from sottovoce.runs.validation import problems_in
 
 _LARGEST = 10**300  # below the largest float: any number may meet one
 _MOST_NESTED = 32  # a spec has tables in tables in tables, and then it ends
+
+
+class SpecError(ConfigError):
+    """A spec with keys or values that cannot be; `problems` are all of them, the message one."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__(problems[0])
+        self.problems = tuple(problems)
 
 
 def load(
@@ -69,7 +77,7 @@ def parse(table: Mapping[str, Any], source: str = "spec") -> RunSpec:
     try:
         return _with_every_key(RunSpec.model_validate(dict(table)), source)
     except ValidationError as error:
-        raise ConfigError(f"{source}: {problem_in(error, RunSpec)}") from None
+        raise SpecError([f"{source}: {one}" for one in problems_in(error, RunSpec)]) from None
 
 
 def _with_every_key(spec: RunSpec, source: str) -> RunSpec:

@@ -230,10 +230,10 @@ def _idle_shuffler(
     ]
 
 
-def _warnings(
+def warnings_of(
     assembly: Assembly,
     rows: list[Metrics],
-    epsilons: dict[str, float | None],
+    spending: dict[str, Any],
     halted: str | None,
 ) -> list[str]:
     """What a person should know before believing the result."""
@@ -258,7 +258,9 @@ def _warnings(
             "sends more (a sum of n bits alone takes log2(n + 1) bits a coordinate)"
         )
     if isinstance(assembly.channel, Shuffler | SecretOrder):
-        found += _idle_shuffler(assembly.channel, **epsilons)
+        found += _idle_shuffler(
+            assembly.channel, spending["local_epsilon"], spending["central_epsilon"]
+        )
     if isinstance(assembly.channel, Central):
         found.append(central.WARNING)
     found += assembly.section.warnings(assembly.algorithm.unit, private=_is_private(assembly))
@@ -339,48 +341,14 @@ def _score(assembly: Assembly) -> dict[str, str]:
     return {} if objective == "classification" else {"score": SCORES[objective]}
 
 
-def result_of(
-    assembly: Assembly,
-    training: Training,
-    rows: list[Metrics],
-    progress: Progress,
-    halted: str | None,
-) -> dict[str, Any]:
-    """The last line of the story: accuracy, what was spent, what was sent, and warnings."""
-    spec, record = assembly.spec, training.record
+def spending_of(assembly: Assembly, record: SpendingRecord) -> dict[str, Any]:
+    """Return what the clients were charged with in all, and what that rests on."""
+    spec = assembly.spec
     spent = record.largest_spent(spec.privacy.delta)
-    asked = sum(row["clients_asked"] for row in rows)
-    received = sum(row["clients_received"] for row in rows)
-    evaluation = assembly.task.evaluate(progress.model)
-    # Who could not pay for the last round, or for the one that was not run any more.
-    last = progress.rounds_done + (1 if halted else 0)
-    most = most_participations(assembly.sampling, len(assembly.clients), last)
-    clients = client_table(assembly, record, training.able(last), most_rounds=most)
-    if assembly.spec.runtime.backend != "fast":
-        told = site_counts(
-            rows if are_noted(rows) else [], [part.client for part in assembly.parts]
-        )
-        # `rounds` stays what the server's ledger says.
-        clients = [{**row, **told[row["client"]], "rounds": row["rounds"]} for row in clients]
-
-    def per_client(direction: str, kind: str, count: int) -> float | None:
-        total = sum(row[f"{kind}_bytes_{direction}"] for row in rows)
-        return total / count if count else None
-
     charged = _charged(assembly, record)
-    epsilons = _both_epsilons(assembly, charged, spent.epsilon if spent else 0.0)
     return {
-        "name": spec.name,
-        "mechanism": {"kind": spec.mechanism.kind, **spec.mechanism.parameters},
-        "mechanism_choice": assembly.mechanism_choice,
-        "accuracy": evaluation.accuracy,
-        **_score(assembly),
-        "loss": evaluation.loss,
-        **_of_algorithm(assembly, progress),
-        "rounds": progress.rounds_done,
-        "halted": halted,
         "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
-        **epsilons,
+        **_both_epsilons(assembly, charged, spent.epsilon if spent else 0.0),
         **_figures(assembly, record),
         "channel": assembly.channel.describe(),
         "delta": spec.privacy.delta,
@@ -394,6 +362,48 @@ def result_of(
         **_grade_and_bits(assembly),
         "rotation": spec.rotation,
         "dimension": assembly.task.dimension,
+    }
+
+
+def result_of(
+    assembly: Assembly,
+    training: Training,
+    rows: list[Metrics],
+    progress: Progress,
+    halted: str | None,
+) -> dict[str, Any]:
+    """The last line of the story: accuracy, what was spent, what was sent, and warnings."""
+    spec = assembly.spec
+    asked = sum(row["clients_asked"] for row in rows)
+    received = sum(row["clients_received"] for row in rows)
+    evaluation = assembly.task.evaluate(progress.model)
+    # Who could not pay for the last round, or for the one that was not run any more.
+    last = progress.rounds_done + (1 if halted else 0)
+    most = most_participations(assembly.sampling, len(assembly.clients), last)
+    clients = client_table(assembly, training.record, training.able(last), most_rounds=most)
+    if assembly.spec.runtime.backend != "fast":
+        told = site_counts(
+            rows if are_noted(rows) else [], [part.client for part in assembly.parts]
+        )
+        # `rounds` stays what the server's ledger says.
+        clients = [{**row, **told[row["client"]], "rounds": row["rounds"]} for row in clients]
+
+    def per_client(direction: str, kind: str, count: int) -> float | None:
+        total = sum(row[f"{kind}_bytes_{direction}"] for row in rows)
+        return total / count if count else None
+
+    spending = spending_of(assembly, training.record)
+    return {
+        "name": spec.name,
+        "mechanism": {"kind": spec.mechanism.kind, **spec.mechanism.parameters},
+        "mechanism_choice": assembly.mechanism_choice,
+        "accuracy": evaluation.accuracy,
+        **_score(assembly),
+        "loss": evaluation.loss,
+        **_of_algorithm(assembly, progress),
+        "rounds": progress.rounds_done,
+        "halted": halted,
+        **spending,
         "payload_bytes_up_per_message": per_client("up", "payload", received),
         "total_bytes_up_per_message": per_client("up", "total", received),
         "payload_bytes_down_per_message": per_client("down", "payload", asked),
@@ -404,5 +414,5 @@ def result_of(
         "spec_hash": spec.hash,
         "groups": group_table(assembly, clients),
         "clients": clients,
-        "warnings": _warnings(assembly, rows, epsilons, halted),
+        "warnings": warnings_of(assembly, rows, spending, halted),
     }

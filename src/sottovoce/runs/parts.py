@@ -90,8 +90,8 @@ def assemble(spec: RunSpec, data: Dataset | None = None) -> Assembly:
     ground = lay_ground(spec, data)
     spec, task, clients, algorithm = ground.spec, ground.task, ground.clients, ground.algorithm
     groups = ground.groups
-    _check_runtime(spec)
-    _check_minimum(spec, len(clients))
+    check_runtime(spec)
+    check_minimum(spec, len(clients))
     check_gathering(spec, algorithm, task.dimension, len(clients))
     channel = channel_of(spec, len(clients))
     terms = _terms(spec, channel, algorithm)
@@ -201,7 +201,7 @@ def _is_rotated(spec: RunSpec, mechanisms: Sequence[Mechanism]) -> bool:
     return not boxed and any(has_a_range(one) for one in mechanisms)
 
 
-def _check_minimum(spec: RunSpec, num_clients: int) -> None:
+def check_minimum(spec: RunSpec, num_clients: int) -> None:
     if spec.privacy.minimum_clients > num_clients:
         raise ConfigError(
             f"privacy.minimum_clients {spec.privacy.minimum_clients} exceeds the {num_clients} "
@@ -209,7 +209,7 @@ def _check_minimum(spec: RunSpec, num_clients: int) -> None:
         )
 
 
-def _check_runtime(spec: RunSpec) -> None:
+def check_runtime(spec: RunSpec) -> None:
     """What needs no ledger must be repeatable; what carries messages, or sums bits, needs them.
 
     A shuffler only hides whose a message is: the mean of the same messages is the same without it.

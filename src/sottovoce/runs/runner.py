@@ -41,7 +41,7 @@ def run(
     `on_resume` is then told where it goes on. A KeyboardInterrupt saves what is finished first.
     """
     run_folder = RunFolder(folder)
-    with _threads(spec):
+    with threads_of(spec):
         return _run(
             assemble(spec),
             run_folder,
@@ -57,7 +57,7 @@ def _tell_nobody(_: object) -> None:
 
 
 @contextlib.contextmanager
-def _threads(spec: RunSpec) -> Iterator[None]:
+def threads_of(spec: RunSpec) -> Iterator[None]:
     """One thread where the same bits are wanted everywhere."""
     before = torch.get_num_threads()
     if spec.runtime.deterministic:

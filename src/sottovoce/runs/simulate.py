@@ -66,8 +66,8 @@ def simulate(
     """
     if resume and out is None:
         raise ParameterError("resume needs out, the folder of the run that is to go on")
-    parts = _parts(model, data, spec)
-    resolved = _resolved(spec, dict(overrides or {}), parts, _header(out) if resume else None)
+    parts = parts_given(model, data, spec)
+    resolved = spec_given(spec, dict(overrides or {}), parts, _header(out) if resume else None)
     # A RunSpec, and what `model` gives, are the caller's own code already.
     allowed = allow_code or isinstance(spec, RunSpec)
     check_code_allowed(resolved, allow_code=allowed, how="simulate(..., allow_code=True)")
@@ -98,12 +98,13 @@ def _header(out: str | Path | None) -> dict[str, Any] | None:
     return folder.header() if folder.exists else None
 
 
-def _resolved(
+def spec_given(
     spec: str | Path | Mapping[str, Any] | RunSpec,
     overrides: dict[str, Any],
     parts: tuple[Part, ...],
     begun: dict[str, Any] | None = None,
 ) -> RunSpec:
+    """Return the spec that a caller gives, with overrides and with what is in memory."""
     for part in parts:
         if part.kind == "data":
             overrides["data.dataset"] = PREFIX + part.label
@@ -122,7 +123,7 @@ def _resolved(
     return parse(table)
 
 
-def _parts(model: object, data: object, spec: object) -> tuple[Part, ...]:
+def parts_given(model: object, data: object, spec: object) -> tuple[Part, ...]:
     """What is given in memory, under the labels that the spec will have."""
     parts = []
     if data is not None:

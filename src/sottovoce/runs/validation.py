@@ -23,13 +23,18 @@ class Section(BaseModel):
 
 def problem_in(error: ValidationError, model: Model = None) -> str:
     """Return the first thing that `model` refuses: the key, the rule and the value."""
+    return problems_in(error, model)[0]
+
+
+def problems_in(error: ValidationError, model: Model = None) -> list[str]:
+    """Return all that `model` refuses; keys that are missing are told together."""
     # A misspelt key is the cause of a missing one, so it is named first.
     misspelt = ("extra_forbidden", UNKNOWN_KEY)
     causes = sorted(error.errors(), key=lambda detail: detail["type"] not in misspelt)
-    if causes[0]["type"] != "missing":
-        return _sentence(causes[0], model)
     missing = [f"'{_where(cause, model)}'" for cause in causes if cause["type"] == "missing"]
-    return f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+    missed = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+    told = (missed if one["type"] == "missing" else _sentence(one, model) for one in causes)
+    return list(dict.fromkeys(told))
 
 
 def _sentence(error: ErrorDetails, model: Model) -> str:

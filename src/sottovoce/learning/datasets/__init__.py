@@ -32,6 +32,7 @@ __all__ = [
     "CsvOptions",
     "Dataset",
     "Entry",
+    "check_here",
     "data_folder",
     "entries",
     "fetch",
@@ -79,6 +80,14 @@ def load(
         csv=csv or CsvOptions(),
     )
     return entry.loader(request)
+
+
+def check_here(name: str, data_dir: Path | str | None = None) -> None:
+    """Refuse a dataset whose files are not on this machine; download nothing."""
+    entry, argument = find(name)
+    folder, sources = data_folder(data_dir), entry.sources_of(argument)
+    if sources and first_found(sources, folder) is None:
+        raise absent(name, sources, folder, entry.remedy)
 
 
 def files_to_fetch(name: str, data_dir: Path | str | None = None) -> tuple[DataFile, ...]:

@@ -1,0 +1,372 @@
+"""`check`: what a run would cost, and why it would be refused, before anything is charged.
+
+Costs are not predicted: rounds are charged to a tally in memory, by the code that a run charges
+with, and epsilons are read from it by the code that writes a run's result.
+"""
+
+import itertools
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import SottovoceError
+from sottovoce.core.randomness import SeededRandomness
+from sottovoce.federated.algorithms.algorithm import Step
+from sottovoce.federated.backend import COORDINATES_TOGETHER
+from sottovoce.federated.training import Halted, Training
+from sottovoce.federated.uplinks import finite_uplinks
+from sottovoce.learning import datasets
+from sottovoce.learning.in_memory import lent
+from sottovoce.ledger.records import SpendingRecord
+from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.encoding import encode_packed, prepare
+from sottovoce.mechanisms.rotation import Rotation
+from sottovoce.privacy.accounting import privacy_spent
+from sottovoce.privacy.compositions import multiset, without_promises
+from sottovoce.privacy.events import PrivacyEvent
+from sottovoce.protocol.message import HEADER_BYTES
+from sottovoce.runs.books import training_of
+from sottovoce.runs.checked import Checked, ClientCost, problems_of, table_of
+from sottovoce.runs.code_in_specs import check_code_allowed
+from sottovoce.runs.ground import lay_ground
+from sottovoce.runs.outcome import Metrics, spending_of, warnings_of
+from sottovoce.runs.parts import (
+    Assembly,
+    assemble,
+    channel_of,
+    check_minimum,
+    check_runtime,
+    rounds_of_one,
+)
+from sottovoce.runs.runner import threads_of
+from sottovoce.runs.simulate import parts_given, spec_given
+from sottovoce.runs.spec import AUTO, MechanismSpec, RunSpec
+
+if TYPE_CHECKING:
+    from sottovoce.runs.simulate import Model
+
+History = tuple[tuple[PrivacyEvent, int], ...]  # events, and how often each was charged
+
+_TIMED_CLIENTS = 64
+_TIMED_SECONDS = 0.5
+_LONG_SECONDS = 10.0  # whatever is loaded meanwhile
+_FLOAT_BYTES = 8
+_ONLY_SITES_KNOW = (
+    "only sites know what their ledgers hold of earlier runs and what their policies allow: a site "
+    "may refuse orders, and its own ledger counts all that it has ever spent",
+    "only sites know how long they train; bytes are those of the messages, and what carries them "
+    "adds its own",
+)
+
+
+def check(
+    spec: str | Path | Mapping[str, Any] | RunSpec,
+    *,
+    model: "Model | None" = None,
+    data: object = None,
+    overrides: Mapping[str, Any] | None = None,
+    allow_code: bool = False,
+    timed: bool = True,
+) -> Checked:
+    """Say what a run would cost each client, or why it would be refused; charge and write nothing.
+
+        check("examples/one_bit.toml", overrides={"rounds": 10})
+
+    Args:
+        spec: A TOML file, the same as a dictionary, or a RunSpec, as for `simulate`.
+        model: A model in place of the spec's, as for `simulate`.
+        data: Data in place of the spec's, as for `simulate`.
+        overrides: Values by dotted key: {"privacy.epsilon": 2.0}.
+        allow_code: Import and run the code that a file or a dictionary names.
+        timed: Train and encode once for a few clients, to estimate time and memory.
+
+    Returns:
+        Epsilons, bytes and estimates; or the problems, where the run would be refused.
+    """
+    parts = parts_given(model, data, spec)
+    try:
+        resolved = spec_given(spec, dict(overrides or {}), parts)
+    except SottovoceError as error:
+        return Checked(problems=problems_of(error))
+    allowed = allow_code or isinstance(spec, RunSpec)
+    with lent(*parts):
+        return check_spec(resolved, allow_code=allowed, how="allow_code=True", timed=timed)
+
+
+def check_spec(
+    spec: RunSpec, *, allow_code: bool, how: str = "--allow-code", timed: bool = True
+) -> Checked:
+    """Check a spec that has been read."""
+
+    def allow() -> None:
+        check_code_allowed(spec, allow_code=allow_code, how=how)
+
+    try:
+        allow()
+        datasets.check_here(spec.data.dataset)  # a run would download it
+        with threads_of(spec):
+            return _costs(assemble(spec), timed=timed)
+    except SottovoceError as error:
+        more = _refusals(spec, reads_code=not _problems(allow))
+        return Checked(problems=tuple(dict.fromkeys([*problems_of(error), *more])))
+
+
+def _refusals(spec: RunSpec, *, reads_code: bool) -> list[str]:
+    """Return what each part of a refused spec is refused for, whatever the others are."""
+    tables = [spec.mechanism, *(one.mechanism for one in spec.privacy.groups if one.mechanism)]
+    probes: list[Callable[[], object]] = [
+        lambda: check_runtime(spec),
+        *(partial(_check_mechanism, table) for table in tables),
+    ]
+    num_clients = spec.data.clients or len(spec.data.names) or len(spec.data.sites)
+    if num_clients:
+        probes += [
+            lambda: check_minimum(spec, num_clients),
+            lambda: rounds_of_one(spec, num_clients),
+            lambda: channel_of(spec, num_clients),
+        ]
+    found = [problem for probe in probes for problem in _problems(probe)]
+    absent = _problems(lambda: datasets.check_here(spec.data.dataset))
+    if not absent and reads_code:
+        found += _problems(lambda: lay_ground(spec))
+    return [*found, *absent]
+
+
+def _problems(probe: Callable[[], object]) -> tuple[str, ...]:
+    try:
+        probe()
+    except SottovoceError as error:
+        return problems_of(error)
+    return ()
+
+
+def _check_mechanism(table: MechanismSpec) -> None:
+    if table.kind != AUTO:
+        registry.find(table.kind).check_names(table.parameters)
+
+
+def _costs(assembly: Assembly, *, timed: bool) -> Checked:
+    """Charge every round to a tally, and read from it what a run's result would say."""
+    spec = assembly.spec
+    training = training_of(assembly)
+    tally = training.record
+    rows, halted = _rounds(training, spec.rounds)
+    spending = spending_of(assembly, tally)
+    # Of messages without noise of their own nothing is hidden, once they are seen.
+    seen = _epsilon_if_seen if spending["local_epsilon"] is not None else _nothing_hidden
+    costs, clients = _costs_of_clients(assembly, training, tally, seen)
+    sums = {
+        name: sum(getattr(cost, name) * cost.num_clients for cost in costs)
+        for name in (
+            *("payload_bytes_up", "total_bytes_up"),
+            *("payload_bytes_down", "total_bytes_down"),
+        )
+    }
+    details = {
+        "name": spec.name,
+        "mechanism": {"kind": spec.mechanism.kind, **spec.mechanism.parameters},
+        "mechanism_choice": assembly.mechanism_choice,
+        "num_clients": len(assembly.clients),
+        "rounds": len(rows),
+        "halted": halted,
+        **spending,
+        **sums,
+        **_estimates(assembly, training, rows, timed=timed),
+    }
+    notes = warnings_of(assembly, rows, spending, halted)
+    if spec.runtime.backend != "fast":
+        notes += _ONLY_SITES_KNOW
+    if spec.runtime.backend == "flower":
+        notes.append("run it on a federation, with 'sottovoce deploy run FEDERATION SPEC'")
+    return Checked(notes=tuple(notes), costs=table_of(costs), clients=clients, details=details)
+
+
+def _rounds(
+    training: Training, tally: SpendingRecord, rounds: int
+) -> tuple[list[Metrics], str | None]:
+    """Charge all rounds; return what of their metrics is known, and why a run would halt."""
+    rows: list[Metrics] = []
+    tally = training.record
+    for number in range(1, rounds + 1):
+        found = training.cohort(number)
+        if isinstance(found, Halted):
+            return rows, found.reason
+        drawn, cohort = found
+        before = tally.num_charges
+        training.backend.replay(number, drawn)
+        rows.append(
+            {
+                "round": number,
+                "clients_asked": (tally.num_charges - before) // training.algorithm.uplinks,
+                "clients_out_of_budget": len(drawn) - len(cohort),
+                "loss": None,
+            }
+        )
+    return rows, None
+
+
+def _costs_of_clients(
+    assembly: Assembly,
+    training: Training,
+    tally: SpendingRecord,
+    epsilon_if_seen: Callable[[History, float], float],
+) -> tuple[list[ClientCost], dict[str, int]]:
+    """Return one cost for all clients that have the same, and the place of each client's."""
+    group_of = {name: group for group in assembly.groups for name in group.clients}
+    payload_of = {
+        id(one): (one.code_format().payload_bits(assembly.task.dimension) + 7) // 8
+        for one in {id(part.mechanism): part.mechanism for part in assembly.parts}.values()
+    }
+    rounds = tally.rounds_charged(assembly.run)
+    local: dict[tuple[Any, ...], float] = {}
+    members: dict[tuple[Any, ...], list[str]] = {}
+    for part in assembly.parts:
+        name, group = part.client, group_of[part.client]
+        spent = tally.spent(name, group.delta)
+        history = tuple(tally.history(name))
+        if (history, group.delta) not in local:
+            seen = epsilon_if_seen(history, group.delta) if history else 0.0
+            local[history, group.delta] = seen
+        key = (
+            group.number,
+            rounds[name],
+            spent.epsilon if spent else 0.0,
+            local[history, group.delta],
+            payload_of[id(part.mechanism)],
+        )
+        members.setdefault(key, []).append(name)
+    costs: list[ClientCost] = []
+    clients: dict[str, int] = {}
+    for place, (key, names) in enumerate(members.items()):
+        _, asked, epsilon, local_epsilon, payload = key
+        group, budget = group_of[names[0]], assembly.budgets.get(names[0])
+        messages = asked * assembly.algorithm.uplinks
+        payload_down, total_down = training.bytes_down(asked)
+        costs.append(
+            ClientCost(
+                num_clients=len(names),
+                example=names[0],
+                group=group.number,
+                mechanism=group.mechanism.kind,
+                budget=budget.epsilon if budget else None,
+                delta=group.delta,
+                rounds=asked,
+                epsilon=epsilon,
+                local_epsilon=local_epsilon,
+                payload_bytes_up=payload * messages,
+                total_bytes_up=(payload + HEADER_BYTES) * messages,
+                payload_bytes_down=payload_down,
+                total_bytes_down=total_down,
+            )
+        )
+        clients |= dict.fromkeys(names, place)
+    return costs, clients
+
+
+def _epsilon_if_seen(history: History, delta: float) -> float:
+    """Return what charges come to if nothing were hidden: every message, sender and sample."""
+    return privacy_spent(without_promises(multiset(history)), delta).epsilon
+
+
+def _nothing_hidden(history: History, delta: float) -> float:  # noqa: ARG001
+    return math.inf
+
+
+def _estimates(
+    assembly: Assembly, training: Training, rows: list[Metrics], *, timed: bool
+) -> dict[str, Any]:
+    """Time the work of a few clients here, and say what all rounds would take of it."""
+    spec = assembly.spec
+    if not timed or spec.runtime.backend != "fast":
+        why = "none: clients train elsewhere" if timed else "none was asked for"
+        return {"estimated_seconds": None, "estimated_memory_bytes": None, "estimate": why}
+    asked = [row["clients_asked"] for row in rows]
+    alone = spec.runtime.deterministic and spec.runtime.messages == "stored"
+    together = 1 if alone else max(1, COORDINATES_TOGETHER // assembly.task.dimension)
+    together = min(together, max(asked, default=1))
+    took = _timed(assembly, training, together)
+    peak = _peak_bytes()
+    return {
+        "estimated_seconds": sum(asked) * (took.step + took.encoding) + len(rows) * took.test,
+        "estimated_memory_bytes": (
+            None if peak is None else peak + together * assembly.task.dimension * _FLOAT_BYTES
+        ),
+        "estimate": (
+            f"timed here: a client's local step {took.step:.3g} s ({took.clients} together), its "
+            f"encoding {took.encoding:.3g} s, a test of the model {took.test:.3g} s; times "
+            f"{sum(asked)} clients asked in {len(rows)} rounds, without writing to disk. Memory is "
+            "the peak of this process, and the updates that a round holds at once"
+        ),
+    }
+
+
+class _Seconds(NamedTuple):
+    """Of a client's local step among some `clients`, of its encoding, of a test of the model."""
+
+    step: float
+    clients: int
+    encoding: float
+    test: float
+
+
+def _timed(assembly: Assembly, training: Training, most: int) -> _Seconds:
+    """Time what a round does, on a model that was not trained; keep nothing of it."""
+    start = training.sent_down(training.start())
+    randomness = SeededRandomness(0)  # for nothing that leaves
+    step = Step(run="check", round=1, model=start.model, state=start.state, randomness=randomness)
+
+    def train(clients: Sequence[int]) -> list[tuple[int, int, Vector]]:
+        data = [assembly.clients[i] for i in clients]
+        return finite_uplinks(assembly.algorithm, assembly.task, data, step)
+
+    order = np.argsort(assembly.clients.sizes, kind="stable").tolist()
+    middle = order[len(order) // 2 : len(order) // 2 + 1]
+    alone = _seconds(lambda: train(middle))
+    num = max(1, min(most, len(order), _TIMED_CLIENTS, int(_TIMED_SECONDS / alone)))
+    some = order[:: max(1, len(order) // num)][:num] if num > 1 else middle
+    _, _, values = train(middle)[0]
+    mechanism = assembly.parts[middle[0]].mechanism
+    rotated = assembly.spec.rotation == "on"
+    rotation = Rotation.of_round("check", 1, assembly.task.dimension) if rotated else None
+    attempts = itertools.count()
+
+    def encode() -> None:
+        keystream = randomness.stream("check", next(attempts))
+        encode_packed(prepare(mechanism, values, rotation=rotation), [keystream])
+
+    return _Seconds(
+        step=min(alone, _seconds(lambda: train(some)) / num),
+        clients=num,
+        encoding=_seconds(encode) * assembly.algorithm.uplinks,
+        test=_seconds(lambda: assembly.task.evaluate(start.model)),
+    )
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """Return the fewest seconds of two to four times: the first may load and compile."""
+    fewest, left = math.inf, _TIMED_SECONDS
+    for attempt in range(4):
+        began = time.perf_counter()
+        work()
+        took = time.perf_counter() - began
+        fewest, left = min(fewest, took), left - took
+        if left < 0.0 and (attempt or took > _LONG_SECONDS):
+            break
+    return fewest
+
+
+def _peak_bytes() -> int | None:
+    """Return the most memory that this process has had; None where the system does not say."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # not on Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
