@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sottovoce.core.domains import Domain as Domain
     from sottovoce.core.domains import L1Ball as L1Ball
     from sottovoce.core.domains import L2Ball as L2Ball
+    from sottovoce.core.domains import clipped as clipped
     from sottovoce.core.errors import AdjacencyMismatchError as AdjacencyMismatchError
     from sottovoce.core.errors import BudgetExhaustedError as BudgetExhaustedError
     from sottovoce.core.errors import ConfigError as ConfigError
@@ -50,7 +51,7 @@ show(
     __name__,
     {
         "adjacency": ["Adjacency", "Unit"],
-        "domains": ["Box", "Domain", "L1Ball", "L2Ball"],
+        "domains": ["Box", "Domain", "L1Ball", "L2Ball", "clipped"],
         "errors": [
             "AdjacencyMismatchError",
             "BudgetExhaustedError",
