@@ -79,7 +79,7 @@ def test_every_mechanism_is_in_the_reference() -> None:
         kind = registration.factory
         assert isinstance(kind, type)
         if kind.__module__.startswith("sottovoce."):
-            assert f"::: {kind.__module__}.{kind.__qualname__}\n" in written
+            assert f"::: sottovoce.mechanisms.{kind.__qualname__}\n" in written
 
 
 def test_every_command_is_in_the_reference(site: Path) -> None:
