@@ -38,7 +38,8 @@ class Client:
 
     Args:
         name: Whose account it is in the ledger, and what the server calls it.
-        mechanism: What encodes; the server must have one with the same parameters.
+        mechanism: What encodes; the server must have one with the same parameters. One whose
+            `sampling` is 'float' is for simulation: its last bits leak.
         ledger: Where every message is charged, durably, before anything of it is encoded.
         budget: The most that the client may spend over everything in the ledger; set once, and
             kept there. Without one charges are only recorded.
