@@ -3,8 +3,8 @@
 import numpy as np
 
 from sottovoce import Adjacency, SystemRandomness
-from sottovoce.analytics.location import SquareMap, density_map, mechanism_for, privatise
-from sottovoce.privacy.events import MetricDp
+from sottovoce.analytics import SquareMap, density_map, mechanism_for, privatise
+from sottovoce.privacy import MetricDp
 
 PEOPLE, CELLS = 3000, 6
 

@@ -13,22 +13,12 @@ from pathlib import Path
 import pytest
 from command_line import call
 
-import sottovoce
-
 ROOT = Path(__file__).parent.parent
-
-
-def test_every_public_name_is_there() -> None:
-    for name in sottovoce.__all__:
-        assert getattr(sottovoce, name) is not None
-    assert dir(sottovoce) == sorted(sottovoce.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
-        _ = sottovoce.Nothing
 
 
 @pytest.mark.parametrize(
     "program",
-    ["import sottovoce", "import sottovoce; sottovoce.GaussHermite; sottovoce.privacy_spent"],
+    ["import sottovoce", "import sottovoce; sottovoce.GaussHermite; sottovoce.spend"],
 )
 def test_importing_the_package_imports_neither_torch_nor_scipy_optimize(program: str) -> None:
     check = "; import sys; print([m for m in ('torch', 'scipy.optimize') if m in sys.modules])"
@@ -38,9 +28,13 @@ def test_importing_the_package_imports_neither_torch_nor_scipy_optimize(program:
     assert found.stdout.strip() == "[]"
 
 
-def test_the_python_examples_of_the_readme_run() -> None:
+def test_the_python_examples_of_the_readme_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert blocks
+    (loop,) = (block for block in blocks if "sv.Client" in block)
+    assert len([line for line in loop.splitlines() if line]) <= 15
     for block in blocks:
         exec(compile(block, "README.md", "exec"), {})
 

@@ -19,12 +19,9 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 from numpy.typing import NDArray
 
-from sottovoce.analytics.estimates import question_for
-from sottovoce.analytics.question import Question
-from sottovoce.deployment.site import Site
-from sottovoce.deployment.site_answers import Values
-from sottovoce.flower.asking import ask_on_grid
-from sottovoce.flower.client import answering_questions
+from sottovoce.analytics import Question, question_for
+from sottovoce.deployment import Site, Values
+from sottovoce.flower import answering_questions, ask_on_grid
 from sottovoce.ledger import seal
 
 NUM_CLINICS, PATIENTS = 20, 100

@@ -1,13 +1,19 @@
 """Sottovoce: federated learning and analytics in a whisper.
 
 Clients send a few bits instead of float32 updates, and those bits are differentially private.
-The names below are loaded on first use, so importing the package stays cheap. Plain functions for
-notebooks and programs: `plan`, `simulate`, `open_run`, `spend` and `ledger_total`.
+
+    mechanism = sottovoce.calibrate("gauss_hermite", levels=2, epsilon=2.0, delta=1e-5, rounds=100,
+                                    dimension=10_000, clip_norm=1.0)
+    estimate = mechanism.decode(mechanism.privatize(update))
+    sottovoce.spend(mechanism, rounds=100, delta=1e-5)
+
+Plain functions for notebooks and programs: `plan`, `calibrate`, `spend`, `estimate`, `simulate`,
+`open_run`, `ledger_total`; `Client` and `Server` for a loop of one's own. Names are loaded on first
+use, so importing the package stays cheap; further ones are in the packages, one level below.
 """
 
-import importlib
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sottovoce.version import __version__ as __version__
 
@@ -17,6 +23,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  (pip refuses, a source tree on th
         "virtual environment with a newer one: python3.11 -m venv .venv"
     )
 
+from sottovoce.core.faces import show
 from sottovoce.core.moved import name_new_paths
 
 name_new_paths()
@@ -25,9 +32,11 @@ if TYPE_CHECKING:
     from sottovoce.analytics.estimates import estimate as estimate
     from sottovoce.analytics.result import Estimate as Estimate
     from sottovoce.core.adjacency import Adjacency as Adjacency
+    from sottovoce.core.adjacency import Unit as Unit
     from sottovoce.core.domains import Box as Box
     from sottovoce.core.domains import L1Ball as L1Ball
     from sottovoce.core.domains import L2Ball as L2Ball
+    from sottovoce.core.errors import BudgetExhaustedError as BudgetExhaustedError
     from sottovoce.core.errors import SottovoceError as SottovoceError
     from sottovoce.core.randomness import SeededRandomness as SeededRandomness
     from sottovoce.core.randomness import SystemRandomness as SystemRandomness
@@ -52,84 +61,72 @@ if TYPE_CHECKING:
     )
     from sottovoce.mechanisms.interpolated_mvu import InterpolatedMvu as InterpolatedMvu
     from sottovoce.mechanisms.laplace import Laplace as Laplace
+    from sottovoce.mechanisms.mechanism import Mechanism as Mechanism
     from sottovoce.mechanisms.metric_mvu import MetricMvu as MetricMvu
     from sottovoce.mechanisms.mvu import Mvu as Mvu
     from sottovoce.mechanisms.no_privacy import NoPrivacy as NoPrivacy
     from sottovoce.mechanisms.rotation import Rotation as Rotation
+    from sottovoce.mechanisms.seeded_sign import SeededSign as SeededSign
+    from sottovoce.mechanisms.seeded_step import SeededStep as SeededStep
     from sottovoce.mechanisms.skellam import Skellam as Skellam
     from sottovoce.mechanisms.staircase import Staircase as Staircase
     from sottovoce.mechanisms.stochastic_sign import StochasticSign as StochasticSign
+    from sottovoce.planning.calibrating import calibrate as calibrate
     from sottovoce.planning.plan import Plan as Plan
     from sottovoce.planning.plan import plan as plan
     from sottovoce.planning.spending import Spent as Spent
     from sottovoce.planning.spending import spend as spend
-    from sottovoce.privacy.accounting import privacy_spent as privacy_spent
     from sottovoce.privacy.events import Composed as Composed
     from sottovoce.privacy.events import Repeated as Repeated
     from sottovoce.privacy.events import Sampled as Sampled
+    from sottovoce.protocol.parties import Client as Client
+    from sottovoce.protocol.parties import Server as Server
     from sottovoce.runs.check import check as check
     from sottovoce.runs.opened import Run as Run
     from sottovoce.runs.opened import open_run as open_run
     from sottovoce.runs.simulate import simulate as simulate
 
-_HOMES = {
-    "Adjacency": "core.adjacency",
-    "estimate": "analytics.estimates",
-    "Estimate": "analytics.result",
-    "Plan": "planning.plan",
-    "plan": "planning.plan",
-    "check": "runs.check",
-    "Run": "runs.opened",
-    "open_run": "runs.opened",
-    "simulate": "runs.simulate",
-    "Spent": "planning.spending",
-    "spend": "planning.spending",
-    "Table": "core.table",
-    "LedgerTotal": "deployment.totals",
-    "ledger_total": "deployment.totals",
-    "ledger_totals": "deployment.totals",
-    "Box": "core.domains",
-    "L1Ball": "core.domains",
-    "L2Ball": "core.domains",
-    "SottovoceError": "core.errors",
-    "Budget": "ledger.records",
-    "Ledger": "ledger.ledger",
-    "BitwiseRandomisedResponse": "mechanisms.bitwise_rr",
-    "ClampedSign": "mechanisms.clamped_sign",
-    "Cldp": "mechanisms.cldp",
-    "DiscreteGaussian": "mechanisms.discrete_gaussian",
-    "DiscreteLaplace": "mechanisms.discrete_laplace",
-    "DiscreteStaircase": "mechanisms.discrete_staircase",
-    "GaussHermite": "mechanisms.gauss_hermite",
-    "Gaussian": "mechanisms.gaussian",
-    "GeneralisedRandomisedResponse": "mechanisms.generalized_rr",
-    "InterpolatedMvu": "mechanisms.interpolated_mvu",
-    "Laplace": "mechanisms.laplace",
-    "MetricMvu": "mechanisms.metric_mvu",
-    "Mvu": "mechanisms.mvu",
-    "NoPrivacy": "mechanisms.no_privacy",
-    "Skellam": "mechanisms.skellam",
-    "Staircase": "mechanisms.staircase",
-    "StochasticSign": "mechanisms.stochastic_sign",
-    "privacy_spent": "privacy.accounting",
-    "Composed": "privacy.events",
-    "Repeated": "privacy.events",
-    "Sampled": "privacy.events",
-    "SeededRandomness": "core.randomness",
-    "SystemRandomness": "core.randomness",
-    "Rotation": "mechanisms.rotation",
-}
-
-__all__ = ["__version__", *sorted(_HOMES)]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'sottovoce' has no attribute '{name}'")
-    value = getattr(importlib.import_module(f"sottovoce.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+show(
+    __name__,
+    {
+        "analytics.estimates": ["estimate"],
+        "analytics.result": ["Estimate"],
+        "core.adjacency": ["Adjacency", "Unit"],
+        "core.domains": ["Box", "L1Ball", "L2Ball"],
+        "core.errors": ["BudgetExhaustedError", "SottovoceError"],
+        "core.randomness": ["SeededRandomness", "SystemRandomness"],
+        "core.table": ["Table"],
+        "deployment.totals": ["LedgerTotal", "ledger_total", "ledger_totals"],
+        "ledger.ledger": ["Ledger"],
+        "ledger.records": ["Budget"],
+        "mechanisms.bitwise_rr": ["BitwiseRandomisedResponse"],
+        "mechanisms.clamped_sign": ["ClampedSign"],
+        "mechanisms.cldp": ["Cldp"],
+        "mechanisms.discrete_gaussian": ["DiscreteGaussian"],
+        "mechanisms.discrete_laplace": ["DiscreteLaplace"],
+        "mechanisms.discrete_staircase": ["DiscreteStaircase"],
+        "mechanisms.gauss_hermite": ["GaussHermite"],
+        "mechanisms.gaussian": ["Gaussian"],
+        "mechanisms.generalized_rr": ["GeneralisedRandomisedResponse"],
+        "mechanisms.interpolated_mvu": ["InterpolatedMvu"],
+        "mechanisms.laplace": ["Laplace"],
+        "mechanisms.mechanism": ["Mechanism"],
+        "mechanisms.metric_mvu": ["MetricMvu"],
+        "mechanisms.mvu": ["Mvu"],
+        "mechanisms.no_privacy": ["NoPrivacy"],
+        "mechanisms.rotation": ["Rotation"],
+        "mechanisms.seeded_sign": ["SeededSign"],
+        "mechanisms.seeded_step": ["SeededStep"],
+        "mechanisms.skellam": ["Skellam"],
+        "mechanisms.staircase": ["Staircase"],
+        "mechanisms.stochastic_sign": ["StochasticSign"],
+        "planning.calibrating": ["calibrate"],
+        "planning.plan": ["Plan", "plan"],
+        "planning.spending": ["Spent", "spend"],
+        "privacy.events": ["Composed", "Repeated", "Sampled"],
+        "protocol.parties": ["Client", "Server"],
+        "runs.check": ["check"],
+        "runs.opened": ["Run", "open_run"],
+        "runs.simulate": ["simulate"],
+    },
+)

@@ -75,6 +75,42 @@ def test_a_name_a_mechanism_and_its_event_spend_the_same() -> None:
     assert event.to_dict()["rounds"] == 7
 
 
+@pytest.mark.parametrize(
+    ("kind", "given", "options"),
+    [
+        ("gauss_hermite", {"levels": 2}, {"adjacency": "replace-one"}),
+        ("gaussian", {}, {"sampling_rate": 0.1, "records": 20}),
+        ("mvu", {"input_bits": 1, "output_bits": 1}, {"clip_geometry": "linf", "dimension": 1}),
+    ],
+)
+def test_a_calibrated_mechanism_is_the_command_s_and_keeps_the_budget(
+    kind: str, given: dict[str, Any], options: dict[str, Any]
+) -> None:
+    asked = {**BUDGET, "rounds": 3, **options}
+    mechanism = sottovoce.calibrate(kind, **given, **asked)
+    words = [f"--param={name}={value}" for name, value in given.items()]
+    words += [f"--{name.replace('_', '-')}={value}" for name, value in asked.items()]
+    command = printed_json("privacy", "calibrate", "--mechanism", kind, *words)
+    built = {"records", "clip_geometry", "dimension", "epsilon"}
+    hidden = {name: value for name, value in asked.items() if name not in built}
+    spent = sottovoce.spend(mechanism, **hidden)
+    assert spent.to_dict() == command
+    assert 0.99 * asked["epsilon"] < spent.epsilon <= asked["epsilon"]
+
+
+def test_what_cannot_be_calibrated_is_refused() -> None:
+    for kind, given, words in (
+        ("gauss_hermite", {}, "needs levels; for example levels=2"),
+        ("gauss_hermite", {"levels": 2, "noise_multiplier": 1.0}, "is what calibration finds"),
+        ("no_privacy", {}, "has no parameter to calibrate"),
+        ("gaussian", {"adjacency": "zero"}, "did you mean 'zero-out'"),
+        ("gaussian", {"clip_nrom": 1.0}, "argument of calibrate.*did you mean 'clip_norm'"),
+        ("gaussian", {"rounds": 0}, "rounds"),
+    ):
+        with pytest.raises((ParameterError, UnknownNameError), match=words):
+            sottovoce.calibrate(kind, **BUDGET, **given)
+
+
 def test_what_hides_messages_is_assumed_and_what_they_would_give_away_is_told() -> None:
     spent = sottovoce.spend("seeded_step", epsilon=1.0, length="kept", generator="chacha20-1",
                             timing="variable", shuffled_clients=1000, dimension=100,

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from torch import nn
 import sottovoce
 from sottovoce.auditing.finished_run import open_run as open_with_data
 from sottovoce.core.errors import ConfigError, DataError, OutputError, ParameterError
+from sottovoce.runs.trackers import tracking
 
 RNG = np.random.default_rng(5)
 CENTRES = RNG.normal(size=(3, 6))
@@ -82,12 +84,18 @@ def test_the_model_can_be_loaded_again(run: sottovoce.Run) -> None:
     )
 
 
-def test_numbers_to_predict_are_not_scored_as_classes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_numbers_to_predict_are_not_scored_as_classes_and_every_round_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = (FEATURES, FEATURES[:, :1].astype(np.float32))
-    model = nn.Linear(6, 1)
-    run = sottovoce.simulate(table(), model=model, data=data, out=tmp_path / "run", progress=True)
+    model, tracker = nn.Linear(6, 1), Mock()
+    rounds: list[dict[str, Any]] = []
+    monkeypatch.setitem(tracking.TRACKERS, "mine", lambda _: tracker)
+    where: dict[str, Any] = {"out": tmp_path / "run", "on_round": rounds.append, "log": ["mine"]}
+    run = sottovoce.simulate(table(), model=model, data=data, progress=True, **where)
+    assert [call.args[0] for call in tracker.log.call_args_list] == rounds
+    assert len(rounds) == len(run.rounds)
+    tracker.close.assert_called_once_with(finished=True)
     for shown in (str(run), run._repr_html_(), capsys.readouterr().err):
         assert "1 - mean absolute error" in shown
         assert "accuracy" not in shown

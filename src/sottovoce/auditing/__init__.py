@@ -1,1 +1,36 @@
-"""Lower bounds on what really leaks, to hold against what is certified."""
+"""Attacks, and lower bounds on what leaks, to compare with what is certified.
+
+    for finding in check("gauss_hermite"):  # the contract that every mechanism is held to
+        print(finding)
+
+Membership attacks join with `register`. It imports runs and below.
+"""
+
+from typing import TYPE_CHECKING
+
+from sottovoce.core.faces import show
+
+if TYPE_CHECKING:
+    from sottovoce.auditing.attacks.context import Scored as Scored
+    from sottovoce.auditing.attacks.context import Siege as Siege
+    from sottovoce.auditing.attacks.context import register as register
+    from sottovoce.auditing.contract import Case as Case
+    from sottovoce.auditing.contract import ContractError as ContractError
+    from sottovoce.auditing.contract import Finding as Finding
+    from sottovoce.auditing.contract import check as check
+    from sottovoce.auditing.mechanism_audit import MechanismAudit as MechanismAudit
+    from sottovoce.auditing.mechanism_audit import audit_mechanism as audit_mechanism
+    from sottovoce.auditing.run_audit import audit_run as audit_run
+    from sottovoce.auditing.verdict import Certificate as Certificate
+    from sottovoce.auditing.verdict import Verdict as Verdict
+
+show(
+    __name__,
+    {
+        "attacks.context": ["Scored", "Siege", "register"],
+        "contract": ["Case", "ContractError", "Finding", "check"],
+        "mechanism_audit": ["MechanismAudit", "audit_mechanism"],
+        "run_audit": ["audit_run"],
+        "verdict": ["Certificate", "Verdict"],
+    },
+)

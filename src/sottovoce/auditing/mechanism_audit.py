@@ -41,7 +41,7 @@ class MechanismAudit:
 
 def audit_mechanism(
     mechanism: Mechanism,
-    adjacency: Adjacency,
+    adjacency: str | Adjacency,
     *,
     delta: float,
     draws: int = DRAWS,
@@ -50,7 +50,8 @@ def audit_mechanism(
     processes: int = 1,
     progress: Progress | None = None,
 ) -> MechanismAudit:
-    """Both audits of one release."""
+    """Return both audits of one release: by exact enumeration, and by sampling."""
+    adjacency = Adjacency.parse(adjacency)
     return MechanismAudit(
         exact=audit_by_enumeration(mechanism, adjacency, delta=delta),
         sampled=audit_by_sampling(

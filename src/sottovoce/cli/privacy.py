@@ -77,6 +77,7 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """The parameters, or the number of rounds, that just stay within (epsilon, delta)."""
+    from sottovoce.planning.calibrating import calibrated_release
     from sottovoce.planning.spending import checked_rounds, spent_by
 
     setting, given = release.release(), _given(param)
@@ -89,15 +90,7 @@ def calibrate(
             rounds = _rounds(setting.terms(built), epsilon, delta)
         else:
             rounds = checked_rounds(1 if rounds is None else rounds)
-            found = registration.calibrated(
-                setting.domain,
-                given,
-                rounds=rounds,
-                epsilon=epsilon,
-                delta=delta,
-                event_of=setting.terms,
-            )
-            built = registration.build(setting.domain, found)
+            built = calibrated_release(setting, given, rounds=rounds, epsilon=epsilon, delta=delta)
         bars.update("calibrating", 1, 1, "done")
     _print(spent_by(built, setting, rounds=rounds, delta=delta), as_json=as_json)
 

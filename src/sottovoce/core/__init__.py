@@ -1,1 +1,86 @@
-"""What all other packages use: adjacency, domains, randomness, errors, files, tables."""
+"""What every other package uses: adjacency, domains, randomness, errors, tables, charts.
+
+    ball = L2Ball(dimension=10_000, radius=1.0)  # the clip: sensitivity follows from it
+    keystream = SystemRandomness().stream()  # one for each input
+
+Domains say where inputs live, errors what can go wrong, `Register` how plug-ins are found. It
+imports no other package.
+"""
+
+from typing import TYPE_CHECKING
+
+from sottovoce.core.faces import show
+
+if TYPE_CHECKING:
+    from sottovoce.core.adjacency import Adjacency as Adjacency
+    from sottovoce.core.adjacency import Unit as Unit
+    from sottovoce.core.domains import Box as Box
+    from sottovoce.core.domains import Domain as Domain
+    from sottovoce.core.domains import L1Ball as L1Ball
+    from sottovoce.core.domains import L2Ball as L2Ball
+    from sottovoce.core.domains import clipped as clipped
+    from sottovoce.core.errors import AdjacencyMismatchError as AdjacencyMismatchError
+    from sottovoce.core.errors import BudgetExhaustedError as BudgetExhaustedError
+    from sottovoce.core.errors import ConfigError as ConfigError
+    from sottovoce.core.errors import DataError as DataError
+    from sottovoce.core.errors import DeploymentError as DeploymentError
+    from sottovoce.core.errors import DesignError as DesignError
+    from sottovoce.core.errors import DomainError as DomainError
+    from sottovoce.core.errors import LedgerError as LedgerError
+    from sottovoce.core.errors import LedgerLostError as LedgerLostError
+    from sottovoce.core.errors import OutputError as OutputError
+    from sottovoce.core.errors import ParameterError as ParameterError
+    from sottovoce.core.errors import PluginError as PluginError
+    from sottovoce.core.errors import PolicyError as PolicyError
+    from sottovoce.core.errors import PrivacyError as PrivacyError
+    from sottovoce.core.errors import RandomnessError as RandomnessError
+    from sottovoce.core.errors import SottovoceError as SottovoceError
+    from sottovoce.core.errors import UnknownNameError as UnknownNameError
+    from sottovoce.core.errors import UnsupportedEventError as UnsupportedEventError
+    from sottovoce.core.errors import WireError as WireError
+    from sottovoce.core.randomness import Keystream as Keystream
+    from sottovoce.core.randomness import Randomness as Randomness
+    from sottovoce.core.randomness import SeededRandomness as SeededRandomness
+    from sottovoce.core.randomness import SystemRandomness as SystemRandomness
+    from sottovoce.core.randomness import open_uniforms as open_uniforms
+    from sottovoce.core.registry import Listed as Listed
+    from sottovoce.core.registry import Register as Register
+    from sottovoce.core.table import Table as Table
+
+show(
+    __name__,
+    {
+        "adjacency": ["Adjacency", "Unit"],
+        "domains": ["Box", "Domain", "L1Ball", "L2Ball", "clipped"],
+        "errors": [
+            "AdjacencyMismatchError",
+            "BudgetExhaustedError",
+            "ConfigError",
+            "DataError",
+            "DeploymentError",
+            "DesignError",
+            "DomainError",
+            "LedgerError",
+            "LedgerLostError",
+            "OutputError",
+            "ParameterError",
+            "PluginError",
+            "PolicyError",
+            "PrivacyError",
+            "RandomnessError",
+            "SottovoceError",
+            "UnknownNameError",
+            "UnsupportedEventError",
+            "WireError",
+        ],
+        "randomness": [
+            "Keystream",
+            "Randomness",
+            "SeededRandomness",
+            "SystemRandomness",
+            "open_uniforms",
+        ],
+        "registry": ["Listed", "Register"],
+        "table": ["Table"],
+    },
+)

@@ -15,6 +15,14 @@ class Unit(StrEnum):
     SAMPLE = "sample"
     CLIENT = "client"
 
+    @classmethod
+    def parse(cls, name: str) -> "Unit":
+        """Return the unit of this name; UnknownNameError if there is none."""
+        try:
+            return cls(name)
+        except ValueError:
+            raise UnknownNameError.among("unit", name, list(cls)) from None
+
 
 class Adjacency(StrEnum):
     """Which change of the protected data the guarantee hides.
@@ -28,7 +36,8 @@ class Adjacency(StrEnum):
 
     @classmethod
     def parse(cls, name: str) -> "Adjacency":
+        """Return the adjacency of this name; UnknownNameError if there is none."""
         try:
-            return cls(name.replace("_", "-"))
+            return cls(str(name).replace("_", "-"))
         except ValueError:
             raise UnknownNameError.among("adjacency", name, list(cls)) from None

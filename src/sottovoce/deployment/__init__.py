@@ -1,7 +1,30 @@
-"""The Flower backend: the same rounds, between machines that do not trust each other."""
+"""Sites, policies, orders, questions, keys, processes: what a federation needs.
 
-import os
+    ledger_total(["sites/a", "sites/b"], delta=1e-5)  # one account over several ledgers
 
-# Read by Flower when it is imported: a tool for privacy tells nobody that it runs, unless asked to.
-os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+A site answers with the code that it has installed, what its own policy allows, and charges its own
+ledger first. Whatever engine carries the messages: it imports runs and below, and no Flower.
+"""
+
+from typing import TYPE_CHECKING
+
+from sottovoce.core.faces import show
+
+if TYPE_CHECKING:
+    from sottovoce.deployment.policy import Policy as Policy
+    from sottovoce.deployment.site import Site as Site
+    from sottovoce.deployment.site_answers import Values as Values
+    from sottovoce.deployment.totals import LedgerShare as LedgerShare
+    from sottovoce.deployment.totals import LedgerTotal as LedgerTotal
+    from sottovoce.deployment.totals import ledger_total as ledger_total
+    from sottovoce.deployment.totals import ledger_totals as ledger_totals
+
+show(
+    __name__,
+    {
+        "policy": ["Policy"],
+        "site": ["Site"],
+        "site_answers": ["Values"],
+        "totals": ["LedgerShare", "LedgerTotal", "ledger_total", "ledger_totals"],
+    },
+)

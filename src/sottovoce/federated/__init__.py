@@ -1,1 +1,46 @@
-"""Algorithms, the training loop and simulation backends: what needs torch."""
+"""Algorithms, the training loop and the simulation backends: what needs torch.
+
+    algorithm = FedAvg(local_work=work, server_learning_rate=1.0, server_momentum=0.9)
+
+`Training` runs rounds on a `Backend`; an algorithm says what clients compute and what the server
+does with the mean, and a plug-in joins with `register`. It imports learning, protocol and below.
+"""
+
+from typing import TYPE_CHECKING
+
+from sottovoce.core.faces import show
+
+if TYPE_CHECKING:
+    from sottovoce.federated.algorithms.algorithm import Algorithm as Algorithm
+    from sottovoce.federated.algorithms.fedavg import FedAvg as FedAvg
+    from sottovoce.federated.algorithms.fedavg import LocalSgd as LocalSgd
+    from sottovoce.federated.algorithms.fedavg import SampleClippedGradient as SampleClippedGradient
+    from sottovoce.federated.algorithms.recipe import AlgorithmSection as AlgorithmSection
+    from sottovoce.federated.algorithms.recipe import AlgorithmTraits as AlgorithmTraits
+    from sottovoce.federated.algorithms.recipe import Facts as Facts
+    from sottovoce.federated.algorithms.recipe import Setting as Setting
+    from sottovoce.federated.algorithms.recipe import register as register
+    from sottovoce.federated.algorithms.scaffold import Scaffold as Scaffold
+    from sottovoce.federated.algorithms.tables import POSITIVE as POSITIVE
+    from sottovoce.federated.backend import Backend as Backend
+    from sottovoce.federated.training import RoundRecord as RoundRecord
+    from sottovoce.federated.training import Training as Training
+
+show(
+    __name__,
+    {
+        "algorithms.algorithm": ["Algorithm"],
+        "algorithms.fedavg": ["FedAvg", "LocalSgd", "SampleClippedGradient"],
+        "algorithms.recipe": [
+            "AlgorithmSection",
+            "AlgorithmTraits",
+            "Facts",
+            "Setting",
+            "register",
+        ],
+        "algorithms.scaffold": ["Scaffold"],
+        "algorithms.tables": ["POSITIVE"],
+        "backend": ["Backend"],
+        "training": ["RoundRecord", "Training"],
+    },
+)

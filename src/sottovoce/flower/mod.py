@@ -127,7 +127,7 @@ def _own_record(message: Message) -> ConfigRecord:
     if record is None:
         raise PolicyError(
             "the message has no plan; wrap the server's strategy in "
-            "sottovoce.flower.strategy.PrivateStrategy"
+            "sottovoce.flower.PrivateStrategy"
         )
     del message.content[RECORD]
     return record

@@ -1,1 +1,39 @@
-"""Learning on torch: data, models, partitions, local training. Needs the extra `learn`."""
+"""Data sets, models, partitions of data over clients, and local training, on torch.
+
+    data = load("digits", np.random.default_rng(0))
+
+A data set of a package of yours joins with `register`. It needs the extra `learn`, knows nothing of
+privacy, and imports core only.
+"""
+
+from typing import TYPE_CHECKING
+
+from sottovoce.core.faces import show
+
+if TYPE_CHECKING:
+    from sottovoce.learning.clients import ClientData as ClientData
+    from sottovoce.learning.clients import Clients as Clients
+    from sottovoce.learning.datasets import load as load
+    from sottovoce.learning.datasets.dataset import Dataset as Dataset
+    from sottovoce.learning.datasets.register import Request as Request
+    from sottovoce.learning.datasets.register import register as register
+    from sottovoce.learning.partition import ByOwner as ByOwner
+    from sottovoce.learning.partition import DirichletByLabel as DirichletByLabel
+    from sottovoce.learning.partition import Iid as Iid
+    from sottovoce.learning.partition import OneSample as OneSample
+    from sottovoce.learning.partition import Shards as Shards
+    from sottovoce.learning.partition import split as split
+    from sottovoce.learning.task import Evaluation as Evaluation
+    from sottovoce.learning.task import Task as Task
+
+show(
+    __name__,
+    {
+        "clients": ["ClientData", "Clients"],
+        "datasets": ["load"],
+        "datasets.dataset": ["Dataset"],
+        "datasets.register": ["Request", "register"],
+        "partition": ["ByOwner", "DirichletByLabel", "Iid", "OneSample", "Shards", "split"],
+        "task": ["Evaluation", "Task"],
+    },
+)

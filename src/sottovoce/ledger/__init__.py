@@ -1,1 +1,34 @@
-"""The privacy ledger: what each client has spent."""
+"""What each client has spent, in SQLite or in memory.
+
+    with Ledger("books.sqlite", create=True) as ledger:
+        print(ledger.spent("clinic-3", delta=1e-5))
+
+It stores events and never refunds; epsilon is computed anew from them. It imports privacy and
+core.
+"""
+
+from typing import TYPE_CHECKING
+
+from sottovoce.core.faces import show
+
+if TYPE_CHECKING:
+    from sottovoce.ledger.copies import back_up as back_up
+    from sottovoce.ledger.ledger import Ledger as Ledger
+    from sottovoce.ledger.reader import LedgerReader as LedgerReader
+    from sottovoce.ledger.records import Budget as Budget
+    from sottovoce.ledger.records import Charge as Charge
+    from sottovoce.ledger.records import Due as Due
+    from sottovoce.ledger.records import Release as Release
+    from sottovoce.ledger.records import Standing as Standing
+    from sottovoce.ledger.tally import Tally as Tally
+
+show(
+    __name__,
+    {
+        "copies": ["back_up"],
+        "ledger": ["Ledger"],
+        "reader": ["LedgerReader"],
+        "records": ["Budget", "Charge", "Due", "Release", "Standing"],
+        "tally": ["Tally"],
+    },
+)

@@ -16,16 +16,21 @@ FIRST_EVENT = "(first event)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The most a client may spend, over everything in the ledger."""
+    """The most a client may spend, over everything in the ledger.
+
+    `adjacency` and `unit` may be given as words; they are zero-out and client unless given.
+    """
 
     epsilon: float
     delta: float
-    adjacency: Adjacency
-    unit: Unit
+    adjacency: Adjacency = Adjacency.ZERO_OUT
+    unit: Unit = Unit.CLIENT
 
     def __post_init__(self) -> None:
         parameter_rules.epsilon(self.epsilon)
         parameter_rules.delta(self.delta)
+        object.__setattr__(self, "adjacency", Adjacency.parse(self.adjacency))
+        object.__setattr__(self, "unit", Unit.parse(self.unit))
 
     def __str__(self) -> str:
         return (

@@ -20,6 +20,7 @@ from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
 from sottovoce.core.errors import ParameterError, UnknownNameError
 from sottovoce.core.registry import Register, is_ours
 from sottovoce.mechanisms.mechanism import Mechanism, Sampling
+from sottovoce.mechanisms.privatizing import Privatizing, privatize
 from sottovoce.privacy import accounting
 from sottovoce.privacy.calibration import ENDS, Direction, calibrate
 from sottovoce.privacy.events import PrivacyEvent, Repeated
@@ -64,7 +65,7 @@ class Registration:
     """One registered mechanism."""
 
     kind: str
-    factory: Callable[..., Mechanism]
+    factory: Callable[..., Privatizing]
     summary: str
     examples: tuple[Parameters, ...]
     example_domains: tuple[Domain, ...]
@@ -105,7 +106,7 @@ class Registration:
         """How the mechanism samples, whatever its parameters."""
         return self.factory.sampling  # type: ignore[attr-defined, no-any-return]
 
-    def build(self, domain: Domain, given: Parameters) -> Mechanism:
+    def build(self, domain: Domain, given: Parameters) -> Privatizing:
         """The mechanism on `domain`; 'auto' is resolved, a missing parameter is an error."""
         self.check_complete(given)
         return self.factory(input_domain=domain, **self.resolve(domain, given))
@@ -220,7 +221,7 @@ def register(
     coordinatewise: bool = False,
     slow_on: Sequence[type[Domain]] = (),
 ) -> Callable[[M], M]:
-    """Class decorator that enters a frozen dataclass into the register.
+    """Class decorator that enters a frozen dataclass into the register, and adds `privatize`.
 
     Every example must hold on `example_domain`, which is shown, and on each of `further_domains`:
     the contract tests run on all of them.
@@ -232,6 +233,8 @@ def register(
     """
 
     def enter(mechanism: M) -> M:
+        if not hasattr(mechanism, "privatize"):
+            mechanism.privatize = privatize  # type: ignore[attr-defined]
         registration = Registration(
             kind=kind,
             factory=mechanism,

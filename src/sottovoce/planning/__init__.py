@@ -1,1 +1,33 @@
-"""Which mechanism to use: all of them at one sound budget, ranked by their error."""
+"""Which mechanism to use, with which noise, and what is spent.
+
+    sottovoce.plan(epsilon=2.0, delta=1e-5, rounds=100, dimension=10_000)[0].mechanism
+    sottovoce.calibrate("gauss_hermite", levels=2, epsilon=2.0, delta=1e-5, dimension=10_000)
+
+`plan`, `calibrate` and `spend` answer in Python what the commands answer. It imports protocol and
+below.
+"""
+
+from typing import TYPE_CHECKING
+
+from sottovoce.core.faces import show
+
+if TYPE_CHECKING:
+    from sottovoce.planning.candidates import Candidate as Candidate
+    from sottovoce.planning.plan import Plan as Plan
+    from sottovoce.planning.plan import Planned as Planned
+    from sottovoce.planning.ranking import Ranking as Ranking
+    from sottovoce.planning.ranking import rank as rank
+    from sottovoce.planning.setting import Setting as Setting
+    from sottovoce.planning.spending import Spent as Spent
+    from sottovoce.planning.spending import spend as spend
+
+show(
+    __name__,
+    {
+        "candidates": ["Candidate"],
+        "plan": ["Plan", "Planned"],
+        "ranking": ["Ranking", "rank"],
+        "setting": ["Setting"],
+        "spending": ["Spent", "spend"],
+    },
+)

@@ -156,7 +156,7 @@ def spend(
         secure_sum_clients=secure_sum_clients,
     )
     if isinstance(mechanism, str):
-        _check_names(release.registration, mechanism_parameters)
+        check_names("spend", release.registration, mechanism_parameters)
     parameter_rules.delta(delta)
     checked_rounds(rounds)
     built = (
@@ -259,15 +259,17 @@ def _refuse_given(
         raise ParameterError(f"{name} cannot be given here: {why}; leave it out")
 
 
-def _check_names(registration: Registration, given: Mapping[str, object]) -> None:
-    """A misspelt argument of `spend` itself is not a parameter of the mechanism."""
+def check_names(function: str, registration: Registration, given: Mapping[str, object]) -> None:
+    """Refuse a misspelt argument of the function itself: it is no parameter of the mechanism."""
     own = [
         *("delta", "rounds", "adjacency", "dimension", "clip_norm", "clip_geometry", "records"),
         *("sampling_rate", "sampling", "sampling_hidden_by", "shuffled_clients"),
-        *("secure_sum_clients", "accountant"),
+        *("secure_sum_clients", "accountant" if function == "spend" else "epsilon"),
     ]
     for name in given:
         if name not in registration.parameters:
             raise UnknownNameError.among(
-                f"argument of spend('{registration.kind}')", name, [*registration.parameters, *own]
+                f"argument of {function}('{registration.kind}')",
+                name,
+                [*registration.parameters, *own],
             )

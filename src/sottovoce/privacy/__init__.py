@@ -1,1 +1,87 @@
-"""Privacy as data: events, exact divergences, accountants, calibration (numpy float64 only)."""
+"""Privacy as data: events, accountants, calibration, amplification.
+
+    event = Repeated(event=GaussianNoise(mu=0.1, adjacency=Adjacency.ZERO_OUT), count=100)
+
+A mechanism states its privacy as an event, an accountant turns events into epsilon, and
+`sottovoce.spend` asks all of them. It knows no mechanism, and imports core only.
+"""
+
+from typing import TYPE_CHECKING
+
+from sottovoce.core.faces import show
+
+if TYPE_CHECKING:
+    from sottovoce.privacy.accountant import Accountant as Accountant
+    from sottovoce.privacy.accountant import register as register
+    from sottovoce.privacy.accounting import PrivacySpent as PrivacySpent
+    from sottovoce.privacy.accounting import within as within
+    from sottovoce.privacy.bellman import BellmanAccountant as BellmanAccountant
+    from sottovoce.privacy.calibration import calibrate as calibrate
+    from sottovoce.privacy.calibration import rounds_within as rounds_within
+    from sottovoce.privacy.cubic import CubicAccountant as CubicAccountant
+    from sottovoce.privacy.cubic import QuinticAccountant as QuinticAccountant
+    from sottovoce.privacy.events import Allocated as Allocated
+    from sottovoce.privacy.events import Assumed as Assumed
+    from sottovoce.privacy.events import Composed as Composed
+    from sottovoce.privacy.events import FinitePair as FinitePair
+    from sottovoce.privacy.events import FiniteTable as FiniteTable
+    from sottovoce.privacy.events import GaussianNoise as GaussianNoise
+    from sottovoce.privacy.events import LaplaceNoise as LaplaceNoise
+    from sottovoce.privacy.events import MetricDp as MetricDp
+    from sottovoce.privacy.events import NonPrivate as NonPrivate
+    from sottovoce.privacy.events import OneBit as OneBit
+    from sottovoce.privacy.events import PrivacyEvent as PrivacyEvent
+    from sottovoce.privacy.events import PureDp as PureDp
+    from sottovoce.privacy.events import RenyiCurve as RenyiCurve
+    from sottovoce.privacy.events import Repeated as Repeated
+    from sottovoce.privacy.events import Sampled as Sampled
+    from sottovoce.privacy.events import SecureSum as SecureSum
+    from sottovoce.privacy.events import SeededBits as SeededBits
+    from sottovoce.privacy.events import Shuffled as Shuffled
+    from sottovoce.privacy.events import ZeroConcentrated as ZeroConcentrated
+    from sottovoce.privacy.gaussian import GaussianAccountant as GaussianAccountant
+    from sottovoce.privacy.moment_comparison import MomentsAccountant as MomentsAccountant
+    from sottovoce.privacy.pld import PldAccountant as PldAccountant
+    from sottovoce.privacy.pure import pure_epsilon as pure_epsilon
+    from sottovoce.privacy.renyi import RenyiAccountant as RenyiAccountant
+    from sottovoce.privacy.shuffling import ShufflingAccountant as ShufflingAccountant
+    from sottovoce.privacy.zcdp import ZcdpAccountant as ZcdpAccountant
+
+show(
+    __name__,
+    {
+        "accountant": ["Accountant", "register"],
+        "accounting": ["PrivacySpent", "within"],
+        "bellman": ["BellmanAccountant"],
+        "calibration": ["calibrate", "rounds_within"],
+        "cubic": ["CubicAccountant", "QuinticAccountant"],
+        "events": [
+            "Allocated",
+            "Assumed",
+            "Composed",
+            "FinitePair",
+            "FiniteTable",
+            "GaussianNoise",
+            "LaplaceNoise",
+            "MetricDp",
+            "NonPrivate",
+            "OneBit",
+            "PrivacyEvent",
+            "PureDp",
+            "RenyiCurve",
+            "Repeated",
+            "Sampled",
+            "SecureSum",
+            "SeededBits",
+            "Shuffled",
+            "ZeroConcentrated",
+        ],
+        "gaussian": ["GaussianAccountant"],
+        "moment_comparison": ["MomentsAccountant"],
+        "pld": ["PldAccountant"],
+        "pure": ["pure_epsilon"],
+        "renyi": ["RenyiAccountant"],
+        "shuffling": ["ShufflingAccountant"],
+        "zcdp": ["ZcdpAccountant"],
+    },
+)

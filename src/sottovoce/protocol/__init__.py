@@ -1,1 +1,42 @@
-"""What client and server do in a round, without torch: messages, plans, channels, sums."""
+"""What client and server do in a round, without torch: messages, plans, channels, sums.
+
+    message = Client("clinic-3", mechanism, ledger=ledger).send(update, round=1)
+    server.receive("clinic-3", message)
+
+A client checks and clips, charges, encodes, seals and stores; a server believes nothing that it can
+know itself. It imports mechanisms, ledger, privacy and core.
+"""
+
+from typing import TYPE_CHECKING
+
+from sottovoce.core.faces import show
+
+if TYPE_CHECKING:
+    from sottovoce.protocol.broadcast import pack as pack
+    from sottovoce.protocol.broadcast import unpack as unpack
+    from sottovoce.protocol.channels.channel import Central as Central
+    from sottovoce.protocol.channels.channel import Direct as Direct
+    from sottovoce.protocol.channels.channel import SecretOrder as SecretOrder
+    from sottovoce.protocol.channels.channel import SecureSum as SecureSum
+    from sottovoce.protocol.channels.channel import Shuffler as Shuffler
+    from sottovoce.protocol.message import Envelope as Envelope
+    from sottovoce.protocol.message import open_sealed as open_sealed
+    from sottovoce.protocol.message import seal as seal
+    from sottovoce.protocol.message import seal_packed as seal_packed
+    from sottovoce.protocol.parties import Client as Client
+    from sottovoce.protocol.parties import Server as Server
+    from sottovoce.protocol.plan import ClientPlan as ClientPlan
+    from sottovoce.protocol.plan import RoundPlan as RoundPlan
+    from sottovoce.protocol.server import RoundServer as RoundServer
+
+show(
+    __name__,
+    {
+        "broadcast": ["pack", "unpack"],
+        "channels.channel": ["Central", "Direct", "SecretOrder", "SecureSum", "Shuffler"],
+        "message": ["Envelope", "open_sealed", "seal", "seal_packed"],
+        "parties": ["Client", "Server"],
+        "plan": ["ClientPlan", "RoundPlan"],
+        "server": ["RoundServer"],
+    },
+)

@@ -1,1 +1,33 @@
-"""Running a spec into a folder: here, side by side, or over a federation."""
+"""A spec, read, checked, built and run into a folder; resuming; trackers.
+
+    result = run(load(Path("mine.toml")), Path("runs/mine"))
+
+`sottovoce.simulate` does the same and gives the run back; `open_run` reads a folder. It imports
+federated, analytics and below, and knows no Flower.
+"""
+
+from typing import TYPE_CHECKING
+
+from sottovoce.core.faces import show
+
+if TYPE_CHECKING:
+    from sottovoce.runs.folder import RunFolder as RunFolder
+    from sottovoce.runs.loading import load as load
+    from sottovoce.runs.loading import parse as parse
+    from sottovoce.runs.opened import Run as Run
+    from sottovoce.runs.opened import open_run as open_run
+    from sottovoce.runs.runner import run as run
+    from sottovoce.runs.spec import PrivacySpec as PrivacySpec
+    from sottovoce.runs.spec import RunSpec as RunSpec
+    from sottovoce.runs.spec import RuntimeSpec as RuntimeSpec
+
+show(
+    __name__,
+    {
+        "folder": ["RunFolder"],
+        "loading": ["load", "parse"],
+        "opened": ["Run", "open_run"],
+        "runner": ["run"],
+        "spec": ["PrivacySpec", "RunSpec", "RuntimeSpec"],
+    },
+)

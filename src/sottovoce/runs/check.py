@@ -188,9 +188,7 @@ def _costs(assembly: Assembly, *, timed: bool) -> Checked:
     return Checked(notes=tuple(notes), costs=table_of(costs), clients=clients, details=details)
 
 
-def _rounds(
-    training: Training, tally: SpendingRecord, rounds: int
-) -> tuple[list[Metrics], str | None]:
+def _rounds(training: Training, rounds: int) -> tuple[list[Metrics], str | None]:
     """Charge all rounds; return what of their metrics is known, and why a run would halt."""
     rows: list[Metrics] = []
     tally = training.record

@@ -5,8 +5,9 @@ import inspect
 import shutil
 import sys
 import tempfile
+import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ def simulate(
     resume: bool = False,
     allow_code: bool = False,
     on_round: Callable[[dict[str, Any]], None] | None = None,
+    log: Sequence[str] = (),
     progress: bool | None = None,
 ) -> Run:
     """Train as a spec says, and return the run.
@@ -58,6 +60,7 @@ def simulate(
     resume     go on with an interrupted run in `out`, with the same spec, model and data. A
                KeyboardInterrupt saves the rounds that are finished before it is raised.
     on_round   called with each round's figures.
+    log        trackers that each round is logged to: "tensorboard", "mlflow".
     progress   a line on stderr [where somebody watches: in a terminal or a notebook].
 
     The spec that is kept names model and data in memory by a label alone; a digest of the data is
@@ -72,12 +75,17 @@ def simulate(
     allowed = allow_code or isinstance(spec, RunSpec)
     check_code_allowed(resolved, allow_code=allowed, how="simulate(..., allow_code=True)")
     from sottovoce.runs.launch import launch  # torch takes a while to load
+    from sottovoce.runs.tracked import tracked
 
     folder = Path(out).expanduser() if out is not None else Path(tempfile.mkdtemp(prefix="run-"))
     watch = _Watch(resolved.rounds, _is_watched() if progress is None else progress, on_round)
     try:
-        with lent(*parts):
-            launch(resolved, folder, resume=resume, on_round=watch, on_resume=watch.resumed)
+        with lent(*parts), tracked(log, resolved, folder, warn=_warn) as trackers:
+            watch.also(trackers)
+            result = launch(
+                resolved, folder, resume=resume, on_round=watch, on_resume=watch.resumed
+            )
+            trackers.finish(result)
         run = Run(folder, held=parts, temporary=out is None)
     except BaseException:
         if out is None:
@@ -156,6 +164,10 @@ def _factory(model: Any) -> Callable[..., Any]:
     return lambda input_shape, num_outputs: made()  # noqa: ARG005
 
 
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=2)
+
+
 def _is_watched() -> bool:
     """In a terminal, or in a notebook's kernel: a program may import ipykernel and be neither."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
@@ -168,16 +180,21 @@ class _Watch:
     def __init__(
         self, rounds: int, shown: bool, on_round: Callable[[dict[str, Any]], None] | None
     ) -> None:
-        self._rounds, self._shown, self._on_round = rounds, shown, on_round
+        self._rounds, self._shown = rounds, shown
+        self._told = [] if on_round is None else [on_round]
         self._width = 0
+
+    def also(self, on_round: Callable[[dict[str, Any]], None]) -> None:
+        """Tell another function of each round."""
+        self._told.append(on_round)
 
     def __call__(self, row: dict[str, Any]) -> None:
         if self._shown:
             text = f"round {row['round']} of {self._rounds}  {round_note(row)}"
             print(f"\r{text:<{self._width}}", end="", file=sys.stderr, flush=True)
             self._width = len(text)
-        if self._on_round is not None:
-            self._on_round(row)
+        for on_round in self._told:
+            on_round(row)
 
     def resumed(self, where: str) -> None:
         """Tell where a run goes on."""

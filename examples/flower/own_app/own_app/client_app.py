@@ -4,7 +4,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from own_app.task import fit, make_model, train_data
-from sottovoce.flower.mod import private_mod  # sottovoce
+from sottovoce.flower import private_mod  # sottovoce
 
 app = ClientApp(
     mods=[private_mod],  # sottovoce

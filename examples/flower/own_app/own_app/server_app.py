@@ -8,7 +8,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from own_app.task import accuracy, make_model, test_data
-from sottovoce.flower.strategy import PrivateStrategy  # sottovoce
+from sottovoce.flower import PrivateStrategy  # sottovoce
 
 app = ServerApp()
 

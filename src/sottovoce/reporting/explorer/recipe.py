@@ -89,9 +89,9 @@ def python(question: Question, parameters: Parameters) -> str:
     where = f'"{geometry_of(domain)}", {domain.dimension}, {clip_norm_of(domain)!r}'
     given = ",\n".join(f"    {json.dumps(n)}: {v!r}" for n, v in parameters.items())
     return (
-        "from sottovoce.core.domains import clipped\n"
-        "from sottovoce.mechanisms import registry\n\n"
-        f'registration = registry.find("{question.mechanism}")\n'
+        "from sottovoce.core import clipped\n"
+        "from sottovoce.mechanisms import find\n\n"
+        f'registration = find("{question.mechanism}")\n'
         f"mechanism = registration.build(clipped({where}), {{\n{given},\n}})\n"
     )
 
