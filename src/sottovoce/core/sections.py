@@ -1,70 +1,195 @@
-"""Tables of a spec that whoever is named by `kind` describes: frozen dataclasses, field by field.
+"""Tables of a spec that whoever is registered under their `kind` describes, field by field.
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Mlp:
         hidden_units: int        # [model] kind = "mlp", hidden_units = 32
 
-The fields are the keys that may stand beside `kind`; `__post_init__` checks their values. A field
-that came after specs were hashed is named in the class variable `LEFT_OUT_AS_DEFAULT`: it is
-written only where it is not its default, so that the hashes of older specs stay as they are.
+A section is a frozen dataclass whose fields are the keys that may stand beside `kind`. A field may
+carry a rule in its metadata, `field(metadata=POSITIVE)`: a function of the key's name and its value
+that returns the value to keep, or raises. `__post_init__` calls `check_keys`, or checks by itself.
+
+A field with the metadata `DERIVED` is no key: it follows from the rest of the spec. A field that
+came after specs were hashed is named in the class variable `LEFT_OUT_AS_DEFAULT`: it is written
+only where it is not its default, so that the hashes of older specs stay as they are.
+
+Reading a spec must import neither torch nor anybody's plug-in. So `completed` asks the owners that
+belong to this project only, whose sections import no torch; the tables of all others stay as they
+are until a run is built.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-from sottovoce.core.errors import ConfigError, UnknownNameError
+from sottovoce.core import parameter_rules
+from sottovoce.core.errors import ConfigError, ParameterError, PluginError, UnknownNameError
+from sottovoce.core.registry import Register
 
 S = TypeVar("S")
 
-
-def keys_of(section: type) -> list[str]:
-    """Return the keys that may stand beside `kind`."""
-    return [field.name for field in dataclasses.fields(section)]
+Rule = Callable[[str, Any], Any]
 
 
-def missing_keys(section: type, given: Mapping[str, Any]) -> list[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered(Generic[S]):
+    """A section's class, and a few words on what it does."""
+
+    section: Callable[..., S]
+    summary: str
+
+
+# -- rules -----------------------------------------------------------------------------------------
+
+DERIVED: Mapping[str, Any] = {"derived": True}
+
+
+def rule(check: Rule) -> Mapping[str, Rule]:
+    """Return the metadata of a field whose values `check` must accept."""
+    return {"rule": check}
+
+
+def whole(low: int, high: int, remedy: str = "") -> Mapping[str, Rule]:
+    """Return the metadata of a field that holds an integer from `low` to `high`."""
+    return rule(
+        lambda name, value: parameter_rules.integer(name, value, low=low, high=high, remedy=remedy)
+    )
+
+
+def one_of(*words: str) -> Mapping[str, Rule]:
+    """Return the metadata of a field that holds one of some words."""
+
+    def check(name: str, value: Any) -> str:
+        if value not in words:
+            raise ParameterError(f"{name} must be one of {', '.join(words)}, got {value!r}")
+        return str(value)
+
+    return rule(check)
+
+
+def below(limit: float) -> Mapping[str, Rule]:
+    """Return the metadata of a field that holds a number from 0 to below `limit`."""
+
+    def check(name: str, value: Any) -> float:
+        number = _not_negative(name, value)
+        if number >= limit:
+            raise ParameterError(f"{name} must be less than {limit:g}, got {value!r}")
+        return number
+
+    return rule(check)
+
+
+def _truth(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ParameterError(f"{name} must be true or false, got {value!r}")
+    return value
+
+
+def _not_negative(name: str, value: Any) -> float:
+    number = parameter_rules.finite(name, value)
+    if number < 0.0:
+        raise ParameterError(f"{name} must be at least 0, got {value!r}")
+    return number
+
+
+POSITIVE = rule(parameter_rules.positive)
+FRACTION = rule(parameter_rules.fraction)
+NOT_NEGATIVE = rule(_not_negative)
+TRUTH = rule(_truth)
+
+
+def check_keys(section: Any, where: str = "") -> None:
+    """Apply the rules of a section's fields, and keep what they return.
+
+    Args:
+        section: The dataclass.
+        where: The table's name, for messages; without it they name the key alone.
+    """
+    for field in dataclasses.fields(section):
+        check, value = field.metadata.get("rule"), getattr(section, field.name)
+        if check is not None and not (value is None and field.default is None):
+            name = f"{where}.{field.name}" if where else field.name
+            object.__setattr__(section, field.name, check(name, value))
+
+
+# -- from a table to a section, and back -----------------------------------------------------------
+
+
+def keys_of(section: Any) -> dict[str, "dataclasses.Field[Any]"]:
+    """Return the keys that may stand beside `kind`, with their fields."""
+    fields = dataclasses.fields(section)
+    return {field.name: field for field in fields if "derived" not in field.metadata}
+
+
+def missing_keys(section: Any, given: Mapping[str, Any]) -> list[str]:
     """Return the keys without a default that were not given."""
     return [
-        field.name
-        for field in dataclasses.fields(section)
-        if field.name not in given
+        name
+        for name, field in keys_of(section).items()
+        if name not in given
         and field.default is dataclasses.MISSING
         and field.default_factory is dataclasses.MISSING
     ]
 
 
-def build(section: type[S], given: Mapping[str, Any]) -> S:
+def build(section: Callable[..., S], given: Mapping[str, Any]) -> S:
     """Return the section with these values, whose keys are checked already.
 
     A spec is plain data: its lists become tuples where the field's default is one, and whole
     numbers become floats where the field is a float.
     """
     values = dict(given)
-    for field in dataclasses.fields(section):  # type: ignore[arg-type]
-        value = values.get(field.name)
+    for name, field in keys_of(section).items():
+        value = values.get(name)
         if isinstance(value, list) and isinstance(field.default, tuple):
-            values[field.name] = tuple(value)
+            values[name] = tuple(value)
         elif type(value) is int and field.type in (float, "float"):
-            values[field.name] = float(value)
+            values[name] = float(value)
     return section(**values)
 
 
-def of_table(what: str, kind: str, section: type[S], given: Mapping[str, Any]) -> S:
-    """Return the section of a table; an unknown or missing key is an error that names it.
+def section_from(
+    register: Register[Registered[S]], where: str, kind: str, given: Mapping[str, Any]
+) -> S:
+    """Return the section of the table `where`; a key that is unknown or missing is named.
 
     Args:
-        what: The table's name in the spec, such as 'model'.
-        kind: Its kind.
-        section: The dataclass that is registered under that kind.
+        register: Whoever may own the table.
+        where: The table's name in the spec, such as 'model'.
+        kind: Its kind; a plug-in of that name is imported.
         given: What stands beside `kind`.
+
+    Raises:
+        UnknownNameError: Nobody has registered the kind, or it has no such key.
+        ConfigError: A key is missing, or its value is refused.
     """
-    for name in given:
-        if name not in keys_of(section):
-            raise UnknownNameError.among(f"key of {what} '{kind}'", name, keys_of(section))
-    if missing := missing_keys(section, given):
-        names = ", ".join(f"'{what}.{name}'" for name in missing)
-        raise ConfigError(f"{what} '{kind}' needs {names}")
+    return _checked(register.find(kind).section, where, given)
+
+
+def completed(
+    register: Register[Registered[Any]], where: str, kind: str, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a table with every key written out, or as it is if its owner is not one of ours."""
+    try:
+        found = register.find_ours(kind)
+    except PluginError:  # said where a run is built; a report of the run can do without
+        found = None
+    if found is None:
+        return dict(given)
+    return dataclasses.asdict(_checked(found.section, where, given))
+
+
+def _checked(section: Callable[..., S], where: str, given: Mapping[str, Any]) -> S:
+    fields = keys_of(section)
+    for name, value in given.items():
+        if name not in fields:
+            unknown = UnknownNameError.among("key", name, fields)
+            raise UnknownNameError(f"{unknown} (in [{where}])")
+        if value is None and fields[name].default is not None:
+            raise ConfigError(f"'{where}.{name}' is null, which says nothing; leave the key out")
+    if missing := [f"'{where}.{name}'" for name in missing_keys(section, given)]:
+        verb = "is" if len(missing) == 1 else "are"
+        raise ConfigError(f"{', '.join(missing)} {verb} missing")
     return build(section, given)
 
 
@@ -72,9 +197,9 @@ def as_table(section: Any) -> dict[str, Any]:
     """Return every key with its value as a spec holds it: what is None is left out."""
     late = getattr(section, "LEFT_OUT_AS_DEFAULT", ())
     found = {}
-    for field in dataclasses.fields(section):
-        value = getattr(section, field.name)
-        if value is None or (field.name in late and value == field.default):
+    for name, field in keys_of(section).items():
+        value = getattr(section, name)
+        if value is None or (name in late and value == field.default):
             continue
-        found[field.name] = list(value) if isinstance(value, tuple) else value
+        found[name] = list(value) if isinstance(value, tuple) else value
     return found

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from sottovoce.federated.algorithms.fedavg import FedAvg as FedAvg
     from sottovoce.federated.algorithms.fedavg import LocalSgd as LocalSgd
     from sottovoce.federated.algorithms.fedavg import SampleClippedGradient as SampleClippedGradient
+    from sottovoce.federated.algorithms.recipe import POSITIVE as POSITIVE
     from sottovoce.federated.algorithms.recipe import AlgorithmSection as AlgorithmSection
     from sottovoce.federated.algorithms.recipe import AlgorithmTraits as AlgorithmTraits
     from sottovoce.federated.algorithms.recipe import Facts as Facts
     from sottovoce.federated.algorithms.recipe import Setting as Setting
     from sottovoce.federated.algorithms.recipe import register as register
     from sottovoce.federated.algorithms.scaffold import Scaffold as Scaffold
-    from sottovoce.federated.algorithms.tables import POSITIVE as POSITIVE
     from sottovoce.federated.backend import Backend as Backend
     from sottovoce.federated.training import RoundRecord as RoundRecord
     from sottovoce.federated.training import Training as Training
@@ -35,11 +35,11 @@ show(
             "AlgorithmSection",
             "AlgorithmTraits",
             "Facts",
+            "POSITIVE",
             "Setting",
             "register",
         ],
         "algorithms.scaffold": ["Scaffold"],
-        "algorithms.tables": ["POSITIVE"],
         "backend": ["Backend"],
         "training": ["RoundRecord", "Training"],
     },

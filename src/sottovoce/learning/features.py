@@ -26,8 +26,8 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
-from sottovoce.core import sections
 from sottovoce.core.registry import Register
+from sottovoce.core.sections import Registered, as_table, section_from
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.feature_cache import FeatureCache, digest_of
 
@@ -87,17 +87,9 @@ class Step(Protocol):
         """Check what can be checked, and return what takes a part of the data through the step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
-    """A step's dataclass, and a few words on what it does."""
-
-    section: type[Any]
-    summary: str
-
-
 S = TypeVar("S", bound=type)
 
-FEATURES: Register[Registered] = Register(
+FEATURES: Register[Registered[Any]] = Register(
     "feature",
     places={
         "flatten": "sottovoce.learning.features",
@@ -120,7 +112,7 @@ def register(kind: str, *, summary: str) -> Callable[[S], S]:
 
 def step_of(kind: str, given: dict[str, Any]) -> Step:
     """Return the step of a [[features]] table; an unknown kind or key is an error."""
-    step: Step = sections.of_table("features", kind, FEATURES.find(kind).section, given)
+    step: Step = section_from(FEATURES, "features", kind, given)
     return step
 
 
@@ -210,4 +202,4 @@ def _reporter(step: Step, on_step: OnStep) -> Report:
 
 def identity(step: Step) -> dict[str, Any]:
     """What stands for a step in keys of the cache: its table, as a spec holds it."""
-    return sections.as_table(step)
+    return as_table(step)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.randomness import Randomness, SeededRandomness
+from sottovoce.core.sections import section_from
 from sottovoce.federated.algorithms.algorithm import Algorithm
 from sottovoce.federated.algorithms.recipe import (
     RECIPES,
@@ -15,7 +16,6 @@ from sottovoce.federated.algorithms.recipe import (
     Setting,
     check_memory,
 )
-from sottovoce.federated.algorithms.tables import section_from
 from sottovoce.learning.clients import Clients
 from sottovoce.learning.task import Task
 from sottovoce.runs.groups import Group

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from sottovoce.core import sections
 from sottovoce.core.errors import ConfigError, SottovoceError, UnknownNameError
-from sottovoce.federated.algorithms import tables
 from sottovoce.federated.algorithms.recipe import RECIPES
 from sottovoce.runs.spec import AlgorithmSpec, RunSpec
 from sottovoce.runs.validation import problems_in
@@ -84,7 +84,7 @@ def _with_every_key(spec: RunSpec, source: str) -> RunSpec:
     """The spec with the defaults of its algorithm written out, as its hash holds them."""
     kind, given = spec.algorithm.kind, spec.algorithm.parameters
     try:
-        every = tables.completed(RECIPES, "algorithm", kind, given)
+        every = sections.completed(RECIPES, "algorithm", kind, given)
     except SottovoceError as error:
         raise ConfigError(f"{source}: {error}") from None
     algorithm = AlgorithmSpec.model_validate({"kind": kind, **every})

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from sottovoce.core.registry import Register
+from sottovoce.core.sections import Registered, check_keys
 from sottovoce.federated.algorithms.algorithm import Algorithm, State
 from sottovoce.federated.algorithms.recipe import PublicRows, Setting
-from sottovoce.federated.algorithms.tables import Registered, check_keys
 
 if TYPE_CHECKING:  # bring torch
     from sottovoce.federated.algorithms.fedavg import FedAvg

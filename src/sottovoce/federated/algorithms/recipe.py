@@ -28,8 +28,9 @@ from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import ConfigError, PluginError
 from sottovoce.core.randomness import Randomness, SeededRandomness
 from sottovoce.core.registry import Register
+from sottovoce.core.sections import POSITIVE as POSITIVE
+from sottovoce.core.sections import Registered, check_keys
 from sottovoce.federated.algorithms.algorithm import Algorithm, State
-from sottovoce.federated.algorithms.tables import Registered, check_keys
 
 if TYPE_CHECKING:  # bring torch
     from sottovoce.learning.clients import Clients

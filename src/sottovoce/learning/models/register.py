@@ -15,11 +15,10 @@ not at the top of the file: specs, ledgers and reports are read where torch is n
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from sottovoce.core import sections
 from sottovoce.core.registry import Register
+from sottovoce.core.sections import Registered, section_from
 from sottovoce.learning.models.shapes import InputShape
 
 if TYPE_CHECKING:
@@ -40,18 +39,10 @@ class Model(Protocol):
         """Return the module for batches of shape (n, *input_shape)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
-    """A model's dataclass, and a few words on what it is."""
-
-    section: type[Any]
-    summary: str
-
-
 M = TypeVar("M", bound=type)
 
 _HERE = "sottovoce.learning.models"
-MODELS: Register[Registered] = Register(
+MODELS: Register[Registered[Any]] = Register(
     "model",
     places={
         "linear": f"{_HERE}.linear",
@@ -82,5 +73,5 @@ def register(kind: str, *, summary: str) -> Callable[[M], M]:
 
 def model_of(kind: str, given: dict[str, Any]) -> Model:
     """Return the model of a [model] table; an unknown kind or key is an error with the nearest."""
-    model: Model = sections.of_table("model", kind, MODELS.find(kind).section, given)
+    model: Model = section_from(MODELS, "model", kind, given)
     return model

@@ -10,10 +10,10 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from sottovoce.core.sections import below
 from sottovoce.federated.algorithms.aggregation import AggregationSection, register
 from sottovoce.federated.algorithms.algorithm import Algorithm
 from sottovoce.federated.algorithms.recipe import Setting
-from sottovoce.federated.algorithms.tables import below
 
 if TYPE_CHECKING:  # brings torch
     from sottovoce.federated.algorithms.fedavg import FedAvg

@@ -9,6 +9,16 @@ import numpy as np
 
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import ConfigError
+from sottovoce.core.sections import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    TRUTH,
+    below,
+    completed,
+    rule,
+    section_from,
+    whole,
+)
 from sottovoce.federated.algorithms.aggregation import AGGREGATIONS, AggregationSection
 from sottovoce.federated.algorithms.algorithm import Algorithm, State
 from sottovoce.federated.algorithms.recipe import (
@@ -18,16 +28,6 @@ from sottovoce.federated.algorithms.recipe import (
     PublicRows,
     Setting,
     register,
-)
-from sottovoce.federated.algorithms.tables import (
-    NOT_NEGATIVE,
-    POSITIVE,
-    TRUTH,
-    below,
-    completed,
-    rule,
-    section_from,
-    whole,
 )
 
 if TYPE_CHECKING:  # bring torch

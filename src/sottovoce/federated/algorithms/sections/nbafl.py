@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import ConfigError
+from sottovoce.core.sections import NOT_NEGATIVE, POSITIVE, whole
 from sottovoce.federated.algorithms.algorithm import Algorithm
 from sottovoce.federated.algorithms.recipe import (
     AlgorithmSection,
@@ -16,7 +17,6 @@ from sottovoce.federated.algorithms.recipe import (
     Setting,
     register,
 )
-from sottovoce.federated.algorithms.tables import NOT_NEGATIVE, POSITIVE, whole
 
 if TYPE_CHECKING:  # brings torch
     from sottovoce.federated.algorithms.nbafl import PublishedNoise

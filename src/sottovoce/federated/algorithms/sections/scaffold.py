@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import ConfigError
+from sottovoce.core.sections import POSITIVE, whole
 from sottovoce.federated.algorithms.algorithm import Algorithm
 from sottovoce.federated.algorithms.controls import BYTES_PER_COORDINATE
 from sottovoce.federated.algorithms.recipe import (
@@ -14,7 +15,6 @@ from sottovoce.federated.algorithms.recipe import (
     register,
 )
 from sottovoce.federated.algorithms.sections.fedavg import ONE_STEP, clipped_gradient, given_rate
-from sottovoce.federated.algorithms.tables import POSITIVE, whole
 
 _CONTROLS = (
     "the server's control variate adds up the noise of all rounds, for clients send changes of "
