@@ -33,7 +33,10 @@ from sottovoce.mechanisms.mechanism import Codes, Mechanism
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.compositions import multiset
-from sottovoce.protocol.channels.channel import Direct, MessageChannel, SecureSum, Shuffler
+from sottovoce.protocol.channels.channel import Channel
+from sottovoce.protocol.channels.direct import Direct
+from sottovoce.protocol.channels.secure_sum import SecureSum
+from sottovoce.protocol.channels.shuffler import Shuffler
 from sottovoce.protocol.message import HEADER_BYTES, seal
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.protocol.round_broadcast import Start, received
@@ -213,7 +216,7 @@ def a_setting(
     patience: Patience = PATIENCE,
     answers: Answers | None = None,
     mechanism: Mechanism | None = None,
-    channel: MessageChannel | None = None,
+    channel: Channel | None = None,
     adjacency: Adjacency = Adjacency.ZERO_OUT,
     rotated: bool = False,
     algorithm: Sending | None = None,

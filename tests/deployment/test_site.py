@@ -41,7 +41,7 @@ from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.compositions import multiset
 from sottovoce.privacy.events import PrivacyEvent
-from sottovoce.protocol.channels.channel import Shuffler
+from sottovoce.protocol.channels.shuffler import Shuffler
 from sottovoce.protocol.message import open_sealed
 from sottovoce.protocol.server import RoundServer
 

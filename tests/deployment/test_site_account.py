@@ -12,6 +12,7 @@ from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import PolicyError
 from sottovoce.deployment.site_file import read_site
+from sottovoce.federated.cohorts import FixedSize
 from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
@@ -20,7 +21,6 @@ from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import GaussianNoise, Repeated
 from sottovoce.runs.federated import oversampled
 from sottovoce.runs.loading import load
-from sottovoce.runs.spec import FixedSizeSpec
 
 ROOT = Path(__file__).parent.parent.parent
 SITE = """
@@ -83,4 +83,4 @@ def test_oversampling_asks_for_no_client_more_than_it_says(
 ) -> None:
     changes = ["sampling.kind=fixed_size", f"sampling.size={size}", "data.clients=100"]
     spec = load(ROOT / "examples" / "one_bit.toml", [*changes, f"deployment.oversampling={factor}"])
-    assert oversampled(spec).sampling == FixedSizeSpec(kind="fixed_size", size=asked)
+    assert oversampled(spec) == FixedSize(size=asked)

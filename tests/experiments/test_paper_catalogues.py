@@ -10,9 +10,9 @@ from sottovoce.experiments.catalogue import Catalogue, catalogues, fast_grid, fu
 from sottovoce.experiments.experiment import find
 from sottovoce.experiments.learning import study as learning_study
 from sottovoce.experiments.sweep import Choice, expand
-from sottovoce.federated.cohorts import Epochs, most_participations
+from sottovoce.federated.cohorts import Epochs
 from sottovoce.mechanisms import registry
-from sottovoce.runs.spec import EpochsSpec, RunSpec
+from sottovoce.runs.spec import RunSpec
 
 NAMES = ("imvu-femnist", "mvu-mnist-linear", "mvu-mnist-convnet")
 # Training units as loaded: FEMNIST's writers, nine tenths of 300; MNIST's samples.
@@ -26,12 +26,12 @@ def named(name: str) -> Catalogue:
 
 def participations(spec: RunSpec, whole: int) -> tuple[int, float]:
     """How often a client is asked, and how full the last epoch is."""
-    assert isinstance(spec.sampling, EpochsSpec)
     count = spec.data.num_train or whole
     count -= round(count * (spec.data.validation_fraction or 0.0))
-    epochs = Epochs(size=spec.sampling.size)
+    epochs = spec.sampling.opened()
+    assert isinstance(epochs, Epochs)
     return (
-        most_participations(epochs, count, spec.rounds),
+        epochs.most_participations(count, spec.rounds),
         spec.rounds / epochs.rounds_of_an_epoch(count),
     )
 

@@ -13,9 +13,10 @@ from sottovoce.experiments.catalogue import Catalogue, Grid, catalogues, fast_gr
 from sottovoce.experiments.experiment import find
 from sottovoce.experiments.learning import study as learning_study
 from sottovoce.experiments.sweep import Choice, expand
-from sottovoce.federated.cohorts import Epochs, most_participations
+from sottovoce.federated.cohorts import Epochs
 from sottovoce.mechanisms import registry
-from sottovoce.runs.spec import EpochsSpec, RunSpec, SecretOrderSpec
+from sottovoce.protocol.channels.secret_order import SecretOrder
+from sottovoce.runs.spec import RunSpec
 
 NAME = "seeded-mnist"
 SAMPLES = 60_000
@@ -31,23 +32,23 @@ def in_secret(grid: Grid) -> list[RunSpec]:
     """The favourite's specs of both stages."""
     stage = [Choice(value="held out", overrides=grid.held_out)]
     trials = [*expand(grid.base, grid.axes), *expand(grid.base, {**grid.axes, "stage": stage})]
-    return [t.spec for t in trials if isinstance(t.spec.channel, SecretOrderSpec)]
+    return [t.spec for t in trials if t.spec.channel.kind == "secret_order"]
 
 
 @pytest.mark.parametrize("make", [full_grid, fast_grid])
 def test_epochs_are_whole_and_few_enough_in_either_stage(make: Callable[[Catalogue], Grid]) -> None:
     """Held-out data is a tenth up to chance, of which four deviations must not matter."""
     for spec in in_secret(make(the_catalogue())):
-        assert isinstance(spec.channel, SecretOrderSpec)
-        assert isinstance(spec.sampling, EpochsSpec)
+        channel, epochs = spec.channel.opened(), spec.sampling.opened()
+        assert isinstance(channel, SecretOrder)
+        assert isinstance(epochs, Epochs)
         whole, held_out = spec.data.num_train or SAMPLES, spec.data.validation_fraction or 0.0
         spread = 4.0 * (whole * held_out * (1.0 - held_out)) ** 0.5
-        epochs = Epochs(size=spec.sampling.size)
         for count in (-spread, spread):
             clients = round(whole * (1.0 - held_out) + count)
-            assert clients >= spec.channel.minimum_clients
+            assert clients >= channel.minimum_clients
             assert spec.rounds % epochs.rounds_of_an_epoch(clients) == 0
-            times = most_participations(epochs, clients, spec.rounds)
+            times = epochs.most_participations(clients, spec.rounds)
             assert times * _payload_bytes(spec) <= MOST_BYTES
 
 
@@ -69,7 +70,7 @@ def test_the_mechanism_is_left_to_calibration_and_seeds_are_really_drawn() -> No
 def train_in_secret(spec: RunSpec, **options: Any) -> dict[str, Any]:
     """As a channel that hides messages reports it."""
     found = fake_train(spec, **options)
-    local = 7.0 if isinstance(spec.channel, SecretOrderSpec) else None
+    local = 7.0 if spec.channel.kind == "secret_order" else None
     return {**found, "local_epsilon": local, "payload_bytes_up_per_client": 64.0}
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from sottovoce.core.errors import ParameterError
+from sottovoce.core.errors import ConfigError, ParameterError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.cohorts import (
     Epochs,
@@ -9,7 +9,6 @@ from sottovoce.federated.cohorts import (
     FixedSize,
     Poisson,
     draw,
-    most_participations,
 )
 
 SCHEDULE = SeededRandomness(0)
@@ -55,9 +54,9 @@ def test_no_client_takes_part_more_often_than_is_promised(rounds: int) -> None:
         counts = np.zeros(10)
         for number in range(1, rounds + 1):
             counts[draw(sampling, 10, SCHEDULE, number)] += 1
-        assert counts.max() <= most_participations(sampling, 10, rounds)
-    assert most_participations(Epochs(size=4), 10, 3) == 1
-    assert most_participations(Epochs(size=4), 10, 4) == 2
+        assert counts.max() <= sampling.most_participations(10, rounds)
+    assert Epochs(size=4).most_participations(10, 3) == 1
+    assert Epochs(size=4).most_participations(10, 4) == 2
 
 
 @pytest.mark.parametrize("rate", [0.0, -0.1, 1.1, float("nan")])
@@ -68,5 +67,5 @@ def test_a_senseless_rate_is_refused(rate: float) -> None:
 
 @pytest.mark.parametrize("sampling", [FixedSize(size=6), Epochs(size=6)])
 def test_a_cohort_larger_than_the_population_is_refused(sampling: FixedSize | Epochs) -> None:
-    with pytest.raises(ParameterError, match="exceeds the 5 clients"):
+    with pytest.raises(ConfigError, match="exceeds the 5 clients"):
         draw(sampling, 5, SCHEDULE, 1)

@@ -31,14 +31,12 @@ from sottovoce.mechanisms.release import (
     release_event,
 )
 from sottovoce.privacy.events import Assumed, HiddenBy, NonPrivate
-from sottovoce.protocol.channels.channel import (
-    Central,
-    Channel,
-    Direct,
-    SecretOrder,
-    SecureSum,
-    Shuffler,
-)
+from sottovoce.protocol.channels.central import Central
+from sottovoce.protocol.channels.channel import Channel
+from sottovoce.protocol.channels.direct import Direct
+from sottovoce.protocol.channels.secret_order import SecretOrder
+from sottovoce.protocol.channels.secure_sum import SecureSum
+from sottovoce.protocol.channels.shuffler import Shuffler
 
 PACKAGE = Path(sottovoce.__file__).parent
 BALL = L2Ball(dimension=3, radius=1.0)

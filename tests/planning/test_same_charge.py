@@ -55,7 +55,7 @@ from sottovoce.privacy.events import (
     basic_counts,
 )
 from sottovoce.privacy.pure import pure_epsilon
-from sottovoce.protocol.channels.channel import Central
+from sottovoce.protocol.channels.central import Central
 from sottovoce.protocol.plan import RoundPlan
 from sottovoce.runs.books import tally_of
 from sottovoce.runs.loading import parse

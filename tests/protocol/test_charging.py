@@ -22,7 +22,8 @@ from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.privacy import events
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated, Sampled, basic_counts
-from sottovoce.protocol.channels.channel import SecureSum, terms_of
+from sottovoce.protocol.channels.channel import terms_of
+from sottovoce.protocol.channels.secure_sum import SecureSum
 from sottovoce.protocol.charging import able_to_pay, charge_round
 from sottovoce.protocol.client import Refused, Request, Sent, privatise
 from sottovoce.protocol.plan import ClientPlan, RoundPlan

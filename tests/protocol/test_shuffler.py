@@ -17,13 +17,10 @@ from sottovoce.mechanisms.cldp import Cldp
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy.compositions import multiset
 from sottovoce.privacy.events import basic_counts
-from sottovoce.protocol.channels.channel import (
-    Direct,
-    MessageChannel,
-    SecureSum,
-    Shuffler,
-    terms_of,
-)
+from sottovoce.protocol.channels.channel import Channel, terms_of
+from sottovoce.protocol.channels.direct import Direct
+from sottovoce.protocol.channels.secure_sum import SecureSum
+from sottovoce.protocol.channels.shuffler import Shuffler
 from sottovoce.protocol.client import Request
 from sottovoce.protocol.message import HEADER_BYTES, open_sealed, seal
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
@@ -38,7 +35,7 @@ R = Adjacency.REPLACE_ONE
 
 
 def a_plan(
-    channel: MessageChannel = CHANNEL,
+    channel: Channel = CHANNEL,
     *,
     rotation: Rotation | None = None,
     names: tuple[str, ...] = NAMES,

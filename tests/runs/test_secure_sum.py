@@ -124,7 +124,8 @@ def test_what_cannot_be_summed_is_refused_before_anything_is_written(
     [
         ({"kind": "secure_sum"}, "'channel.minimum_clients' is missing"),
         ({"kind": "secure_sum", "minimum_clients": 1}, "'channel.minimum_clients'"),
-        ({"kind": "telepathy"}, "'channel.kind' is 'telepathy'"),
+        ({"kind": "secure_sum", "minimum_clients": "3"}, "must be an integer"),
+        ({"minimum_clients": 3}, "'channel.kind' is missing"),
         ({"kind": "direct", "minimum_clients": 3}, "unknown key 'minimum_clients'"),
     ],
 )

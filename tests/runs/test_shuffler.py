@@ -10,7 +10,7 @@ from specs import LOCAL_STEPS, small_spec
 from sottovoce.core.errors import ConfigError, PrivacyError
 from sottovoce.privacy import accounting, events
 from sottovoce.privacy.events import Repeated
-from sottovoce.protocol.channels.channel import Shuffler
+from sottovoce.protocol.channels.shuffler import Shuffler
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.loading import load
 from sottovoce.runs.parts import assemble

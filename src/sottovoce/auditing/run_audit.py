@@ -28,15 +28,13 @@ from sottovoce.core.adjacency import Unit
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.federated.cohorts import most_participations
 from sottovoce.federated.training import Halted
 from sottovoce.ledger.records import SpendingRecord
 from sottovoce.privacy.compositions import multiset
-from sottovoce.protocol.channels.channel import Central, Direct
 from sottovoce.runs.books import temporary_training
 from sottovoce.runs.folder import AUDIT_NAME as AUDIT_NAME
 from sottovoce.runs.parts import Assembly, assemble
-from sottovoce.runs.spec import CentralSpec, DirectSpec, EveryoneSpec, RunSpec
+from sottovoce.runs.spec import RunSpec, SamplingSpec
 
 Method = Literal["clients", "one-run"]
 OnRound = Callable[[int, int], None]  # rounds done, and of how many
@@ -102,7 +100,7 @@ def audit_spec(
     on_round: OnRound | None = None,
 ) -> dict[str, Any]:
     """Train the spec with canaries; a lower bound on epsilon, the certificate and the gap."""
-    direct = isinstance(spec.channel, DirectSpec)
+    direct = spec.channel.opened().shows_each
     if method is None:
         method = "clients" if direct else "one-run"
     if method == "clients" and not direct:
@@ -160,7 +158,7 @@ def _notes(rounds: int, whole: int, assembly: Assembly, spec: RunSpec) -> list[s
         notes.append("values were drawn in float32 and nothing was encoded, as in the run")
     if not assembly.section.enforces_budget:
         notes.append("the certificate is the ledger's; the published epsilon is no bound")
-    if isinstance(assembly.channel, Central):
+    if assembly.channel.noise_at_server:
         notes.append("central noise: the audit sees the noisy means and nothing else")
     return notes
 
@@ -171,7 +169,7 @@ def _once_more(spec: RunSpec, rounds: int | None, seed: int) -> tuple[Assembly, 
     Every client takes part in as many rounds as a client of the run at most, which is the number
     beside it, and in a row.
     """
-    central = isinstance(spec.channel, CentralSpec)
+    central = spec.channel.opened().noise_at_server
     runtime = {"backend": "fast", "deterministic": False}
     update: dict[str, Any] = {
         "randomness": "seeded",
@@ -180,14 +178,14 @@ def _once_more(spec: RunSpec, rounds: int | None, seed: int) -> tuple[Assembly, 
     assembly = assemble(spec.model_copy(update=update))
     whole = spec.rounds
     if not central:  # there every client pays for every round
-        whole = most_participations(assembly.sampling, len(assembly.clients), spec.rounds)
+        whole = assembly.sampling.most_participations(len(assembly.clients), spec.rounds)
     if rounds is not None:
         parameter_rules.integer(
             "rounds", rounds, low=1, high=whole, remedy=f"a client takes part in {whole} at most"
         )
     update["rounds"] = rounds or whole
     if not central:  # there the sample is secret, and part of what is certified
-        update["sampling"] = EveryoneSpec(kind="everyone")
+        update["sampling"] = SamplingSpec(kind="everyone")
     again = assemble(assembly.spec.model_copy(update=update))
     return dataclasses.replace(again, run=f"audit-{seed:x}"), whole
 
@@ -287,7 +285,7 @@ def _canaries_within(
         clip_norm=assembly.spec.privacy.clip_norm,
         adjacency=assembly.spec.privacy.adjacency,
     )
-    seen = isinstance(assembly.channel, Direct)
+    seen = assembly.channel.shows_each
     algorithm = _with_canaries(assembly, planted, gathers=seen)
     return _Planted(assembly=dataclasses.replace(assembly, algorithm=algorithm), canaries=planted)
 

@@ -49,7 +49,6 @@ from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.protocol.channels.channel import Direct
 from sottovoce.runs.folder import RECONSTRUCTION_NAME
 from sottovoce.runs.ground import randomness_of
 from sottovoce.runs.parts import channel_of
@@ -219,7 +218,7 @@ def sender_of(run: FinishedRun) -> Sender:
     """How clients of the run send; records that a client would sample are taken to be in."""
     spec = run.spec
     channel = channel_of(spec, len(run.ground.clients))
-    if channel != Direct():
+    if not channel.shows_each:
         raise ConfigError(
             f"nobody sees a single client's message here ({channel.describe()}); reconstruction "
             "from updates is for the channel 'direct'. --method learned attacks the model itself"

@@ -14,6 +14,8 @@ _REGISTERS = {
     "accountant": "sottovoce.privacy.accountant:ACCOUNTANTS",
     "algorithm": "sottovoce.federated.algorithms.recipe:RECIPES",
     "aggregation": "sottovoce.federated.algorithms.aggregation:AGGREGATIONS",
+    "channel": "sottovoce.protocol.channels.channel:CHANNELS",
+    "sampling": "sottovoce.federated.cohorts:SAMPLINGS",
     "attack": "sottovoce.auditing.attacks.context:ATTACKS",
     "dataset": "sottovoce.learning.datasets.register:DATASETS",
     "model": "sottovoce.learning.models.register:MODELS",

@@ -24,7 +24,7 @@ from sottovoce.privacy.accounting import privacy_spent, within
 from sottovoce.privacy.compositions import multiset
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.privacy.filters import History, PrivacyFilter, first_delta
-from sottovoce.protocol.channels.channel import Direct, MessageChannel
+from sottovoce.protocol.channels.channel import Channel
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
 E = TypeVar("E", bound=StrEnum)
@@ -41,7 +41,7 @@ class Terms:
     mechanism: str
     level: Unit
     adjacency: Adjacency
-    channel: MessageChannel
+    channel: Channel
     cohort: int
     grade: Grade
     noise_multiplier: float | None = None
@@ -165,7 +165,7 @@ class Policy:
                 f"{terms.cohort} clients are asked, and the smallest cohort is "
                 f"{self.smallest_cohort}"
             )
-        if not self.trust_server and terms.channel != Direct():
+        if not self.trust_server and not terms.channel.shows_each:
             raise PolicyError(
                 f"the charge relies on the server ({terms.channel.describe()}); "
                 "'trust_server' is false"

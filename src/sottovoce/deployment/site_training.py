@@ -26,6 +26,7 @@ from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import Asked, Site
 from sottovoce.federated.algorithms.algorithm import Algorithm, Step
 from sottovoce.federated.algorithms.recipe import RECIPES
+from sottovoce.federated.cohorts import SAMPLINGS
 from sottovoce.federated.uplinks import finite_uplinks
 from sottovoce.learning import datasets, models
 from sottovoce.learning.clients import ClientData
@@ -36,7 +37,7 @@ from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.protocol.broadcast import payload_bytes
-from sottovoce.protocol.channels.channel import Central, MessageChannel
+from sottovoce.protocol.channels.channel import CHANNELS, Channel
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.protocol.round_broadcast import received
 from sottovoce.runs.algorithms import section_of, traits_of, with_section
@@ -48,7 +49,7 @@ from sottovoce.runs.loading import parse
 from sottovoce.runs.model_spec import to_model
 from sottovoce.runs.parts import channel_of, rounds_of_one
 from sottovoce.runs.prepared_data import Stamp, stamps_of
-from sottovoce.runs.spec import RunSpec, SecretOrderSpec
+from sottovoce.runs.spec import RunSpec
 
 _LOG = printable_text.logger()
 
@@ -152,16 +153,16 @@ def _terms(order: Order, spec: RunSpec, kind: str) -> Terms:
     )
 
 
-def _channel(spec: RunSpec, num_clients: int) -> MessageChannel:
-    if isinstance(spec.channel, SecretOrderSpec):
-        raise ConfigError(
-            "an order names its client, so the server knows when each is asked, and the channel "
-            "'secret_order' hides nothing; use the channel 'shuffler'"
-        )
-    channel = channel_of(spec, num_clients)
-    if isinstance(channel, Central):
-        raise ConfigError("the channel 'central' has no messages; there is nothing to send")
-    return channel
+def _channel(spec: RunSpec, num_clients: int) -> Channel:
+    # No order makes a site import a plug-in.
+    for register, kind in ((CHANNELS, spec.channel.kind), (SAMPLINGS, spec.sampling.kind)):
+        if not register.is_ours(kind):
+            raise PolicyError(
+                f"the run's {register.kind} '{kind}' is none of Sottovoce's own; sites use those "
+                "only"
+            )
+    spec.channel.opened().check_order()
+    return channel_of(spec, num_clients)
 
 
 def _check_harmless(spec: RunSpec, site: Site) -> None:

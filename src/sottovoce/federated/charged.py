@@ -11,7 +11,7 @@ from sottovoce.federated.algorithms.algorithm import Algorithm, Combined, Each
 from sottovoce.federated.backend import Collected, Mask, SiteReply
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.rotation import Rotation
-from sottovoce.protocol.channels.channel import MessageChannel
+from sottovoce.protocol.channels.channel import Channel
 from sottovoce.protocol.charging import able_to_pay, charge_round
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.protocol.round_broadcast import Start
@@ -55,7 +55,7 @@ class ChargedRounds:
     randomness: Randomness
     ledger: Ledger
     rotated: bool
-    channel: MessageChannel
+    channel: Channel
 
     @property
     def record(self) -> Ledger:

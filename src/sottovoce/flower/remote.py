@@ -13,7 +13,6 @@ from sottovoce.flower.directory import AskedDirectory, KeyedDirectory, wait_for_
 from sottovoce.flower.grid_post import CountTraffic, Grid, GridPost, nobody_counts
 from sottovoce.flower.simulation import simulate
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.protocol.channels.channel import Central
 from sottovoce.runs.backends import register
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ground import randomness_of
@@ -105,7 +104,7 @@ def run_in_flower_simulation(
 def _rounds_over(post: Post[Order], assembly: Assembly, ledger: Ledger) -> RemoteRounds:
     """The rounds of a run whose clients a `post` reaches."""
     spec = assembly.spec
-    assert not isinstance(assembly.channel, Central)
+    assert not assembly.channel.noise_at_server
     waiting = spec.deployment
     return RemoteRounds(
         run=assembly.run,

@@ -14,11 +14,12 @@ from sottovoce.core.faces import show
 if TYPE_CHECKING:
     from sottovoce.protocol.broadcast import pack as pack
     from sottovoce.protocol.broadcast import unpack as unpack
-    from sottovoce.protocol.channels.channel import Central as Central
-    from sottovoce.protocol.channels.channel import Direct as Direct
-    from sottovoce.protocol.channels.channel import SecretOrder as SecretOrder
-    from sottovoce.protocol.channels.channel import SecureSum as SecureSum
-    from sottovoce.protocol.channels.channel import Shuffler as Shuffler
+    from sottovoce.protocol.channels.central import Central as Central
+    from sottovoce.protocol.channels.channel import Channel as Channel
+    from sottovoce.protocol.channels.direct import Direct as Direct
+    from sottovoce.protocol.channels.secret_order import SecretOrder as SecretOrder
+    from sottovoce.protocol.channels.secure_sum import SecureSum as SecureSum
+    from sottovoce.protocol.channels.shuffler import Shuffler as Shuffler
     from sottovoce.protocol.message import Envelope as Envelope
     from sottovoce.protocol.message import open_sealed as open_sealed
     from sottovoce.protocol.message import seal as seal
@@ -33,7 +34,12 @@ show(
     __name__,
     {
         "broadcast": ["pack", "unpack"],
-        "channels.channel": ["Central", "Direct", "SecretOrder", "SecureSum", "Shuffler"],
+        "channels.central": ["Central"],
+        "channels.channel": ["Channel"],
+        "channels.direct": ["Direct"],
+        "channels.secret_order": ["SecretOrder"],
+        "channels.secure_sum": ["SecureSum"],
+        "channels.shuffler": ["Shuffler"],
         "message": ["Envelope", "open_sealed", "seal", "seal_packed"],
         "parties": ["Client", "Server"],
         "plan": ["ClientPlan", "RoundPlan"],

@@ -14,7 +14,8 @@ from sottovoce.mechanisms.registry import parameter_hash
 from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy.events import PrivacyEvent
-from sottovoce.protocol.channels.channel import Central, Direct, MessageChannel, terms_of
+from sottovoce.protocol.channels.channel import Channel, terms_of
+from sottovoce.protocol.channels.direct import Direct
 from sottovoce.protocol.message import Envelope
 
 
@@ -45,7 +46,7 @@ class RoundPlan:
     adjacency: Adjacency
     clients: tuple[ClientPlan, ...]
     rotation: Rotation | None = None
-    channel: MessageChannel = field(default_factory=Direct)
+    channel: Channel = field(default_factory=Direct)
     record_sampling_rate: float = 1.0
     # Clients mostly share one mechanism, and its hash takes longer than sealing a small message.
     # By identity, beside the mechanism itself, whose address is then nobody else's.
@@ -60,7 +61,7 @@ class RoundPlan:
         if self.rotation is not None:
             _check_rotation(self.rotation, self.clients)
         _check_carries_messages(self.channel)
-        self.channel.check((part.mechanism, part.weight) for part in self.clients)
+        self.channel.check_cohort((part.mechanism, part.weight) for part in self.clients)
 
     def release(self, client: str, uplink: int) -> Release:
         return Release(unit=self.unit, run=self.run, client=client, round=self.round, uplink=uplink)
@@ -113,9 +114,9 @@ class RoundPlan:
         return max((self.envelope(part, 0).total_bytes for part in distinct), default=0)
 
 
-def _check_carries_messages(channel: object) -> None:
+def _check_carries_messages(channel: Channel) -> None:
     """Messages with noise of their own must not be charged as if there were one noise for all."""
-    if isinstance(channel, Central):
+    if channel.noise_at_server:
         raise ParameterError(
             f"no messages are planned for {channel.describe()}; it is simulated with "
             "runtime.messages = 'none'"

@@ -6,7 +6,7 @@ nothing but their sum. Behind a shuffler it never learns a name: `AnonymousServe
 
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError, WireError
-from sottovoce.protocol.channels.channel import Collector, Direct
+from sottovoce.protocol.channels.channel import Collector
 from sottovoce.protocol.message import HEADER_BYTES, Opened, codes_of, open_packed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
@@ -65,7 +65,7 @@ class RoundServer(_Accumulator):
                 "ShufflerStage before it"
             )
         super().__init__(plan, dimension, uplink)
-        if keeps_each and plan.channel != Direct():
+        if keeps_each and not plan.channel.shows_each:
             raise ParameterError(
                 f"nobody sees each message here ({plan.channel.describe()}); use the mean, or the "
                 "channel 'direct'"

@@ -5,12 +5,9 @@ together. Here both run in one process, which is trusted; elsewhere the stage is
 and messages are encrypted for the server, so that it sees sizes and senders but no codes.
 """
 
-from typing import assert_never
-
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError, WireError
 from sottovoce.core.randomness import Randomness, permutation
-from sottovoce.protocol.channels.channel import Direct, SecretOrder, SecureSum, Shuffler
 from sottovoce.protocol.message import open_packed
 from sottovoce.protocol.plan import RoundPlan
 from sottovoce.protocol.server import AnonymousServer, RoundServer
@@ -24,7 +21,7 @@ class ShufflerStage:
     """
 
     def __init__(self, plan: RoundPlan, randomness: Randomness, *, uplink: int = 0) -> None:
-        if not isinstance(plan.channel, Shuffler | SecretOrder):
+        if not plan.channel.hides_sender:
             raise ParameterError(
                 "only messages of a plan with the channel 'shuffler' or 'secret_order' are shuffled"
             )
@@ -115,10 +112,6 @@ def open_round(
     keeps_each: bool = False,
 ) -> RoundServer | ShuffledRound:
     """Whatever collects this plan's messages where clients and server share a process."""
-    match plan.channel:
-        case Direct() | SecureSum():
-            return RoundServer(plan, dimension=dimension, uplink=uplink, keeps_each=keeps_each)
-        case Shuffler() | SecretOrder():
-            return ShuffledRound(plan, randomness, dimension=dimension, uplink=uplink)
-        case _:
-            assert_never(plan.channel)
+    if plan.channel.hides_sender:
+        return ShuffledRound(plan, randomness, dimension=dimension, uplink=uplink)
+    return RoundServer(plan, dimension=dimension, uplink=uplink, keeps_each=keeps_each)

@@ -5,16 +5,10 @@ from typing import Any, assert_never
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.shown import show_epsilon
+from sottovoce.protocol.channels.channel import ChannelFacts
 from sottovoce.runs.record import RunRecord, algorithm_facts
 from sottovoce.runs.site_counts import BY_SERVER, show_charged
-from sottovoce.runs.spec import (
-    CentralSpec,
-    DirectSpec,
-    RunSpec,
-    SecretOrderSpec,
-    SecureSumSpec,
-    ShufflerSpec,
-)
+from sottovoce.runs.spec import RunSpec
 
 _PROMISES_LITTLE = 12.0  # an epsilon; odds may change by a factor of 160,000
 
@@ -23,7 +17,7 @@ def facts(record: RunRecord, accounts: dict[str, Any]) -> list[tuple[str, str]]:
     """What a person who signs for the data should read first, as (question, answer)."""
     return [
         ("What was released", _released(record, private=accounts["epsilon"] is not None)),
-        ("Who sees it", _seen_by(record.spec, private=accounts["epsilon"] is not None)),
+        ("Who sees it", _channel(record, private=accounts["epsilon"] is not None).seen_by),
         ("What is protected", _protected(record.spec, accounts)),
         ("How well", _how_well(record, accounts)),
         ("What that rests on", _rests_on(record, private=accounts["epsilon"] is not None)),
@@ -37,7 +31,7 @@ def simulated_because(record: RunRecord) -> list[str]:
         reasons.append("its noise comes from a seed, and whoever has the seed can take it away")
     if record.header.get("sampling_grade") == "float":
         reasons.append("its noise is drawn in floating point, which leaks in the last digits")
-    if not isinstance(spec.channel, DirectSpec):
+    if not _channel(record).shows_each:
         name = spec.channel.kind.replace("_", " ")
         reasons.append(f"its channel ({name}) is simulated, not a protocol between machines")
     return reasons
@@ -53,7 +47,8 @@ def _released(record: RunRecord, *, private: bool) -> str:
     if len({str(row["mechanism"]["kind"]) for row in _groups(record)}) > 1:
         mechanism = "mechanisms that differ by group"
     done = f"{record.rounds_done} of {spec.rounds} rounds"
-    if isinstance(spec.channel, CentralSpec):
+    channel = _channel(record)
+    if channel.noise_at_server:
         return (
             f"After each of {done}, a mean of clients' updates: {record.dimension:,} numbers with "
             f"noise from {mechanism}. The model that grows from these means is released too."
@@ -63,10 +58,10 @@ def _released(record: RunRecord, *, private: bool) -> str:
     if bits == 1:
         size = "1 bit"
     received = f"{sum(row['clients_received'] for row in rows):,} replies of clients"
-    if isinstance(spec.channel, SecureSumSpec):
+    if channel.only_sums:
         received = f"sums over {received}"
     drawn = f"drawn by {mechanism}" if private else f"sent as they are by {mechanism}"
-    bound = "; it can tell no more than they do" if isinstance(spec.channel, DirectSpec) else ""
+    bound = "; it can tell no more than they do" if channel.shows_each else ""
     return (
         f"In {done}, {received}. Each describes {_sent(record)} in {size} a number, {drawn}. The "
         f"model that grows from the replies is released too{bound}."
@@ -84,38 +79,12 @@ def _groups(record: RunRecord) -> list[dict[str, Any]]:
     return [group for group in groups if isinstance(group["mechanism"], dict)]
 
 
-def _seen_by(spec: RunSpec, *, private: bool) -> str:
-    match spec.channel:
-        case DirectSpec():
-            trust = (
-                "Noise is added before anything leaves a client, so the server learns no more than "
-                "epsilon allows."
-            )
-            if not private:
-                trust = "It is trusted with all of it."
-            return f"The server sees every reply and who sent it. {trust}"
-        case SecureSumSpec(minimum_clients=fewest):
-            return (
-                f"The server sees only sums over at least {fewest} clients. Whoever computes the "
-                "sums is trusted to reveal nothing else."
-            )
-        case ShufflerSpec(minimum_clients=fewest):
-            return (
-                f"The server sees replies of at least {fewest} clients in a random order, without "
-                "senders. The shuffler is trusted to forget who sent what."
-            )
-        case SecretOrderSpec(minimum_clients=fewest):
-            return (
-                "The server asks each client once an epoch in an order that nobody learns, and is "
-                f"trusted to forget senders; at least {fewest} clients follow their mechanism."
-            )
-        case CentralSpec():
-            return (
-                "Everybody but the server sees only noisy means. The server itself is trusted with "
-                "every update."
-            )
-        case _:
-            assert_never(spec.channel)
+def _channel(record: RunRecord, *, private: bool = True) -> ChannelFacts:
+    """What the channel says of itself; a plug-in's words are in the run's header."""
+    told = record.header.get("channel")
+    if isinstance(told, dict):
+        return ChannelFacts(**told)
+    return record.spec.channel.opened().facts(private=private)
 
 
 def _protected(spec: RunSpec, accounts: dict[str, Any]) -> str:
@@ -170,9 +139,10 @@ def _charged(accounts: dict[str, Any]) -> str:
 def _if_seen_with_senders(record: RunRecord) -> str:
     """The epsilon if what the run hides, replies' senders or samples of records, were seen."""
     local = (record.result or {}).get("local_epsilon")
-    if isinstance(record.spec.channel, CentralSpec) or local is None:
+    channel = _channel(record)
+    if channel.noise_at_server or local is None:
         return ""
-    if not isinstance(record.spec.channel, DirectSpec):
+    if not channel.shows_each:
         return f" An observer of replies and their senders has epsilon {show_epsilon(local)}."
     if record.spec.privacy.record_sampling_rate < 1.0:
         return (
@@ -192,7 +162,7 @@ def _rests_on(record: RunRecord, *, private: bool) -> str:
         return found[0]
     clipped = "every sample's gradient" if spec.privacy.level == "sample" else "what it sends"
     noise = "draws its noise as announced."
-    if isinstance(spec.channel, CentralSpec):
+    if _channel(record).noise_at_server:
         noise = "trusts the server, which draws the noise."
     found.append(
         f"Each client clips {clipped} (norm {spec.privacy.clip_norm:g}) and {noise} What was "

@@ -19,14 +19,7 @@ from sottovoce.federated.algorithms.recipe import (
 from sottovoce.learning.clients import Clients
 from sottovoce.learning.task import Task
 from sottovoce.runs.groups import Group
-from sottovoce.runs.spec import (
-    AlgorithmSpec,
-    DirectSpec,
-    EpochsSpec,
-    FixedSizeSpec,
-    MechanismSpec,
-    RunSpec,
-)
+from sottovoce.runs.spec import AlgorithmSpec, MechanismSpec, RunSpec
 
 
 def section_of(spec: RunSpec) -> AlgorithmSection:
@@ -122,10 +115,10 @@ def check_gathering(spec: RunSpec, algorithm: Algorithm, dimension: int, num_cli
         return
     own = f"algorithm '{spec.algorithm.kind}' at {spec.privacy.level} level"
     what = traits_of(spec).named or own
-    if not isinstance(spec.channel, DirectSpec):
+    if not spec.channel.opened().shows_each:
         raise ConfigError(
             f"{what} needs each message, and the channel '{spec.channel.kind}' lets nobody see it; "
             "set channel.kind = 'direct', or use the algorithm 'fedavg' with aggregation 'mean'"
         )
-    fixed = spec.sampling.size if isinstance(spec.sampling, FixedSizeSpec | EpochsSpec) else None
-    check_memory(f"{what} holds each message of a round", fixed or num_clients, dimension, 8)
+    largest = spec.sampling.opened().facts(num_clients).largest_cohort
+    check_memory(f"{what} holds each message of a round", largest, dimension, 8)

@@ -13,7 +13,6 @@ from sottovoce.federated.training import Training
 from sottovoce.ledger.ledger import Ledger, temporary_ledger
 from sottovoce.ledger.tally import Tally
 from sottovoce.privacy.events import PrivacyEvent
-from sottovoce.protocol.channels.channel import Central
 from sottovoce.runs.ground import randomness_of
 from sottovoce.runs.parts import Assembly
 
@@ -61,7 +60,7 @@ def temporary_training(assembly: Assembly) -> Iterator[Training]:
 
 def stored_here(assembly: Assembly, ledger: Ledger) -> Backend:
     """Return the backend that stores every message, with all clients in this process."""
-    assert not isinstance(assembly.channel, Central)  # it has no messages to store
+    assert not assembly.channel.noise_at_server  # it has no messages to store
     spec = assembly.spec
     return StoredMessages(
         run=assembly.run,
@@ -83,7 +82,7 @@ def _counted_here(assembly: Assembly) -> Backend:
     """Return the backend that counts charges in memory and stores nothing."""
     spec = assembly.spec
     kind: Callable[..., Backend]
-    if isinstance(assembly.channel, Central):
+    if assembly.channel.noise_at_server:
         kind = CentralSums
     else:
         kind = DrawnMessages if spec.runtime.messages == "none" else PackedMessages

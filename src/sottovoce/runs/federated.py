@@ -1,12 +1,12 @@
 """What of a spec a federation of machines can do."""
 
-import math
-
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import ConfigError
 from sottovoce.federated.algorithms.recipe import RECIPES
+from sottovoce.federated.cohorts import SAMPLINGS, ClientSampling
+from sottovoce.protocol.channels.channel import CHANNELS
 from sottovoce.runs.algorithms import section_of
-from sottovoce.runs.spec import CentralSpec, FixedSizeSpec, PoissonSpec, RunSpec, SecretOrderSpec
+from sottovoce.runs.spec import RunSpec
 
 
 def check_runtime(spec: RunSpec) -> None:
@@ -22,18 +22,15 @@ def check_runtime(spec: RunSpec) -> None:
         raise ConfigError(
             f"runtime.backend = '{backend}' sends every message: set runtime.messages = 'stored'"
         )
-    if isinstance(spec.channel, CentralSpec):
-        raise ConfigError(
-            f"runtime.backend = '{backend}' has no trusted server that adds noise to sums; set "
-            "channel.kind = 'direct'"
-        )
-    if isinstance(spec.channel, SecretOrderSpec):
-        raise ConfigError(
-            f"runtime.backend = '{backend}' asks clients by name, so the server would know the "
-            "order that is to be secret; use the channel 'shuffler', which hides who sent which "
-            "message of a round, or simulate with runtime.backend = 'fast'"
-        )
     # Before anything of a plug-in's is imported.
+    for register, kind in ((CHANNELS, spec.channel.kind), (SAMPLINGS, spec.sampling.kind)):
+        if register.find_ours(kind) is None:
+            raise ConfigError(
+                f"runtime.backend = '{backend}' runs channels and samplings of Sottovoce's own "
+                f"only: no site takes a server's word for the {register.kind} '{kind}'; simulate "
+                "with runtime.backend = 'fast'"
+            )
+    spec.channel.opened().check_federation(backend)
     if RECIPES.find_ours(spec.algorithm.kind) is None or not section_of(spec).is_ours():
         raise ConfigError(
             f"runtime.backend = '{backend}' runs algorithms and aggregations of Sottovoce's own "
@@ -50,26 +47,15 @@ def check_runtime(spec: RunSpec) -> None:
             "'data.sites' have records elsewhere; simulate with 'data.clients', or set "
             "runtime.backend = 'flower'"
         )
-    if spec.deployment.oversampling > 1.0 and not isinstance(
-        spec.sampling, FixedSizeSpec | PoissonSpec
-    ):
+    if spec.deployment.oversampling > 1.0 and spec.sampling.opened().oversampled(1.0, None) is None:
         raise ConfigError(
             "'deployment.oversampling' asks more clients than sampling says: set sampling.kind to "
             f"'fixed_size' or 'poisson', not '{spec.sampling.kind}'"
         )
 
 
-def oversampled(spec: RunSpec) -> RunSpec:
-    """The spec with as many clients asked as `deployment.oversampling` wants."""
-    factor = spec.deployment.oversampling
-    match spec.sampling:
-        case FixedSizeSpec(size=size):
-            names = spec.data.clients or len(spec.data.names) or len(spec.data.sites) or size
-            wanted = math.ceil(round(size * factor, 9))  # 50 times 1.1 is 55, and not a bit more
-            more = FixedSizeSpec(kind="fixed_size", size=min(names, wanted))
-            return spec.model_copy(update={"sampling": more})
-        case PoissonSpec(rate=rate):
-            likelier = PoissonSpec(kind="poisson", rate=min(1.0, rate * factor))
-            return spec.model_copy(update={"sampling": likelier})
-        case _:
-            return spec
+def oversampled(spec: RunSpec) -> ClientSampling:
+    """Return the sampling that asks as many clients as `deployment.oversampling` wants."""
+    sampling = spec.sampling.opened()
+    most = spec.data.clients or len(spec.data.names) or len(spec.data.sites) or None
+    return sampling.oversampled(spec.deployment.oversampling, most) or sampling

@@ -42,7 +42,8 @@ def load(
     for key, value in (values or {}).items():
         override(table, key, value, source="overrides")
     spec = parse(table, str(path))
-    for section in (spec.model, *spec.features):  # a record may name what is not installed here
+    # A record may name what is not installed here.
+    for section in (spec.model, *spec.features, spec.sampling, spec.channel):
         try:
             section.check_kind()
         except UnknownNameError as error:

@@ -9,8 +9,6 @@ from typing import Any, assert_never
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.files import finite_or_none
-from sottovoce.core.shown import show_epsilon
-from sottovoce.federated.cohorts import most_participations
 from sottovoce.federated.progress import Progress
 from sottovoce.federated.training import RoundRecord, Training
 from sottovoce.learning.task import SCORES
@@ -27,13 +25,11 @@ from sottovoce.privacy.compositions import (
     without_promises,
 )
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent
-from sottovoce.protocol.channels.channel import Central, Direct, SecretOrder, SecureSum, Shuffler
-from sottovoce.runs import central_checks as central
 from sottovoce.runs import idle_rounds
 from sottovoce.runs.algorithms import algorithm_words, facts_of
 from sottovoce.runs.backends import backend_word
 from sottovoce.runs.client_table import client_table, group_table
-from sottovoce.runs.open_sections import feature_words
+from sottovoce.runs.open_sections import channel_words, feature_words
 from sottovoce.runs.parts import Assembly
 from sottovoce.runs.site_counts import are_noted, site_counts
 from sottovoce.version import __version__
@@ -69,7 +65,15 @@ def header(assembly: Assembly) -> dict[str, Any]:
             "enforces_budget": assembly.section.enforces_budget,
             "sends": assembly.section.sends(assembly.algorithm.unit),
         },
+        **_of_plug_in_channel(assembly),
     }
+
+
+def _of_plug_in_channel(assembly: Assembly) -> dict[str, Any]:
+    """What reports ask of a channel that may not be installed where they are made."""
+    if not channel_words(assembly.spec):
+        return {}
+    return {"channel": assembly.channel.facts(private=_is_private(assembly)).plain()}
 
 
 def _grade_and_bits(assembly: Assembly) -> dict[str, Any]:
@@ -136,26 +140,10 @@ def guarantee(assembly: Assembly) -> str:
         *(["float noise"] if _any_float(assembly) and not _is_drawn(assembly) else []),
     ]
     grade = f" (simulation only: {' and '.join(reasons)})" if reasons else ""
-    match assembly.channel:
-        case Direct():
-            what = "local privacy: the messages hide"
-        case SecureSum():
-            what = f"privacy of sums ({assembly.channel.describe()}): the sums hide"
-        case Shuffler():
-            what = (
-                f"privacy of shuffled messages ({assembly.channel.describe()}): together they hide"
-            )
-        case SecretOrder():
-            what = (
-                f"privacy of messages in a secret order ({assembly.channel.describe()}): together "
-                "they hide"
-            )
-        case Central():
-            what = f"central privacy ({assembly.channel.describe()}): the noisy sums hide"
-        case _:
-            assert_never(assembly.channel)
     each = ", each client within its own budget" if len(assembly.groups) > 1 else ""
-    return f"{spec.privacy.level}-level {what} {change}{each}{public}{grade}"
+    return (
+        f"{spec.privacy.level}-level {assembly.channel.guarantee()} {change}{each}{public}{grade}"
+    )
 
 
 def _charged(assembly: Assembly, record: SpendingRecord) -> list[PrivacyEvent]:
@@ -168,10 +156,9 @@ def _assumes(assembly: Assembly, charged: list[PrivacyEvent]) -> str | None:
     """Everything that some client's epsilon rests on beside its proof, in a line."""
     if not charged:
         return None
-    trusted = [central.ASSUMPTION] if isinstance(assembly.channel, Central) else []
     sentences = [
         *(sentence for total in charged for sentence in assumptions_in_words(total)),
-        *trusted,
+        *filter(None, [assembly.channel.assumption]),
         *map(events.assumption_in_words, _plug_in_words(assembly)),
     ]
     return "; ".join(dict.fromkeys(sentences)) or None
@@ -189,15 +176,20 @@ def _plug_in_words(assembly: Assembly) -> list[str]:
     """The plug-ins, beside mechanisms, on whose word the run's privacy rests."""
     algorithm = algorithm_words(assembly.spec, assembly.section)
     backend = backend_word(assembly.spec)
-    return [*algorithm, *([backend] if backend else []), *feature_words(assembly.spec)]
+    return [
+        *algorithm,
+        *([backend] if backend else []),
+        *feature_words(assembly.spec),
+        *channel_words(assembly.spec),
+    ]
 
 
 def _both_epsilons(
     assembly: Assembly, charged: list[PrivacyEvent], epsilon: float
 ) -> dict[str, float | None]:
     """The worst epsilon if nothing were hidden (messages, samples), and what a channel leaves."""
-    hidden = None if isinstance(assembly.channel, Direct) else finite_or_none(epsilon)
-    if isinstance(assembly.channel, Central):  # messages have no noise of their own
+    hidden = None if assembly.channel.shows_each else finite_or_none(epsilon)
+    if assembly.channel.noise_at_server:  # messages have no noise of their own
         return {"local_epsilon": None, "central_epsilon": hidden}
     delta = assembly.spec.privacy.delta
     seen = (privacy_spent(without_promises(total), delta) for total in charged)
@@ -213,21 +205,6 @@ def _figures(assembly: Assembly, record: SpendingRecord) -> dict[str, float]:
         facts_of(assembly.spec, assembly.clients),
         max(record.rounds_charged(assembly.run).values(), default=0),
     )
-
-
-def _idle_shuffler(
-    channel: Shuffler | SecretOrder, local_epsilon: float | None, central_epsilon: float | None
-) -> list[str]:
-    """A warning where the shuffle saves less than a hundredth of epsilon."""
-    local, central = local_epsilon or 0.0, central_epsilon or 0.0
-    if not local or central < 0.99 * local:
-        return []
-    return [
-        f"shuffling {channel.minimum_clients} clients buys nothing: epsilon "
-        f"{show_epsilon(central, 3)} against {show_epsilon(local, 3)} if every message were seen "
-        "with its sender; it takes more clients, or a smaller epsilon for each message (a vector "
-        "of many coordinates has a large one)"
-    ]
 
 
 def warnings_of(
@@ -252,17 +229,7 @@ def warnings_of(
         )
     found += _silent_clients(rows)
     found += idle_rounds.warnings(rows)
-    if isinstance(assembly.channel, SecureSum):
-        found.append(
-            "the secure sum is simulated: bytes are those of the bare codes, and a real protocol "
-            "sends more (a sum of n bits alone takes log2(n + 1) bits a coordinate)"
-        )
-    if isinstance(assembly.channel, Shuffler | SecretOrder):
-        found += _idle_shuffler(
-            assembly.channel, spending["local_epsilon"], spending["central_epsilon"]
-        )
-    if isinstance(assembly.channel, Central):
-        found.append(central.WARNING)
+    found += assembly.channel.warnings(spending["local_epsilon"], spending["central_epsilon"])
     found += assembly.section.warnings(assembly.algorithm.unit, private=_is_private(assembly))
     loss = rows[-1]["loss"] if rows else None
     if assembly.task.objective == "classification" and loss is not None and loss > _HUGE_LOSS:
@@ -379,7 +346,7 @@ def result_of(
     evaluation = assembly.task.evaluate(progress.model)
     # Who could not pay for the last round, or for the one that was not run any more.
     last = progress.rounds_done + (1 if halted else 0)
-    most = most_participations(assembly.sampling, len(assembly.clients), last)
+    most = assembly.sampling.most_participations(len(assembly.clients), last)
     clients = client_table(assembly, training.record, training.able(last), most_rounds=most)
     if assembly.spec.runtime.backend != "fast":
         told = site_counts(

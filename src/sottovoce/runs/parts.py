@@ -2,20 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import assert_never
 
+from sottovoce.core.adjacency import Unit
 from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import ConfigError
 from sottovoce.federated.algorithms.algorithm import Algorithm
 from sottovoce.federated.algorithms.recipe import AlgorithmSection
-from sottovoce.federated.cohorts import (
-    ClientSampling,
-    Epochs,
-    Everyone,
-    FixedSize,
-    Poisson,
-    most_participations,
-)
+from sottovoce.federated.cohorts import ClientSampling, facts_of
 from sottovoce.federated.simulation.drawn import law_of
 from sottovoce.learning.clients import Clients
 from sottovoce.learning.datasets import Dataset
@@ -25,26 +18,20 @@ from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism, has_a_range
 from sottovoce.mechanisms.release import ReleaseTerms, local_event
 from sottovoce.privacy.events import NonPrivate
-from sottovoce.protocol.channels.channel import Channel, Direct, SecureSum, Shuffler, terms_of
+from sottovoce.protocol.channels.channel import (
+    Channel,
+    ChannelContext,
+    RuntimeFacts,
+    checked,
+    terms_of,
+)
 from sottovoce.protocol.plan import ClientPlan
-from sottovoce.runs import central_checks, federated, secret_order_checks
-from sottovoce.runs.algorithms import check_gathering
+from sottovoce.runs import federated
+from sottovoce.runs.algorithms import check_gathering, traits_of
 from sottovoce.runs.choice import chosen, in_one_sentence
 from sottovoce.runs.ground import lay_ground
 from sottovoce.runs.groups import Group, budget, check_private, resolve, written_into
-from sottovoce.runs.spec import (
-    AUTO,
-    CentralSpec,
-    DirectSpec,
-    EpochsSpec,
-    EveryoneSpec,
-    FixedSizeSpec,
-    PoissonSpec,
-    RunSpec,
-    SecretOrderSpec,
-    SecureSumSpec,
-    ShufflerSpec,
-)
+from sottovoce.runs.spec import AUTO, RunSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +85,7 @@ def assemble(spec: RunSpec, data: Dataset | None = None) -> Assembly:
     groups, choice = _resolved(groups, spec, algorithm, task.dimension, clients, terms)
     group_of = {name: group for group in groups for name in group.clients}
     parts = _parts(group_of, algorithm, task.dimension, clients)
-    channel.check((part.mechanism, part.weight) for part in parts)
+    channel.check_cohort((part.mechanism, part.weight) for part in parts)
     first = {group_of[part.client].number: part.mechanism for part in reversed(parts)}
     for mechanism in first.values():  # refused here, before any round
         terms(mechanism)
@@ -210,10 +197,7 @@ def check_minimum(spec: RunSpec, num_clients: int) -> None:
 
 
 def check_runtime(spec: RunSpec) -> None:
-    """What needs no ledger must be repeatable; what carries messages, or sums bits, needs them.
-
-    A shuffler only hides whose a message is: the mean of the same messages is the same without it.
-    """
+    """Refuse a way to compute the run: what needs no ledger must be repeatable."""
     if spec.runtime.backend != "fast":
         federated.check_runtime(spec)
     elif spec.data.sites:
@@ -221,73 +205,43 @@ def check_runtime(spec: RunSpec) -> None:
             "'data.sites' have records elsewhere; simulate with 'data.clients', or deploy with "
             "runtime.backend = 'flower'"
         )
-    if isinstance(spec.channel, CentralSpec):
-        central_checks.check_runtime(spec)
-        return
-    if spec.runtime.messages == "stored":
-        return
-    if spec.randomness != "seeded":
+    facts = RuntimeFacts(
+        messages=spec.runtime.messages,
+        seeded=spec.randomness == "seeded",
+        rotation=spec.rotation,
+    )
+    spec.channel.opened().check_runtime(facts)
+    if facts.messages != "stored" and not facts.seeded:
         raise ConfigError(
-            f"runtime.messages = '{spec.runtime.messages}' is a simulation: set randomness = "
+            f"runtime.messages = '{facts.messages}' is a simulation: set randomness = "
             "'seeded', or runtime.messages = 'stored'"
         )
-    if isinstance(spec.channel, SecureSumSpec):
-        raise ConfigError("the channel 'secure_sum' needs runtime.messages = 'stored'")
 
 
 def rounds_of_one(spec: RunSpec, num_clients: int) -> int:
     """In how many rounds one client can be asked, for which its noise is calibrated."""
-    return most_participations(_sampling(spec, num_clients), num_clients, spec.rounds)
+    return _sampling(spec, num_clients).most_participations(num_clients, spec.rounds)
 
 
 def _sampling(spec: RunSpec, num_clients: int) -> ClientSampling:
-    if spec.runtime.backend != "fast":
-        spec = federated.oversampled(spec)
-    match spec.sampling:
-        case EveryoneSpec():
-            return Everyone()
-        case PoissonSpec(rate=rate):
-            return Poisson(rate=rate)
-        case FixedSizeSpec(size=size):
-            _check_size(size, num_clients)
-            return FixedSize(size=size)
-        case EpochsSpec(size=size):
-            _check_size(size, num_clients)
-            return Epochs(size=size)
-        case _:
-            assert_never(spec.sampling)
-
-
-def _check_size(size: int, num_clients: int) -> None:
-    if size > num_clients:
-        raise ConfigError(f"sampling.size {size} exceeds the {num_clients} clients")
+    """Return whom rounds ask: as many as `deployment.oversampling` wants, elsewhere."""
+    simulated = spec.runtime.backend == "fast"
+    sampling = spec.sampling.opened() if simulated else federated.oversampled(spec)
+    sampling.check(num_clients)
+    return sampling
 
 
 def channel_of(spec: RunSpec, num_clients: int) -> Channel:
-    match spec.channel:
-        case DirectSpec():
-            return Direct()
-        case SecureSumSpec(minimum_clients=minimum):
-            _check_reachable(spec, num_clients, minimum, "no sum")
-            return SecureSum(minimum_clients=minimum)
-        case ShufflerSpec(minimum_clients=minimum):
-            _check_reachable(spec, num_clients, minimum, "no message")
-            return Shuffler(minimum_clients=minimum)
-        case SecretOrderSpec(minimum_clients=minimum):
-            return secret_order_checks.channel(
-                spec, minimum, _sampling(spec, num_clients), num_clients
-            )
-        case CentralSpec():
-            return central_checks.channel(spec)
-        case _:
-            assert_never(spec.channel)
-
-
-def _check_reachable(spec: RunSpec, num_clients: int, minimum: int, nothing: str) -> None:
-    fixed = spec.sampling.size if isinstance(spec.sampling, FixedSizeSpec | EpochsSpec) else None
-    largest = fixed or num_clients
-    if minimum > largest:
-        raise ConfigError(
-            f"channel.minimum_clients {minimum} exceeds the {largest} clients that a round can "
-            f"have: {nothing} would ever be released"
-        )
+    """Return the channel of a run with so many clients, or refuse the run."""
+    context = ChannelContext(
+        clients=num_clients,
+        rounds=spec.rounds,
+        sampling=facts_of(spec.sampling.opened(), num_clients),
+        unit=Unit(spec.privacy.level),
+        grouped=bool(spec.privacy.groups),
+        minimum_clients=spec.privacy.minimum_clients,
+        seeded=spec.randomness == "seeded",
+        algorithm=spec.algorithm.kind,
+        plain_mean=lambda: traits_of(spec).plain_mean,
+    )
+    return checked(spec.channel.opened(), context)

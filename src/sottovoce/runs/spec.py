@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     ConfigDict,
@@ -15,11 +15,15 @@ from pydantic_core import PydanticCustomError
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.parameter_rules import MAX_EPSILON
+from sottovoce.core.registry import Register
+from sottovoce.core.sections import section_from
+from sottovoce.federated.cohorts import SAMPLINGS, ClientSampling
 from sottovoce.protocol.broadcast import DownlinkFormat
+from sottovoce.protocol.channels.channel import CHANNELS, Channel
 from sottovoce.runs.data_spec import DataSpec
 from sottovoce.runs.features_spec import FeatureSpec
 from sottovoce.runs.model_spec import ModelSpec
-from sottovoce.runs.section import Section, as_written
+from sottovoce.runs.section import OpenSection, Section, as_written
 
 AUTO = "auto"  # in place of a mechanism
 
@@ -28,25 +32,14 @@ Epsilon = Annotated[float, Field(gt=0, le=MAX_EPSILON, allow_inf_nan=False)]
 Delta = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 
 
-class EveryoneSpec(Section):
-    kind: Literal["everyone"]
+class SamplingSpec(OpenSection):
+    """A registered way to draw the clients of a round; its own keys stand beside `kind`."""
 
+    register: ClassVar[Register[Any]] = SAMPLINGS
 
-class PoissonSpec(Section):
-    kind: Literal["poisson"]
-    rate: Annotated[float, Field(gt=0, le=1)]
-
-
-class FixedSizeSpec(Section):
-    kind: Literal["fixed_size"]
-    size: Annotated[int, Field(ge=1)]
-
-
-class EpochsSpec(Section):
-    """Everyone once an epoch, `size` clients a round: a client pays for its epochs, not rounds."""
-
-    kind: Literal["epochs"]
-    size: Annotated[int, Field(ge=1)]
+    def opened(self) -> ClientSampling:
+        """Return the sampling; imports a plug-in that has the name."""
+        return section_from(SAMPLINGS, "sampling", self.kind, self.parameters)
 
 
 class AlgorithmSpec(Section):
@@ -73,43 +66,14 @@ class AlgorithmSpec(Section):
         return dict(self.model_extra or {})
 
 
-class DirectSpec(Section):
-    kind: Literal["direct"]
+class ChannelSpec(OpenSection):
+    """A registered channel; its own keys stand beside `kind`."""
 
+    register: ClassVar[Register[Any]] = CHANNELS
 
-class SecureSumSpec(Section):
-    """A simulated secure sum: released only if at least `minimum_clients` messages arrived."""
-
-    kind: Literal["secure_sum"]
-    minimum_clients: Annotated[int, Field(ge=2, lt=2**31)]
-
-
-class ShufflerSpec(Section):
-    """A simulated shuffler: messages leave only if at least `minimum_clients` arrived."""
-
-    kind: Literal["shuffler"]
-    minimum_clients: Annotated[int, Field(ge=2, lt=2**31)]
-
-
-class SecretOrderSpec(Section):
-    """Clients asked once an epoch in a simulated secret order: they hide among the whole epoch's.
-
-    At least `minimum_clients` of them follow their mechanism. With sampling 'epochs' or 'everyone',
-    whole epochs, and `randomness = "seeded"`: the order comes from the seed.
-    """
-
-    kind: Literal["secret_order"]
-    minimum_clients: Annotated[int, Field(ge=2, lt=2**31)]
-
-
-class CentralSpec(Section):
-    """A trusted server, simulated, that adds the mechanism's noise once, to the sum.
-
-    At client level with sampling 'poisson' nobody else sees who was sampled, and every client is
-    charged for every round; at sample level privacy.record_sampling_rate does the same for records.
-    """
-
-    kind: Literal["central"]
+    def opened(self) -> Channel:
+        """Return the channel, not yet checked against the run; imports a plug-in of the name."""
+        return section_from(CHANNELS, "channel", self.kind, self.parameters)
 
 
 class MechanismSpec(Section):
@@ -248,14 +212,8 @@ class RunSpec(Section):
     algorithm: AlgorithmSpec
     privacy: PrivacySpec
     mechanism: MechanismSpec
-    sampling: Annotated[
-        EveryoneSpec | PoissonSpec | FixedSizeSpec | EpochsSpec, Field(discriminator="kind")
-    ] = EveryoneSpec(kind="everyone")
-
-    channel: Annotated[
-        DirectSpec | SecureSumSpec | ShufflerSpec | SecretOrderSpec | CentralSpec,
-        Field(discriminator="kind"),
-    ] = DirectSpec(kind="direct")
+    sampling: SamplingSpec = SamplingSpec(kind="everyone")
+    channel: ChannelSpec = ChannelSpec(kind="direct")
     runtime: RuntimeSpec = RuntimeSpec()
     deployment: DeploymentSpec = DeploymentSpec()
 

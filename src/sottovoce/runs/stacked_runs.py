@@ -14,16 +14,15 @@ from numpy.typing import NDArray
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.federated.cohorts import Everyone
+from sottovoce.federated.cohorts import facts_of
 from sottovoce.federated.simulation.stacked import Pool, StackedRun, can_stack, train_stacked
 from sottovoce.federated.training import Halted
 from sottovoce.learning.datasets import Dataset, with_training_rows
 from sottovoce.learning.task import Task
-from sottovoce.protocol.channels.channel import Direct
 from sottovoce.runs.algorithms import section_of, traits_of
 from sottovoce.runs.books import temporary_training
 from sottovoce.runs.parts import Assembly, assemble
-from sottovoce.runs.spec import RunSpec, SecretOrderSpec, SecureSumSpec, ShufflerSpec
+from sottovoce.runs.spec import RunSpec
 
 Rows = NDArray[np.int64]
 OnRound = Callable[[int, int], None]  # how many models, and how many rounds they have behind them
@@ -36,7 +35,8 @@ def simulated(spec: RunSpec, seed: int) -> RunSpec:
     might pay a little more for the same, and stop before the others. An epsilon that is no budget,
     but what an algorithm makes its noise of, stays.
     """
-    hidden = isinstance(spec.channel, SecureSumSpec | ShufflerSpec | SecretOrderSpec)
+    channel = spec.channel.opened()
+    hidden = channel.only_sums or channel.hides_sender
     messages = spec.runtime.messages if hidden else "none"  # sums are of stored ones alone
     runtime = spec.runtime.model_copy(update={"messages": messages, "backend": "fast"})
     changes: dict[str, Any] = {"seed": seed, "randomness": "seeded", "runtime": runtime}
@@ -86,8 +86,8 @@ def _assembled(spec: RunSpec, data: Dataset, seed: int, rows: Rows) -> Assembly:
 
 def _stacks(assembly: Assembly, data: Dataset) -> bool:
     if not (
-        isinstance(assembly.channel, Direct)
-        and isinstance(assembly.sampling, Everyone)
+        assembly.channel.shows_each
+        and facts_of(assembly.sampling, 1).independent_rate == 1.0  # everyone, in every round
         and assembly.spec.runtime.downlink == "float32"
         and can_stack(assembly.algorithm, assembly.parts, assembly.task.dimension)
     ):

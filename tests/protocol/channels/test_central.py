@@ -155,7 +155,7 @@ def test_the_noise_of_a_sum_is_that_of_one_message_times_its_weight() -> None:
 )
 def test_clients_with_different_noises_have_no_sum(other: tuple[Any, float]) -> None:
     with pytest.raises(ParameterError, match="a sum has one noise"):
-        Central().check([(a_gaussian(), 1.0), other])
+        Central().check_cohort([(a_gaussian(), 1.0), other])
 
 
 def test_sampled_clients_bring_all_their_records_so_no_record_is_amplified() -> None:

@@ -10,7 +10,9 @@ from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import ParameterError, PrivacyError, UnsupportedEventError
 from sottovoce.mechanisms.cldp import Cldp
 from sottovoce.mechanisms.gaussian import Gaussian
-from sottovoce.protocol.channels.channel import SecretOrder, Shuffler, terms_of
+from sottovoce.protocol.channels.channel import terms_of
+from sottovoce.protocol.channels.secret_order import SecretOrder
+from sottovoce.protocol.channels.shuffler import Shuffler
 
 BALL = L2Ball(dimension=20, radius=1.0)
 CLDP = Cldp(input_domain=BALL, epsilon=1.0)
@@ -33,8 +35,8 @@ def test_what_a_shuffler_does_not_hide_a_secret_order_does_not_either() -> None:
     with pytest.raises(PrivacyError, match=r"privacy\.level = 'client'"):
         terms_of(order, R)(records)
     with pytest.raises(ParameterError, match="a secret order needs the same mechanism and weight"):
-        order.check([(CLDP, 1.0), (CLDP, 2.0)])
-    order.check([(CLDP, 1.0), (CLDP, 1.0)])
+        order.check_cohort([(CLDP, 1.0), (CLDP, 2.0)])
+    order.check_cohort([(CLDP, 1.0), (CLDP, 1.0)])
 
 
 def test_a_round_may_be_small_for_the_epoch_hides_it() -> None:

@@ -21,7 +21,9 @@ from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy import events
 from sottovoce.privacy.compositions import multiset
 from sottovoce.privacy.events import OneBit, basic_counts
-from sottovoce.protocol.channels.channel import Direct, MessageChannel, SecureSum, terms_of
+from sottovoce.protocol.channels.channel import Channel, terms_of
+from sottovoce.protocol.channels.direct import Direct
+from sottovoce.protocol.channels.secure_sum import SecureSum
 from sottovoce.protocol.client import Request
 from sottovoce.protocol.message import open_sealed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
@@ -34,9 +36,7 @@ Z = Adjacency.ZERO_OUT
 NAMES = ("ada", "bob", "carl", "dora")
 
 
-def a_plan(
-    channel: MessageChannel, *parts: ClientPlan, rotation: Rotation | None = None
-) -> RoundPlan:
+def a_plan(channel: Channel, *parts: ClientPlan, rotation: Rotation | None = None) -> RoundPlan:
     clients = parts or tuple(ClientPlan(client=n, mechanism=SIGN, weight=2.0) for n in NAMES)
     return RoundPlan(
         unit=Unit.CLIENT,

@@ -18,7 +18,10 @@ from sottovoce.mechanisms.skellam import Skellam
 from sottovoce.privacy.compositions import unhidden
 from sottovoce.privacy.events import Shuffled, basic_counts
 from sottovoce.privacy.shuffling import local_epsilon, shuffled_delta
-from sottovoce.protocol.channels.channel import Direct, SecureSum, Shuffler, terms_of
+from sottovoce.protocol.channels.channel import terms_of
+from sottovoce.protocol.channels.direct import Direct
+from sottovoce.protocol.channels.secure_sum import SecureSum
+from sottovoce.protocol.channels.shuffler import Shuffler
 
 BALL = L2Ball(dimension=20, radius=1.0)
 CLDP = Cldp(input_domain=BALL, epsilon=1.0)
@@ -99,10 +102,10 @@ def test_a_shuffle_of_fewer_than_two_is_refused(bad: Any) -> None:
 
 def test_unequal_weights_or_mechanisms_are_refused() -> None:
     channel = Shuffler(minimum_clients=2)
-    channel.check([(CLDP, 1.0)] * 3)
+    channel.check_cohort([(CLDP, 1.0)] * 3)
     for other in ((CLDP, 2.0), (dataclasses.replace(CLDP, epsilon=2.0), 1.0)):
         with pytest.raises(ParameterError, match="same mechanism and weight"):
-            channel.check([(CLDP, 1.0), other])
+            channel.check_cohort([(CLDP, 1.0), other])
 
 
 def test_a_cohort_too_small_is_not_asked() -> None:

@@ -14,15 +14,14 @@ from sottovoce.federated.algorithms.algorithm import Combined
 from sottovoce.federated.backend import Collected
 from sottovoce.federated.simulation.counted import CountedClients, Gathering, Portion
 from sottovoce.federated.simulation.draws import added_noise, generator_of_round
-from sottovoce.protocol.channels.central import Central, noise_of_sum
+from sottovoce.mechanisms.release import NoisySums
+from sottovoce.protocol.channels.central import noise_of_sum
 from sottovoce.protocol.message import HEADER_BYTES
 from sottovoce.protocol.round_broadcast import Start
 
 
 class CentralSums(CountedClients):
     """Nothing is encoded or sent."""
-
-    channel: Central
 
     def replay(self, number: int, drawn: Sequence[int]) -> None:  # noqa: ARG002
         self.tally.charge(number, self._payers(number))
@@ -53,6 +52,12 @@ class CentralSums(CountedClients):
     def add(self, gathering: Gathering, portion: Portion, number: int, uplink: int) -> None:  # noqa: ARG002
         gathering.total += portion.rows.total(portion.weights)
 
+    @property
+    def _client_sampling_rate(self) -> float:
+        visibility = self.channel.visibility
+        assert isinstance(visibility, NoisySums), "books chooses by that"
+        return visibility.client_sampling_rate
+
     def _payers(self, number: int) -> list[int]:
         """Everyone who has budget left: a public matter, which no coin decides."""
         return [int(i) for i in self.tally.able(number).nonzero()[0]]
@@ -62,5 +67,5 @@ class CentralSums(CountedClients):
         noise = noise_of_sum({(part.mechanism, part.weight) for part in parts})
         assert noise is not None  # a round has at least one client that can pay
         noisy = gathering.total + added_noise(noise, gathering.total, self._generator)
-        expected = self.channel.client_sampling_rate * sum(part.weight for part in parts)
+        expected = self._client_sampling_rate * sum(part.weight for part in parts)
         return Combined(mean=(noisy / expected).cpu().numpy())

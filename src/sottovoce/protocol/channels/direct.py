@@ -1,17 +1,15 @@
 """The server receives every message and knows whose it is."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sottovoce.mechanisms.release import EveryMessage
-from sottovoce.protocol.means import Cohort, Mean, mean_of
+from sottovoce.protocol.channels.channel import Channel, register
 
 
+@register("direct", summary="the server sees every message and who sent it")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Direct:
+class Direct(Channel):
     """Nothing is hidden."""
-
-    hides_sender: ClassVar[bool] = False
 
     @property
     def wire_name(self) -> str:
@@ -23,15 +21,21 @@ class Direct:
         """Everything is seen."""
         return EveryMessage()
 
-    def check(self, cohort: Cohort) -> None:
-        """Any mechanisms and weights will do."""
-
     def serves(self, clients: int) -> bool:  # noqa: ARG002
         """Any cohort will do."""
         return True
 
-    def collector(self, dimension: int, cohort: Cohort) -> Mean:
-        return mean_of(dimension, cohort)
-
     def describe(self) -> str:
         return "direct: the server sees every message"
+
+    def guarantee(self) -> str:
+        return "local privacy: the messages hide"
+
+    def seen_by(self, *, private: bool) -> str:
+        trust = "It is trusted with all of it."
+        if private:
+            trust = (
+                "Noise is added before anything leaves a client, so the server learns no more than "
+                "epsilon allows."
+            )
+        return f"The server sees every reply and who sent it. {trust}"

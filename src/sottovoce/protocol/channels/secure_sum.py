@@ -7,26 +7,33 @@ at the sum as one of the clients, is not counted among them.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from sottovoce.core.domains import Vector
-from sottovoce.core.errors import ParameterError, WireError
+from sottovoce.core.errors import ConfigError, WireError
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.packing import PackedCodes
 from sottovoce.mechanisms.release import OnlySums
+from sottovoce.protocol.channels.channel import (
+    Channel,
+    ChannelContext,
+    RuntimeFacts,
+    check_alike,
+    check_reachable,
+    register,
+)
 from sottovoce.protocol.level_counts import LevelCounts
 from sottovoce.protocol.means import Cohort
 from sottovoce.protocol.message import Opened
 
 
+@register("secure_sum", summary="nothing is seen but sums over enough clients; simulated")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SecureSum:
+class SecureSum(Channel):
     """Sums of bits, released only where at least `minimum_clients` messages arrived."""
 
     minimum_clients: int
-    hides_sender: ClassVar[bool] = False  # whoever adds up must know who has answered
 
     def __post_init__(self) -> None:
         _ = self.visibility  # which checks the number
@@ -41,23 +48,44 @@ class SecureSum:
         """Sums over at least `minimum_clients` messages."""
         return OnlySums(minimum_clients=self.minimum_clients)
 
-    def check(self, cohort: Cohort) -> None:
-        """A sum of bits has one meaning only if all of them have the same."""
-        if len(set(cohort)) > 1:
-            raise ParameterError(
-                "a secure sum needs the same mechanism and weight for every client; give all "
-                "clients as many records, or protect whole clients (privacy.level = 'client')"
-            )
+    def check_runtime(self, facts: RuntimeFacts) -> None:
+        if facts.messages != "stored":
+            raise ConfigError("the channel 'secure_sum' needs runtime.messages = 'stored'")
 
-    def serves(self, clients: int) -> bool:
-        """Whether a sum could come of a cohort of this (public) size."""
-        return clients >= self.minimum_clients
+    def check(self, context: ChannelContext) -> None:
+        check_reachable(self.minimum_clients, context, "no sum")
+
+    def check_cohort(self, cohort: Cohort) -> None:
+        """A sum of bits has one meaning only if all of them have the same."""
+        remedy = (
+            "give all clients as many records, or protect whole clients (privacy.level = 'client')"
+        )
+        check_alike(cohort, "a secure sum", remedy)
 
     def collector(self, dimension: int, cohort: Cohort) -> "BitSum":  # noqa: ARG002
         return BitSum(dimension, self.minimum_clients)
 
     def describe(self) -> str:
         return "secure sum, simulated: the server is trusted to reveal only sums"
+
+    def guarantee(self) -> str:
+        return f"privacy of sums ({self.describe()}): the sums hide"
+
+    def seen_by(self, *, private: bool) -> str:  # noqa: ARG002
+        return (
+            f"The server sees only sums over at least {self.minimum_clients} clients. Whoever "
+            "computes the sums is trusted to reveal nothing else."
+        )
+
+    def warnings(
+        self,
+        local_epsilon: float | None,  # noqa: ARG002
+        central_epsilon: float | None,  # noqa: ARG002
+    ) -> list[str]:
+        return [
+            "the secure sum is simulated: bytes are those of the bare codes, and a real protocol "
+            "sends more (a sum of n bits alone takes log2(n + 1) bits a coordinate)"
+        ]
 
 
 class BitSum:
