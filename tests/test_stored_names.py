@@ -24,8 +24,9 @@ from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy import events
 from sottovoce.privacy.event_json import from_json, to_json
 from sottovoce.privacy.events import PrivacyEvent
-from sottovoce.protocol.channels import channel
+from sottovoce.protocol.channels import channel as channels
 from sottovoce.protocol.channels.central import Central
+from sottovoce.protocol.channels.channel import Channel
 from sottovoce.protocol.channels.direct import Direct
 from sottovoce.protocol.channels.secret_order import SecretOrder
 from sottovoce.protocol.channels.secure_sum import SecureSum
@@ -228,7 +229,7 @@ def test_a_class_without_a_stored_name_is_not_stored() -> None:
 def test_a_channel_keeps_its_name(name: str) -> None:
     assert CHANNELS[name].wire_name == name
     assert {type(channel) for channel in CHANNELS.values()} == {
-        one.section for one in channel.CHANNELS.ours().values()
+        one.section for one in channels.CHANNELS.ours().values()
     }
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from sottovoce.federated.algorithms.recipe import register as register
     from sottovoce.federated.algorithms.scaffold import Scaffold as Scaffold
     from sottovoce.federated.backend import Backend as Backend
+    from sottovoce.federated.cohorts import ClientSampling as ClientSampling
+    from sottovoce.federated.cohorts import register_sampling as register_sampling
     from sottovoce.federated.training import RoundRecord as RoundRecord
     from sottovoce.federated.training import Training as Training
 
@@ -41,6 +43,7 @@ show(
         ],
         "algorithms.scaffold": ["Scaffold"],
         "backend": ["Backend"],
+        "cohorts": ["ClientSampling", "register_sampling"],
         "training": ["RoundRecord", "Training"],
     },
 )

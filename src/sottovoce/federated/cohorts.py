@@ -1,6 +1,6 @@
 """Who is asked in a round: the register of samplings, one decorator on a frozen dataclass.
 
-    @register("in_turn", summary="one client after the other")
+    @register_sampling("in_turn", summary="one client after the other")
     @dataclass(frozen=True, slots=True, kw_only=True)
     class InTurn(ClientSampling):
         def draw(self, num_clients, schedule, number):
@@ -82,7 +82,7 @@ SAMPLINGS: Register[Registered[ClientSampling]] = Register(
 )
 
 
-def register(kind: str, *, summary: str) -> Callable[[S], S]:
+def register_sampling(kind: str, *, summary: str) -> Callable[[S], S]:
     """Class decorator that enters a sampling, a frozen dataclass with a method `draw`.
 
     Raises:
@@ -124,7 +124,7 @@ def facts_of(sampling: ClientSampling, num_clients: int) -> SamplingFacts:
     return dataclasses.replace(facts, independent_rate=None, rounds_of_an_epoch=None)
 
 
-@register("everyone", summary="every client in every round")
+@register_sampling("everyone", summary="every client in every round")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Everyone(ClientSampling):
     """Every client in every round."""
@@ -138,7 +138,7 @@ class Everyone(ClientSampling):
         )
 
 
-@register("poisson", summary="each client by a coin of its own")
+@register_sampling("poisson", summary="each client by a coin of its own")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poisson(ClientSampling):
     """Each client independently with probability `rate`."""
@@ -156,7 +156,7 @@ class Poisson(ClientSampling):
         return dataclasses.replace(self, rate=min(1.0, self.rate * factor))
 
 
-@register("fixed_size", summary="so many clients in every round")
+@register_sampling("fixed_size", summary="so many clients in every round")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedSize(ClientSampling):
     """Exactly `size` clients, without replacement."""
@@ -179,7 +179,7 @@ class FixedSize(ClientSampling):
         return dataclasses.replace(self, size=min(most or self.size, wanted))
 
 
-@register("epochs", summary="so many clients in every round, and everyone once an epoch")
+@register_sampling("epochs", summary="so many clients in every round, and everyone once an epoch")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epochs(ClientSampling):
     """`size` clients a round, and every client once an epoch, in a new random order each time.

@@ -262,6 +262,23 @@ RobustMean = CoordinateMedian | TrimmedMean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GradientSteps:
+    """Rounds of one clipped gradient a client, whose mean the server follows with momentum."""
+
+    work: SampleClippedGradient
+    server_learning_rate: float
+    server_momentum: float
+
+
+@runtime_checkable
+class Stackable(Protocol):
+    """An algorithm whose runs may be trained side by side."""
+
+    def gradient_steps(self) -> GradientSteps | None:
+        """Return all that the algorithm does, if it does no more than that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FedAvg:
     """Model += learning rate * velocity, velocity = momentum * velocity + mean update.
 
@@ -314,6 +331,17 @@ class FedAvg:
     ) -> tuple[Vector, State]:
         velocity = self.server_momentum * state["velocity"] + self._middle(combined[0])
         return model + self.server_learning_rate * velocity, {"velocity": velocity}
+
+    def gradient_steps(self) -> GradientSteps | None:
+        """Return all that a round does, if it is so simple; what inherits may step otherwise."""
+        work = self.local_work
+        if type(self) is not FedAvg or self.gathers or not isinstance(work, SampleClippedGradient):
+            return None
+        return GradientSteps(
+            work=work,
+            server_learning_rate=self.server_learning_rate,
+            server_momentum=self.server_momentum,
+        )
 
     def _middle(self, combined: Combined) -> Vector:
         if self.robust_mean is None:

@@ -21,7 +21,7 @@ from torch import Tensor
 from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import Algorithm
-from sottovoce.federated.algorithms.fedavg import FedAvg, SampleClippedGradient
+from sottovoce.federated.algorithms.fedavg import GradientSteps, Stackable
 from sottovoce.federated.backend import COORDINATES_TOGETHER
 from sottovoce.federated.simulation.draws import RowRotation, generator_of_round, turned_total
 from sottovoce.learning.rows import DenseRows
@@ -61,9 +61,8 @@ class StackedRun:
 def can_stack(algorithm: Algorithm, parts: Sequence[ClientPlan], dimension: int) -> bool:
     """Whether runs of this kind can be trained side by side."""
     return (
-        type(algorithm) is FedAvg  # what is made of it may step otherwise
-        and isinstance(algorithm.local_work, SampleClippedGradient)
-        and not algorithm.gathers
+        isinstance(algorithm, Stackable)
+        and algorithm.gradient_steps() is not None
         and len(parts) * dimension <= COORDINATES_TOGETHER
         and all(isinstance(part.mechanism, Coordinatewise) for part in parts)
     )
@@ -80,23 +79,23 @@ def train_stacked(
     on_round: OnRound | None = None,
 ) -> Vector:
     """The last models of all runs, as rows."""
-    assert isinstance(algorithm, FedAvg), "can_stack says so"
-    return _Stack(task, algorithm, pool, runs, rotated=rotated).train(rounds, on_round)
+    steps = algorithm.gradient_steps() if isinstance(algorithm, Stackable) else None
+    assert steps is not None, "can_stack says so"
+    return _Stack(task, steps, pool, runs, rotated=rotated).train(rounds, on_round)
 
 
 class _Stack:
     def __init__(
         self,
         task: Task,
-        algorithm: FedAvg,
+        steps: GradientSteps,
         pool: Pool,
         runs: Sequence[StackedRun],
         *,
         rotated: bool,
     ) -> None:
-        assert isinstance(algorithm.local_work, SampleClippedGradient), "can_stack says so"
-        self.task, self.algorithm, self.pool, self.runs = task, algorithm, pool, runs
-        self.work, self.rotated = algorithm.local_work, rotated
+        self.task, self.steps, self.pool, self.runs = task, steps, pool, runs
+        self.work, self.rotated = steps.work, rotated
         self.num_clients = len(runs[0].parts)
         sizes = [[len(share) for share in one.shares] for one in runs]
         records = [[float(self.work.records(size)) for size in row] for row in sizes]
@@ -114,8 +113,8 @@ class _Stack:
         velocity = torch.zeros_like(models)
         for number in range(1, rounds + 1):
             means = self._means(number, self._updates(number, models.float()))
-            velocity = self.algorithm.server_momentum * velocity + means
-            models = models + self.algorithm.server_learning_rate * velocity
+            velocity = self.steps.server_momentum * velocity + means
+            models = models + self.steps.server_learning_rate * velocity
             if on_round:
                 on_round(number)
         return models.cpu().numpy()

@@ -1,0 +1,183 @@
+"""A channel and a sampling of another distribution, each in one file, and runs over them."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributions import install
+from specs import CLIENT_LEVEL, small_spec
+
+pytest.importorskip("torch")
+
+from sottovoce.core.errors import ConfigError, PluginError, PolicyError, UnknownNameError
+from sottovoce.deployment import site_training
+from sottovoce.federated.cohorts import SAMPLINGS
+from sottovoce.privacy import events
+from sottovoce.protocol.channels.channel import CHANNELS
+from sottovoce.reporting.words import facts
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.parts import assemble
+from sottovoce.runs.record import read_record
+from sottovoce.runs.runner import run
+
+PIGEONS = """
+from dataclasses import dataclass, field
+from sottovoce.core.errors import ConfigError
+from sottovoce.core.sections import whole
+from sottovoce.mechanisms import NoisySums, NoSenders
+from sottovoce.protocol import Channel, register
+
+@register("pigeons", summary="a flock, in which nobody knows whose pigeon is whose")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pigeons(Channel):
+    flock: int = field(default=4, metadata=whole(2, 100))
+
+    @property
+    def visibility(self):
+        return NoSenders(minimum_clients=self.flock)
+
+    def check(self, context):
+        if context.sampling.largest_cohort < self.flock:
+            raise ConfigError(f"a flock has {self.flock} pigeons")
+
+    def describe(self):
+        return "pigeons: the flock forgets senders"
+
+@register("rumor", summary="a sample of clients that nobody draws")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rumor(Channel):
+    @property
+    def visibility(self):
+        return NoisySums(client_sampling_rate=0.01)
+
+@register("magic", summary="no visibility")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Magic(Channel):
+    @property
+    def visibility(self):
+        return "nothing at all"
+"""
+IN_TURN = """
+from dataclasses import dataclass
+from sottovoce.federated import ClientSampling, register_sampling
+from sottovoce.protocol.channels.channel import SamplingFacts
+
+@register_sampling("in_turn", summary="one client after the other")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InTurn(ClientSampling):
+    steps: int = 1
+
+    def draw(self, num_clients, schedule, number):
+        return [self.steps * (number - 1) % num_clients]
+
+    def most_participations(self, num_clients, rounds):
+        return -(-rounds // num_clients)
+
+    def facts(self, num_clients):
+        return SamplingFacts(kind=self.kind, largest_cohort=1, independent_rate=0.01)
+"""
+GROUPS = {
+    "sottovoce.channels": dict.fromkeys(("pigeons", "rumor", "magic"), "pigeons"),
+    "sottovoce.samplings": {"in_turn": "in_turn"},
+}
+SHUFFLED = {
+    **CLIENT_LEVEL,
+    "privacy": {"level": "client", "adjacency": "replace-one", "clip_norm": 0.5, "delta": 1e-3},
+    "mechanism": {"kind": "cldp", "epsilon": 0.5},
+    "rounds": 2,
+}
+
+
+@pytest.fixture(autouse=True)
+def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    install(tmp_path / "site", "pigeons", {"pigeons": PIGEONS, "in_turn": IN_TURN}, GROUPS)
+    for register in (CHANNELS, SAMPLINGS):
+        register.ours()  # these stay; what is entered from here on does not
+        monkeypatch.setattr(register, "_entries", dict(register._entries))
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    yield
+    for name in ("pigeons", "in_turn"):
+        sys.modules.pop(name, None)
+
+
+def test_a_run_over_a_channel_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = small_spec(**SHUFFLED, channel={"kind": "pigeons"})
+    assert spec.channel.model_dump() == {"kind": "pigeons"}
+    assert "pigeons" not in sys.modules  # reading a spec runs nobody else's code
+    result = run(spec, tmp_path / "run")
+    assert result["channel"] == "pigeons: the flock forgets senders"
+    # It names a visibility, and is charged for that; that it keeps to it is its word.
+    with RunFolder(tmp_path / "run").ledger() as ledger:
+        ((event, count),) = ledger.history("client-0000")
+    assert isinstance(event, events.Shuffled)
+    assert (event.clients, count) == (4, 2)
+    assert "the word of plug-in channel 'pigeons' (distribution pigeons" in result["assumes"]
+    assert "plug-in channel 'pigeons'" in result["guarantee"]
+    # A report needs no plug-in.
+    record = read_record(tmp_path / "run")
+    assert record.spec.channel.model_dump() == {"kind": "pigeons", "flock": 4}
+    monkeypatch.setattr(CHANNELS, "find", None)
+    told = dict(facts(record, {"epsilon": 1.0, "sites": None}))
+    assert "by the channel 'pigeons'" in told["Who sees it"]
+    assert "An observer of replies and their senders has epsilon" in told["How well"]
+
+
+def test_a_run_with_a_sampling_from_outside(tmp_path: Path) -> None:
+    spec = small_spec(sampling={"kind": "in_turn"}, rounds=4)
+    assembly = assemble(spec)
+    assert assembly.spec.sampling.model_dump() == {"kind": "in_turn", "steps": 1}
+    # Noise is made for one round of each client, and everyone pays for one.
+    assert run(spec, tmp_path / "run")["epsilon"] == pytest.approx(4.0, rel=1e-3)
+    with RunFolder(tmp_path / "run").ledger() as ledger:
+        assert set(ledger.rounds_charged(assembly.run).values()) == {1}
+
+
+CENTRAL = {
+    "mechanism": {"kind": "gaussian", "noise_multiplier": 1.0},
+    "runtime": {"messages": "none"},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"channel": {"kind": "pigeon"}}, UnknownNameError, "did you mean 'pigeons'"),
+        ({"channel": {"kind": "pigeons", "flok": 3}}, UnknownNameError, "did you mean 'flock'"),
+        ({"channel": {"kind": "pigeons", "flock": 1}}, ValueError, "flock must be an integer"),
+        ({"channel": {"kind": "pigeons", "flock": 5}}, ConfigError, "a flock has 5 pigeons"),
+        ({"channel": {"kind": "magic"}}, PluginError, "no cost is proved for it"),
+        ({"channel": {"kind": "rumor"}, **CENTRAL}, PluginError, "does not draw them so"),
+        # What amplifies is never taken on a plug-in's word.
+        (
+            {"channel": {"kind": "central"}, "sampling": {"kind": "in_turn"}, **CENTRAL},
+            ConfigError,
+            "'everyone' or 'poisson', not for 'in_turn'",
+        ),
+        ({"sampling": {"kind": "in_turn"}, "runtime": {"backend": "flower"}}, ConfigError, "word"),
+        ({"channel": {"kind": "pigeons"}, "runtime": {"backend": "flower"}}, ConfigError, "word"),
+    ],
+)
+def test_what_is_refused(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        assemble(small_spec(**{**CLIENT_LEVEL, **changes}))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"channel": {"kind": "pigeons"}}, {"sampling": {"kind": "in_turn"}}]
+)
+def test_a_site_takes_neither(changes: dict[str, Any]) -> None:
+    with pytest.raises(PolicyError, match="none of Sottovoce's own; sites use those only"):
+        site_training._channel(small_spec(**changes), 4)
+    assert not {"pigeons", "in_turn"} & set(sys.modules)
+
+
+def test_a_client_that_is_drawn_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assembly = assemble(small_spec(sampling={"kind": "in_turn"}))
+    from sottovoce.core.randomness import SeededRandomness
+    from sottovoce.federated.cohorts import draw
+
+    monkeypatch.setattr(type(assembly.sampling), "draw", lambda *_: [1, 1])
+    with pytest.raises(PluginError, match="draw distinct positions from 0 to 3"):
+        draw(assembly.sampling, 4, SeededRandomness(0), 1)
