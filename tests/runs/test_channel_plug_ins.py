@@ -1,4 +1,4 @@
-"""A channel and a sampling of another distribution, each in one file, and runs over them."""
+"""A channel, a sampling and a partition of another distribution, each in one file."""
 
 import sys
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 from sottovoce.core.errors import ConfigError, PluginError, PolicyError, UnknownNameError
 from sottovoce.deployment import site_training
 from sottovoce.federated.cohorts import SAMPLINGS
+from sottovoce.learning.partition import PARTITIONS
 from sottovoce.privacy import events
 from sottovoce.protocol.channels.channel import CHANNELS
 from sottovoce.reporting.words import facts
@@ -78,9 +79,25 @@ class InTurn(ClientSampling):
     def facts(self, num_clients):
         return SamplingFacts(kind=self.kind, largest_cohort=1, independent_rate=0.01)
 """
+HALVES = """
+from dataclasses import dataclass
+import numpy as np
+from sottovoce.learning import Partition, register_partition
+
+@register_partition("halves", summary="two clients")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halves(Partition):
+    settles_clients = True
+    overlap: int = 0
+
+    def shares(self, labels, num_clients, generator, owners):
+        middle = len(labels) // 2
+        return [np.arange(middle), np.arange(middle - self.overlap, len(labels))]
+"""
 GROUPS = {
     "sottovoce.channels": dict.fromkeys(("pigeons", "rumor", "magic"), "pigeons"),
     "sottovoce.samplings": {"in_turn": "in_turn"},
+    "sottovoce.partitions": {"halves": "halves"},
 }
 SHUFFLED = {
     **CLIENT_LEVEL,
@@ -92,13 +109,14 @@ SHUFFLED = {
 
 @pytest.fixture(autouse=True)
 def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    install(tmp_path / "site", "pigeons", {"pigeons": PIGEONS, "in_turn": IN_TURN}, GROUPS)
-    for register in (CHANNELS, SAMPLINGS):
+    modules = {"pigeons": PIGEONS, "in_turn": IN_TURN, "halves": HALVES}
+    install(tmp_path / "site", "pigeons", modules, GROUPS)
+    for register in (CHANNELS, SAMPLINGS, PARTITIONS):
         register.ours()  # these stay; what is entered from here on does not
         monkeypatch.setattr(register, "_entries", dict(register._entries))
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     yield
-    for name in ("pigeons", "in_turn"):
+    for name in modules:
         sys.modules.pop(name, None)
 
 
@@ -134,6 +152,16 @@ def test_a_run_with_a_sampling_from_outside(tmp_path: Path) -> None:
         assert set(ledger.rounds_charged(assembly.run).values()) == {1}
 
 
+def test_a_partition_from_outside() -> None:
+    assembly = assemble(small_spec(data={"dataset": "digits", "partition": {"kind": "halves"}}))
+    assert len(assembly.clients) == 2
+    assert assembly.spec.data.partition.model_dump() == {"kind": "halves", "overlap": 0}
+
+
+def halves(overlap: int) -> dict[str, Any]:
+    return {"dataset": "digits", "partition": {"kind": "halves", "overlap": overlap}}
+
+
 CENTRAL = {
     "mechanism": {"kind": "gaussian", "noise_multiplier": 1.0},
     "runtime": {"messages": "none"},
@@ -149,6 +177,7 @@ CENTRAL = {
         ({"channel": {"kind": "pigeons", "flock": 5}}, ConfigError, "a flock has 5 pigeons"),
         ({"channel": {"kind": "magic"}}, PluginError, "no cost is proved for it"),
         ({"channel": {"kind": "rumor"}, **CENTRAL}, PluginError, "does not draw them so"),
+        ({"data": halves(overlap=1)}, PluginError, "gives a sample to two clients"),
         # What amplifies is never taken on a plug-in's word.
         (
             {"channel": {"kind": "central"}, "sampling": {"kind": "in_turn"}, **CENTRAL},

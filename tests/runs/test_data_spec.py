@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from sottovoce.runs.data_spec import ByOwnerSpec, DataSpec
+from sottovoce.learning.partition import ByOwner
+from sottovoce.runs.data_spec import DataSpec
 
 
 def parsed(**given: Any) -> DataSpec:
@@ -21,7 +22,7 @@ def test_what_the_old_section_said_is_still_said() -> None:
 
 def test_clients_may_be_left_to_a_partition_that_settles_them() -> None:
     spec = parsed(dataset="femnist", partition={"kind": "by_owner"})
-    assert isinstance(spec.partition, ByOwnerSpec)
+    assert spec.partition.opened() == ByOwner()
     assert parsed(dataset="mnist", partition={"kind": "one_sample"}).clients is None
     with pytest.raises(ValidationError, match="the partition 'shards' needs their number"):
         parsed(dataset="mnist", partition={"kind": "shards"})
@@ -67,7 +68,7 @@ def test_a_table_from_abroad_is_written_down_and_read_again() -> None:
         {"num_owners": 0},
         {"validation_fraction": 1.0},
         {"partition": {"kind": "shards", "shards_per_client": 0}},
-        {"partition": {"kind": "owner"}},
+        {"partition": {"kind": "by_owner", "owner": 3}},
         {"folder": "/data"},
     ],
 )

@@ -18,6 +18,7 @@ _REGISTERS = {
     "sampling": "sottovoce.federated.cohorts:SAMPLINGS",
     "attack": "sottovoce.auditing.attacks.context:ATTACKS",
     "dataset": "sottovoce.learning.datasets.register:DATASETS",
+    "partition": "sottovoce.learning.partition:PARTITIONS",
     "model": "sottovoce.learning.models.register:MODELS",
     "feature": "sottovoce.learning.features:FEATURES",
     "backend": "sottovoce.runs.backends:BACKENDS",

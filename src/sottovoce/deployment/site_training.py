@@ -32,6 +32,7 @@ from sottovoce.learning import datasets, models
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.features import FEATURES, files_of
+from sottovoce.learning.partition import PARTITIONS
 from sottovoce.learning.task import Task
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
@@ -174,6 +175,7 @@ def _check_harmless(spec: RunSpec, site: Site) -> None:
     for register, kinds in (
         (models.MODELS, [spec.model.kind]),
         (FEATURES, [step.kind for step in spec.features]),
+        (PARTITIONS, [spec.data.partition.kind]),
     ):
         for kind in kinds:
             if not register.is_ours(kind):

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from sottovoce.learning.partition import DirichletByLabel as DirichletByLabel
     from sottovoce.learning.partition import Iid as Iid
     from sottovoce.learning.partition import OneSample as OneSample
+    from sottovoce.learning.partition import Partition as Partition
     from sottovoce.learning.partition import Shards as Shards
+    from sottovoce.learning.partition import register_partition as register_partition
     from sottovoce.learning.partition import split as split
     from sottovoce.learning.task import Evaluation as Evaluation
     from sottovoce.learning.task import Task as Task
@@ -33,7 +35,10 @@ show(
         "datasets": ["load"],
         "datasets.dataset": ["Dataset"],
         "datasets.register": ["Request", "register"],
-        "partition": ["ByOwner", "DirichletByLabel", "Iid", "OneSample", "Shards", "split"],
+        "partition": [
+            *("ByOwner", "DirichletByLabel", "Iid", "OneSample", "Partition", "Shards"),
+            *("register_partition", "split"),
+        ],
         "task": ["Evaluation", "Task"],
     },
 )

@@ -1,59 +1,79 @@
-"""Ways to spread a dataset over clients."""
+"""Ways to spread a dataset over clients: the register, one decorator on a frozen dataclass.
 
-from dataclasses import dataclass
-from typing import Any, assert_never
+    @register_partition("halves", summary="two clients")
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Halves(Partition):
+        def shares(self, labels, num_clients, generator, owners):
+            return np.array_split(generator.permutation(len(labels)), 2)
+
+Its fields are the keys that may stand beside `kind = "halves"` in [data.partition] (see
+`core.sections`). The entry point group of plug-ins is `sottovoce.partitions`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.core import parameter_rules
-from sottovoce.core.errors import ParameterError
+from sottovoce.core.errors import ParameterError, PluginError
+from sottovoce.core.registry import Register
+from sottovoce.core.sections import POSITIVE, Registered, check_keys, whole
 
 Indices = NDArray[np.int64]
+Owners = NDArray[np.int64] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Iid:
-    """A random split into parts of equal size, up to one."""
+class Partition:
+    """The keys of a [data.partition] table, and who has what; a subclass has `shares`."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirichletByLabel:
-    """Each label's samples are shared out by a draw from Dirichlet(alpha, ..., alpha).
-
-    Small alpha: few labels a client. Reference: Hsu, Qi and Brown 2019.
-    """
-
-    alpha: float
+    kind: ClassVar[str] = ""  # as it is registered
+    settles_clients: ClassVar[bool] = False  # whether the data say how many clients there are
+    needs_owners: ClassVar[bool] = False  # whether rows go to whom the data say
 
     def __post_init__(self) -> None:
-        parameter_rules.positive("alpha", self.alpha)
+        check_keys(self)
+
+    def shares(
+        self,
+        labels: NDArray[Any],
+        num_clients: int | None,
+        generator: np.random.Generator,
+        owners: Owners,
+    ) -> list[Indices]:
+        """Return disjoint indices for every client.
+
+        Args:
+            labels: Of all samples.
+            num_clients: How many clients there are; None where `settles_clients`.
+            generator: The same again from the same seed.
+            owners: Whose each sample is, where the data say so.
+        """
+        raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shards:
-    """Samples are sorted by label and cut into shards, of which each client gets so many at random.
+P = TypeVar("P", bound=type[Partition])
 
-    Reference: McMahan et al. 2017, section 3 (two shards a client).
-    """
-
-    shards_per_client: int
-
-    def __post_init__(self) -> None:
-        parameter_rules.integer("shards_per_client", self.shards_per_client, low=1, high=2**20)
+PARTITIONS: Register[Registered[Partition]] = Register(
+    "partition",
+    places=dict.fromkeys(("iid", "dirichlet", "shards", "by_owner", "one_sample"), __name__),
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ByOwner:
-    """The data's own clients: everybody has what is theirs, in the order of the owners' numbers."""
+def register_partition(kind: str, *, summary: str) -> Callable[[P], P]:
+    """Class decorator that enters a partition, a frozen dataclass with a method `shares`."""
 
+    def enter(partition: P) -> P:
+        partition.kind = kind
+        registered: Registered[Partition] = Registered(section=partition, summary=summary)
+        PARTITIONS.enter(kind, registered, module=partition.__module__)
+        return partition
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OneSample:
-    """Each sample is a client of its own."""
-
-
-Partition = Iid | DirichletByLabel | Shards | ByOwner | OneSample
+    return enter
 
 
 def split(
@@ -62,50 +82,143 @@ def split(
     num_clients: int | None,
     generator: np.random.Generator,
     *,
-    owners: NDArray[np.int64] | None = None,
+    owners: Owners = None,
 ) -> list[Indices]:
     """Disjoint indices for every client, none of them empty.
 
-    `num_clients` None is for partitions that settle the number themselves: ByOwner and OneSample.
+    `num_clients` None is for partitions that settle the number themselves.
     """
-    match partition:
-        case ByOwner():
-            parts = _by_owner(labels, owners)
-            _check_settled(partition, num_clients, len(parts), "owners")
-        case OneSample():
-            parts = list(np.arange(len(labels))[:, None])
-            _check_settled(partition, num_clients, len(parts), "samples")
-        case Iid() | DirichletByLabel() | Shards():
-            parts = _shared_out(partition, labels, _number_given(num_clients, labels), generator)
-        case _:
-            assert_never(partition)
+    parts = partition.shares(labels, num_clients, generator, owners)
     empty = [client for client, part in enumerate(parts) if not len(part)]
     if empty:
         raise ParameterError(
             f"client {empty[0]} got no samples ({len(empty)} of {len(parts)} clients are empty); "
             "use fewer clients or a larger alpha"
         )
+    given = np.concatenate(parts) if parts else np.arange(0)
+    if len(np.unique(given)) < len(given) or np.any((given < 0) | (given >= len(labels))):
+        # What two clients have is paid for by each alone.
+        raise PluginError(
+            f"the partition '{partition.kind}' gives a sample to two clients, or one that is not "
+            "there; give each to one"
+        )
     return parts
 
 
-def _shared_out(
-    partition: Iid | DirichletByLabel | Shards,
-    labels: NDArray[Any],
-    num_clients: int,
-    generator: np.random.Generator,
-) -> list[Indices]:
-    match partition:
-        case Iid():
-            order = generator.permutation(len(labels))
-            return [np.sort(part) for part in np.array_split(order, num_clients)]
-        case DirichletByLabel(alpha=alpha):
-            _check_classes("dirichlet", labels)
-            return _dirichlet(alpha, labels, num_clients, generator)
-        case Shards(shards_per_client=shards_per_client):
-            _check_classes("shards", labels)
-            return _shards(shards_per_client, labels, num_clients, generator)
-        case _:
-            assert_never(partition)
+@register_partition("iid", summary="a random split into parts of equal size")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iid(Partition):
+    """A random split into parts of equal size, up to one."""
+
+    def shares(
+        self,
+        labels: NDArray[Any],
+        num_clients: int | None,
+        generator: np.random.Generator,
+        owners: Owners,  # noqa: ARG002
+    ) -> list[Indices]:
+        number = _number_given(num_clients, labels)
+        order = generator.permutation(len(labels))
+        return [np.sort(part) for part in np.array_split(order, number)]
+
+
+@register_partition("dirichlet", summary="few labels a client where alpha is small")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirichletByLabel(Partition):
+    """Each label's samples are shared out by a draw from Dirichlet(alpha, ..., alpha).
+
+    Small alpha: few labels a client. Reference: Hsu, Qi and Brown 2019.
+    """
+
+    alpha: float = field(metadata=POSITIVE)
+
+    def shares(
+        self,
+        labels: NDArray[Any],
+        num_clients: int | None,
+        generator: np.random.Generator,
+        owners: Owners,  # noqa: ARG002
+    ) -> list[Indices]:
+        number = _number_given(num_clients, labels)
+        _check_classes("dirichlet", labels)
+        shares: list[list[Indices]] = [[] for _ in range(number)]
+        for label in np.unique(labels):
+            members = generator.permutation(np.flatnonzero(labels == label))
+            fractions = generator.dirichlet(np.full(number, self.alpha))
+            cuts = np.round(np.cumsum(fractions)[:-1] * len(members)).astype(np.int64)
+            for client, part in enumerate(np.split(members, cuts)):
+                shares[client].append(part)
+        return [np.sort(np.concatenate(share)) for share in shares]
+
+
+@register_partition("shards", summary="some shards of samples that are sorted by label")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shards(Partition):
+    """Samples are sorted by label and cut into shards, of which each client gets so many at random.
+
+    Reference: McMahan et al. 2017, section 3 (two shards a client).
+    """
+
+    shards_per_client: int = field(default=2, metadata=whole(1, 2**20))
+
+    def shares(
+        self,
+        labels: NDArray[Any],
+        num_clients: int | None,
+        generator: np.random.Generator,
+        owners: Owners,  # noqa: ARG002
+    ) -> list[Indices]:
+        number = _number_given(num_clients, labels)
+        _check_classes("shards", labels)
+        num_shards = self.shards_per_client * number
+        if num_shards > len(labels):
+            raise ParameterError(
+                f"{number} clients with {self.shards_per_client} shards each need {num_shards} "
+                f"samples, and there are {len(labels)}; use fewer clients or shards"
+            )
+        order = generator.permutation(len(labels))  # which of a label's samples share a shard
+        by_label = order[np.argsort(labels[order], kind="stable")]
+        shards = np.array_split(by_label, num_shards)
+        dealt = generator.permutation(num_shards).reshape(number, self.shards_per_client)
+        return [np.sort(np.concatenate([shards[shard] for shard in hand])) for hand in dealt]
+
+
+@register_partition("by_owner", summary="the data's own clients")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByOwner(Partition):
+    """The data's own clients: everybody has what is theirs, in the order of the owners' numbers."""
+
+    settles_clients: ClassVar[bool] = True
+    needs_owners: ClassVar[bool] = True
+
+    def shares(
+        self,
+        labels: NDArray[Any],
+        num_clients: int | None,
+        generator: np.random.Generator,  # noqa: ARG002
+        owners: Owners,
+    ) -> list[Indices]:
+        parts = _by_owner(labels, owners)
+        _check_settled(self, num_clients, len(parts), "owners")
+        return parts
+
+
+@register_partition("one_sample", summary="each sample is a client of its own")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneSample(Partition):
+    """Each sample is a client of its own."""
+
+    settles_clients: ClassVar[bool] = True
+
+    def shares(
+        self,
+        labels: NDArray[Any],
+        num_clients: int | None,
+        generator: np.random.Generator,  # noqa: ARG002
+        owners: Owners,  # noqa: ARG002
+    ) -> list[Indices]:
+        _check_settled(self, num_clients, len(labels), "samples")
+        return list(np.arange(len(labels))[:, None])
 
 
 def _number_given(num_clients: int | None, labels: NDArray[Any]) -> int:
@@ -123,9 +236,7 @@ def _number_given(num_clients: int | None, labels: NDArray[Any]) -> int:
     )
 
 
-def _check_settled(
-    partition: ByOwner | OneSample, num_clients: int | None, found: int, what: str
-) -> None:
+def _check_settled(partition: Partition, num_clients: int | None, found: int, what: str) -> None:
     if num_clients is not None and num_clients != found:
         raise ParameterError(
             f"clients is {num_clients}, but {type(partition).__name__} makes a client of each of "
@@ -139,35 +250,6 @@ def _check_classes(kind: str, labels: NDArray[Any]) -> None:
             f"the partition '{kind}' goes by classes, and these labels are numbers to predict "
             f"({labels.dtype} of shape {labels.shape}); use 'iid', 'by_owner' or 'one_sample'"
         )
-
-
-def _dirichlet(
-    alpha: float, labels: NDArray[Any], num_clients: int, generator: np.random.Generator
-) -> list[Indices]:
-    shares: list[list[Indices]] = [[] for _ in range(num_clients)]
-    for label in np.unique(labels):
-        members = generator.permutation(np.flatnonzero(labels == label))
-        fractions = generator.dirichlet(np.full(num_clients, alpha))
-        cuts = np.round(np.cumsum(fractions)[:-1] * len(members)).astype(np.int64)
-        for client, part in enumerate(np.split(members, cuts)):
-            shares[client].append(part)
-    return [np.sort(np.concatenate(share)) for share in shares]
-
-
-def _shards(
-    shards_per_client: int, labels: NDArray[Any], num_clients: int, generator: np.random.Generator
-) -> list[Indices]:
-    num_shards = shards_per_client * num_clients
-    if num_shards > len(labels):
-        raise ParameterError(
-            f"{num_clients} clients with {shards_per_client} shards each need {num_shards} "
-            f"samples, and there are {len(labels)}; use fewer clients or shards"
-        )
-    order = generator.permutation(len(labels))  # which of a label's samples share a shard
-    by_label = order[np.argsort(labels[order], kind="stable")]
-    shards = np.array_split(by_label, num_shards)
-    dealt = generator.permutation(num_shards).reshape(num_clients, shards_per_client)
-    return [np.sort(np.concatenate([shards[shard] for shard in hand])) for hand in dealt]
 
 
 def _by_owner(labels: NDArray[Any], owners: NDArray[np.int64] | None) -> list[Indices]:

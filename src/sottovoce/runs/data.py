@@ -1,6 +1,6 @@
 """From a spec to its data, its clients and its task."""
 
-from typing import Any, assert_never
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,16 +11,7 @@ from sottovoce.core.randomness import SeededRandomness
 from sottovoce.learning import datasets, models, partition
 from sottovoce.learning.clients import Clients, ClientsElsewhere, client_name
 from sottovoce.learning.datasets import Dataset
-from sottovoce.learning.partition import (
-    ByOwner,
-    DirichletByLabel,
-    Iid,
-    OneSample,
-    Partition,
-    Shards,
-)
 from sottovoce.learning.task import Task
-from sottovoce.runs.data_spec import ByOwnerSpec, DirichletSpec, IidSpec, OneSampleSpec, ShardsSpec
 from sottovoce.runs.model_spec import to_model
 from sottovoce.runs.prepared_data import Wanted, device_of, kept, prepared
 from sottovoce.runs.spec import RunSpec
@@ -41,7 +32,7 @@ def clients_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Clie
     if spec.data.sites:
         return ClientsElsewhere(spec.data.sites)
     shares = partition.split(
-        _partition(spec),
+        spec.data.partition.opened(),
         data.train_labels,
         len(spec.data.names) or spec.data.clients,
         schedule.generator("partition"),
@@ -86,20 +77,3 @@ def task_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Task:
         objective="regression" if data.num_classes is None else "classification",
         device=device_of(spec),
     )
-
-
-def _partition(spec: RunSpec) -> Partition:
-    given = spec.data.partition
-    match given:
-        case IidSpec():
-            return Iid()
-        case DirichletSpec(alpha=alpha):
-            return DirichletByLabel(alpha=alpha)
-        case ShardsSpec(shards_per_client=shards):
-            return Shards(shards_per_client=shards)
-        case ByOwnerSpec():
-            return ByOwner()
-        case OneSampleSpec():
-            return OneSample()
-        case _:
-            assert_never(given)

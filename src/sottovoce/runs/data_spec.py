@@ -1,6 +1,6 @@
 """The section `[data]` of a spec: which data, how much of it, and how it is spread over clients."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     Field,
@@ -9,8 +9,11 @@ from pydantic import (
     model_validator,
 )
 
+from sottovoce.core.registry import Register
+from sottovoce.core.sections import section_from
 from sottovoce.learning.datasets import CsvOptions
-from sottovoce.runs.section import Section
+from sottovoce.learning.partition import PARTITIONS, Partition
+from sottovoce.runs.section import OpenSection, Section
 
 _FiniteNumber = Annotated[float, Field(allow_inf_nan=False)]
 _Bounds = Annotated[tuple[_FiniteNumber, _FiniteNumber], Field(strict=False)]
@@ -18,26 +21,14 @@ _Fraction = Annotated[float, Field(gt=0, lt=1)]
 _Count = Annotated[int, Field(ge=1)]
 
 
-class IidSpec(Section):
-    kind: Literal["iid"]
+class PartitionSpec(OpenSection):
+    """A registered way to spread rows over clients; its own keys stand beside `kind`."""
 
+    register: ClassVar[Register[Any]] = PARTITIONS
 
-class DirichletSpec(Section):
-    kind: Literal["dirichlet"]
-    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-class ShardsSpec(Section):
-    kind: Literal["shards"]
-    shards_per_client: _Count = 2
-
-
-class ByOwnerSpec(Section):
-    kind: Literal["by_owner"]
-
-
-class OneSampleSpec(Section):
-    kind: Literal["one_sample"]
+    def opened(self) -> Partition:
+        """Return the partition; imports a plug-in that has the name."""
+        return section_from(PARTITIONS, "data.partition", self.kind, self.parameters)
 
 
 class CsvSpec(Section):
@@ -106,10 +97,7 @@ class DataSpec(Section):
 
     dataset: str
     clients: _Count | None = None
-    partition: Annotated[
-        IidSpec | DirichletSpec | ShardsSpec | ByOwnerSpec | OneSampleSpec,
-        Field(discriminator="kind"),
-    ] = IidSpec(kind="iid")
+    partition: PartitionSpec = PartitionSpec(kind="iid")
     num_owners: _Count | None = None
     num_train: _Count | None = None
     num_test: _Count | None = None
@@ -142,7 +130,7 @@ class DataSpec(Section):
             for name in ("clients", "names", "num_owners", "num_train", "validation_fraction")
             if getattr(self, name)
         ]
-        if self.sites and (given or self.partition != IidSpec(kind="iid")):
+        if self.sites and (given or self.partition != PartitionSpec(kind="iid")):
             what = given[0] if given else "partition"
             raise ValueError(f"'sites' have records of their own, so '{what}' means nothing")
         if self.sites and self.csv and self.csv.label == "class" and not self.csv.classes:
@@ -153,7 +141,9 @@ class DataSpec(Section):
     def _clients_are_settled(self) -> Self:
         if self.sites or self.names:
             return self
-        if self.clients is None and not isinstance(self.partition, ByOwnerSpec | OneSampleSpec):
+        # Whether a plug-in's partition settles it is seen where a run is built.
+        ours = PARTITIONS.is_ours(self.partition.kind)
+        if self.clients is None and ours and not self.partition.opened().settles_clients:
             raise ValueError(
                 f"'clients' is missing: the partition '{self.partition.kind}' needs their number"
             )

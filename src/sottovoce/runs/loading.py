@@ -43,7 +43,8 @@ def load(
         override(table, key, value, source="overrides")
     spec = parse(table, str(path))
     # A record may name what is not installed here.
-    for section in (spec.model, *spec.features, spec.sampling, spec.channel):
+    named = (spec.data.partition, spec.model, *spec.features, spec.sampling, spec.channel)
+    for section in named:
         try:
             section.check_kind()
         except UnknownNameError as error:

@@ -1,12 +1,16 @@
 """The tables that are open, as whoever is registered under their kind describes them."""
 
+from typing import TypeVar
+
 from sottovoce.core import sections
 from sottovoce.learning.features import FEATURES
 from sottovoce.protocol.channels.channel import CHANNELS
 from sottovoce.runs.feature_steps import steps_of
-from sottovoce.runs.features_spec import FeatureSpec
-from sottovoce.runs.model_spec import ModelSpec, to_model
-from sottovoce.runs.spec import ChannelSpec, RunSpec, SamplingSpec
+from sottovoce.runs.model_spec import to_model
+from sottovoce.runs.section import OpenSection
+from sottovoce.runs.spec import RunSpec
+
+T = TypeVar("T", bound=OpenSection)
 
 
 def with_every_key(spec: RunSpec) -> RunSpec:
@@ -15,21 +19,25 @@ def with_every_key(spec: RunSpec) -> RunSpec:
     Raises:
         UnknownNameError: Nobody has registered anything of that kind, or it has no such key.
     """
-    model = {"kind": spec.model.kind, **sections.as_table(to_model(spec.model))}
     features = tuple(
-        FeatureSpec.model_validate({"kind": table.kind, **sections.as_table(step)})
+        _written(table, step)
         for table, step in zip(spec.features, steps_of(spec.features), strict=True)
     )
-    sampling = {"kind": spec.sampling.kind, **sections.as_table(spec.sampling.opened())}
-    channel = {"kind": spec.channel.kind, **sections.as_table(spec.channel.opened())}
+    partition = _written(spec.data.partition, spec.data.partition.opened())
     return spec.model_copy(
         update={
-            "model": ModelSpec.model_validate(model),
+            "data": spec.data.model_copy(update={"partition": partition}),
+            "model": _written(spec.model, to_model(spec.model)),
             "features": features,
-            "sampling": SamplingSpec.model_validate(sampling),
-            "channel": ChannelSpec.model_validate(channel),
+            "sampling": _written(spec.sampling, spec.sampling.opened()),
+            "channel": _written(spec.channel, spec.channel.opened()),
         }
     )
+
+
+def _written(table: T, section: object) -> T:
+    """Return the table with every key of its section."""
+    return type(table).model_validate({"kind": table.kind, **sections.as_table(section)})
 
 
 def channel_words(spec: RunSpec) -> list[str]:

@@ -59,10 +59,10 @@ def train_many(
 
 
 def _check_rows_alone(spec: RunSpec) -> None:
-    if spec.data.partition.kind == "by_owner":
+    if spec.data.partition.opened().needs_owners:
         raise ConfigError(
-            "data.partition 'by_owner' gives rows to their owners, and shadow models train on rows "
-            "whose owners are not known; attack a run with another partition"
+            f"data.partition '{spec.data.partition.kind}' gives rows to their owners, and shadow "
+            "models train on rows whose owners are not known; attack a run with another partition"
         )
     traits = traits_of(spec)
     if traits.holds_out:

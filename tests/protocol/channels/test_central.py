@@ -181,7 +181,7 @@ def test_no_plan_of_messages_can_be_charged_for_one_noise() -> None:
             unit=Unit.CLIENT,
             adjacency=ZERO_OUT,
             clients=(part,),
-            channel=Central(),  # type: ignore[arg-type]
+            channel=Central(),
         )
 
 
