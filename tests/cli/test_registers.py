@@ -182,7 +182,7 @@ def test_a_spec_runs_with_model_feature_and_backend_from_outside(cli: Any, tmp_p
     ("changes", "message"),
     [
         ({"model": {"kind": "pockt"}}, "unknown model 'pockt'; did you mean 'pocket'?"),
-        ({"model": {"kind": "pocket", "wide": 2}}, "unknown key 'wide' (in [model])"),
+        ({"model": {"kind": "pocket", "wide": 2}}, "unknown key 'wide'; did you mean 'width'?"),
         ({"model": {"kind": "pocket", "width": 10}}, "width must be an integer from 1 to 9"),
         ({"model": {"kind": "mlp", "hidden_units": 2}}, "two models claim the name 'mlp'"),
         ({"features": [{"kind": "flaten"}]}, "unknown feature 'flaten'; did you mean 'flatten'?"),
