@@ -168,6 +168,17 @@ def test_a_spec_runs_with_a_mechanism_and_an_algorithm_from_outside(
     assert header["spec"]["algorithm"] == {"kind": "sign_descent", "step": 0.02}
 
 
+@pytest.mark.parametrize("messages", ["packed", "none"])
+def test_encode_and_a_finite_law_are_enough_for_fast_simulations(
+    cli: Any, tmp_path: Path, messages: str
+) -> None:
+    """The page's mechanism has no fast path of its own."""
+    place = spec_file(tmp_path, randomness="seeded", runtime={"messages": messages})
+    result = cli("run", place, "--out", tmp_path / "run", "--json").json
+    assert result["mechanism"]["kind"] == "whisper"
+    assert result["accuracy"] > 0.3
+
+
 def test_defaults_of_a_plug_in_are_written_into_the_resolved_spec(cli: Any, tmp_path: Path) -> None:
     place = spec_file(tmp_path, algorithm={"kind": "sign_descent"}, rounds=1)
     assert cli("run", place, "--out", tmp_path / "run").code == 0
