@@ -19,10 +19,7 @@ from sottovoce.core.registry import Register
 
 Noun = typer.Typer | Callable[..., Any]
 
-COMMANDS: Register[Noun] = Register(
-    "command",
-    places={"experiment": "sottovoce.cli.experiment", "benchmark": "sottovoce.cli.benchmark"},
-)
+COMMANDS: Register[Noun] = Register("command", places={})
 
 
 def register(name: str, noun: Noun, *, module: str) -> None:

@@ -101,8 +101,6 @@ FEATURES: Register[Registered] = Register(
     "feature",
     places={
         "flatten": "sottovoce.learning.features",
-        "scattering": "sottovoce.learning.scattering_step",
-        "precondition": "sottovoce.learning.precondition_step",
     },
 )
 

@@ -58,14 +58,6 @@ MODELS: Register[Registered] = Register(
         "mlp": f"{_HERE}.mlp",
         "module": f"{_HERE}.user_module",
         "in_memory": f"{_HERE}.in_memory_module",
-        "femnist_convnet": f"{_HERE}.femnist_convnet",
-        "resnet18": f"{_HERE}.resnet18",
-        "small_cifar_cnn": f"{_HERE}.small_cifar_cnn",
-        "strided_cnn": f"{_HERE}.strided_cnn",
-        "tanh_convnet": f"{_HERE}.tanh_convnet",
-        "udp_medical_cnn": f"{_HERE}.udp_medical_cnn",
-        "udp_mnist_cnn": f"{_HERE}.udp_mnist_cnn",
-        "wind_cnn": f"{_HERE}.wind_cnn",
     },
 )
 
