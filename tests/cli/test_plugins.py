@@ -63,9 +63,9 @@ class Free:
 """
 HALVED = """
 from dataclasses import dataclass, replace
-from sottovoce.federated.algorithms.aggregation import AggregationSection, register
+from sottovoce.federated.algorithms.aggregation import AggregationSection, register_aggregation
 
-@register("halved", summary="half a step")
+@register_aggregation("halved", summary="half a step")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Halved(AggregationSection):
     by: float = 2.0

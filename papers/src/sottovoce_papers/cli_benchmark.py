@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.commands import register
+from sottovoce.cli.commands import register_command
 from sottovoce.cli.options import Device, takes
 from sottovoce.cli.output import Json, print_fields, print_json, say
 
 app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
-register("benchmark", app, module=__name__)
+register_command("benchmark", app, module=__name__)
 
 Seconds = Annotated[float, typer.Option(help="About how long to measure.")]
 Dimension = Annotated[int, typer.Option(help="Coordinates of an update.")]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.cli.commands import register
+from sottovoce.cli.commands import register_command
 from sottovoce.cli.completion import decorated, matches
 from sottovoce.cli.data import DataDir, fetch_missing, use
 from sottovoce.cli.options import Device
@@ -21,7 +21,7 @@ _EXPERIMENTS = Path(__file__).parent
 _FAILED = 1
 
 app = typer.Typer(help="Measure what the papers claim.", no_args_is_help=True)
-register("experiment", app, module=__name__)
+register_command("experiment", app, module=__name__)
 
 
 def names(incomplete: str) -> list[str]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.files import finite_or_none
-from sottovoce.federated.algorithms.aggregation import AggregationSection, register
+from sottovoce.federated.algorithms.aggregation import AggregationSection, register_aggregation
 from sottovoce.federated.algorithms.algorithm import Algorithm, State
 from sottovoce.federated.algorithms.recipe import PublicRows, Setting
 from sottovoce.federated.algorithms.tables import POSITIVE, one_of, whole
@@ -24,7 +24,9 @@ _PROXY = (
 )
 
 
-@register("mode_connectivity", summary="models joined by curves of low loss on public samples")
+@register_aggregation(
+    "mode_connectivity", summary="models joined by curves of low loss on public samples"
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModeConnectivitySection(AggregationSection):
     """Curves are found on `proxy_samples` samples, `steps` gradient steps for each pair of models.

@@ -14,7 +14,7 @@ from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.feature_cache import digest_of, key_of
-from sottovoce.learning.features import Array, Features, Part, Setting, Transform, register
+from sottovoce.learning.features import Array, Features, Part, Setting, Transform, register_feature
 from sottovoce_papers.features import public_images, synthetic
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ def check_scale(*, exponent: float, bias: float) -> None:
         )
 
 
-@register("precondition", summary="few, centered and rescaled coordinates, from public images")
+@register_feature(
+    "precondition", summary="few, centered and rescaled coordinates, from public images"
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precondition:
     """Few, centred and rescaled coordinates, learned from public images.

@@ -15,7 +15,7 @@ from sottovoce.learning.features import (
     Setting,
     Transform,
     identity,
-    register,
+    register_feature,
 )
 from sottovoce_papers.features import views
 from sottovoce_papers.features.views import View
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CHUNK_SAMPLES = 256  # transformed at once: bounds the memory, and paces the progress reports
 
 
-@register("scattering", summary="scattering coefficients of images, normalized in groups")
+@register_feature("scattering", summary="scattering coefficients of images, normalized in groups")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scattering:
     """Scattering coefficients of second order, normalised in groups of channels.

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from sottovoce.learning.models.register import InitialWeights, register
+from sottovoce.learning.models.register import InitialWeights, register_model
 from sottovoce.learning.models.shapes import InputShape, flat_size, image
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-@register("femnist_convnet", summary="four layers, for handwritten characters")
+@register_model("femnist_convnet", summary="four layers, for handwritten characters")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FemnistConvnet:
     """32 and 64 filters of 5x5 that keep the size, each with 2x2 max pooling; 128 hidden units.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from sottovoce.learning.models.register import InitialWeights, register
+from sottovoce.learning.models.register import InitialWeights, register_model
 from sottovoce.learning.models.shapes import InputShape, check_groups, image
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ STAGE_WIDTHS = (64, 128, 256, 512)
 BLOCKS_PER_STAGE = 2
 
 
-@register("resnet18", summary="ResNet-18 for small images, with group norm")
+@register_model("resnet18", summary="ResNet-18 for small images, with group norm")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resnet18:
     """Four stages of two residual blocks; a 3x3 stem and no pooling at the start, for 32x32 pixels.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from sottovoce.learning.models.register import InitialWeights, register
+from sottovoce.learning.models.register import InitialWeights, register_model
 from sottovoce.learning.models.shapes import InputShape, check_groups, image
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 FILTERS = (32, 64, 128)
 
 
-@register("small_cifar_cnn", summary="three convolutions with group norm, for color images")
+@register_model("small_cifar_cnn", summary="three convolutions with group norm, for color images")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallCifarCnn:
     """Three blocks of 3x3 convolution, group norm, ReLU and pooling; then one average a filter.

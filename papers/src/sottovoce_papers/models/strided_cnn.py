@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from sottovoce.learning.models.register import InitialWeights, register
+from sottovoce.learning.models.register import InitialWeights, register_model
 from sottovoce.learning.models.shapes import InputShape, flat_size, image
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 FILTERS = (16, 32, 64)
 
 
-@register("strided_cnn", summary="three strided convolutions with tanh, 34,000 parameters")
+@register_model("strided_cnn", summary="three strided convolutions with tanh, 34,000 parameters")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StridedCnn:
     """Three 3x3 convolutions that halve the sides, tanh after each; then one linear layer.

@@ -4,14 +4,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sottovoce.core import parameter_rules
-from sottovoce.learning.models.register import InitialWeights, register
+from sottovoce.learning.models.register import InitialWeights, register_model
 from sottovoce.learning.models.shapes import InputShape, flat_size, image
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-@register("tanh_convnet", summary="the small convolutional network with tanh of the MVU paper")
+@register_model(
+    "tanh_convnet", summary="the small convolutional network with tanh of the MVU paper"
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TanhConvnet:
     """16 filters of 8x8 and 64 of 4x4, average pooling, 32 hidden units; tanh throughout.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from sottovoce.learning.models.register import InitialWeights, register
+from sottovoce.learning.models.register import InitialWeights, register_model
 from sottovoce.learning.models.shapes import InputShape, flat_size, image
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ FILTERS = (16, 32, 64, 64)
 HIDDEN_UNITS = 64
 
 
-@register("udp_medical_cnn", summary="the UDP-FL paper's network for medical images")
+@register_model("udp_medical_cnn", summary="the UDP-FL paper's network for medical images")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UdpMedicalCnn:
     """Four convolutions with ReLU and max pooling, two fully connected layers; 1 or 3 channels.

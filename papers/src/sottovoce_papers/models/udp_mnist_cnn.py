@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from sottovoce.learning.models.register import InitialWeights, register
+from sottovoce.learning.models.register import InitialWeights, register_model
 from sottovoce.learning.models.shapes import InputShape, flat_size, image
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-@register("udp_mnist_cnn", summary="the UDP-FL paper's network for MNIST")
+@register_model("udp_mnist_cnn", summary="the UDP-FL paper's network for MNIST")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UdpMnistCnn:
     """Two convolutions with ReLU and max pooling, two fully connected layers.

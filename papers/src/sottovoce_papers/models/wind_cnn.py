@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError
-from sottovoce.learning.models.register import InitialWeights, register
+from sottovoce.learning.models.register import InitialWeights, register_model
 from sottovoce.learning.models.shapes import InputShape, flat_size
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 SHORTEST_SERIES = 4
 
 
-@register("wind_cnn", summary="one-dimensional convolutions, for series")
+@register_model("wind_cnn", summary="one-dimensional convolutions, for series")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindCnn:
     """Regression on (channels, length): two convolutions over five steps, one hidden layer.

@@ -1,6 +1,6 @@
 """The register of models: one decorator on a frozen dataclass.
 
-    @register("mlp", summary="one hidden layer with tanh")
+    @register_model("mlp", summary="one hidden layer with tanh")
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Mlp:
         initial_weights: ClassVar[InitialWeights] = "tanh"
@@ -62,7 +62,7 @@ MODELS: Register[Registered] = Register(
 )
 
 
-def register(kind: str, *, summary: str) -> Callable[[M], M]:
+def register_model(kind: str, *, summary: str) -> Callable[[M], M]:
     """Class decorator that enters a model, a frozen dataclass with a method `build`."""
 
     def enter(section: M) -> M:
