@@ -6,13 +6,15 @@ where a test does not say how many. `make soundness` sets CASES=10: ten times as
 
 import functools
 import gc
+import json
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import cases
 import pytest
@@ -78,6 +80,45 @@ def ledger(path: Path) -> "Iterator[Ledger]":
 
     with Ledger(path, create=True) as opened:
         yield opened
+
+
+class Result:
+    """What a command came to."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self) -> Any:
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+
+@pytest.fixture(scope="session")
+def _parser() -> Any:
+    """The parser of all commands, which takes as long to make as many a command to run."""
+    import typer.main
+
+    return functools.cache(typer.main.get_command)
+
+
+@pytest.fixture
+def cli(_parser: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """A command line that tests can call."""
+    import typer.main
+
+    from sottovoce.cli.main import main
+
+    def call(*arguments: object) -> Result:
+        words = [str(a) for a in arguments]
+        monkeypatch.setattr(sys, "argv", ["sottovoce", *words])
+        monkeypatch.setattr(typer.main, "get_command", _parser)
+        with pytest.raises(SystemExit) as exit_:
+            main()  # always ends the process, as click's standalone mode does
+        captured = capsys.readouterr()
+        return Result(int(exit_.value.code or 0), captured.out, captured.err)
+
+    return call
 
 
 def pytest_unconfigure() -> None:
