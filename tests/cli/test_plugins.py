@@ -141,7 +141,7 @@ def test_what_is_registered_is_listed_with_its_source_and_what_is_broken(cli: An
     assert found["algorithm", "sign_descent", ours] is None
     assert found["attack", "surprise", ours] is None
     assert found["mechanism", "mvu", "sottovoce"] is None
-    assert found["experiment", "mvu-scalar", "sottovoce"] is None
+    assert found["experiment", "mvu-scalar", "sottovoce-papers"] is None
     assert "nothing_of_that_name" in found["mechanism", "off", theirs]
     assert "two mechanisms claim" in found["mechanism", "gaussian", theirs]
     out = cli("plugins").out
