@@ -11,6 +11,8 @@ ONLY_PLAIN: tuple[View, ...] = ("plain",)
 
 def check(views: Sequence[str]) -> None:
     """At least one view, each known and named once."""
+    if not isinstance(views, list | tuple):
+        raise ParameterError(f"views must be a list of names, got {views!r}")
     for name in views:
         if name not in get_args(View):
             raise UnknownNameError.among("view", name, get_args(View))
