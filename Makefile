@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-SOURCES := pyproject.toml constraints.txt setup.py $(wildcard src/native/*)
+SOURCES := pyproject.toml papers/pyproject.toml constraints.txt setup.py $(wildcard src/native/*)
 OUT ?= demo-run
 # Tests start dozens of processes: modules are compiled once for all of them, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE :=
@@ -34,12 +34,12 @@ $(STAMP): $(SOURCES)
 		{ echo "Sottovoce needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "installing into $(VENV): two or three minutes, torch is most of it"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) -e '.[learn,flower,report]'
+	$(PIP) -e '.[learn,flower,report]' -e ./papers
 	@touch $@
 
 $(DEV): $(STAMP)
 	@echo "installing what tests and docs take: a minute or two"
-	$(PIP) -e '.[learn,flower,report,dev]'
+	$(PIP) -e '.[learn,flower,report,dev]' -e ./papers
 	@touch $@
 
 demo: install    ## train privately on the bundled digits; report in demo-run/report.html
@@ -99,5 +99,5 @@ docs: install-dev ## the documentation as pages, into site/ (open site/index.htm
 
 clean:           ## remove what the other targets made
 	rm -rf $(VENV) demo-run dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis \
-		.import_linter_cache src/*.egg-info src/sottovoce/_native*.so src/sottovoce/_native*.pyd
+		.import_linter_cache src/*.egg-info papers/src/*.egg-info src/sottovoce/_native*.so src/sottovoce/_native*.pyd
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -8,7 +8,7 @@
 import json
 from typing import Any
 
-from sottovoce.benchmarking import account
+from sottovoce_papers.benchmarks import account
 
 CASES: tuple[dict[str, Any], ...] = (
     {"mechanism": "gaussian"},

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce import __version__
-from sottovoce.benchmarking import account, aggregate, design, privatise, seeded, simulate
-from sottovoce.benchmarking.measurement import WrongResult, machine, version
 from sottovoce.core.files import write_atomic
+from sottovoce_papers.benchmarks import account, aggregate, design, privatise, seeded, simulate
+from sottovoce_papers.benchmarks.measurement import WrongResult, machine, version
 
 _HERE = Path(__file__).resolve().parent
 Found = dict[str, Any]

@@ -13,9 +13,9 @@ import time
 
 import numpy as np
 
-from sottovoce.benchmarking.design import BEST_KNOWN
 from sottovoce.mechanisms.design import store
 from sottovoce.privacy.envelope import envelope_bound, linear_program_bound, pairwise_renyi
+from sottovoce_papers.benchmarks.design import BEST_KNOWN
 
 EPSILONS = (0.05, 0.1, 0.3, 1.0, 3.0, 7.0, 15.0, 30.0, 50.0)
 

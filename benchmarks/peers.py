@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce import __version__
-from sottovoce.benchmarking import privatise
-from sottovoce.benchmarking.measurement import Contender, limited_to, rates, version
 from sottovoce.core.randomness import SystemRandomness
+from sottovoce_papers.benchmarks import privatise
+from sottovoce_papers.benchmarks.measurement import Contender, limited_to, rates, version
 
 Floats = NDArray[np.float32]
 SIGMA = 5.0

@@ -91,9 +91,9 @@ def test_a_figure_says_what_is_asked_and_how_it_is_measured(figure: Figure) -> N
 def test_a_source_names_what_exists(source: Source | Kept) -> None:
     words = source.command.split()
     assert words[0] in {"sottovoce", "python", "pytest", "bash"}
-    for word in re.findall(r"(?:tests|benchmarks|examples)/[\w/.]+", source.command):
+    for word in re.findall(r"(?:papers/tests|tests|benchmarks|examples)/[\w/.]+", source.command):
         assert (ROOT / word).exists(), word
-    for file, name in re.findall(r"(tests/[\w/.]+)::(\w+)", source.command):
+    for file, name in re.findall(r"((?:papers/)?tests/[\w/.]+)::(\w+)", source.command):
         assert f"\ndef {name}(" in (ROOT / file).read_text()
     if words[0] == "sottovoce" and not words[1].startswith("-"):
         assert words[1] in COMMANDS

@@ -23,6 +23,8 @@ def test_the_version_is_written_once_and_cited_as_it_is() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", sottovoce.__version__)
     citation = (ROOT / "CITATION.cff").read_text()
     assert re.findall(r"^version: (.*)$", citation, re.MULTILINE) == [sottovoce.__version__]
+    papers = tomllib.loads((ROOT / "papers" / "pyproject.toml").read_text())
+    assert papers["project"]["version"] == sottovoce.__version__
     shown = subprocess.run(
         [sys.executable, "-m", "sottovoce", "--version"],
         capture_output=True,

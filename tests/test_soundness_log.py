@@ -52,7 +52,7 @@ def test_values_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the project's own conftest and a test file."""
     folder = tmp_path_factory.mktemp("planted")
-    (folder / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
+    (folder / "conftest.py").write_text((ROOT / "conftest.py").read_text())
     (folder / "test_planted.py").write_text(PLANTED)
     return folder
 

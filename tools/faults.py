@@ -8,9 +8,14 @@ class Fault:
     """One change of one file."""
 
     theorem: str  # its title on the page
-    path: str  # under src/sottovoce
+    path: str  # under src/sottovoce, or from papers/ on
     old: str  # occurs there once
     new: str
+
+    @property
+    def place(self) -> str:
+        """Where the file is, from the root of the repository on."""
+        return self.path if self.path.startswith("papers/") else f"src/sottovoce/{self.path}"
 
     @property
     def name(self) -> str:
@@ -368,7 +373,7 @@ FAULTS = (
     ),
     Fault(
         "NbAFL is charged for the whole model",
-        "federated/algorithms/nbafl.py",
+        "papers/src/sottovoce_papers/algorithms/nbafl.py",
         "return L2Ball(dimension=dimension, radius=self.clip_norm)",
         "return L2Ball(dimension=dimension, radius=self.clip_norm, records=num_samples)",
     ),

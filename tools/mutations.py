@@ -21,7 +21,17 @@ from pathlib import Path
 from faults import FAULTS, Fault
 
 ROOT = Path(__file__).resolve().parents[1]
-_COPIED = ("src", "tests", "examples", "docs", "benchmarks", "tools", "pyproject.toml")
+_COPIED = (
+    "conftest.py",
+    "src",
+    "papers",
+    "tests",
+    "examples",
+    "docs",
+    "benchmarks",
+    "tools",
+    "pyproject.toml",
+)
 
 
 def tests_of(page: str) -> dict[str, list[str]]:
@@ -30,7 +40,7 @@ def tests_of(page: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for entry in re.split(r"\n### ", body)[1:]:
         title = entry.split("\n", 1)[0].split(". ", 1)[1].strip()
-        found[title] = list(dict.fromkeys(re.findall(r"`(tests/[\w/.]+::\w+)`", entry)))
+        found[title] = list(dict.fromkeys(re.findall(r"`((?:papers/)?tests/[\w/.]+::\w+)`", entry)))
     return found
 
 
@@ -38,7 +48,7 @@ def misfits(faults: Sequence[Fault] = FAULTS) -> list[str]:
     """Faults that cannot be planted: their text is gone, or stands there twice."""
     wrong = []
     for fault in faults:
-        count = (ROOT / "src/sottovoce" / fault.path).read_text().count(fault.old)
+        count = (ROOT / fault.place).read_text().count(fault.old)
         if count != 1:
             wrong.append(f"{fault.name}: found {count} times")
     return wrong
@@ -83,14 +93,18 @@ def _copy(to: Path) -> None:
 
 def planted(copy: Path, fault: Fault, tests: Sequence[str]) -> str:
     """The test that fails with the fault in the copy; '' if none does. The copy is mended after."""
-    path = copy / "src/sottovoce" / fault.path
+    path = copy / fault.place
     honest = path.read_text()
     path.write_text(honest.replace(fault.old, fault.new))
     try:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests],
             cwd=copy,
-            env={**os.environ, "PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1"},
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{copy / 'src'}{os.pathsep}{copy / 'papers/src'}",
+                "OMP_NUM_THREADS": "1",
+            },
             capture_output=True,
             text=True,
             check=False,

@@ -31,7 +31,7 @@ Row = dict[str, Any]
 def named_tests(page: str) -> list[str]:
     """The tests that a page of theorems names, in its order, each once."""
     body = page.split("\n## What is assumed")[0]
-    return list(dict.fromkeys(re.findall(r"`(tests/[\w/.]+::\w+)`", body)))
+    return list(dict.fromkeys(re.findall(r"`((?:papers/)?tests/[\w/.]+::\w+)`", body)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,7 +21,7 @@ STAIRCASE = tests(
     "tests/mechanisms/noise/test_staircase.py::test_moments_at_epsilon_one_are_the_known_ones",
     0.2,
 )
-NOISE_TABLES = tests("noise-tables", "tests/experiments/test_udp_noise.py", 3.0)
+NOISE_TABLES = tests("noise-tables", "papers/tests/test_udp_noise.py", 3.0)
 PREDICTIONS = Source(name="predictions", command="python benchmarks/plan.py", minutes=5.0)
 GRID = Source(
     name="privatise-grid",

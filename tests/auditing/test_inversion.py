@@ -23,8 +23,8 @@ from sottovoce.federated.algorithms.algorithm import Step
 from sottovoce.federated.algorithms.fedavg import LocalSgd, LocalWork, SampleClippedGradient
 from sottovoce.learning import models
 from sottovoce.learning.clients import ClientData
-from sottovoce.learning.models.strided_cnn import StridedCnn
 from sottovoce.learning.task import Task
+from sottovoce_papers.models.strided_cnn import StridedCnn
 
 SHAPE, CLASSES = (1, 12, 12), 4
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from sottovoce.cli import completion, experiment
+from sottovoce.cli import completion
+from sottovoce_papers import cli_experiment
 
 COMMAND = [sys.executable, "-m", "sottovoce"]
 
@@ -44,12 +45,12 @@ def test_commands_options_and_names_are_completed() -> None:
 
 
 def test_names_in_the_sources_are_those_that_are_registered() -> None:
-    from sottovoce.experiments.experiment import experiments
     from sottovoce.learning import datasets
     from sottovoce.mechanisms import registry
+    from sottovoce_papers.experiment import experiments
 
     assert completion.mechanisms() == [one.kind for one in registry.registrations()]
-    assert experiment.names("") == sorted(one.name for one in experiments())
+    assert cli_experiment.names("") == sorted(one.name for one in experiments())
     assert completion.datasets() == [one.name for one in datasets.entries()]
 
 

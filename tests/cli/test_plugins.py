@@ -63,9 +63,9 @@ class Free:
 """
 HALVED = """
 from dataclasses import dataclass, replace
-from sottovoce.federated.algorithms.aggregation import AggregationSection, register
+from sottovoce.federated.algorithms.aggregation import AggregationSection, register_aggregation
 
-@register("halved", summary="half a step")
+@register_aggregation("halved", summary="half a step")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Halved(AggregationSection):
     by: float = 2.0
@@ -141,7 +141,7 @@ def test_what_is_registered_is_listed_with_its_source_and_what_is_broken(cli: An
     assert found["algorithm", "sign_descent", ours] is None
     assert found["attack", "surprise", ours] is None
     assert found["mechanism", "mvu", "sottovoce"] is None
-    assert found["experiment", "mvu-scalar", "sottovoce"] is None
+    assert found["experiment", "mvu-scalar", "sottovoce-papers"] is None
     assert "nothing_of_that_name" in found["mechanism", "off", theirs]
     assert "two mechanisms claim" in found["mechanism", "gaussian", theirs]
     out = cli("plugins").out
@@ -166,6 +166,17 @@ def test_a_spec_runs_with_a_mechanism_and_an_algorithm_from_outside(
     assert words[1] in json.dumps(ledger)
     header = json.loads((out / "run.json").read_text())
     assert header["spec"]["algorithm"] == {"kind": "sign_descent", "step": 0.02}
+
+
+@pytest.mark.parametrize("messages", ["packed", "none"])
+def test_encode_and_a_finite_law_are_enough_for_fast_simulations(
+    cli: Any, tmp_path: Path, messages: str
+) -> None:
+    """The page's mechanism has no fast path of its own."""
+    place = spec_file(tmp_path, randomness="seeded", runtime={"messages": messages})
+    result = cli("run", place, "--out", tmp_path / "run", "--json").json
+    assert result["mechanism"]["kind"] == "whisper"
+    assert result["accuracy"] > 0.3
 
 
 def test_defaults_of_a_plug_in_are_written_into_the_resolved_spec(cli: Any, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def fail_while_encoding(
     site: Site, broken: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(GaussHermite, "encode", broken)
+        patch.setattr(GaussHermite, "encode_packed", broken)
         with pytest.raises(RuntimeError, match="power"):
             answered(site, asked())
 

@@ -13,11 +13,8 @@ SECTIONS = {
     text.split("\n", 1)[0]: re.findall(r"^\| (\**)`(\w+)`\** \| (.+) \|$", text, re.MULTILINE)
     for text in PAGE.split("\n## ")[1:]
 }
-# The command line is no library, and studies and benchmarks have no users' names.
 PACKAGES = sorted(
-    f"sottovoce.{path.parent.name}"
-    for path in (ROOT / "src/sottovoce").glob("*/__init__.py")
-    if path.parent.name not in {"cli", "experiments", "benchmarking"}
+    f"sottovoce.{path.parent.name}" for path in (ROOT / "src/sottovoce").glob("*/__init__.py")
 )
 # Whatever a reader may copy: not the proofs, which name what is tested, nor the history.
 DOCUMENTED = [

@@ -14,8 +14,10 @@ ENTRIES = re.split(r"\n### ", PAGE.split("\n## What is assumed")[0])[1:]
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.split(".", 1)[0])
 def test_an_entry_names_its_proof_its_code_and_its_tests(entry: str) -> None:
     assert "\n- Proof: " in entry
-    code = re.findall(r"`(sottovoce\.[\w.]+)`", entry.split("\n- Code: ")[1].split("\n- ")[0])
-    tests = re.findall(r"`(tests/[\w/.]+)::(\w+)`", entry.split("\n- Tests: ")[1])
+    code = re.findall(
+        r"`(sottovoce(?:_papers)?\.[\w.]+)`", entry.split("\n- Code: ")[1].split("\n- ")[0]
+    )
+    tests = re.findall(r"`((?:papers/)?tests/[\w/.]+)::(\w+)`", entry.split("\n- Tests: ")[1])
     assert code
     assert tests
     for name in code:

@@ -21,7 +21,7 @@ from sottovoce.mechanisms.registry import Parameters, Registration, registration
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.runner import run
-from sottovoce.runs.trial import trial
+from sottovoce_papers.trial import trial
 
 ONE_EACH: dict[str, Any] = {
     "data": {"dataset": "digits", "clients": 1438},

@@ -19,7 +19,7 @@ from sottovoce.privacy.events import Repeated, Sampled
 from sottovoce.runs.books import training_of
 from sottovoce.runs.parts import Assembly, assemble
 from sottovoce.runs.spec import RunSpec
-from sottovoce.runs.trial import trial
+from sottovoce_papers.trial import trial
 
 CLIENT_LEVEL: dict[str, Any] = {
     "level": "client",

@@ -26,7 +26,7 @@ from sottovoce.core.errors import (
 )
 from sottovoce.federated.progress import Progress
 from sottovoce.flower.announcement import PLAN, asked_of, read_announcement
-from sottovoce.learning import datasets, public_images
+from sottovoce.learning import datasets
 from sottovoce.learning.datasets.tables import CsvOptions
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.design import store
@@ -35,6 +35,7 @@ from sottovoce.runs.export import export_model
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.loading import parse, parse_text
 from sottovoce.runs.trackers import tracker
+from sottovoce_papers.features import public_images
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])

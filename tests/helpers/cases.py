@@ -1,7 +1,7 @@
 """How many cases a test tries: its usual number, times CASES (1 unless the environment says more).
 
 `make soundness` sets CASES=10. Numbers of random cases go through `cases`, grids of values through
-`denser`; examples of property tests are multiplied in tests/conftest.py.
+`denser`; examples of property tests are multiplied in conftest.py.
 """
 
 import json

@@ -13,8 +13,8 @@ from small_data import RNG, images, labels, load, save, save_split
 from sottovoce.core.errors import DataError, ParameterError, UnknownNameError
 from sottovoce.learning import datasets
 from sottovoce.learning.datasets import CsvOptions, Dataset
-from sottovoce.learning.datasets.cifar10 import _TEST_MEMBERS, _TRAIN_MEMBERS
 from sottovoce.learning.datasets.mnist import _IDX_FILES
+from sottovoce_papers.datasets.cifar10 import _TEST_MEMBERS, _TRAIN_MEMBERS
 
 
 def test_digits_are_scaled_by_public_constants_and_split_without_overlap() -> None:

@@ -8,18 +8,19 @@ import torch
 from numpy.typing import NDArray
 
 from sottovoce.core.errors import OutputError, ParameterError, UnknownNameError
-from sottovoce.learning import features, public_images, scattering_step
+from sottovoce.learning import features
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.features import Flatten, StepProgress
-from sottovoce.learning.precondition_step import Precondition
-from sottovoce.learning.scattering import (
+from sottovoce_papers.features import public_images, scattering_step
+from sottovoce_papers.features.precondition_step import Precondition
+from sottovoce_papers.features.scattering import (
     Geometry,
     Scattering2d,
     group_normalise,
     logarithms,
     opponent_colours,
 )
-from sottovoce.learning.scattering_step import Scattering
+from sottovoce_papers.features.scattering_step import Scattering
 
 SCATTERING = Scattering(scales=1, angles=4, groups=5)
 STROKES = Precondition(images="strokes", count=40, components=6)

@@ -7,8 +7,8 @@ from torch.nn.functional import cross_entropy
 from sottovoce.core.errors import ParameterError
 from sottovoce.learning import models, task
 from sottovoce.learning.clients import ClientData
-from sottovoce.learning.models.strided_cnn import StridedCnn
 from sottovoce.learning.task import Task
+from sottovoce_papers.models.strided_cnn import StridedCnn
 
 
 def clients(sizes: list[int]) -> list[ClientData]:

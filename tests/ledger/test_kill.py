@@ -14,12 +14,13 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 import sottovoce
 from sottovoce.core.adjacency import Adjacency, Unit
@@ -27,6 +28,7 @@ from sottovoce.core.domains import L2Ball
 from sottovoce.core.randomness import Keystream, Randomness, SeededRandomness, SystemRandomness
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget
+from sottovoce.mechanisms.encoding import Payloads, Prepared
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated
@@ -110,16 +112,16 @@ def send_rounds(folder: Path, randomness: Randomness, last: int) -> None:
 
 def pause_while_encoding() -> None:
     """Tell the parent that charges are made and codes are not, and give it time to kill."""
-    encode = GaussHermite.encode
+    encode = GaussHermite.encode_packed
 
     def slow_encode(
-        self: GaussHermite, values: ArrayLike, keystream: Keystream
-    ) -> NDArray[np.uint8]:
+        self: GaussHermite, prepared: Prepared, keystreams: Sequence[Keystream]
+    ) -> Payloads:
         print("encoding", flush=True)
         time.sleep(30.0)
-        return encode(self, values, keystream)
+        return encode(self, prepared, keystreams)
 
-    GaussHermite.encode = slow_encode  # type: ignore[method-assign]
+    GaussHermite.encode_packed = slow_encode  # type: ignore[method-assign]
 
 
 def live(folder: str, grade: str, life: str) -> None:

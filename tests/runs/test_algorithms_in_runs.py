@@ -12,8 +12,6 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import ConfigError, PrivacyError, SottovoceError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms import recipe
-from sottovoce.federated.algorithms.aggregations.mode_connectivity import ModeConnectivitySection
-from sottovoce.federated.algorithms.connected import ConnectedAverage
 from sottovoce.federated.algorithms.scaffold import Scaffold
 from sottovoce.learning import datasets
 from sottovoce.privacy import accounting
@@ -23,7 +21,9 @@ from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.parts import assemble
 from sottovoce.runs.runner import run
 from sottovoce.runs.spec import RunSpec
-from sottovoce.runs.trial import trial
+from sottovoce_papers.algorithms.connected import ConnectedAverage
+from sottovoce_papers.algorithms.connected_section import ModeConnectivitySection
+from sottovoce_papers.trial import trial
 
 CLIENT_LEVEL = {"level": "client", "clip_norm": 0.5, "epsilon": 8.0, "delta": 1e-5}
 LOCAL = {"server_learning_rate": 1.0, "local_steps": 3, "local_learning_rate": 0.5}

@@ -28,9 +28,9 @@ from dataclasses import dataclass, field
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.sections import whole
 from sottovoce.mechanisms import NoisySums, NoSenders
-from sottovoce.protocol import Channel, register
+from sottovoce.protocol import Channel, register_channel
 
-@register("pigeons", summary="a flock, in which nobody knows whose pigeon is whose")
+@register_channel("pigeons", summary="a flock, in which nobody knows whose pigeon is whose")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pigeons(Channel):
     flock: int = field(default=4, metadata=whole(2, 100))
@@ -46,14 +46,14 @@ class Pigeons(Channel):
     def describe(self):
         return "pigeons: the flock forgets senders"
 
-@register("rumor", summary="a sample of clients that nobody draws")
+@register_channel("rumor", summary="a sample of clients that nobody draws")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rumor(Channel):
     @property
     def visibility(self):
         return NoisySums(client_sampling_rate=0.01)
 
-@register("magic", summary="no visibility")
+@register_channel("magic", summary="no visibility")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Magic(Channel):
     @property

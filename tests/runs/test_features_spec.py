@@ -6,11 +6,11 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from sottovoce.learning.features import Flatten, files_of
-from sottovoce.learning.precondition_step import Precondition
-from sottovoce.learning.scattering_step import Scattering
 from sottovoce.runs.feature_steps import steps_of
 from sottovoce.runs.features_spec import FeatureSpec
 from sottovoce.runs.loading import parse_text
+from sottovoce_papers.features.precondition_step import Precondition
+from sottovoce_papers.features.scattering_step import Scattering
 
 TABLES: TypeAdapter[tuple[FeatureSpec, ...]] = TypeAdapter(tuple[FeatureSpec, ...])
 

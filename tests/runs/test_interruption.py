@@ -35,7 +35,7 @@ from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.launch import launch
 from sottovoce.federated.training import Training
 
-step, encode, save = Training.step, GaussHermite.encode, RunFolder.save_checkpoint
+step, encode, save = Training.step, GaussHermite.encode_packed, RunFolder.save_checkpoint
 
 def live(words, waits_in, saves_slowly):
     def watched_step(self, progress):
@@ -52,7 +52,7 @@ def live(words, waits_in, saves_slowly):
         print("saving", flush=True)
         time.sleep(60)
 
-    Training.step, GaussHermite.encode = watched_step, slow_encode
+    Training.step, GaussHermite.encode_packed = watched_step, slow_encode
     if saves_slowly:
         RunFolder.save_checkpoint = slow_save
     sys.argv[1:] = words

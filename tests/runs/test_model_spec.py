@@ -12,16 +12,16 @@ from specs import small_table
 from sottovoce.core.errors import ConfigError, UnknownNameError
 from sottovoce.learning import models
 from sottovoce.learning.models import MODELS, Model
-from sottovoce.learning.models.femnist_convnet import FemnistConvnet
-from sottovoce.learning.models.resnet18 import Resnet18
-from sottovoce.learning.models.small_cifar_cnn import SmallCifarCnn
-from sottovoce.learning.models.strided_cnn import StridedCnn
-from sottovoce.learning.models.tanh_convnet import TanhConvnet
-from sottovoce.learning.models.udp_medical_cnn import UdpMedicalCnn
-from sottovoce.learning.models.udp_mnist_cnn import UdpMnistCnn
-from sottovoce.learning.models.wind_cnn import WindCnn
 from sottovoce.runs.loading import parse
 from sottovoce.runs.model_spec import ModelSpec, to_model
+from sottovoce_papers.models.femnist_convnet import FemnistConvnet
+from sottovoce_papers.models.resnet18 import Resnet18
+from sottovoce_papers.models.small_cifar_cnn import SmallCifarCnn
+from sottovoce_papers.models.strided_cnn import StridedCnn
+from sottovoce_papers.models.tanh_convnet import TanhConvnet
+from sottovoce_papers.models.udp_medical_cnn import UdpMedicalCnn
+from sottovoce_papers.models.udp_mnist_cnn import UdpMnistCnn
+from sottovoce_papers.models.wind_cnn import WindCnn
 
 ADAPTER: TypeAdapter[ModelSpec] = TypeAdapter(ModelSpec)
 CASES: list[tuple[dict[str, Any], Model]] = [

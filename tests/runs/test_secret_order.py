@@ -16,7 +16,7 @@ from sottovoce.runs.loading import load
 from sottovoce.runs.parts import assemble
 from sottovoce.runs.runner import run
 from sottovoce.runs.spec import RunSpec
-from sottovoce.runs.trial import trial
+from sottovoce_papers.trial import trial
 
 PRIVACY: dict[str, Any] = {
     "level": "client",

@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 
-import sottovoce.experiments
 import sottovoce.runs
 from sottovoce.runs.loading import load, parse
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ONE_BIT = tomllib.loads((EXAMPLES / "one_bit.toml").read_text())
-GRIDS = Path(sottovoce.experiments.__path__[0]) / "grids"
 
 OF_EXAMPLES = {
     "client_budgets.toml": "0d0bda415879c1ba",
@@ -137,27 +135,6 @@ OF_SECTIONS: list[tuple[dict[str, Any], str]] = [
     ({"runtime": {"backend": "flower-sim"}}, "9f6f871395cd3621"),
     ({"deployment": {"minimum_replies": 2}}, "3a4fcffa5155123d"),
 ]
-OF_CATALOGUE = {
-    "digits-sweep.toml": "d338675b513d44db",
-    "imvu-cifar10-public.toml": "a35615725480cee5",
-    "imvu-cifar10.toml": "97bf78ad65933f61",
-    "imvu-femnist.toml": "bb4a5e019c538c32",
-    "imvu-mnist-public.toml": "ebe65e4748ba633c",
-    "imvu-mnist.toml": "0b9d1ccc81d504c5",
-    "mvu-mnist-convnet.toml": "6e08b6e357c722bd",
-    "mvu-mnist-linear.toml": "19346c9cdf657e4e",
-    "seeded-mnist-clients.toml": "f082e6185bcc401b",
-    "seeded-mnist.toml": "9093c9bab790473b",
-    "udp-accuracy.toml": "71df134d971741e8",
-    "udp-cifar10-resnet18.toml": "d9815d176354f432",
-    "udp-cifar10.toml": "205d36f4e7463a39",
-    "udp-clients.toml": "13c09fcd7672d764",
-    "udp-connectivity.toml": "636bd6cd3507f487",
-    "udp-heterogeneous.toml": "010d1dfea80a4d97",
-    "udp-privacy.toml": "305395b41db367ea",
-    "udp-sampling.toml": "5e2ab2869d211b01",
-    "udp-scaffold-wind.toml": "08292c1b4feb274e",
-}
 
 
 @pytest.mark.parametrize(("name", "expected"), OF_EXAMPLES.items())
@@ -168,12 +145,6 @@ def test_an_example_keeps_its_hash(name: str, expected: str) -> None:
 @pytest.mark.parametrize(("sections", "expected"), OF_SECTIONS, ids=str)
 def test_a_kind_of_section_keeps_its_hash(sections: dict[str, Any], expected: str) -> None:
     assert parse(ONE_BIT | sections).hash == expected
-
-
-@pytest.mark.parametrize(("name", "expected"), OF_CATALOGUE.items())
-def test_the_base_of_an_experiment_keeps_its_hash(name: str, expected: str) -> None:
-    table = tomllib.loads((GRIDS / name).read_text())
-    assert parse(table.get("base", table)).hash == expected
 
 
 def test_the_demo_keeps_its_hash() -> None:

@@ -14,12 +14,13 @@ from fuzzing.harness import Case, Entrance, check
 from fuzzing.mutation import bytes_mutated, odd_value, plain_mutated, text_mutated
 from sottovoce.core.csv_columns import CsvColumns
 from sottovoce.federated.progress import Progress
-from sottovoce.learning import datasets, public_images
+from sottovoce.learning import datasets
 from sottovoce.mechanisms.design import store
 from sottovoce.mechanisms.design.store import DesignSpec
 from sottovoce.runs.data_spec import CsvSpec
 from sottovoce.runs.export import export_model
 from sottovoce.runs.folder import RunFolder
+from sottovoce_papers.features import public_images
 
 _TABLE = "age;name;city\n30;ann;Rome\n41,5;bob;Oslo\n;cy;\n5e3;dan;'x'\n-1;eve;é\n"
 _LABELLED = "owner,x,y,label\na,0.5,1,cat\nb,0.25,2,dog\nc,1,3,cat\nd,0,4,dog\ne,0.1,5,cat\n"

@@ -1,7 +1,7 @@
 """The register of commands: nouns of the command line, ours and those of plug-ins.
 
     app = typer.Typer(help="...")
-    register("whistle", app, module=__name__)      # `sottovoce whistle ...`
+    register_command("whistle", app, module=__name__)      # `sottovoce whistle ...`
 
 A command is a typer app, or a function whose parameters typer reads. Name its module under the
 entry point group `sottovoce.commands` (see `sottovoce.core.registry`). Import heavy modules inside
@@ -19,13 +19,10 @@ from sottovoce.core.registry import Register
 
 Noun = typer.Typer | Callable[..., Any]
 
-COMMANDS: Register[Noun] = Register(
-    "command",
-    places={"experiment": "sottovoce.cli.experiment", "benchmark": "sottovoce.cli.benchmark"},
-)
+COMMANDS: Register[Noun] = Register("command", places={})
 
 
-def register(name: str, noun: Noun, *, module: str) -> None:
+def register_command(name: str, noun: Noun, *, module: str) -> None:
     """Enter a command under its noun."""
     COMMANDS.enter(name, noun, module=module)
 

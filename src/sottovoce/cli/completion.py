@@ -95,7 +95,7 @@ def mechanisms() -> list[str]:
 
 def datasets() -> list[str]:
     """The data sets that need no path; one that takes an argument ends in a colon."""
-    return _registered("datasets", _PACKAGE / "local_learning" / "datasets")
+    return _registered("datasets", _PACKAGE / "learning" / "datasets")
 
 
 def _registered(kinds: str, folder: Path) -> list[str]:

@@ -85,7 +85,7 @@ _NOUNS: dict[str, commands.Noun] = {
     "deploy": deploy.app,
 }
 for _name, _noun in _NOUNS.items():
-    commands.register(_name, _noun, module=__name__)
+    commands.register_command(_name, _noun, module=__name__)
     if isinstance(_noun, typer.Typer):
         app.add_typer(_noun, name=_name)
     else:

@@ -23,7 +23,7 @@ _REGISTERS = {
     "feature": "sottovoce.learning.features:FEATURES",
     "backend": "sottovoce.runs.backends:BACKENDS",
     "command": "sottovoce.cli.commands:COMMANDS",
-    "experiment": "sottovoce.experiments.experiment:EXPERIMENTS",
+    "experiment": "sottovoce_papers.experiment:EXPERIMENTS",
 }
 
 

@@ -54,7 +54,6 @@ _IN_PAPERS: Mapping[str, tuple[str, ...]] = {
     "sottovoce.aggregations": ("mode_connectivity",),
     "sottovoce.features": ("scattering", "precondition"),
     "sottovoce.datasets": (
-        "blobs:",
         "cifar10",
         "femnist",
         "gefcom_wind",

@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING
 from sottovoce.core.faces import show
 
 if TYPE_CHECKING:
+    from sottovoce.federated.algorithms.aggregation import AggregationSection as AggregationSection
+    from sottovoce.federated.algorithms.aggregation import (
+        register_aggregation as register_aggregation,
+    )
     from sottovoce.federated.algorithms.algorithm import Algorithm as Algorithm
     from sottovoce.federated.algorithms.fedavg import FedAvg as FedAvg
     from sottovoce.federated.algorithms.fedavg import LocalSgd as LocalSgd
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 show(
     __name__,
     {
+        "algorithms.aggregation": ["AggregationSection", "register_aggregation"],
         "algorithms.algorithm": ["Algorithm"],
         "algorithms.fedavg": ["FedAvg", "LocalSgd", "SampleClippedGradient"],
         "algorithms.recipe": [

@@ -13,7 +13,7 @@ from sottovoce.flower.directory import AskedDirectory, KeyedDirectory, wait_for_
 from sottovoce.flower.grid_post import CountTraffic, Grid, GridPost, nobody_counts
 from sottovoce.flower.simulation import simulate
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.runs.backends import register
+from sottovoce.runs.backends import register_backend
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ground import randomness_of
 from sottovoce.runs.parts import Assembly, assemble
@@ -74,7 +74,7 @@ def _told(spec: RunSpec) -> dict[str, Any]:
     return plain
 
 
-@register("flower-sim")
+@register_backend("flower-sim")
 def run_in_flower_simulation(
     spec: RunSpec,
     folder: Path,

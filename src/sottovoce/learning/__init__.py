@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from sottovoce.learning.datasets.dataset import Dataset as Dataset
     from sottovoce.learning.datasets.register import Request as Request
     from sottovoce.learning.datasets.register import register as register
+    from sottovoce.learning.features import Features as Features
+    from sottovoce.learning.features import Setting as Setting
+    from sottovoce.learning.features import Step as Step
+    from sottovoce.learning.features import register_feature as register_feature
+    from sottovoce.learning.models.register import Model as Model
+    from sottovoce.learning.models.register import register_model as register_model
     from sottovoce.learning.partition import ByOwner as ByOwner
     from sottovoce.learning.partition import DirichletByLabel as DirichletByLabel
     from sottovoce.learning.partition import Iid as Iid
@@ -35,6 +41,8 @@ show(
         "datasets": ["load"],
         "datasets.dataset": ["Dataset"],
         "datasets.register": ["Request", "register"],
+        "features": ["Features", "Setting", "Step", "register_feature"],
+        "models.register": ["Model", "register_model"],
         "partition": [
             *("ByOwner", "DirichletByLabel", "Iid", "OneSample", "Partition", "Shards"),
             *("register_partition", "split"),

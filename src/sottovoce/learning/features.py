@@ -1,6 +1,6 @@
 """Features as a list of fixed steps between a dataset and a model: the register, the pipeline.
 
-    @register("center", summary="minus a public constant")
+    @register_feature("center", summary="minus a public constant")
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Center:
         constant: float = 0.5
@@ -93,13 +93,11 @@ FEATURES: Register[Registered[Any]] = Register(
     "feature",
     places={
         "flatten": "sottovoce.learning.features",
-        "scattering": "sottovoce.learning.scattering_step",
-        "precondition": "sottovoce.learning.precondition_step",
     },
 )
 
 
-def register(kind: str, *, summary: str) -> Callable[[S], S]:
+def register_feature(kind: str, *, summary: str) -> Callable[[S], S]:
     """Class decorator that enters a step, a frozen dataclass with a method `prepare`."""
 
     def enter(section: S) -> S:
@@ -122,7 +120,7 @@ def files_of(step: Step) -> tuple[str, ...]:
     return tuple(named()) if named is not None else ()
 
 
-@register("flatten", summary="one row of values a sample")
+@register_feature("flatten", summary="one row of values a sample")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flatten:
     """One row of values a sample."""

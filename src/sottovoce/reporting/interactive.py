@@ -21,8 +21,11 @@ _HERE = Path(__file__).parent
 _SQUASHED = 8.0  # ratio of the largest to the smallest last height that a linear axis shows badly
 
 
-def templates() -> "Environment":
-    """The pages of this package, for jinja2; what goes into them is text unless marked safe."""
+def templates(*folders: Path) -> "Environment":
+    """Return the pages of this package, and of other `folders`, for jinja2.
+
+    What goes into them is text unless it is marked safe.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -30,7 +33,7 @@ def templates() -> "Environment":
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        loader=FileSystemLoader(_HERE, encoding="utf-8"),
+        loader=FileSystemLoader([*folders, _HERE], encoding="utf-8"),
     )
     environment.globals["policy"] = content_policy
     return environment

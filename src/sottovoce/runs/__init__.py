@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING
 from sottovoce.core.faces import show
 
 if TYPE_CHECKING:
+    from sottovoce.runs.backends import Backend as Backend
+    from sottovoce.runs.backends import register_backend as register_backend
+    from sottovoce.runs.checked import Checked as Checked
+    from sottovoce.runs.checked import ClientCost as ClientCost
     from sottovoce.runs.folder import RunFolder as RunFolder
     from sottovoce.runs.loading import load as load
     from sottovoce.runs.loading import parse as parse
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
 show(
     __name__,
     {
+        "backends": ["Backend", "register_backend"],
+        "checked": ["Checked", "ClientCost"],
         "folder": ["RunFolder"],
         "loading": ["load", "parse"],
         "opened": ["Run", "open_run"],

@@ -1,6 +1,6 @@
 """The register of backends: what `runtime.backend` names, one decorator on a function.
 
-    @register("cluster")
+    @register_backend("cluster")
     def run_on_cluster(spec, folder, *, resume=False, on_round=None, on_resume=None): ...
 
 It runs a spec to its end in a folder and returns the result, as `runner.run` does; one that reaches
@@ -48,7 +48,7 @@ BACKENDS: Register[Backend] = Register(
 )
 
 
-def register(name: str) -> Callable[[B], B]:
+def register_backend(name: str) -> Callable[[B], B]:
     """Decorator that enters a backend."""
 
     def enter(backend: B) -> B:

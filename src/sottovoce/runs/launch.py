@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.core.errors import ConfigError
-from sottovoce.runs.backends import BACKENDS, register
+from sottovoce.runs.backends import BACKENDS, register_backend
 from sottovoce.runs.runner import OnResume, OnRound, run
 from sottovoce.runs.spec import RunSpec
 
@@ -22,7 +22,7 @@ def launch(
     return backend(spec, folder, resume=resume, on_round=on_round, on_resume=on_resume)
 
 
-@register("fast")
+@register_backend("fast")
 def _in_this_process(
     spec: RunSpec,
     folder: Path,
@@ -34,7 +34,7 @@ def _in_this_process(
     return run(spec, folder, resume=resume, on_round=on_round, on_resume=on_resume)
 
 
-@register("flower")
+@register_backend("flower")
 def _on_machines(*_: Any, **__: Any) -> dict[str, Any]:
     raise ConfigError(
         "runtime.backend = 'flower' runs on a federation: use 'sottovoce deploy run FEDERATION "

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from sottovoce.core import sections
 from sottovoce.core.errors import ConfigError, SottovoceError, UnknownNameError
 from sottovoce.federated.algorithms.recipe import RECIPES
+from sottovoce.runs.section import as_written
 from sottovoce.runs.spec import AlgorithmSpec, RunSpec
 from sottovoce.runs.validation import problems_in
 
@@ -87,7 +88,9 @@ def _with_every_key(spec: RunSpec, source: str) -> RunSpec:
     kind, given = spec.algorithm.kind, spec.algorithm.parameters
     try:
         every = sections.completed(RECIPES, "algorithm", kind, given)
-    except SottovoceError as error:
+        if RECIPES.find_ours(kind) is None:
+            as_written(given)
+    except (SottovoceError, ValueError) as error:
         raise ConfigError(f"{source}: {error}") from None
     algorithm = AlgorithmSpec.model_validate({"kind": kind, **every})
     return spec.model_copy(update={"algorithm": algorithm})

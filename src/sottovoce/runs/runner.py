@@ -20,6 +20,7 @@ from sottovoce.runs.idle_rounds import check_any_counted
 from sottovoce.runs.outcome import Metrics, header, metrics_row, result_of
 from sottovoce.runs.parts import Assembly, assemble
 from sottovoce.runs.spec import RunSpec
+from sottovoce.version import __version__
 
 OnRound = Callable[[Metrics], None]
 OnResume = Callable[[str], None]
@@ -170,16 +171,18 @@ def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
         raise OutputError(f"nothing to resume: {run_folder.path} is not a run folder")
     header = run_folder.header()
     found = header["spec_hash"]
+    begun = header.get("sottovoce", "earlier than 0.1")
     if isinstance(header["spec"], dict) and "rotation" not in header["spec"]:
         raise ConfigError(
-            f"{run_folder.path} was begun by a version without rotations; finish it with that "
-            "version, or choose another --out"
+            f"{run_folder.path} was begun by version {begun}, which knew no rotations; finish it "
+            "with that version, or choose another --out"
         )
     if found != spec.hash:
         raise ConfigError(
             f"{run_folder.path} was made from another spec (hash {found}, this one {spec.hash}), "
-            "or by a version that calibrates other noise for it; resume with the same spec and "
-            "version, set the mechanism's parameters to those in its run.json (--set "
+            f"or by a version that calibrates other noise for it; it was begun by version {begun}, "
+            f"and this is {__version__}: resume with the same spec and version, set the "
+            "mechanism's parameters to those in its run.json (--set "
             "mechanism.noise_multiplier=...), or choose another --out"
         )
 

@@ -12,16 +12,16 @@ from sottovoce.learning import models
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.models import InputShape, Model
 from sottovoce.learning.models.checks import check_module
-from sottovoce.learning.models.femnist_convnet import FemnistConvnet
 from sottovoce.learning.models.initialization import glorot_limit, he_limit
-from sottovoce.learning.models.resnet18 import Resnet18
-from sottovoce.learning.models.small_cifar_cnn import SmallCifarCnn
-from sottovoce.learning.models.strided_cnn import StridedCnn
-from sottovoce.learning.models.tanh_convnet import TanhConvnet
-from sottovoce.learning.models.udp_medical_cnn import UdpMedicalCnn
-from sottovoce.learning.models.udp_mnist_cnn import UdpMnistCnn
-from sottovoce.learning.models.wind_cnn import WindCnn
 from sottovoce.learning.task import Task
+from sottovoce_papers.models.femnist_convnet import FemnistConvnet
+from sottovoce_papers.models.resnet18 import Resnet18
+from sottovoce_papers.models.small_cifar_cnn import SmallCifarCnn
+from sottovoce_papers.models.strided_cnn import StridedCnn
+from sottovoce_papers.models.tanh_convnet import TanhConvnet
+from sottovoce_papers.models.udp_medical_cnn import UdpMedicalCnn
+from sottovoce_papers.models.udp_mnist_cnn import UdpMnistCnn
+from sottovoce_papers.models.wind_cnn import WindCnn
 
 CASES: list[tuple[Model, InputShape, int, int]] = [
     (models.Linear(), (64,), 10, 650),

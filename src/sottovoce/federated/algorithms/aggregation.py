@@ -1,6 +1,6 @@
 """How `algorithm.aggregation` of federated averaging becomes a server's step.
 
-    @register("foo", summary="...")
+    @register_aggregation("foo", summary="...")
     @dataclass(frozen=True, slots=True, kw_only=True)
     class FooSection(AggregationSection):
         def build(self, averaging: FedAvg, setting: Setting) -> Algorithm: ...
@@ -65,7 +65,7 @@ AGGREGATIONS: Register[Registered[AggregationSection]] = Register(
 )
 
 
-def register(kind: str, *, summary: str) -> Callable[[R], R]:
+def register_aggregation(kind: str, *, summary: str) -> Callable[[R], R]:
     """Class decorator that enters an aggregation."""
 
     def enter(section: R) -> R:

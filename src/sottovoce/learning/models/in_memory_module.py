@@ -7,14 +7,14 @@ from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError
 from sottovoce.learning import in_memory
 from sottovoce.learning.models import user_module
-from sottovoce.learning.models.register import InitialWeights, register
+from sottovoce.learning.models.register import InitialWeights, register_model
 from sottovoce.learning.models.shapes import InputShape
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-@register("in_memory", summary="a module that a Python program gave to sottovoce.simulate")
+@register_model("in_memory", summary="a module that a Python program gave to sottovoce.simulate")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InMemoryModule:
     """What is lent as a model under `label`: a function of (input_shape, num_outputs)."""

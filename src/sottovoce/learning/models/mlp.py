@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sottovoce.core import parameter_rules
-from sottovoce.learning.models.register import InitialWeights, register
+from sottovoce.learning.models.register import InitialWeights, register_model
 from sottovoce.learning.models.shapes import InputShape, num_features
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-@register("mlp", summary="one hidden layer with tanh")
+@register_model("mlp", summary="one hidden layer with tanh")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mlp:
     """One hidden layer with tanh, Glorot-initialised."""

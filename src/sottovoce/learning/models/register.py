@@ -1,6 +1,6 @@
 """The register of models: one decorator on a frozen dataclass.
 
-    @register("mlp", summary="one hidden layer with tanh")
+    @register_model("mlp", summary="one hidden layer with tanh")
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Mlp:
         initial_weights: ClassVar[InitialWeights] = "tanh"
@@ -49,19 +49,11 @@ MODELS: Register[Registered[Any]] = Register(
         "mlp": f"{_HERE}.mlp",
         "module": f"{_HERE}.user_module",
         "in_memory": f"{_HERE}.in_memory_module",
-        "femnist_convnet": f"{_HERE}.femnist_convnet",
-        "resnet18": f"{_HERE}.resnet18",
-        "small_cifar_cnn": f"{_HERE}.small_cifar_cnn",
-        "strided_cnn": f"{_HERE}.strided_cnn",
-        "tanh_convnet": f"{_HERE}.tanh_convnet",
-        "udp_medical_cnn": f"{_HERE}.udp_medical_cnn",
-        "udp_mnist_cnn": f"{_HERE}.udp_mnist_cnn",
-        "wind_cnn": f"{_HERE}.wind_cnn",
     },
 )
 
 
-def register(kind: str, *, summary: str) -> Callable[[M], M]:
+def register_model(kind: str, *, summary: str) -> Callable[[M], M]:
     """Class decorator that enters a model, a frozen dataclass with a method `build`."""
 
     def enter(section: M) -> M:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError, UnknownNameError
-from sottovoce.learning.models.register import InitialWeights, register
+from sottovoce.learning.models.register import InitialWeights, register_model
 from sottovoce.learning.models.shapes import InputShape
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 GIVEN = ("input_shape", "num_outputs")
 
 
-@register("module", summary="your own torch module, from a function")
+@register_model("module", summary="your own torch module, from a function")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserModule:
     """factory(input_shape=..., num_outputs=..., **arguments) -> torch.nn.Module.

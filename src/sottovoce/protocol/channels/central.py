@@ -25,10 +25,15 @@ from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.noise.gaussian import Gaussian
 from sottovoce.mechanisms.noise.laplace import Laplace
 from sottovoce.mechanisms.release import NoisySums
-from sottovoce.protocol.channels.channel import Channel, ChannelContext, RuntimeFacts, register
+from sottovoce.protocol.channels.channel import (
+    Channel,
+    ChannelContext,
+    RuntimeFacts,
+    register_channel,
+)
 
 
-@register("central", summary="a trusted server adds noise once, to the sum; simulated")
+@register_channel("central", summary="a trusted server adds noise once, to the sum; simulated")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Central(Channel):
     """Noise once on a sum, over clients of whom each takes part with a secret probability.

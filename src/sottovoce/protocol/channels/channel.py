@@ -1,6 +1,6 @@
 """How messages reach the server: the register of channels, one decorator on a frozen dataclass.
 
-    @register("post", summary="letters without a return address")
+    @register_channel("post", summary="letters without a return address")
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Post(Channel):
         minimum_clients: int = field(metadata=whole(2, 100))
@@ -273,7 +273,7 @@ CHANNELS: Register[Registered[Channel]] = Register(
 )
 
 
-def register(kind: str, *, summary: str) -> Callable[[C], C]:
+def register_channel(kind: str, *, summary: str) -> Callable[[C], C]:
     """Class decorator that enters a channel, a frozen dataclass with a property `visibility`.
 
     Raises:

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from sottovoce.mechanisms.release import EveryMessage
-from sottovoce.protocol.channels.channel import Channel, register
+from sottovoce.protocol.channels.channel import Channel, register_channel
 
 
-@register("direct", summary="the server sees every message and who sent it")
+@register_channel("direct", summary="the server sees every message and who sent it")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Direct(Channel):
     """Nothing is hidden."""

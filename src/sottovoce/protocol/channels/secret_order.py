@@ -27,14 +27,19 @@ from sottovoce.core.errors import ConfigError
 from sottovoce.core.sections import whole
 from sottovoce.mechanisms.release import NoSenders
 from sottovoce.privacy.shuffling import MAX_CLIENTS
-from sottovoce.protocol.channels.channel import Channel, ChannelContext, check_alike, register
+from sottovoce.protocol.channels.channel import (
+    Channel,
+    ChannelContext,
+    check_alike,
+    register_channel,
+)
 from sottovoce.protocol.channels.shuffler import idle_shuffle
 from sottovoce.protocol.means import Cohort
 
 _CLIENTS = whole(2, MAX_CLIENTS, "one client has but one order")
 
 
-@register("secret_order", summary="clients asked once an epoch, in an order nobody learns")
+@register_channel("secret_order", summary="clients asked once an epoch, in an order nobody learns")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretOrder(Channel):
     """Messages without senders, of clients each asked once an epoch, in an order nobody knows.

@@ -21,14 +21,14 @@ from sottovoce.protocol.channels.channel import (
     RuntimeFacts,
     check_alike,
     check_reachable,
-    register,
+    register_channel,
 )
 from sottovoce.protocol.level_counts import LevelCounts
 from sottovoce.protocol.means import Cohort
 from sottovoce.protocol.message import Opened
 
 
-@register("secure_sum", summary="nothing is seen but sums over enough clients; simulated")
+@register_channel("secure_sum", summary="nothing is seen but sums over enough clients; simulated")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecureSum(Channel):
     """Sums of bits, released only where at least `minimum_clients` messages arrived."""

@@ -14,12 +14,12 @@ from sottovoce.protocol.channels.channel import (
     ChannelContext,
     check_alike,
     check_reachable,
-    register,
+    register_channel,
 )
 from sottovoce.protocol.means import Cohort
 
 
-@register("shuffler", summary="messages in random order, without their senders; simulated")
+@register_channel("shuffler", summary="messages in random order, without their senders; simulated")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shuffler(Channel):
     """Messages without senders, released only where at least `minimum_clients` arrived."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from sottovoce.core.sections import below
-from sottovoce.federated.algorithms.aggregation import AggregationSection, register
+from sottovoce.federated.algorithms.aggregation import AggregationSection, register_aggregation
 from sottovoce.federated.algorithms.algorithm import Algorithm
 from sottovoce.federated.algorithms.recipe import Setting
 
@@ -24,7 +24,7 @@ _ROBUST = (
 )
 
 
-@register("mean", summary="the weighted mean")
+@register_aggregation("mean", summary="the weighted mean")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanSection(AggregationSection):
     """The mean, weighted by public weights."""
@@ -35,7 +35,7 @@ class MeanSection(AggregationSection):
         return averaging
 
 
-@register("median", summary="the median of each coordinate, unweighted")
+@register_aggregation("median", summary="the median of each coordinate, unweighted")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MedianSection(AggregationSection):
     """The median of each coordinate of the decoded messages, unweighted."""
@@ -49,7 +49,9 @@ class MedianSection(AggregationSection):
         return [_ROBUST]
 
 
-@register("trimmed_mean", summary="the mean without the extremes of each coordinate, unweighted")
+@register_aggregation(
+    "trimmed_mean", summary="the mean without the extremes of each coordinate, unweighted"
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrimmedMeanSection(AggregationSection):
     """The mean without the largest and smallest `fraction` of each coordinate, unweighted."""

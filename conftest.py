@@ -1,0 +1,147 @@
+"""Property tests draw the same cases on every run, so main's colour depends on the code alone.
+
+`make test-full` sets HYPOTHESIS_PROFILE=explore, which draws new cases each time, ten times as many
+where a test does not say how many. `make soundness` sets CASES=10: ten times as many everywhere.
+"""
+
+import functools
+import gc
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cases
+import pytest
+from hypothesis import settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
+
+if TYPE_CHECKING:
+    from sottovoce.ledger.ledger import Ledger
+
+settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.register_profile("explore", max_examples=1000, deadline=None)
+profile = os.environ.get("HYPOTHESIS_PROFILE", "fixed")
+settings.load_profile(profile)
+if profile == "fixed" and hasattr(providers, "_get_local_constants"):
+    # Hypothesis also tries constants that it reads in whatever modules are imported by then, which
+    # depends on the tests that a worker has run before.
+    nothing = Constants()
+    providers._get_local_constants = lambda: nothing
+
+# In a shell's background interrupts are ignored, by children too: a test that interrupts one would
+# wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Designs that tests solve stay out of the user's cache; those who share the work share them.
+made_cache: Path | None = None
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    made_cache = Path(tempfile.mkdtemp(prefix="sottovoce-tests-"))
+    os.environ["SOTTOVOCE_CACHE"] = str(made_cache)
+
+# What is imported and collected stays to the end: it is no garbage while it is made, and nobody
+# need look through it again and again afterwards.
+gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(scope="module")
+def ranked_once() -> Iterator[None]:
+    """Tests that ask for the same plan share its ranking; what a ranking is worth has its own."""
+    from sottovoce.planning.ranking import rank  # with all mechanisms: not for every test
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sottovoce.planning.plan.rank", functools.cache(rank))
+        yield
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a ledger goes."""
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def ledger(path: Path) -> "Iterator[Ledger]":
+    """A new ledger."""
+    from sottovoce.ledger.ledger import Ledger
+
+    with Ledger(path, create=True) as opened:
+        yield opened
+
+
+class Result:
+    """What a command came to."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self) -> Any:
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+
+@pytest.fixture(scope="session")
+def _parser() -> Any:
+    """The parser of all commands, which takes as long to make as many a command to run."""
+    import typer.main
+
+    return functools.cache(typer.main.get_command)
+
+
+@pytest.fixture
+def cli(_parser: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """A command line that tests can call."""
+    import typer.main
+
+    from sottovoce.cli.main import main
+
+    def call(*arguments: object) -> Result:
+        words = [str(a) for a in arguments]
+        monkeypatch.setattr(sys, "argv", ["sottovoce", *words])
+        monkeypatch.setattr(typer.main, "get_command", _parser)
+        with pytest.raises(SystemExit) as exit_:
+            main()  # always ends the process, as click's standalone mode does
+        captured = capsys.readouterr()
+        return Result(int(exit_.value.code or 0), captured.out, captured.err)
+
+    return call
+
+
+def pytest_unconfigure() -> None:
+    """Whoever made the cache removes it; workers have ended by then."""
+    if made_cache is not None:
+        shutil.rmtree(made_cache, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """CASES times as many examples of every property test, and counted."""
+    if "CASES" not in os.environ:
+        return
+    tests = {item.obj for item in items if isinstance(item, pytest.Function)}
+    for test in (test for test in tests if hasattr(test, "hypothesis")):
+        usual = getattr(test, _SETTINGS, None) or settings()
+        setattr(test, _SETTINGS, settings(usual, max_examples=cases.FACTOR * usual.max_examples))
+        test.hypothesis.inner_test = cases.counted(test.hypothesis.inner_test)
+
+
+_SETTINGS = "_hypothesis_internal_use_settings"  # where a test keeps those that it was given
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """How many cases each test has tried, where CASES_LOG says."""
+    if log := os.environ.get("CASES_LOG"):
+        cases.write(Path(log), [item.nodeid for item in session.items])

@@ -1,0 +1,1 @@
+"""NbAFL and mode connectivity."""

@@ -1,0 +1,101 @@
+"""Federated averaging whose models are joined by curves of low loss, beside what that must beat.
+
+In each round client k's model is the server's model plus s times its decoded update. Of these the
+server makes three models on a public proxy set: the plain average, curve midpoints over random
+pairs, and the average trained on the proxy set with as many gradients as the curves took. The run
+goes on from one of them, and all three are kept, so that every result can show them side by side.
+
+Messages are private when they arrive and the proxy set is public: all of this is post-processing.
+
+Reference: Garipov et al. 2018 (curves); McMahan et al. 2017 (the average).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from sottovoce.core.adjacency import Unit
+from sottovoce.core.domains import L2Ball, Vector
+from sottovoce.core.errors import ParameterError
+from sottovoce.core.randomness import SeededRandomness
+from sottovoce.federated.algorithms.algorithm import Block, Combined, State, Step
+from sottovoce.federated.algorithms.fedavg import FedAvg
+from sottovoce.learning.clients import ClientData
+from sottovoce.learning.task import Task
+from sottovoce_papers.algorithms.mode_connectivity import CombinedModels, ModeConnectivity
+
+JoinedModel = Literal["connected", "average", "fine_tuned"]
+JOINED_MODELS: tuple[JoinedModel, ...] = ("connected", "average", "fine_tuned")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectedAverage:
+    """`averaging` says what clients do, and `follow` which model the run goes on from.
+
+    Pairs and points on curves are drawn from `schedule`, by how often the server has stepped, which
+    is part of the state: a run that is resumed repeats them.
+    """
+
+    averaging: FedAvg
+    joining: ModeConnectivity
+    task: Task
+    follow: JoinedModel
+    schedule: SeededRandomness
+    uplinks: ClassVar[int] = 1
+    shared_state: ClassVar[tuple[str, ...]] = ()
+    gathers: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.averaging.server_momentum or self.averaging.robust_mean is not None:
+            raise ParameterError(
+                "mode connectivity joins models, and has no use for a momentum of updates or a "
+                "robust mean of them; set server_momentum to 0 and robust_mean to None"
+            )
+
+    @property
+    def unit(self) -> Unit:
+        return self.averaging.unit
+
+    @property
+    def record_sampling_rate(self) -> float:
+        return self.averaging.record_sampling_rate
+
+    def domain(self, dimension: int, num_samples: int) -> L2Ball:
+        return self.averaging.domain(dimension, num_samples)
+
+    def weight(self, num_samples: int) -> float:
+        return self.averaging.weight(num_samples)
+
+    def initialise(self, model: Vector) -> State:
+        models: dict[str, Vector] = {name: model.copy() for name in JOINED_MODELS}
+        return {"server_steps": np.zeros(1), "barriers": np.full(2, np.nan), **models}
+
+    def client_steps(
+        self, task: Task, clients: Sequence[ClientData], step: Step
+    ) -> Iterator[Block]:
+        return self.averaging.client_steps(task, clients, step)
+
+    def server_step(
+        self, model: Vector, combined: Sequence[Combined], state: State
+    ) -> tuple[Vector, State]:
+        each = combined[0].each
+        assert each is not None  # this algorithm gathers
+        # By name: the order of arrival must not decide who is paired with whom.
+        order = np.argsort(each.clients)
+        models = model + self.averaging.server_learning_rate * each.rows[order]
+        number = int(state["server_steps"][0])
+        generator = self.schedule.generator("pairs", number)
+        joined = self.joining.combine(models, each.weights[order], self.task, generator)
+        kept: dict[str, Vector] = {name: getattr(joined, name) for name in JOINED_MODELS}
+        after = {"server_steps": np.array([number + 1.0]), "barriers": _mean_barriers(joined)}
+        return kept[self.follow], {**after, **kept}
+
+
+def _mean_barriers(joined: CombinedModels) -> Vector:
+    """Of the curves and of the straight lines between pairs, on average; NaN without a pair."""
+    if not joined.barriers:
+        return np.full(2, np.nan)
+    found = [(pair.curve, pair.straight) for pair in joined.barriers]
+    return np.asarray(np.mean(found, axis=0))

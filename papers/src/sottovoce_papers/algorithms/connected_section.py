@@ -1,0 +1,107 @@
+"""Models joined by curves of low loss on training samples that are *declared public*."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from sottovoce.core.errors import ConfigError
+from sottovoce.core.files import finite_or_none
+from sottovoce.core.sections import POSITIVE, one_of, whole
+from sottovoce.federated.algorithms.aggregation import AggregationSection, register_aggregation
+from sottovoce.federated.algorithms.algorithm import Algorithm, State
+from sottovoce.federated.algorithms.recipe import PublicRows, Setting
+
+if TYPE_CHECKING:  # bring torch
+    from sottovoce.federated.algorithms.fedavg import FedAvg
+    from sottovoce.learning.datasets import Dataset
+    from sottovoce.learning.task import Task
+
+_PROXY = (
+    "the proxy samples were taken from the training data and are declared public: the guarantee "
+    "does not cover them, and a gain over accuracy_average that accuracy_fine_tuned has as well "
+    "comes from them, not from curves"
+)
+
+
+@register_aggregation(
+    "mode_connectivity", summary="models joined by curves of low loss on public samples"
+)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeConnectivitySection(AggregationSection):
+    """Curves are found on `proxy_samples` samples, `steps` gradient steps for each pair of models.
+
+    The samples are drawn from the training data before it is spread over clients, and no client has
+    them. The run goes on from the model that `follow` names; the two others are reported beside it.
+    """
+
+    proxy_samples: int = field(metadata=whole(1, 2**40))
+    steps: int = field(metadata=whole(1, 10**7))
+    learning_rate: float = field(metadata=POSITIVE)
+    curve: Any = field(default="bezier", metadata=one_of("bezier", "polygonal"))
+    follow: Any = field(default="connected", metadata=one_of("connected", "average", "fine_tuned"))
+    holds_out: ClassVar[bool] = True
+
+    def hold_out(
+        self, data: "Dataset", generator: np.random.Generator
+    ) -> "tuple[Dataset, PublicRows | None]":
+        """Take the proxy samples; test data are left alone: they must not train anything either."""
+        from sottovoce.learning.datasets import with_training_rows
+
+        wanted, available = self.proxy_samples, len(data.train_labels)
+        if wanted >= available:
+            raise ConfigError(
+                f"'algorithm.aggregation.proxy_samples' {wanted} leaves nothing of the {available} "
+                "training samples to the clients; ask for fewer"
+            )
+        order = generator.permutation(available)
+        public, private = np.sort(order[:wanted]), np.sort(order[wanted:])
+        rows = PublicRows(
+            features=np.ascontiguousarray(data.train_features[public], dtype=np.float32),
+            labels=data.train_labels[public],
+        )
+        return with_training_rows(data, private), rows
+
+    def build(self, averaging: "FedAvg", setting: Setting) -> Algorithm:
+        import torch
+
+        from sottovoce_papers.algorithms.connected import ConnectedAverage
+        from sottovoce_papers.algorithms.mode_connectivity import ModeConnectivity, ProxySet
+
+        if averaging.server_momentum:
+            raise ConfigError(
+                "aggregation 'mode_connectivity' joins models, and has no use for a momentum of "
+                "updates; drop 'algorithm.server_momentum'"
+            )
+        task, public = setting.task, setting.public
+        assert public is not None, "hold_out has taken it"
+        return ConnectedAverage(
+            averaging=averaging,
+            joining=ModeConnectivity(
+                kind=self.curve,
+                steps=self.steps,
+                learning_rate=self.learning_rate,
+                proxy=ProxySet(
+                    features=torch.from_numpy(public.features).to(task.device),
+                    labels=torch.from_numpy(public.labels).to(task.device),
+                ),
+            ),
+            task=task,
+            follow=self.follow,
+            schedule=setting.schedule,
+        )
+
+    def warnings(self) -> list[str]:
+        return [_PROXY]
+
+    def metrics(self, task: "Task", state: State) -> dict[str, Any]:
+        """Return how the three models of the last round do, side by side."""
+        from sottovoce_papers.algorithms.connected import JOINED_MODELS
+
+        accuracies = {name: task.evaluate(state[name]).accuracy for name in JOINED_MODELS}
+        curve, straight = (finite_or_none(float(value)) for value in state["barriers"])
+        return {
+            **{f"accuracy_{name}": accuracy for name, accuracy in accuracies.items()},
+            "barrier_curve": curve,
+            "barrier_straight": straight,
+        }

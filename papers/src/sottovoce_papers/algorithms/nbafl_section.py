@@ -1,0 +1,148 @@
+"""The [algorithm] table of NbAFL: noise by the published formulas, their epsilon as a figure."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sottovoce.core import parameter_rules
+from sottovoce.core.adjacency import Unit
+from sottovoce.core.errors import ConfigError
+from sottovoce.core.sections import NOT_NEGATIVE, POSITIVE, whole
+from sottovoce.federated.algorithms.algorithm import Algorithm
+from sottovoce.federated.algorithms.recipe import (
+    AlgorithmSection,
+    AlgorithmTraits,
+    Facts,
+    Setting,
+    register,
+)
+
+if TYPE_CHECKING:  # brings torch
+    from sottovoce_papers.algorithms.nbafl import PublishedNoise
+
+_PUBLISHED = (
+    "published_epsilon is NbAFL's own analysis: it assumes that one sample changes a trained model "
+    "by at most 2C/m, which no training guarantees, adds up epsilons and leaves delta as it is; "
+    "what holds for a whole client is epsilon"
+)
+
+
+@register("nbafl", summary="noise before aggregation: clients send clipped models")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NbAflSection(AlgorithmSection):
+    """Noise before aggregation (Wei et al. 2020): clients send clipped models, not updates.
+
+    `exposures`, all rounds unless given, is how often a client's model is sent as the published
+    calibration counts it. privacy.epsilon is the target of that calibration, which is below what a
+    client really spends: it makes the noise, and is no budget.
+    """
+
+    local_steps: int = field(default=1, metadata=whole(1, 10**6))
+    local_learning_rate: float = field(metadata=POSITIVE)
+    proximal_weight: float = field(default=0.0, metadata=NOT_NEGATIVE)
+    exposures: int | None = field(default=None, metadata=whole(1, 2**32))
+    enforces_budget: ClassVar[bool] = False
+
+    def traits(self, unit: Unit) -> AlgorithmTraits:  # noqa: ARG002
+        return AlgorithmTraits(sends_models=True)
+
+    def sends(self, unit: Unit) -> str:  # noqa: ARG002
+        return "a trained model of {numbers}"
+
+    def guarantee(self) -> str:
+        return "the size of the smallest data set is public"  # the noise is made from it
+
+    def warnings(self, unit: Unit, *, private: bool) -> list[str]:  # noqa: ARG002
+        return [_PUBLISHED]
+
+    def adjust(self, kind: str, parameters: Mapping[str, Any], facts: Facts) -> Mapping[str, Any]:
+        """Return them with the noise multiplier that the published formula has for epsilon."""
+        if facts.grouped:
+            raise ConfigError(
+                "'privacy.groups' have budgets, and NbAFL's epsilon is none; use the algorithm "
+                "'fedavg'"
+            )
+        if facts.unit is not Unit.CLIENT:
+            raise ConfigError(
+                "NbAFL sends whole models, and one sample may change all of its model: set "
+                "privacy.level = 'client', or use the algorithm 'fedavg' to protect samples"
+            )
+        if kind != "gaussian":
+            raise ConfigError(
+                f"NbAFL adds Gaussian noise: set mechanism.kind = 'gaussian', not '{kind}', or use "
+                "the algorithm 'fedavg'"
+            )
+        if facts.epsilon is None:
+            if "noise_multiplier" not in parameters:
+                raise ConfigError(
+                    "NbAFL needs 'privacy.epsilon', the target of its published analysis, or "
+                    "'mechanism.noise_multiplier'"
+                )
+            return parameters
+        stddev = _published(facts).uplink_stddev(facts.epsilon, self._exposures(facts))
+        multiplier = stddev / facts.clip_norm
+        if "noise_multiplier" not in parameters:
+            return {**parameters, "noise_multiplier": multiplier}
+        own = parameter_rules.noise_multiplier(parameters["noise_multiplier"])
+        if not math.isclose(own, multiplier, rel_tol=1e-9):
+            raise ConfigError(
+                f"'mechanism.noise_multiplier' is {own:g}, but NbAFL's formula has {multiplier:g} "
+                f"for 'privacy.epsilon' = {facts.epsilon:g}; give one of the two"
+            )
+        return parameters
+
+    def build(self, setting: Setting) -> Algorithm:
+        """Return NbAFL with the downlink noise that the paper has beside this uplink noise."""
+        from sottovoce_papers.algorithms.nbafl import NbAfl
+
+        setting.check_all_records()
+        facts, exposures = setting.facts, self._exposures(setting.facts)
+        target = _published_epsilon(setting.mechanism, facts, exposures)
+        return NbAfl(
+            clip_norm=facts.clip_norm,
+            local_steps=self.local_steps,
+            local_learning_rate=self.local_learning_rate,
+            proximal_weight=self.proximal_weight,
+            downlink_stddev=_published(facts).downlink_stddev(target, exposures),
+            randomness=setting.randomness,
+        )
+
+    def figures(
+        self, algorithm: Algorithm, mechanism: Mapping[str, Any], facts: Facts, most_rounds: int
+    ) -> dict[str, float]:
+        """Return the epsilon that the paper would print, and the noise on the way down."""
+        from sottovoce_papers.algorithms.nbafl import NbAfl
+
+        assert isinstance(algorithm, NbAfl), "`build` makes it"
+        return {
+            "published_epsilon": _published_epsilon(mechanism, facts, most_rounds),
+            "downlink_stddev": algorithm.downlink_stddev,
+        }
+
+    def _exposures(self, facts: Facts) -> int:
+        if self.exposures is None:
+            return facts.rounds
+        if self.exposures > facts.rounds:
+            raise ConfigError(
+                f"'algorithm.exposures' {self.exposures} exceeds the {facts.rounds} rounds"
+            )
+        return self.exposures
+
+
+def _published(facts: Facts) -> "PublishedNoise":
+    from sottovoce_papers.algorithms.nbafl import PublishedNoise
+
+    return PublishedNoise(
+        clip_norm=facts.clip_norm,
+        delta=facts.delta,
+        rounds=facts.rounds,
+        clients=facts.clients,
+        smallest_dataset=facts.smallest_dataset,
+    )
+
+
+def _published_epsilon(mechanism: Mapping[str, Any], facts: Facts, exposures: int) -> float:
+    """Return what the paper would print for a client whose model was sent that often."""
+    multiplier = parameter_rules.noise_multiplier(mechanism["noise_multiplier"])
+    return _published(facts).epsilon(multiplier * facts.clip_norm, exposures)

@@ -1,0 +1,1 @@
+"""Steps that prepare features as the papers do: scattering, preconditioning on public images."""

@@ -1,0 +1,295 @@
+"""Trials of a grid summed up over seeds, and a verdict that follows from the sums alone."""
+
+import itertools
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from sottovoce.core.mean_intervals import mean_and_half_width
+from sottovoce.core.shown import show_epsilon
+from sottovoce_papers.catalogue import EPSILON, MECHANISM, RATE, SEED, Catalogue
+from sottovoce_papers.experiment import Cell, Row
+from sottovoce_papers.learning.curves import NOT_REACHED, LearningCurve
+from sottovoce_papers.learning.tuning import Group, TunedRate, group_of
+from sottovoce_papers.sweep import Key, TrialResult, label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One cell of the grid over its seeds.
+
+    `key` holds mechanism, epsilon (None without privacy) and further axes. `accuracies` are those
+    of the seeds that gave one; the interval needs two. `published` is an epsilon that a paper's own
+    analysis has and that is no bound: nobody is compared with such a row.
+    """
+
+    key: Key
+    accuracies: Mapping[int, float]
+    curve: LearningCurve
+    failed: int
+    rate: TunedRate | None
+    spent: float | None
+    published: float | None
+    first: Mapping[str, Cell]  # what all seeds have in common
+
+    @property
+    def mechanism(self) -> str:
+        return str(self.key[MECHANISM])
+
+    @property
+    def epsilon(self) -> float | None:
+        epsilon = self.key[EPSILON]
+        return None if epsilon is None else float(epsilon)
+
+    @property
+    def contender(self) -> str:
+        """The mechanism, with the values of further axes."""
+        return self.named(apart_from=(EPSILON,))
+
+    def named(self, *, apart_from: Collection[str]) -> str:
+        """The mechanism, with the values of the other axes but some."""
+        others = [
+            label({name: value})
+            for name, value in self.key.items()
+            if name not in (MECHANISM, *apart_from) and value is not None
+        ]
+        return ", ".join([self.mechanism, *others])
+
+    @property
+    def others(self) -> tuple[Cell, ...]:
+        """The values of all axes but the mechanism: what a comparison holds fixed."""
+        return tuple(value for name, value in self.key.items() if name != MECHANISM)
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether messages would give away more if they were seen with their senders."""
+        return self.first["local_epsilon"] not in (None, self.spent)
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.fmean(self.accuracies.values()) if self.accuracies else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        if len(self.accuracies) < 2:
+            return None
+        mean, half = mean_and_half_width(list(self.accuracies.values()))
+        return mean - half, mean + half
+
+    def rounds_to(self, target: float) -> Cell:
+        """As the table and the verdict say it; nothing where there is no curve."""
+        return (self.curve.rounds_to(target) or NOT_REACHED) if self.curve.rounds else None
+
+    def plain(self, target_accuracy: float | None = None) -> dict[str, Cell]:
+        """A row of the page's table."""
+        low, high = self.interval or (None, None)
+        target = target_accuracy
+        return {
+            **self.key,
+            **({RATE: self.rate.rate, "rate_at_edge": self.rate.at_edge} if self.rate else {}),
+            "accuracy": self.mean,
+            "accuracy_low": low,
+            "accuracy_high": high,
+            "seeds": len(self.accuracies),
+            "failed": self.failed,
+            **({f"rounds_to_{target:g}": self.rounds_to(target)} if target else {}),
+            "epsilon_spent": self.spent,
+            "published_epsilon": self.published,
+            **self.first,
+        }
+
+
+COMMON = (
+    "delta",
+    "bits_per_coordinate",
+    "payload_bytes_up_per_message",
+    "dimension",
+    "rounds",
+)
+# What messages would give away if they were seen, and all that a client sends.
+OF_HIDDEN = ("local_epsilon", "payload_bytes_up_per_client", "total_bytes_up_per_client")
+
+
+def table(rows: Sequence[Summary], target_accuracy: float | None) -> list[Row]:
+    """The page's table; what few experiments have has a column only where there is some of it.
+
+    Epsilons that are no bound, and what there is to say where messages are hidden.
+    """
+    plain = [row.plain(target_accuracy) for row in rows]
+    if not any(row.is_hidden for row in rows):
+        for cells, name in itertools.product(plain, OF_HIDDEN):
+            del cells[name]
+    if all(row.published is None for row in rows):
+        for cells in plain:
+            del cells["published_epsilon"]
+    return list(plain)
+
+
+def summaries(
+    results: Sequence[TrialResult], rates: Mapping[Group, TunedRate], *, seeds: int
+) -> list[Summary]:
+    """One summary for each cell of the grid; what spends no epsilon stands there once.
+
+    A cell whose rate could not be tuned has no results and is there all the same.
+    """
+    cells: dict[Group, list[TrialResult]] = {group: [] for group in rates}
+    for result in results:
+        cells.setdefault(group_of(result.key), []).append(result)
+    found: dict[Group, Summary] = {}
+    for group, members in cells.items():
+        summary = _summary(dict(group), members, rates.get(group), seeds)
+        found.setdefault(tuple(summary.key.items()), summary)
+    return list(found.values())
+
+
+def _summary(
+    key: Mapping[str, Cell], members: Sequence[TrialResult], rate: TunedRate | None, seeds: int
+) -> Summary:
+    whole = {_seed(member): member.result for member in members if member.result is not None}
+    first = next(iter(whole.values()), {})
+    spent = [result["epsilon"] for result in whole.values()]
+    published = [e for result in whole.values() if (e := result.get("published_epsilon"))]
+    private = None not in spent
+    if whole and not private and not published:
+        key = {**key, EPSILON: None}
+    return Summary(
+        key=key,
+        accuracies={seed: float(result["accuracy"]) for seed, result in whole.items()},
+        curve=LearningCurve.of(whole.values()),
+        failed=seeds - len(whole),
+        rate=rate,
+        spent=max(spent) if spent and private else None,
+        published=max(published, default=None),
+        first={name: first.get(name) for name in (*COMMON, *OF_HIDDEN)},
+    )
+
+
+def _seed(result: TrialResult) -> int:
+    seed = result.key[SEED]
+    assert isinstance(seed, int)
+    return seed
+
+
+def verdict(catalogue: Catalogue, rows: Sequence[Summary], failures: Sequence[str]) -> str:
+    """Who is best at each budget, and how the favourite compares with the reference, seed by seed.
+
+    The first line sums up; whoever wins.
+    """
+    private = [row for row in rows if row.epsilon is not None and row.published is None]
+    settings = list(dict.fromkeys(row.others for row in private))
+    compared = [
+        Comparison.of(catalogue, [row for row in private if row.others == others])
+        for others in settings
+    ]
+    lines = [_summed_up(catalogue, compared), *(one.sentence() for one in compared)]
+    level = [row for row in rows if row.epsilon is None and row.mean is not None]
+    lines += [f"Without a budget, {row.contender} reaches {row.mean:.2%}." for row in level]
+    lines += [_published(row) for row in rows if row.published is not None]
+    if catalogue.figure.target_accuracy is not None:
+        lines += _targets(catalogue.figure.target_accuracy, rows)
+    edges = [row for row in private if row.rate and row.rate.at_edge]
+    if edges:
+        named = "; ".join(f"{row.contender} at epsilon {row.epsilon:g}" for row in edges)
+        lines.append(
+            f"The chosen learning rate lies at the edge of the grid for {named}: a wider grid "
+            "might do better there."
+        )
+    if failures:
+        lines.append(f"{len(failures)} trials failed; they are listed below and in no mean.")
+    return "\n".join(line for line in lines if line)
+
+
+def _published(row: Summary) -> str:
+    """What a published epsilon is worth, beside the accuracy that it comes with."""
+    sound = "none is known" if row.spent is None else f"epsilon {show_epsilon(row.spent, 3)}"
+    reached = "no result" if row.mean is None else f"{row.mean:.2%}"
+    return (
+        f"{row.contender} reaches {reached} at a published epsilon of {row.published:g}, which is "
+        f"no bound and is compared with nobody; what holds for a whole client: {sound}."
+    )
+
+
+def _targets(target: float, rows: Sequence[Summary]) -> list[str]:
+    """Rounds to the target, a line for each setting."""
+    found: dict[tuple[Cell, ...], list[Summary]] = {}
+    for row in rows:
+        found.setdefault(row.others, []).append(row)
+    lines = []
+    for members in found.values():
+        where = members[0].named(apart_from=()).removeprefix(members[0].mechanism)
+        counts = ", ".join(f"{row.mechanism} {row.rounds_to(target)}" for row in members)
+        lines.append(f"Rounds until the mean is {target:.0%}{where}: {counts}.")
+    return lines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One budget: the best, and favourite minus reference with its paired interval."""
+
+    where: str
+    best: Summary | None
+    favourite: Summary | None
+    reference: Summary | None
+
+    @classmethod
+    def of(cls, catalogue: Catalogue, rows: Sequence[Summary]) -> "Comparison":
+        whole = [row for row in rows if row.mean is not None]
+        named = {row.mechanism: row for row in whole}
+        about = catalogue.experiment
+        further = rows[0].contender.removeprefix(rows[0].mechanism)
+        return cls(
+            where=f"At epsilon = {rows[0].epsilon:g}{further}",
+            best=max(whole, key=lambda row: row.mean or 0.0, default=None),
+            favourite=named.get(about.favourite),
+            reference=named.get(about.reference),
+        )
+
+    @property
+    def difference(self) -> tuple[float, float] | None:
+        """Mean and half width over the seeds that both have; None if there are fewer than two."""
+        if self.favourite is None or self.reference is None:
+            return None
+        ours, theirs = self.favourite.accuracies, self.reference.accuracies
+        paired = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+        return mean_and_half_width(paired) if len(paired) >= 2 else None
+
+    def sentence(self) -> str:
+        if self.best is None or self.best.mean is None:
+            return f"{self.where}, every trial failed."
+        text = f"{self.where}, {self.best.mechanism} is best ({self.best.mean:.2%}{self._spent()})"
+        if self.favourite is None or self.reference is None or self.difference is None:
+            return f"{text}; favourite and reference cannot be compared there."
+        mean, half = self.difference
+        return (
+            f"{text}; {self.favourite.mechanism} lies {self._place()} the interval of "
+            f"{self.reference.mechanism}, and paired by seed differs from it by {100 * mean:+.2f} "
+            f"points ({100 * (mean - half):+.2f} to {100 * (mean + half):+.2f})."
+        )
+
+    def _spent(self) -> str:
+        spent = self.best.spent if self.best else None
+        return "" if spent is None else f", {show_epsilon(spent, 3)} spent"
+
+    def _place(self) -> str:
+        assert self.favourite is not None
+        assert self.reference is not None
+        mean, interval = self.favourite.mean, self.reference.interval
+        assert mean is not None
+        assert interval is not None
+        return "below" if mean < interval[0] else "above" if mean > interval[1] else "inside"
+
+
+def _summed_up(catalogue: Catalogue, compared: Sequence[Comparison]) -> str:
+    about = catalogue.experiment
+    found = [one.difference for one in compared]
+    known = [difference for difference in found if difference]
+    if not known or about.favourite == about.reference:
+        return ""
+    below = sum(mean + half < 0.0 for mean, half in known)
+    above = sum(mean - half > 0.0 for mean, half in known)
+    cells = "settings" if set(catalogue.axes) - {MECHANISM, EPSILON, RATE} else "budgets"
+    return (
+        f"Of {len(known)} {cells}, {about.favourite} is below {about.reference} in {below}, above "
+        f"it in {above} and not told apart from it in {len(known) - below - above} (paired by "
+        "seed, 95% intervals)."
+    )

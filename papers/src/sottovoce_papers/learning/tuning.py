@@ -1,0 +1,54 @@
+"""Learning rates chosen on held-out training data, with seeds that serve for nothing else."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sottovoce_papers.catalogue import RATE, SEED
+from sottovoce_papers.experiment import Cell
+from sottovoce_papers.sweep import Key, TrialResult
+
+FIRST_TUNING_SEED = 1_000_001  # final seeds count from 1 and never come so far
+
+Group = tuple[tuple[str, Cell], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedRate:
+    """The rate of one group, None if every rate failed; at the grid's edge a wider one might help.
+
+    `accuracy` is its mean on held-out data, None if there was nothing to choose from.
+    """
+
+    rate: Cell
+    accuracy: float | None
+    at_edge: bool
+
+
+def group_of(key: Key) -> Group:
+    """What a rate is chosen for: the key without rate and seed."""
+    return tuple((name, value) for name, value in key.items() if name not in (RATE, SEED))
+
+
+def chosen(results: Sequence[TrialResult]) -> dict[Group, TunedRate]:
+    """The best rate of each group; one that failed with any seed is out, ties go to the lower."""
+    groups: dict[Group, dict[float, list[float | None]]] = {}
+    for result in results:
+        rate = result.key[RATE]
+        assert isinstance(rate, int | float)
+        accuracy = None if result.result is None else float(result.result["accuracy"])
+        groups.setdefault(group_of(result.key), {}).setdefault(rate, []).append(accuracy)
+    return {group: _best(rates) for group, rates in groups.items()}
+
+
+def _best(accuracies: Mapping[float, Sequence[float | None]]) -> TunedRate:
+    means = {
+        rate: statistics.fmean(whole)
+        for rate, found in accuracies.items()
+        if len(whole := [value for value in found if value is not None]) == len(found)
+    }
+    if not means:
+        return TunedRate(rate=None, accuracy=None, at_edge=False)
+    rate = min(means, key=lambda rate: (-means[rate], rate))
+    edge = len(accuracies) > 1 and rate in (min(accuracies), max(accuracies))
+    return TunedRate(rate=rate, accuracy=means[rate], at_edge=edge)

@@ -1,0 +1,196 @@
+"""One recipe of `udp-mia`: train shadows and targets, attack, measure."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sottovoce.auditing.attacks import membership, roc
+from sottovoce.auditing.attacks.candidates import Mask, design
+from sottovoce.auditing.attacks.confidences import outputs_of
+from sottovoce.auditing.attacks.context import Climb, Scored, Siege
+from sottovoce.auditing.attacks.membership import own_attacks
+from sottovoce.auditing.attacks.roc import Estimate, Verdicts
+from sottovoce.auditing.run_membership import roc_chart
+from sottovoce.auditing.shadow_models import Recipe, shadow_models
+from sottovoce.core import proportion_bounds
+from sottovoce.core.mean_intervals import mean_and_half_width
+from sottovoce.core.randomness import SeededRandomness
+from sottovoce.learning import datasets
+from sottovoce.learning.datasets import Dataset
+from sottovoce.learning.task import Task
+from sottovoce.runs.parts import assemble
+from sottovoce_papers.experiment import Figure, Row, Settings
+from sottovoce_papers.studies.udp_mia.grid import RATES, Cell, Scale, spec_of
+
+SHADOWS = "shadows"
+_FPRS = {"tpr_at_1_percent": 0.01, "tpr_at_0.1_percent": 0.001}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A mean over targets. Its interval is the wider of two on either side, kept within [0, 1]:
+
+    Student's over the targets, which knows how trainings differ, and is too narrow where a few of
+    them happen to agree; and that of all targets' candidates together, which knows how few they
+    are.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float], together: Estimate) -> "Measured":
+        mean, half = mean_and_half_width(values)
+        return cls(
+            value=mean,
+            low=max(0.0, min(mean - half, together.low)),
+            high=min(1.0, max(mean + half, together.high)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellResult:
+    """What the attacks found, by attack and measure."""
+
+    cell: Cell
+    measured: Mapping[str, Mapping[str, Measured]]
+    pooled: Mapping[str, Verdicts]  # of all targets, for pictures
+    members_accuracy: Estimate
+    others_accuracy: Estimate
+    targets: int
+    trials: Sequence[Row]
+
+
+@lru_cache(maxsize=1)
+def _pool(count: int) -> Dataset:
+    """So many training images, the candidates first; the data lie where they are looked for."""
+    chance = SeededRandomness(0)
+    data = datasets.load("cifar10", chance.generator("data"), download=True)
+    return datasets.subset(data, count, 100, chance.generator("subset"))
+
+
+def attacked(cell: Cell, scale: Scale, settings: Settings) -> CellResult:
+    """Train what is not kept, and let every attack have a go at every target."""
+    assert settings.folder is not None
+    start = time.perf_counter()
+    pool = _pool(scale.candidates + scale.known)
+    spec = spec_of(cell, scale, settings.device or "auto")
+    generator = SeededRandomness(spec.seed).generator("design")
+    trained_on = design(scale.shadows, scale.candidates, generator)
+    held = _halves(settings.seeds, scale.candidates, generator)
+    rows = [_rows(mask, cell, scale) for mask in (*trained_on, *held)]
+    # Calibrated once, on a target's records: all models have as many.
+    first = assemble(spec, datasets.with_training_rows(pool, rows[0]))
+    recipe = Recipe(spec=first.spec, pool=pool, rows=rows, label="shadow and target")
+    models = shadow_models(recipe, settings.folder / SHADOWS, settings.on_step)
+    siege = _siege(first.task, pool, scale, models, trained_on)
+    found = membership.scored(siege, own_attacks(), SeededRandomness(spec.seed).generator("attack"))
+    inside, outside = _accuracies(siege, held)
+    return CellResult(
+        cell=cell,
+        measured={name: _measured(one, held) for name, one in found.items()},
+        pooled={name: _pooled(one, held) for name, one in found.items()},
+        members_accuracy=inside,
+        others_accuracy=outside,
+        targets=settings.seeds,
+        trials=[
+            {
+                "mechanism": cell.mechanism,
+                "epsilon": cell.epsilon,
+                "models": len(models),
+                "learning_rate": RATES[cell.mechanism],
+                "members_accuracy": inside.value,
+                "others_accuracy": outside.value,
+                "seconds": round(time.perf_counter() - start, 3),
+                "spec_hash": first.spec.hash,
+            }
+        ],
+    )
+
+
+def _halves(count: int, num_candidates: int, generator: np.random.Generator) -> Mask:
+    """(targets, candidates): each has a random half."""
+    held = np.zeros((count, num_candidates), dtype=bool)
+    for mask in held:
+        mask[generator.permutation(num_candidates)[: num_candidates // 2]] = True
+    return held
+
+
+def _rows(mask: Mask, cell: Cell, scale: Scale) -> NDArray[np.int64]:
+    known = np.arange(scale.candidates, scale.candidates + scale.known)
+    chosen = np.flatnonzero(mask)
+    return np.concatenate([chosen, known]) if cell.uses_known else chosen
+
+
+def _siege(
+    task: Task, pool: Dataset, scale: Scale, models: NDArray[np.float64], trained_on: Mask
+) -> Siege:
+    features = np.array(pool.train_features[: scale.candidates], dtype=np.float32)
+    return Siege(
+        task=task,
+        shadows=models[: scale.shadows],
+        trained_on=trained_on,
+        targets=models[scale.shadows :],
+        features=torch.from_numpy(features).to(task.device),
+        labels=torch.from_numpy(pool.train_labels[: scale.candidates]).to(task.device),
+        climb=Climb(queries=scale.canary_queries, steps=scale.canary_steps),
+    )
+
+
+def _accuracies(siege: Siege, held: Mask) -> tuple[Estimate, Estimate]:
+    """Of all targets together, on the candidates that they have and on those they have not."""
+    outputs = outputs_of(siege.task, siege.targets, siege.features)
+    right = (outputs.argmax(dim=2) == siege.labels).cpu().numpy()
+    return _share(right[held], outputs.shape[2]), _share(right[~held], outputs.shape[2])
+
+
+def _share(right: Mask, num_classes: int) -> Estimate:
+    count, total = int(right.sum()), right.size
+    low, high = proportion_bounds.between(count, total, roc.CONFIDENCE)
+    return Estimate(value=count / total, low=low, high=high, chance=1.0 / num_classes)
+
+
+def _measured(one: Scored, held: Mask) -> dict[str, Measured]:
+    """Every measure; rates that so few non-members cannot show are left out."""
+    non_members = int((~held[0]).sum())
+    measures: dict[str, Callable[[Verdicts], Estimate]] = {
+        name: partial(roc.true_positive_rate, fpr=fpr)
+        for name, fpr in _FPRS.items()
+        if fpr * non_members >= 1.0 - 1e-9
+    }
+    measures["balanced_accuracy"] = partial(roc.balanced_accuracy, threshold=one.threshold)
+    measures["auc"] = roc.area
+    each = [Verdicts.of(scores, mask) for scores, mask in zip(one.scores, held, strict=True)]
+    together = _pooled(one, held)
+    return {
+        name: Measured.of([measure(own).value for own in each], measure(together))
+        for name, measure in measures.items()
+    }
+
+
+def _pooled(one: Scored, held: Mask) -> Verdicts:
+    return Verdicts.of(one.scores.ravel(), held.ravel())
+
+
+def roc_figures(results: Sequence[CellResult]) -> list[Figure]:
+    """ROC curves of every recipe, all targets together."""
+    return [
+        Figure(
+            name=_file_name(result.cell),
+            caption=f"{result.cell.label}: all {result.targets} targets together; the attacker has "
+            "one threshold for all candidates.",
+            chart=roc_chart(dict(result.pooled), f"Membership inference, {result.cell.label}"),
+        )
+        for result in results
+    ]
+
+
+def _file_name(cell: Cell) -> str:
+    words = cell.label.lower().replace(",", "").replace("(", "").replace(")", "")
+    return "roc-" + "-".join(words.split())

@@ -1,0 +1,311 @@
+"""UDP-FL, section 4.4: what a shuffler buys, and a printed bound that lies below the truth."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.domains import L2Ball
+from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.release import NoSenders, ReleaseTerms, local_event, release_event
+from sottovoce.privacy import accounting
+from sottovoce.privacy.events import PureDp, Repeated
+from sottovoce.privacy.pure import pure_epsilon
+from sottovoce.privacy.renyi import renyi_divergence
+from sottovoce.privacy.shuffling import shuffled
+from sottovoce_papers.experiment import Figure, Findings, Row, Settings, experiment, number
+
+EPSILONS, FAST_EPSILONS = (0.5, 1.0, 2.0, 4.0), (1.0, 4.0)
+CLIENTS, FAST_CLIENTS = (10, 100, 1000, 10_000, 100_000, 1_000_000), (10, 1000)
+ROUNDS, FAST_ROUNDS = (1, 10, 100), (1, 10)
+DELTAS = (1e-5, 1e-6)
+LEMMA_CLIENTS, ORDERS = (10, 100, 1000), (2, 8, 32)
+DIMENSIONS, FAST_DIMENSIONS = (1, 10, 100, 1000, 10_000), (1, 10_000)
+VECTOR_EPSILON = 1.0  # of one message, at DELTAS[0]
+AMPLIFICATION, LEMMA, VECTOR = "amplification", "lemma 2", "vector"
+# A shuffle that saves less than this fraction of epsilon is said to buy nothing.
+NOTHING = 0.01
+_R = Adjacency.REPLACE_ONE
+
+
+def as_printed(eps0: float, clients: int, order: int) -> float:
+    """Lemma 2 as printed: log(1 + C(a,2) 4 (e^eps0 - 1)^2/N)/(a - 1). It is not a bound."""
+    excess = math.comb(order, 2) * 4.0 * math.expm1(eps0) ** 2 / clients
+    return math.log1p(excess) / (order - 1)
+
+
+def exact_divergence(eps0: float, clients: int, order: int) -> float:
+    """D_a of shuffled binary randomised response, the larger direction, where all others have 0.
+
+    A shuffle of bits says how many are 1. With q = 1/(e^eps0 + 1) and b the pmf of Bin(N-1, q) the
+    count is j with probability (1-q) b(j) + q b(j-1) if the client has a 0, and
+    q b(j) + (1-q) b(j-1) if it has a 1.
+    """
+    from scipy.special import gammaln, logsumexp
+
+    counts, others = np.arange(clients + 1.0), clients - 1.0
+    log_lie, log_truth = -np.logaddexp(0.0, eps0), -np.logaddexp(0.0, -eps0)
+    choices = gammaln(others + 1.0) - gammaln(counts + 1.0) - gammaln(others - counts + 1.0)
+    pmf = choices + counts * log_lie + (others - counts) * log_truth  # -inf at the last count
+    before = np.concatenate([[-np.inf], pmf[:-1]])
+    zero = np.logaddexp(log_truth + pmf, log_lie + before)
+    one = np.logaddexp(log_lie + pmf, log_truth + before)
+    moments = [logsumexp(order * p + (1.0 - order) * q) for p, q in ((zero, one), (one, zero))]
+    return float(max(moments)) / (order - 1)
+
+
+def _row(part: str, **values: float) -> Row:
+    keys = (
+        "eps0",
+        "clients",
+        "rounds",
+        "delta",
+        "dimension",
+        "local_epsilon",
+        "shuffled_epsilon",
+        "order",
+        "printed",
+        "exact",
+        "local_divergence",
+    )
+    assert set(values) <= set(keys)
+    return {"part": part, **{key: values.get(key) for key in keys}}
+
+
+def amplification(eps0: float, clients: int, rounds: int, delta: float) -> Row:
+    """Epsilon of the rounds together, with and without a shuffler."""
+    local = PureDp(epsilon=eps0, adjacency=_R)
+    hidden = shuffled(local, clients)
+    return _row(
+        AMPLIFICATION,
+        eps0=eps0,
+        clients=clients,
+        rounds=rounds,
+        delta=delta,
+        local_epsilon=accounting.epsilon(Repeated(event=local, count=rounds), delta),
+        shuffled_epsilon=accounting.epsilon(Repeated(event=hidden, count=rounds), delta),
+    )
+
+
+def lemma(eps0: float, clients: int, order: int) -> Row:
+    """The printed bound beside the divergence that it is to bound."""
+    return _row(
+        LEMMA,
+        eps0=eps0,
+        clients=clients,
+        order=order,
+        printed=as_printed(eps0, clients, order),
+        exact=exact_divergence(eps0, clients, order),
+        local_divergence=renyi_divergence(PureDp(epsilon=eps0, adjacency=_R), float(order)),
+    )
+
+
+def vector(dimension: int, clients: int) -> Row:
+    """One bit for each of d coordinates, with noise for a local epsilon that is always the same."""
+    delta, domain = DELTAS[0], L2Ball(dimension=dimension, radius=1.0)
+    bits = registry.find("gauss_hermite")
+    found = bits.calibrated(
+        domain,
+        {"levels": 2},
+        rounds=1,
+        epsilon=VECTOR_EPSILON,
+        delta=delta,
+        event_of=ReleaseTerms(adjacency=_R),
+    )
+    mechanism = bits.build(domain, found)
+    local = local_event(mechanism, adjacency=_R)
+    visibility = NoSenders(minimum_clients=clients)
+    hidden = release_event(mechanism, adjacency=_R, visibility=visibility)
+    return _row(
+        VECTOR,
+        eps0=pure_epsilon(local),
+        clients=clients,
+        rounds=1,
+        delta=delta,
+        dimension=dimension,
+        local_epsilon=accounting.epsilon(local, delta),
+        shuffled_epsilon=accounting.epsilon(hidden, delta),
+    )
+
+
+def _rows(settings: Settings) -> Iterator[Row]:
+    fast = settings.fast
+    epsilons, clients = (FAST_EPSILONS, FAST_CLIENTS) if fast else (EPSILONS, CLIENTS)
+    dimensions = FAST_DIMENSIONS if fast else DIMENSIONS
+    steps = len(epsilons) + 1
+    for done, eps0 in enumerate(epsilons):
+        settings.on_step("shuffles", done, steps, f"eps0 {eps0:g}")
+        for number_of in clients:
+            for rounds in FAST_ROUNDS if fast else ROUNDS:
+                for delta in DELTAS:
+                    yield amplification(eps0, number_of, rounds, delta)
+        for number_of in LEMMA_CLIENTS:
+            for order in ORDERS:
+                yield lemma(eps0, number_of, order)
+    settings.on_step("shuffles", len(epsilons), steps, "vectors")
+    for dimension in dimensions:
+        for number_of in clients:
+            yield vector(dimension, number_of)
+    settings.on_step("shuffles", steps, steps, "done")
+
+
+@experiment(
+    "udp-shuffle",
+    title="What a shuffler buys, and a printed bound below the truth (UDP-FL, section 4.4)",
+    claim="The Renyi divergence of the shuffle model at order a is at most "
+    "log(1 + C(a,2) 4 (e^gamma - 1)^2/N)/(a - 1) (lemma 2). A shuffler marginally improves "
+    "utility, most with the staircase mechanism, and the more so the more clients there are.",
+    seeds=0,
+)
+def udp_shuffle(settings: Settings) -> Findings:
+    """The clones bound by clients and rounds; lemma 2 beside the exact divergence; vectors."""
+    rows = list(_rows(settings))
+    return Findings(
+        rows=rows,
+        figures=_figures(rows),
+        verdict=verdict(rows),
+        method="Nothing is sampled. Shuffled epsilons are the clones bound (Feldman, McMillan and "
+        "Talwar 2021), composed over rounds by loss distributions, for any local mechanism that is "
+        "eps0-DP between any two inputs (replace-one). 'exact' is the Renyi divergence of shuffled "
+        "binary randomised response by enumeration over the binomial counts, where all other "
+        "clients have the same bit: a bound for every mechanism cannot lie below it. 'printed' is "
+        "lemma 2 with gamma = eps0, and is used nowhere else. Vectors are one-bit codes "
+        f"(gauss_hermite, 2 levels) of an L2 ball whose message alone has epsilon "
+        f"{VECTOR_EPSILON:g} at delta {DELTAS[0]:g}; eps0 is then their pure epsilon.",
+    )
+
+
+def _of(rows: Sequence[Row], part: str, **wanted: float) -> list[Row]:
+    return [r for r in rows if r["part"] == part and all(r[k] == v for k, v in wanted.items())]
+
+
+def _values(rows: Sequence[Row], part: str, key: str) -> list[float]:
+    return sorted({number(row, key) for row in _of(rows, part)})
+
+
+def _line(name: str, rows: Sequence[Row], x: str, y: str) -> Line:
+    return Line(name=name, x=[number(r, x) for r in rows], y=[number(r, y) for r in rows])
+
+
+def _figures(rows: Sequence[Row]) -> list[Figure]:
+    return [_by_clients(rows), _by_rounds(rows), _lemma_by_order(rows), _by_dimension(rows)]
+
+
+def _log_chart(title: str, x_label: str, y_label: str, lines: Sequence[Line]) -> LineChart:
+    return LineChart(
+        title=title, x_label=x_label, y_label=y_label, lines=lines, x_log=True, y_log=True
+    )
+
+
+def _by_clients(rows: Sequence[Row]) -> Figure:
+    delta = DELTAS[0]
+    lines = [
+        _line(
+            f"eps0 = {eps0:g}",
+            _of(rows, AMPLIFICATION, eps0=eps0, rounds=1, delta=delta),
+            "clients",
+            "shuffled_epsilon",
+        )
+        for eps0 in _values(rows, AMPLIFICATION, "eps0")
+    ]
+    return Figure(
+        name="epsilon-by-clients",
+        caption=f"One round at delta = {delta:g}; a message alone has epsilon eps0.",
+        chart=_log_chart("Epsilon of one shuffled message", "clients", "epsilon", lines),
+    )
+
+
+def _by_rounds(rows: Sequence[Row]) -> Figure:
+    delta = DELTAS[0]
+    lines = [
+        _line(
+            f"{clients:,.0f} clients",
+            _of(rows, AMPLIFICATION, eps0=1.0, clients=clients, delta=delta),
+            "rounds",
+            "shuffled_epsilon",
+        )
+        for clients in _values(rows, AMPLIFICATION, "clients")
+    ]
+    return Figure(
+        name="epsilon-by-rounds",
+        caption=f"Rounds composed, eps0 = 1 for each message, delta = {delta:g}.",
+        chart=_log_chart("Epsilon of shuffled rounds", "rounds", "epsilon", lines),
+    )
+
+
+def _lemma_by_order(rows: Sequence[Row]) -> Figure:
+    eps0, clients = _values(rows, AMPLIFICATION, "eps0")[-1], LEMMA_CLIENTS[-1]
+    worst = _of(rows, LEMMA, eps0=eps0, clients=clients)
+    lines = [
+        _line(name, worst, "order", key)
+        for name, key in (("exact", "exact"), ("as printed", "printed"))
+    ]
+    return Figure(
+        name="lemma-2",
+        caption=f"Shuffled randomised response of {clients} clients at eps0 = {eps0:g}, and what "
+        "lemma 2 prints as its bound.",
+        chart=_log_chart("Renyi divergence by order", "order", "divergence", lines),
+    )
+
+
+def _by_dimension(rows: Sequence[Row]) -> Figure:
+    most = _values(rows, AMPLIFICATION, "clients")[-1]
+    vectors = _of(rows, VECTOR, clients=most)
+    lines = [
+        _line(name, vectors, "dimension", key)
+        for name, key in (("shuffled", "shuffled_epsilon"), ("seen", "local_epsilon"))
+    ]
+    return Figure(
+        name="vectors",
+        caption=f"One bit a coordinate, {most:,.0f} clients, delta = {DELTAS[0]:g}.",
+        chart=_log_chart(
+            "Epsilon of a shuffled vector by dimension", "dimension", "epsilon", lines
+        ),
+    )
+
+
+def _bought(row: Row) -> float:
+    """The fraction of the local epsilon that the shuffle saves."""
+    return 1.0 - number(row, "shuffled_epsilon") / number(row, "local_epsilon")
+
+
+def verdict(rows: Sequence[Row]) -> str:
+    """What it takes for a shuffle to buy something, and where the printed lemma fails."""
+    lines = []
+    for eps0 in _values(rows, AMPLIFICATION, "eps0"):
+        once = _of(rows, AMPLIFICATION, eps0=eps0, rounds=1, delta=DELTAS[0])
+        shown = ", ".join(
+            f"{number(row, 'shuffled_epsilon'):.3g} among {number(row, 'clients'):,.0f}"
+            for row in once
+        )
+        idle = [f"{number(row, 'clients'):,.0f}" for row in once if _bought(row) < NOTHING]
+        nothing = f"; {' and '.join(idle)} clients buy nothing" if idle else ""
+        lines.append(f"One message of eps0 = {eps0:g} at delta {DELTAS[0]:g}: {shown}{nothing}.")
+    printed = _of(rows, LEMMA)
+    false = [row for row in printed if number(row, "printed") < number(row, "exact") * (1 - 1e-9)]
+    if false:
+        worst = max(false, key=lambda row: number(row, "exact") / number(row, "printed"))
+        lines.append(
+            f"Lemma 2 as printed lies BELOW the exact divergence of shuffled randomised response "
+            f"in {len(false)} of {len(printed)} cases, so it is no bound: at N = "
+            f"{number(worst, 'clients'):g}, eps0 = {number(worst, 'eps0'):g}, order "
+            f"{number(worst, 'order'):g} it prints {number(worst, 'printed'):.3g} where the truth "
+            f"is {number(worst, 'exact'):.3g}."
+        )
+    else:
+        lines.append(f"Lemma 2 as printed holds in all {len(printed)} cases.")
+    for clients in _values(rows, VECTOR, "clients"):
+        vectors = _of(rows, VECTOR, clients=clients)
+        idle = [
+            f"{number(row, 'dimension'):g} (eps0 {number(row, 'eps0'):.3g})"
+            for row in vectors
+            if _bought(row) < NOTHING
+        ]
+        where = f"nothing at dimension {', '.join(idle)}" if idle else "something in each dimension"
+        lines.append(
+            f"Vectors of bits, {clients:,.0f} clients: a local epsilon of {VECTOR_EPSILON:g} gains "
+            f"{where}."
+        )
+    return "\n".join(lines)

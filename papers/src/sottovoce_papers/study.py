@@ -1,0 +1,149 @@
+"""Run an experiment and keep what it found: data.json, data.csv, pictures, one page."""
+
+import csv
+import dataclasses
+import io
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sottovoce.core import files
+from sottovoce.core.charts.style import standalone
+from sottovoce.core.errors import OutputError
+from sottovoce.version import __version__
+from sottovoce_papers.experiment import Experiment, Findings, Row, Settings
+from sottovoce_papers.page import render_page
+
+DATA, TABLE, PAGE, TRIALS_TABLE = "data.json", "data.csv", "index.html", "trials.csv"
+
+
+def run(experiment: Experiment, settings: Settings, out: Path) -> dict[str, Any]:
+    """Run and save; each file is whole or absent, and the page, which needs the others, is last.
+
+    Trials that are finished stay in `out` when the run is interrupted, and serve the next one.
+    """
+    _prepare(out, experiment.name)
+    start = time.perf_counter()
+    findings = experiment.run(dataclasses.replace(settings, folder=out))
+    seconds = time.perf_counter() - start
+    plain = _plain(experiment, settings, findings, seconds)
+    for figure in findings.figures:
+        files.write_atomic(out / f"{figure.name}.svg", standalone(figure.chart.svg()).encode())
+    files.write_atomic(out / TABLE, _csv(findings.rows).encode())
+    if findings.trials:
+        files.write_atomic(out / TRIALS_TABLE, _csv(findings.trials).encode())
+    files.write_json(out / DATA, plain)
+    page = render_page(plain, [figure.chart for figure in findings.figures])
+    files.write_atomic(out / PAGE, page.encode())
+    return plain
+
+
+def load(out: Path) -> dict[str, Any]:
+    """The result of an experiment that was run to its end."""
+    if not (out / DATA).is_file():
+        raise OutputError(f"{out} holds no experiment; run one with --out {out}")
+    result = files.read_json(out / DATA)
+    if not isinstance(result, dict) or "experiment" not in result:
+        raise OutputError(f"{out / DATA} is not an experiment's; choose another --out")
+    return result
+
+
+def _prepare(out: Path, name: str) -> None:
+    """An empty folder, or one of the same experiment, whose earlier files are removed.
+
+    The marker that is left tells the next run, after an interruption, that the folder is its own.
+    """
+    with files.explained("create", out):
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            _clear(out, name)
+    files.write_json(out / DATA, {"experiment": name})
+
+
+def _clear(out: Path, name: str) -> None:
+    if not (out / DATA).is_file():
+        raise OutputError(
+            f"{out} is not empty and holds no earlier experiment; choose another --out"
+        )
+    earlier = load(out)
+    if earlier["experiment"] != name:
+        raise OutputError(
+            f"{out} holds the experiment '{earlier['experiment']}'; choose another --out"
+        )
+    pictures = [Path(str(figure["file"])).name for figure in earlier.get("figures", [])]
+    for file in (*pictures, TABLE, TRIALS_TABLE, PAGE):
+        (out / file).unlink(missing_ok=True)
+
+
+def command(experiment: Experiment, settings: Settings) -> str:
+    """What to type to get these numbers again."""
+    seeds = f" --seeds {settings.seeds}" if settings.seeds else ""
+    fast = " --fast" if settings.fast else ""
+    device = f" --device {settings.device}" if settings.device else ""
+    return f"sottovoce experiment run {experiment.name}{seeds}{fast}{device}"
+
+
+def _plain(
+    experiment: Experiment, settings: Settings, findings: Findings, seconds: float
+) -> dict[str, Any]:
+    """Everything as JSON can hold it; what is not finite is null."""
+    result = {
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "claim": experiment.claim,
+        "verdict": findings.verdict,
+        "method": findings.method,
+        "command": command(experiment, settings),
+        "seeds": settings.seeds,
+        "fast": settings.fast,
+        "reduced": findings.reduced,
+        "failures": list(findings.failures),
+        "warnings": list(findings.warnings),
+        "seconds": round(seconds, 3),
+        "training_seconds": _training_seconds(findings),
+        "sottovoce": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torch": str(sys.modules["torch"].__version__) if "torch" in sys.modules else None,
+        "machine": _machine(),
+        "rows": [dict(row) for row in findings.rows],
+        "trials": [dict(trial) for trial in findings.trials],
+        "figures": [
+            {
+                "name": figure.name,
+                "file": f"{figure.name}.svg",
+                "caption": figure.caption,
+                "chart": dataclasses.asdict(figure.chart),
+            }
+            for figure in findings.figures
+        ],
+    }
+    finite: dict[str, Any] = files.finite(result)
+    return finite
+
+
+def _training_seconds(findings: Findings) -> float:
+    """What all trials took together, also those that were kept from before; each spec once."""
+    took = {trial["spec_hash"]: float(trial["seconds"] or 0.0) for trial in findings.trials}
+    return round(sum(took.values()), 3)
+
+
+def _machine() -> str:
+    """What it ran on, without saying whose it is."""
+    torch = sys.modules.get("torch")
+    accelerator = f", {torch.cuda.get_device_name()}" if torch and torch.cuda.is_available() else ""
+    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors{accelerator}"
+
+
+def _csv(rows: Sequence[Row]) -> str:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()

@@ -1,5 +1,0 @@
-"""The experiments that are files in the catalogue: models trained over a grid."""
-
-from sottovoce.experiments.learning.study import enter_catalogue
-
-enter_catalogue()
