@@ -25,7 +25,6 @@ from sottovoce.runs.runner import run
 
 PIGEONS = """
 from dataclasses import dataclass, field
-from sottovoce.core.errors import ConfigError
 from sottovoce.core.sections import whole
 from sottovoce.mechanisms import NoisySums, NoSenders
 from sottovoce.protocol import Channel, register_channel
@@ -38,10 +37,6 @@ class Pigeons(Channel):
     @property
     def visibility(self):
         return NoSenders(minimum_clients=self.flock)
-
-    def check(self, context):
-        if context.sampling.largest_cohort < self.flock:
-            raise ConfigError(f"a flock has {self.flock} pigeons")
 
     def describe(self):
         return "pigeons: the flock forgets senders"
@@ -63,7 +58,7 @@ class Magic(Channel):
 IN_TURN = """
 from dataclasses import dataclass
 from sottovoce.federated import ClientSampling, register_sampling
-from sottovoce.protocol.channels.channel import SamplingFacts
+from sottovoce.protocol.channels.facts import SamplingFacts
 
 @register_sampling("in_turn", summary="one client after the other")
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +157,10 @@ def halves(overlap: int) -> dict[str, Any]:
     return {"dataset": "digits", "partition": {"kind": "halves", "overlap": overlap}}
 
 
-CENTRAL = {
+SCAFFOLD: dict[str, Any] = {
+    "algorithm": {"kind": "scaffold", "server_learning_rate": 1.0, "local_learning_rate": 0.5}
+}
+CENTRAL: dict[str, Any] = {
     "mechanism": {"kind": "gaussian", "noise_multiplier": 1.0},
     "runtime": {"messages": "none"},
 }
@@ -174,9 +172,14 @@ CENTRAL = {
         ({"channel": {"kind": "pigeon"}}, UnknownNameError, "did you mean 'pigeons'"),
         ({"channel": {"kind": "pigeons", "flok": 3}}, UnknownNameError, "did you mean 'flock'"),
         ({"channel": {"kind": "pigeons", "flock": 1}}, ValueError, "flock must be an integer"),
-        ({"channel": {"kind": "pigeons", "flock": 5}}, ConfigError, "a flock has 5 pigeons"),
+        (
+            {"channel": {"kind": "pigeons", "flock": 5}},
+            ConfigError,
+            "fewer than 5 messages",
+        ),
         ({"channel": {"kind": "magic"}}, PluginError, "no cost is proved for it"),
         ({"channel": {"kind": "rumor"}, **CENTRAL}, PluginError, "does not draw them so"),
+        ({"channel": {"kind": "rumor"}, **CENTRAL, **SCAFFOLD}, ConfigError, "one noisy mean"),
         ({"data": halves(overlap=1)}, PluginError, "gives a sample to two clients"),
         # What amplifies is never taken on a plug-in's word.
         (

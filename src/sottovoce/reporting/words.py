@@ -5,7 +5,7 @@ from typing import Any, assert_never
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.shown import show_epsilon
-from sottovoce.protocol.channels.channel import ChannelFacts
+from sottovoce.protocol.channels.facts import ChannelFacts
 from sottovoce.runs.record import RunRecord, algorithm_facts
 from sottovoce.runs.site_counts import BY_SERVER, show_charged
 from sottovoce.runs.spec import RunSpec
@@ -81,10 +81,8 @@ def _groups(record: RunRecord) -> list[dict[str, Any]]:
 
 def _channel(record: RunRecord, *, private: bool = True) -> ChannelFacts:
     """What the channel says of itself; a plug-in's words are in the run's header."""
-    told = record.header.get("channel")
-    if isinstance(told, dict):
-        return ChannelFacts(**told)
-    return record.spec.channel.opened().facts(private=private)
+    told = ChannelFacts.read(record.header.get("channel"))
+    return told or record.spec.channel.opened().facts(private=private)
 
 
 def _protected(spec: RunSpec, accounts: dict[str, Any]) -> str:

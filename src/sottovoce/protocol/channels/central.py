@@ -25,12 +25,8 @@ from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.noise.gaussian import Gaussian
 from sottovoce.mechanisms.noise.laplace import Laplace
 from sottovoce.mechanisms.release import NoisySums
-from sottovoce.protocol.channels.channel import (
-    Channel,
-    ChannelContext,
-    RuntimeFacts,
-    register_channel,
-)
+from sottovoce.protocol.channels.channel import Channel, register_channel
+from sottovoce.protocol.channels.facts import ChannelContext, RuntimeFacts
 
 
 @register_channel("central", summary="a trusted server adds noise once, to the sum; simulated")
@@ -84,11 +80,6 @@ class Central(Channel):
         raise ConfigError("the channel 'central' has no messages; there is nothing to send")
 
     def check(self, context: ChannelContext) -> None:
-        if not context.plain_mean():
-            raise ConfigError(
-                "the channel 'central' releases one noisy mean a round: use the algorithm 'fedavg' "
-                "with aggregation 'mean', or the channel 'direct'"
-            )
         rate = context.sampling.independent_rate
         if rate is None:
             raise ConfigError(

@@ -20,12 +20,10 @@ Name its module in `CHANNELS`, or under the entry point group `sottovoce.channel
 `core.registry`). A channel imports no torch: specs are read where none is installed.
 """
 
-import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, assert_never, get_args
+from typing import ClassVar, Protocol, Self, TypeVar, assert_never, get_args
 
-from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ConfigError, ParameterError, PluginError
 from sottovoce.core.registry import Register
@@ -41,72 +39,9 @@ from sottovoce.mechanisms.release import (
     Visibility,
 )
 from sottovoce.privacy.events import HiddenBy
+from sottovoce.protocol.channels.facts import ChannelContext, ChannelFacts, RuntimeFacts
 from sottovoce.protocol.means import Cohort, mean_of
 from sottovoce.protocol.message import Opened
-
-# -- what a channel may ask of a run ---------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingFacts:
-    """What a channel may ask of the way in which clients are drawn.
-
-    Attributes:
-        kind: Its name in the spec.
-        largest_cohort: The most clients that a round can have.
-        independent_rate: With which probability each client takes part in each round, by a coin of
-            its own; None where rounds or clients depend on each other.
-        rounds_of_an_epoch: In how many rounds every client is asked exactly once, one such epoch
-            after the other; None where there is no such number.
-    """
-
-    kind: str
-    largest_cohort: int
-    independent_rate: float | None = None
-    rounds_of_an_epoch: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeFacts:
-    """Where and how a run is computed.
-
-    Attributes:
-        messages: 'stored', 'packed' or 'none', as in [runtime].
-        seeded: Whether all randomness comes from the spec's seed.
-        rotation: 'auto', 'on' or 'off'.
-    """
-
-    messages: Literal["stored", "packed", "none"]
-    seeded: bool
-    rotation: Literal["auto", "on", "off"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelContext:
-    """The plain facts of a run that a channel may look at; it knows no spec.
-
-    Attributes:
-        clients: How many there are in all.
-        unit: What is protected: samples, or whole clients.
-        grouped: Whether some clients have budgets or mechanisms of their own.
-        minimum_clients: The run halts where fewer have budget left.
-        algorithm: Its name in the spec.
-        plain_mean: Whether the algorithm needs nothing but the mean of one update of each client,
-            and clients keep nothing. To be called only where it matters: it may import a plug-in.
-    """
-
-    clients: int
-    rounds: int
-    sampling: SamplingFacts
-    unit: Unit
-    grouped: bool
-    minimum_clients: int
-    seeded: bool
-    algorithm: str
-    plain_mean: Callable[[], bool]
-
-
-# -- channels --------------------------------------------------------------------------------------
 
 
 class Collector(Protocol):
@@ -183,7 +118,13 @@ class Channel:
         """Refuse, at a site, an order by a server; by default not."""
 
     def check(self, context: ChannelContext) -> None:
-        """Refuse clients, sampling or algorithm that the channel cannot serve; by default none."""
+        """Refuse clients, sampling or algorithm; by default rounds that are always too small."""
+        largest = context.sampling.largest_cohort
+        if not self.serves(largest):
+            raise ConfigError(
+                f"the channel '{self.kind}' releases nothing of fewer than {self.fewest_messages} "
+                f"messages, and a round has {largest} clients at most; ask more of them"
+            )
 
     def resolved(self, context: ChannelContext) -> Self:  # noqa: ARG002
         """Return the channel with what follows from the rest of the spec; by default as it is."""
@@ -231,7 +172,7 @@ class Channel:
         """
         return []
 
-    def facts(self, *, private: bool) -> "ChannelFacts":
+    def facts(self, *, private: bool) -> ChannelFacts:
         """Return what a report asks."""
         return ChannelFacts(
             shows_each=self.shows_each,
@@ -239,23 +180,6 @@ class Channel:
             noise_at_server=self.noise_at_server,
             seen_by=self.seen_by(private=private),
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelFacts:
-    """What reports ask of a channel, as plain data: reports are made where a plug-in may be gone.
-
-    See `Channel` for the fields.
-    """
-
-    shows_each: bool
-    only_sums: bool
-    noise_at_server: bool
-    seen_by: str
-
-    def plain(self) -> dict[str, Any]:
-        """Return it as JSON holds it."""
-        return dataclasses.asdict(self)
 
 
 C = TypeVar("C", bound=type[Channel])
@@ -310,15 +234,24 @@ def checked(channel: Channel, context: ChannelContext) -> Channel:
             f"the visibility of the channel '{channel.kind}' is {visibility!r}, and no cost is "
             "proved for it; name one of sottovoce.mechanisms.release"
         )
-    if isinstance(visibility, NoisySums) and visibility.client_sampling_rate < (
-        context.sampling.independent_rate or 1.0
-    ):
+    if isinstance(visibility, NoisySums):
+        _check_one_noise(channel.kind, visibility, context)
+    return found
+
+
+def _check_one_noise(kind: str, visibility: NoisySums, context: ChannelContext) -> None:
+    """Refuse more than one mean a round, or a sample that is not drawn, under one noise."""
+    if not context.plain_mean():
+        raise ConfigError(
+            f"the channel '{kind}' releases one noisy mean a round: use the algorithm 'fedavg' "
+            "with aggregation 'mean', or the channel 'direct'"
+        )
+    if visibility.client_sampling_rate < (context.sampling.independent_rate or 1.0):
         raise PluginError(
-            f"the channel '{channel.kind}' counts on clients that take part with probability "
+            f"the channel '{kind}' counts on clients that take part with probability "
             f"{visibility.client_sampling_rate:g}, and sampling '{context.sampling.kind}' does not "
             "draw them so"
         )
-    return found
 
 
 # -- what channels share ---------------------------------------------------------------------------

@@ -17,12 +17,11 @@ from sottovoce.mechanisms.packing import PackedCodes
 from sottovoce.mechanisms.release import OnlySums
 from sottovoce.protocol.channels.channel import (
     Channel,
-    ChannelContext,
-    RuntimeFacts,
     check_alike,
     check_reachable,
     register_channel,
 )
+from sottovoce.protocol.channels.facts import ChannelContext, RuntimeFacts
 from sottovoce.protocol.level_counts import LevelCounts
 from sottovoce.protocol.means import Cohort
 from sottovoce.protocol.message import Opened
