@@ -193,7 +193,7 @@ FAULTS = (
     ),
     Fault(
         "Exact intervals for counts",
-        "core/proportion_bounds.py",
+        "core/statistics.py",
         "return np.where(k > 0, betaincinv(np.maximum(k, 1), n - k + 1, error), 0.0)",
         "return np.where(k > 0, betaincinv(k + 1, n - k + 1, error), 0.0)",
     ),
@@ -253,7 +253,7 @@ FAULTS = (
     ),
     Fault(
         "The map is nowhere longer than the ground",
-        "analytics/location.py",
+        "analytics/places.py",
         "east = np.cos(up) * np.sin(round_)",
         "east = math.cos(centre) * np.sin(round_)",
     ),
@@ -301,13 +301,13 @@ FAULTS = (
     ),
     Fault(
         "The norm is one tree of additions",
-        "core/norms.py",
+        "core/domains.py",
         "tiles *= tiles",
         "tiles = (tiles * tiles).astype(np.float32).astype(np.float64)",
     ),
     Fault(
         "A sampled Gaussian at any order",
-        "privacy/sampled_gaussian.py",
+        "privacy/sampling.py",
         "moment = float(moment) + 2.0**-44",
         "moment = float(moment) * 0.999",
     ),
@@ -517,7 +517,7 @@ FAULTS = (
     ),
     Fault(
         "Secure sums of few clients",
-        "privacy/small_sums.py",
+        "privacy/secure_sum.py",
         "costs.extend(menu.ends[:-1])",
         "costs.extend(menu.ends[1:])",
     ),
@@ -535,13 +535,13 @@ FAULTS = (
     ),
     Fault(
         "Over several ledgers every release counts",
-        "ledger/merging.py",
+        "ledger/copies.py",
         "several_names = len(self._names[run]) > 1",
         "several_names = len(self._names[run]) > 2",
     ),
     Fault(
         "Over several ledgers every release counts",
-        "ledger/merging.py",
+        "ledger/copies.py",
         "is_same = None not in commitments and len(set(commitments)) == 1",
         "is_same = None not in commitments",
     ),

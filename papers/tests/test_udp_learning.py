@@ -66,7 +66,7 @@ def test_clients_take_turns_a_tenth_at_a_time() -> None:
     for trial in expand(grid.base, grid.axes):
         assert trial.spec.data.clients == trial.key["clients"]
         assert trial.spec.sampling.kind == "epochs"
-        assert 10 * trial.spec.sampling.size == trial.spec.data.clients
+        assert 10 * trial.spec.sampling.parameters["size"] == trial.spec.data.clients
 
 
 def test_groups_share_the_clients_and_the_largest_budget_names_them() -> None:

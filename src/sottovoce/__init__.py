@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from sottovoce.analytics.result import Estimate as Estimate
     from sottovoce.core.adjacency import Adjacency as Adjacency
     from sottovoce.core.adjacency import Unit as Unit
+    from sottovoce.core.display import Table as Table
     from sottovoce.core.domains import Box as Box
     from sottovoce.core.domains import L1Ball as L1Ball
     from sottovoce.core.domains import L2Ball as L2Ball
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from sottovoce.core.errors import SottovoceError as SottovoceError
     from sottovoce.core.randomness import SeededRandomness as SeededRandomness
     from sottovoce.core.randomness import SystemRandomness as SystemRandomness
-    from sottovoce.core.table import Table as Table
     from sottovoce.deployment.totals import LedgerTotal as LedgerTotal
     from sottovoce.deployment.totals import ledger_total as ledger_total
     from sottovoce.deployment.totals import ledger_totals as ledger_totals
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.skellam import Skellam as Skellam
     from sottovoce.mechanisms.staircase import Staircase as Staircase
     from sottovoce.mechanisms.stochastic_sign import StochasticSign as StochasticSign
-    from sottovoce.planning.calibrating import calibrate as calibrate
+    from sottovoce.planning.calibrate import calibrate as calibrate
     from sottovoce.planning.plan import Plan as Plan
     from sottovoce.planning.plan import plan as plan
     from sottovoce.planning.spending import Spent as Spent
@@ -92,10 +92,10 @@ show(
         "analytics.estimates": ["estimate"],
         "analytics.result": ["Estimate"],
         "core.adjacency": ["Adjacency", "Unit"],
+        "core.display": ["Table"],
         "core.domains": ["Box", "L1Ball", "L2Ball"],
         "core.errors": ["BudgetExhaustedError", "SottovoceError"],
         "core.randomness": ["SeededRandomness", "SystemRandomness"],
-        "core.table": ["Table"],
         "deployment.totals": ["LedgerTotal", "ledger_total", "ledger_totals"],
         "ledger.ledger": ["Ledger"],
         "ledger.records": ["Budget"],
@@ -120,7 +120,7 @@ show(
         "mechanisms.skellam": ["Skellam"],
         "mechanisms.staircase": ["Staircase"],
         "mechanisms.stochastic_sign": ["StochasticSign"],
-        "planning.calibrating": ["calibrate"],
+        "planning.calibrate": ["calibrate"],
         "planning.plan": ["Plan", "plan"],
         "planning.spending": ["Spent", "spend"],
         "privacy.events": ["Composed", "Repeated", "Sampled"],

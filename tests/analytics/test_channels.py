@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cases import cases, denser
 
-from sottovoce.analytics import hadamard, scalar_channel
+from sottovoce.analytics import scalar_channel, transforms
 from sottovoce.analytics.category_channel import CategoryChannel
 from sottovoce.analytics.question import epsilon_of
 from sottovoce.analytics.scalar_channel import MECHANISMS, channel_for
@@ -93,11 +93,11 @@ def test_odd_parameters_are_refused() -> None:
 def test_the_hadamard_transform_is_the_matrix() -> None:
     order = 16
     rows, columns = np.meshgrid(np.arange(order), np.arange(order), indexing="ij")
-    matrix = 1.0 - 2.0 * hadamard.is_negative(rows, columns)
+    matrix = 1.0 - 2.0 * transforms.is_negative(rows, columns)
     assert matrix @ matrix.T == pytest.approx(order * np.eye(order))
     values = np.random.default_rng(0).normal(size=order)
-    assert hadamard.transform(values) == pytest.approx(matrix @ values)
-    assert [hadamard.order_for(k) for k in (1, 2, 3, 4, 5, 9)] == [2, 2, 4, 4, 8, 16]
+    assert transforms.transform(values) == pytest.approx(matrix @ values)
+    assert [transforms.order_for(k) for k in (1, 2, 3, 4, 5, 9)] == [2, 2, 4, 4, 8, 16]
 
 
 def test_codes_that_hardly_differ_are_noted() -> None:

@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 from cases import cases
 
-from sottovoce.analytics.location import (
-    SquareMap,
-    code_counts,
-    density_map,
-    mechanism_for,
-    privatise,
-)
+from sottovoce.analytics.places import SquareMap, code_counts, density_map, mechanism_for, privatise
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import DomainError, ParameterError

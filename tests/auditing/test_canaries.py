@@ -14,7 +14,7 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import Combined, Each, Step
 from sottovoce.learning.clients import ClientData
-from sottovoce.runs.ground import lay_ground
+from sottovoce.runs.inputs import lay_ground
 
 CANARIES = Canaries(
     blocks=(slice(0, 4), slice(4, 8), slice(0, 8)),

@@ -7,8 +7,8 @@ import pytest
 from cases import denser
 from scipy.stats import binom
 
-from sottovoce.auditing.hits import Hits
-from sottovoce.core import proportion_bounds
+from sottovoce.auditing.scores import Hits
+from sottovoce.core import statistics
 from sottovoce.core.errors import ParameterError
 
 
@@ -17,8 +17,8 @@ from sottovoce.core.errors import ParameterError
 def test_each_bound_is_wrong_with_no_more_than_its_error(trials: int, error: float) -> None:
     hits = np.arange(trials + 1)
     low, high = (
-        proportion_bounds.lower(hits, trials, error),
-        proportion_bounds.upper(hits, trials, error),
+        statistics.lower(hits, trials, error),
+        statistics.upper(hits, trials, error),
     )
     for p in (*np.linspace(0.0, 1.0, 101), *low, *high):
         pmf = binom.pmf(hits, trials, p)
@@ -27,16 +27,16 @@ def test_each_bound_is_wrong_with_no_more_than_its_error(trials: int, error: flo
 
 
 def test_the_bounds_are_where_the_tail_is_the_error() -> None:
-    assert binom.sf(29, 100, proportion_bounds.lower(30, 100, 0.001)) == pytest.approx(0.001)
-    assert binom.cdf(30, 100, proportion_bounds.upper(30, 100, 0.001)) == pytest.approx(0.001)
-    assert float(proportion_bounds.lower(0, 9, 0.01)) == 0.0
-    assert float(proportion_bounds.upper(9, 9, 0.01)) == 1.0
-    assert proportion_bounds.upper(0, 9, 0.01) == pytest.approx(1.0 - 0.01 ** (1 / 9))
+    assert binom.sf(29, 100, statistics.lower(30, 100, 0.001)) == pytest.approx(0.001)
+    assert binom.cdf(30, 100, statistics.upper(30, 100, 0.001)) == pytest.approx(0.001)
+    assert float(statistics.lower(0, 9, 0.01)) == 0.0
+    assert float(statistics.upper(9, 9, 0.01)) == 1.0
+    assert statistics.upper(0, 9, 0.01) == pytest.approx(1.0 - 0.01 ** (1 / 9))
 
 
 def test_hits_bound_delta_and_epsilon_by_the_two_bounds_together() -> None:
     hits = Hits(first=900, first_trials=1000, second=100, second_trials=1000)
-    p, q = proportion_bounds.lower(900, 1000, 0.005), proportion_bounds.upper(100, 1000, 0.005)
+    p, q = statistics.lower(900, 1000, 0.005), statistics.upper(100, 1000, 0.005)
     assert hits.delta(0.5, 0.01) == pytest.approx(p - math.exp(0.5) * q)
     assert hits.epsilon(0.01, 0.01) == pytest.approx(math.log((p - 0.01) / q))
     none = Hits(first=1, first_trials=1000, second=900, second_trials=1000)
@@ -70,6 +70,6 @@ def test_the_total_variation_is_covered_for_every_pair_of_probabilities() -> Non
 def test_counts_that_cannot_be_are_refused() -> None:
     for hits, trials in ((-1, 5), (6, 5), (0, 0)):
         with pytest.raises(ParameterError, match="trial"):
-            proportion_bounds.lower(hits, trials, 0.1)
+            statistics.lower(hits, trials, 0.1)
     with pytest.raises(ParameterError, match="error"):
-        proportion_bounds.upper(1, 5, 0.0)
+        statistics.upper(1, 5, 0.0)

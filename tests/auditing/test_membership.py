@@ -5,11 +5,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sottovoce.auditing.attacks import canary, membership, roc, shokri
+from sottovoce.auditing.attacks import canary, context, roc, shokri
 from sottovoce.auditing.attacks.candidates import Mask, design
 from sottovoce.auditing.attacks.confidences import logit_confidences
-from sottovoce.auditing.attacks.context import Climb, Siege
-from sottovoce.auditing.attacks.membership import own_attacks
+from sottovoce.auditing.attacks.context import Climb, Siege, own_attacks
 from sottovoce.auditing.attacks.roc import Verdicts
 from sottovoce.core.errors import DataError
 from sottovoce.learning.task import Task
@@ -53,7 +52,7 @@ def siege_of(gap: float, shadows: int = 24) -> tuple[Siege, Mask]:
 def test_members_that_are_remembered_are_found_by_every_attack() -> None:
     siege, held = siege_of(gap=1.0)
     seen: list[str] = []
-    found = membership.scored(siege, own_attacks(), np.random.default_rng(0), seen.append)
+    found = context.scored(siege, own_attacks(), np.random.default_rng(0), seen.append)
     assert tuple(found) == tuple(seen) == own_attacks()
     for name, one in found.items():
         assert one.scores.shape == (2, CANDIDATES)
@@ -64,7 +63,7 @@ def test_members_that_are_remembered_are_found_by_every_attack() -> None:
 
 def test_nothing_is_found_where_nothing_is_remembered() -> None:
     siege, held = siege_of(gap=0.0)
-    found = membership.scored(siege, own_attacks(), np.random.default_rng(0))
+    found = context.scored(siege, own_attacks(), np.random.default_rng(0))
     for name, one in found.items():
         verdicts = Verdicts.of(one.scores.ravel(), held.ravel())
         # Wider than 95%: four attacks on one draw.

@@ -10,7 +10,7 @@ from registered import CASES
 
 from sottovoce.auditing import draws
 from sottovoce.auditing.draws import drawn
-from sottovoce.auditing.sampling import audit_by_sampling
+from sottovoce.auditing.mechanism_audit import audit_by_sampling
 from sottovoce.core import native
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, L1Ball, L2Ball

@@ -6,8 +6,8 @@ import pytest
 from sottovoce.auditing.scores import Scores, judge
 from sottovoce.auditing.verdict import Certificate, Shares, Verdict
 from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.display import show_lower
 from sottovoce.core.errors import ParameterError
-from sottovoce.core.shown import show_lower
 from sottovoce.privacy.events import GaussianNoise, NonPrivate
 
 CERTIFICATE = Certificate(event=GaussianNoise(mu=1.0, adjacency=Adjacency.ZERO_OUT), delta=1e-5)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from sottovoce.auditing.enumeration import audit_by_enumeration
-from sottovoce.auditing.mechanism_audit import audit_mechanism
-from sottovoce.auditing.sampling import audit_by_sampling
+from sottovoce.auditing.mechanism_audit import audit_by_sampling, audit_mechanism
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.mechanisms import seeded_sign, seeded_step

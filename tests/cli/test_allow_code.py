@@ -10,8 +10,7 @@ from specs import small_spec, small_table
 import sottovoce
 from sottovoce.core.errors import ConfigError
 from sottovoce.flower import app_server
-from sottovoce.runs.loading import parse
-from sottovoce.runs.writing import toml_text
+from sottovoce.runs.loading import parse, toml_text
 
 FACTORY = "network_of_a_spec:network"
 MODEL = {"kind": "module", "factory": FACTORY}

@@ -16,8 +16,7 @@ from specs import small_spec
 import sottovoce
 from sottovoce.cli import mistakes
 from sottovoce.core.errors import ConfigError, OutputError
-from sottovoce.runs.loading import parse
-from sottovoce.runs.writing import toml_text
+from sottovoce.runs.loading import parse, toml_text
 
 DEEP = "[" * 5000 + "]" * 5000
 UNCLOSED = '{"a":' * 100_000
@@ -229,7 +228,7 @@ def test_a_stream_that_is_closed_or_not_read_ends_quietly(script: str, printed: 
 
 def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
     program = (
-        "from sottovoce.cli.standard_streams import reopen_closed; reopen_closed()\n"
+        "from sottovoce.cli.main import reopen_closed; reopen_closed()\n"
         f"file = open({str(tmp_path / 'ledger')!r}, 'w'); print('printed', flush=True)\n"
     )
     script = f'"{sys.executable}" -c "$1" <&- >&-'

@@ -27,7 +27,7 @@ from sottovoce.mechanisms.registry import MECHANISMS
 from sottovoce.privacy.accountant import ACCOUNTANTS
 from sottovoce.privacy.accounting import privacy_spent, within
 from sottovoce.privacy.events import Assumed, PureDp, Repeated
-from sottovoce.runs import writing
+from sottovoce.runs import loading
 from sottovoce.runs.loading import parse
 
 REGISTERS: tuple[Any, ...] = (
@@ -115,7 +115,7 @@ def whispering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         },
     )
     for register in REGISTERS:
-        register.names()  # our own stay; what is entered from here on does not
+        register.ours()  # these stay; what is entered from here on does not
         monkeypatch.setattr(register, "_entries", dict(register._entries))
         monkeypatch.setattr(register, "_problems", {})
     monkeypatch.syspath_prepend(str(folder))
@@ -128,7 +128,7 @@ def spec_file(folder: Path, **changes: Any) -> Path:
     """The page's spec, with other tables in the place of some."""
     table = tomllib.loads(FILES["toy.toml"]) | changes
     place = folder / "toy.toml"
-    place.write_text(writing.toml_text(table))
+    place.write_text(loading.toml_text(table))
     return place
 
 
@@ -242,7 +242,7 @@ def test_the_attack_is_run_by_name_and_not_unasked(cli: Any, tmp_path: Path) -> 
     assert 0.0 <= found["attacks"]["surprise"]["auc"]["value"] <= 1.0
     wrong = cli("attack", "membership", run, "--attack", "surprize", *few)
     assert (wrong.code, "did you mean 'surprise'" in wrong.err) == (2, True)
-    from sottovoce.auditing.attacks.membership import own_attacks
+    from sottovoce.auditing.attacks.context import own_attacks
 
     assert own_attacks() == ("shokri", "lira-offline", "lira-online", "canary")
 

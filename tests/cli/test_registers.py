@@ -22,7 +22,7 @@ from sottovoce.learning import datasets
 from sottovoce.learning.datasets.register import DATASETS
 from sottovoce.learning.features import FEATURES
 from sottovoce.learning.models import MODELS
-from sottovoce.runs import writing
+from sottovoce.runs import loading
 from sottovoce.runs.backends import BACKENDS
 from sottovoce.runs.loading import load, parse
 
@@ -157,7 +157,7 @@ def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def spec_file(folder: Path, **changes: Any) -> Path:
     place = folder / "toy.toml"
-    place.write_text(writing.toml_text(small_table(rounds=1, **changes)))
+    place.write_text(loading.toml_text(small_table(rounds=1, **changes)))
     return place
 
 

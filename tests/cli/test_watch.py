@@ -12,9 +12,9 @@ from specs import small_spec
 
 from sottovoce.cli import watch_view
 from sottovoce.core import files
-from sottovoce.core.shown import show_left
+from sottovoce.core.display import show_left
 from sottovoce.reporting import live as live_run
-from sottovoce.runs.launch import launch
+from sottovoce.runs.runner import launch
 
 ROUNDS = 4
 
@@ -296,7 +296,7 @@ def test_a_run_that_the_link_ended_without_a_result_is_not_waited_for(
     shown: str,
 ) -> None:
     pytest.importorskip("flwr")
-    from sottovoce.flower import status
+    from sottovoce.flower import runs
 
     fed = tmp_path / "fed"
     cli("deploy", "init", fed, "--rehearsal", "--site", "a", "--site", "b")
@@ -309,7 +309,7 @@ def test_a_run_that_the_link_ended_without_a_result_is_not_waited_for(
         known = {"federation": "fed", "link": "up", "address": "127.0.0.1:1", "problem": None}
         return {**known, "sites": sites, "runs": [run]}
 
-    monkeypatch.setattr(status, "status_of", status_of)
+    monkeypatch.setattr(runs, "status_of", status_of)
     ended = cli("watch", folder)
     assert ended.code == 0
     assert ended.out.splitlines()[-1] == f"{shown} after 2 of 4 rounds: out of patience"

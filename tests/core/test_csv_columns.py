@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.core import csv_columns
-from sottovoce.core.csv_columns import CsvColumns
+from sottovoce.core import table_files
 from sottovoce.core.errors import DataError, ParameterError, UnknownNameError
+from sottovoce.core.table_files import CsvColumns
 from sottovoce.learning.datasets.tables import read_table
 
 
@@ -162,7 +162,7 @@ def test_a_file_is_parquet_by_its_name_too_but_not_by_a_column_called_so(tmp_pat
 def test_batches_bound_the_memory_and_tell_how_far(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_columns, "BATCH_ROWS", 10)
+    monkeypatch.setattr(table_files, "BATCH_ROWS", 10)
     path = written(tmp_path, "age\n" + "".join(f"{i}\n" for i in range(95)))
     columns = CsvColumns(path=path, columns=("age",))
     told: list[tuple[int, int]] = []

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.core import native, norms
+from sottovoce.core import domains, native
 from sottovoce.core.errors import DomainError, ParameterError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.design.hermite import gauss_hermite
@@ -92,11 +92,11 @@ def test_norms_and_noise_of_arrays_of_any_layout(level: str) -> None:
     misaligned = np.frombuffer(raw, dtype=np.float64, offset=1)
     misaligned[:] = plain
     with native.using("numpy"):
-        total = norms.square_sum(plain)
+        total = domains.square_sum(plain)
         codes = sample_rounded(plain, Gaussian(stddev=1.0), 0.1, Keystream(KEY))
     with native.using(level):
         for values in (plain, np.repeat(plain, 2)[::2], misaligned):
-            assert norms.square_sum(values) == total
+            assert domains.square_sum(values) == total
             found = sample_rounded(values, Gaussian(stddev=1.0), 0.1, Keystream(KEY))
             np.testing.assert_array_equal(found, codes)
 
@@ -347,7 +347,7 @@ def test_without_a_compiler_the_package_builds_without_the_extension(tmp_path: P
     assert not list(tmp_path.rglob("*.so"))
     program = (
         "import warnings; warnings.simplefilter('ignore')\n"
-        "from sottovoce import native; from sottovoce.mechanisms.kernels import one_bit\n"
+        "from sottovoce.core import native; from sottovoce.mechanisms.kernels import one_bit\n"
         "from sottovoce.core.randomness import Keystream\n"
         "assert native.native() is None\n"
         "print(one_bit.sample_payload([0.1] * 16, 1.0, Keystream(bytes(32))).tobytes().hex())\n"

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
+from sottovoce.core.display import MAX_ROWS, Table
 from sottovoce.core.errors import ParameterError
-from sottovoce.core.html import MAX_ROWS
-from sottovoce.core.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,13 +14,13 @@ from one_site import KEYS, VALUES, Reached, a_site, answered, asked, charges, ne
 
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import OutputError, PolicyError
-from sottovoce.deployment import audit_file, audit_log, audit_state
+from sottovoce.deployment import audit_file, audit_log
 from sottovoce.deployment.audit_log import LOG_NAME, OrderName
 from sottovoce.deployment.site import Site
 from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger
 
-DAY = audit_state.DAY_SECONDS
+DAY = audit_file.DAY_SECONDS
 
 
 def logged(folder: Path, **changes: Any) -> Site:
@@ -52,7 +52,7 @@ def _a_new_process() -> None:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1_800_000_000.0]
-    monkeypatch.setattr(audit_state, "wall_clock", lambda: now[0])
+    monkeypatch.setattr(audit_file, "wall_clock", lambda: now[0])
     return now
 
 
@@ -306,7 +306,7 @@ def test_a_clock_that_was_far_ahead_is_named_and_a_new_log_is_the_way_out(
     site = logged(tmp_path, rounds_per_day=2)
     start = clock[0]
     clock[0] = start + 3 * 365 * DAY
-    ahead = audit_state.time_text(clock[0])
+    ahead = audit_file.time_text(clock[0])
     answered(site, asked(1))
     clock[0] = start
     answered(site, asked(2))
@@ -364,7 +364,7 @@ def test_rounds_a_day_need_a_log(tmp_path: Path) -> None:
 def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The clock by which refusals are counted; a test sets it."""
     now = [0.0]
-    monkeypatch.setattr(audit_state, "steady_clock", lambda: now[0])
+    monkeypatch.setattr(audit_file, "steady_clock", lambda: now[0])
     return now
 
 
@@ -402,7 +402,7 @@ def test_rounds_refused_at_once_for_one_reason_have_one_line_until_a_minute_has_
 def test_asking_again_without_end_does_not_fill_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit_state, "steady_clock", lambda: 0.0)
+    monkeypatch.setattr(audit_file, "steady_clock", lambda: 0.0)
     site = logged(tmp_path)
     for _ in range(4):
         answered(site, asked(1))
@@ -517,20 +517,20 @@ def test_a_site_is_told_at_once_what_its_file_leaves_open(tmp_path: Path) -> Non
 
 
 def _charged_on(day: float, number: int) -> dict[str, Any]:
-    time = audit_state.time_text(1.8e9 + day * DAY)
+    time = audit_file.time_text(1.8e9 + day * DAY)
     return {"time": time, "what": "charged", "run": "run", "round": number}
 
 
 def test_a_round_that_is_charged_again_after_a_day_counts_again() -> None:
-    state = audit_state.LogState()
+    state = audit_file.LogState()
     for entry in (_charged_on(0.0, 1), _charged_on(1.5, 1), _charged_on(1.5, 2)):
         state.take_entry(entry)
     assert state.rounds_within_a_day(1.8e9 + 1.5 * DAY) == {("run", 1), ("run", 2)}
 
 
 def test_a_start_by_a_wrong_clock_keeps_no_later_round_for_years() -> None:
-    state = audit_state.LogState()
-    state.take_entry({"time": audit_state.time_text(1.8e9 + 3650 * DAY), "what": "started"})
+    state = audit_file.LogState()
+    state.take_entry({"time": audit_file.time_text(1.8e9 + 3650 * DAY), "what": "started"})
     for number in range(10):
         state.take_entry(_charged_on(float(number), number))
     assert state.rounds_within_a_day(1.8e9 + 9.0 * DAY) == {("run", 9)}

@@ -10,7 +10,7 @@ from some_events import sampled
 
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.errors import ParameterError, PolicyError
-from sottovoce.deployment import floors
+from sottovoce.deployment import policy as floors
 from sottovoce.deployment.policy import Terms, from_table
 from sottovoce.ledger.records import Due, Release
 from sottovoce.mechanisms.gauss_hermite import GaussHermite

@@ -22,10 +22,9 @@ from sottovoce.core.domains import Box, Domain, L2Ball, Vector
 from sottovoce.core.errors import DeploymentError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.deployment.orders import ROUNDS_CHARGED, Order, refusal_blobs, reply_blobs
-from sottovoce.deployment.post import Reply
+from sottovoce.deployment.post import FOLDER_VARIABLE, OVERHEAD_BYTES, RepliesDue, Reply
 from sottovoce.deployment.remote_rounds import Patience, RemoteRounds
-from sottovoce.deployment.replies_due import FOLDER_VARIABLE, OVERHEAD_BYTES, RepliesDue
-from sottovoce.federated.backend import Collected, SiteReply
+from sottovoce.federated.training import Collected, SiteReply
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
@@ -40,8 +39,7 @@ from sottovoce.protocol.channels.shuffler import Shuffler
 from sottovoce.protocol.message import HEADER_BYTES, seal
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.protocol.round_broadcast import Start, received
-from sottovoce.protocol.server import RoundServer
-from sottovoce.protocol.shuffler_stage import open_round
+from sottovoce.protocol.server import RoundServer, open_round
 
 DIMENSION = 24
 NAMES = tuple(f"site-{number}" for number in range(6))

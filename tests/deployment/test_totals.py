@@ -16,6 +16,7 @@ from specs import small_spec
 import sottovoce
 from sottovoce import ledger_total, ledger_totals
 from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.display import show_epsilon
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import (
     AdjacencyMismatchError,
@@ -24,7 +25,6 @@ from sottovoce.core.errors import (
     UnknownNameError,
     UnsupportedEventError,
 )
-from sottovoce.core.shown import show_epsilon
 from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release

@@ -16,7 +16,7 @@ from sottovoce.federated.training import Training
 from sottovoce.federated.uplinks import finite_rows
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated, Sampled
-from sottovoce.runs.books import training_of
+from sottovoce.runs.build import training_of
 from sottovoce.runs.parts import Assembly, assemble
 from sottovoce.runs.spec import RunSpec
 from sottovoce_papers.trial import trial

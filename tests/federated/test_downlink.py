@@ -14,13 +14,12 @@ from sottovoce.core.errors import WireError
 from sottovoce.federated.algorithms.algorithm import Step
 from sottovoce.federated.algorithms.fedavg import SampleClippedGradient
 from sottovoce.federated.algorithms.scaffold import Scaffold
-from sottovoce.federated.progress import Progress
 from sottovoce.federated.simulation import stored
-from sottovoce.federated.training import Halted, Training
+from sottovoce.federated.training import Halted, Progress, Training
 from sottovoce.protocol import round_broadcast
 from sottovoce.protocol.broadcast import DOWNLINK_FORMATS, DownlinkFormat, pack, unpack
 from sottovoce.protocol.message import HEADER_BYTES
-from sottovoce.runs.books import training_of
+from sottovoce.runs.build import training_of
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.parts import assemble
 from sottovoce.runs.runner import run

@@ -11,9 +11,8 @@ from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import Algorithm, Combined, Each, State, Step
-from sottovoce.federated.algorithms.controls import Drafts
 from sottovoce.federated.algorithms.fedavg import FedAvg, LocalSgd, SampleClippedGradient
-from sottovoce.federated.algorithms.scaffold import SampleScaffold, Scaffold
+from sottovoce.federated.algorithms.scaffold import Drafts, SampleScaffold, Scaffold
 from sottovoce.federated.uplinks import finite_rows
 from sottovoce.learning import models
 from sottovoce.learning.clients import ClientData

@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sottovoce.core.errors import ParameterError
-from sottovoce.federated.median import CoordinateMedian
-from sottovoce.federated.trimmed_mean import TrimmedMean
+from sottovoce.federated.robust_means import CoordinateMedian, TrimmedMean
 
 
 @given(

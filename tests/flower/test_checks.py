@@ -22,9 +22,9 @@ from sottovoce.deployment.machines.site_folder import SiteFolder, create_rehears
 from sottovoce.deployment.site import Keys
 from sottovoce.deployment.site_file import warnings_of
 from sottovoce.deployment.site_witness import key_name
-from sottovoce.flower import checks, fleet
+from sottovoce.flower import checks, control
 from sottovoce.flower.checks import Check, check_federation, check_site
-from sottovoce.flower.fleet import link_verdict
+from sottovoce.flower.control import link_verdict
 from sottovoce.flower.node import keep_node
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
@@ -208,5 +208,5 @@ def test_an_operator_sees_keys_that_are_missing_or_open_and_what_a_killed_link_h
 def test_a_clock_that_is_right_is_no_minus_zero(
     site: SiteFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet, "seconds_ahead", lambda *_: -0.3)
+    monkeypatch.setattr(control, "seconds_ahead", lambda *_: -0.3)
     assert checks._clock(site.address, site.folder) == "+0 s from the link's"

@@ -39,7 +39,7 @@ from mischievous_worker import HOSTILE
 
 from sottovoce.deployment.machines import processes
 from sottovoce.deployment.machines.address import free_port
-from sottovoce.flower.node_site import NO_SITE
+from sottovoce.flower.client import NO_SITE
 
 pytest.importorskip("flwr")
 pytestmark = REAL_PROCESSES

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 from signed_calls import call, head, is_closed, signed_headers, tls_connection
 
-from sottovoce.deployment import replies_due
+from sottovoce.deployment import post
 from sottovoce.deployment.machines import certificates, site_signatures
 from sottovoce.deployment.machines.address import Address, free_port
 from sottovoce.deployment.machines.federation import Federation, create_federation
 from sottovoce.deployment.machines.site_signatures import SiteKeys
-from sottovoce.flower import gate_calls
-from sottovoce.flower.gate_calls import PULL, Refusal, SiteCalls
+from sottovoce.flower import gate as gate_calls
+from sottovoce.flower.gate import PULL, Refusal, SiteCalls
 from sottovoce.flower.gate_connections import Connection, Connections, Limits, address_group
 from sottovoce.flower.link import gate_command
 
@@ -30,7 +30,7 @@ pytest.importorskip("flwr")
 from flwr.supercore.error import FlowerError
 
 PUSH, HEARTBEAT = "/v1/fleet/push-object", "/v1/fleet/send-node-heartbeat"
-SMALL = replies_due.OVERHEAD_BYTES
+SMALL = post.OVERHEAD_BYTES
 # Few connections, or short times: a test of the one must not wait for the other.
 FEW = {"anonymous_per_address": 4, "handshake_seconds": 600.0, "header_seconds": 600.0}
 SHORT = dict.fromkeys(("handshake_seconds", "header_seconds", "body_seconds", "idle_seconds"), 1.0)
@@ -245,16 +245,16 @@ def test_a_reply_that_is_longer_than_what_is_due_is_refused_by_its_length(
     body = bytes(SMALL + 100_000)
     status, answer = _call(gate, PUSH, body)  # a node hears why, though it sends all first
     assert (status, answer) == (413, b"this call has at most 65536 bytes now, got 165536")
-    monkeypatch.setenv(replies_due.FOLDER_VARIABLE, str(gate.replies_due_folder))
-    replies_due.announce(100_000, seconds=9.0)
+    monkeypatch.setenv(post.FOLDER_VARIABLE, str(gate.replies_due_folder))
+    post.announce(100_000, seconds=9.0)
     assert _call(gate, PUSH, body) == (418, body)
     assert _call(gate, PUSH, body + b"x")[0] == 413
     assert _call(gate, HEARTBEAT, body)[0] == 413
-    replies_due.announce(100_000, seconds=-99.0)  # over
+    post.announce(100_000, seconds=-99.0)  # over
     assert _call(gate, PUSH, body)[0] == 413
     left = gate.replies_due_folder / "1.json"  # by a server that has ended
     left.write_text('{"bytes": 100000, "until": 1.0}')
-    replies_due.announce(1, seconds=9.0)
+    post.announce(1, seconds=9.0)
     assert not left.exists()
 
 

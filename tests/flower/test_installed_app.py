@@ -13,10 +13,9 @@ from sottovoce.deployment.orders import Order
 from sottovoce.deployment.site import Site
 from sottovoce.flower import installed_app
 from sottovoce.flower.announcement import RECORD, Announcement
-from sottovoce.flower.client import client_app
+from sottovoce.flower.client import client_app, site_of
 from sottovoce.flower.installed_app import with_installed_app
 from sottovoce.flower.model_arrays import Layout
-from sottovoce.flower.node_site import site_of
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 
 # It sends its arrays and its loss as they are: an author who thinks of no mod.

@@ -13,7 +13,7 @@ from federation_faults import eventually
 from federations import RunningFederation, rehearsal
 
 from sottovoce.deployment.machines.keeper import state_of
-from sottovoce.flower.node_site import NO_LEDGER
+from sottovoce.flower.client import NO_LEDGER
 from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 

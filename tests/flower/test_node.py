@@ -14,7 +14,7 @@ from sottovoce.deployment.machines.federation import create_federation
 from sottovoce.deployment.machines.processes import Child, ChildEndedError
 from sottovoce.deployment.machines.site_folder import SiteFolder, create_rehearsal_sites
 from sottovoce.flower import node
-from sottovoce.flower.fleet import LinkVerdict
+from sottovoce.flower.control import LinkVerdict
 
 
 class Program:

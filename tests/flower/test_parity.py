@@ -35,7 +35,7 @@ from sottovoce.deployment.audit_file import verified
 from sottovoce.deployment.audit_log import LOG_NAME
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.keeper import state_of
-from sottovoce.flower import fleet
+from sottovoce.flower import control
 from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.runs.folder import RunFolder
@@ -182,8 +182,8 @@ def test_a_site_passes_all_checks_and_the_link_knows_its_key_alone(
     assert {"clock", "key at the link", "ledger", "data"} <= named
     assert site.root_certificate is not None
     certificates.create_node_key(tmp_path / "new.key", tmp_path / "new.pub", comment="new")
-    verdict = fleet.link_verdict(site.address, site.root_certificate, tmp_path / "new.key")
-    assert verdict is fleet.LinkVerdict.UNKNOWN
+    verdict = control.link_verdict(site.address, site.root_certificate, tmp_path / "new.key")
+    assert verdict is control.LinkVerdict.UNKNOWN
     assert running.status()["sites"] == dict.fromkeys(sites, "online")  # nothing was changed
 
 

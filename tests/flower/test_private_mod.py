@@ -26,9 +26,9 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.core.errors import PolicyError
 from sottovoce.flower.announcement import RECORD, Announcement
+from sottovoce.flower.client import NO_LEDGER
 from sottovoce.flower.mod import private_mod
 from sottovoce.flower.model_arrays import Layout
-from sottovoce.flower.node_site import NO_LEDGER
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated

@@ -22,8 +22,7 @@ from sottovoce.deployment.machines.site_folder import SiteFolder, create_rehears
 from sottovoce.deployment.machines.site_signatures import SiteKeys
 from sottovoce.deployment.policy import Policy, Terms
 from sottovoce.deployment.site import Asked, Site
-from sottovoce.flower.gate import Door, Traffic, _forward, gate
-from sottovoce.flower.gate_calls import SiteCalls
+from sottovoce.flower.gate import Door, SiteCalls, Traffic, _forward, gate
 from sottovoce.flower.gate_connections import Connections, Limits
 from sottovoce.flower.node import keep_node
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger

@@ -46,8 +46,8 @@ from sottovoce.privacy.events import Repeated
 from sottovoce.protocol.client import Request
 from sottovoce.protocol.message import open_sealed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
-from sottovoce.runs.data import task_of
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.inputs import task_of
 from sottovoce.runs.loading import parse
 from sottovoce.runs.parts import assemble
 from sottovoce.runs.runner import run

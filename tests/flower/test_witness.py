@@ -29,15 +29,14 @@ from sottovoce.deployment.machines.federation import Federation, create_federati
 from sottovoce.deployment.machines.site_folder import create_rehearsal_sites
 from sottovoce.deployment.machines.witness_store import WitnessStore
 from sottovoce.deployment.orders import STATEMENT, Order, read_refusal
-from sottovoce.deployment.post import Reply
+from sottovoce.deployment.post import Reply, WitnessedPost
 from sottovoce.deployment.site import Site
 from sottovoce.deployment.site_file import read_site
 from sottovoce.deployment.site_witness import check_witnessed, key_name, statement_part
 from sottovoce.deployment.witness import WITNESS_NAME, Receipt
-from sottovoce.deployment.witnessed_post import WitnessedPost
 from sottovoce.flower.client import answering, answering_questions
 from sottovoce.flower.records import from_records, to_records
-from sottovoce.flower.status import status_of
+from sottovoce.flower.runs import status_of
 from sottovoce.flower.witness_endpoint import witness_route
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import Ledger

@@ -24,7 +24,7 @@ from sottovoce.core.errors import (
     ParameterError,
     PolicyError,
 )
-from sottovoce.federated.progress import Progress
+from sottovoce.federated.training import Progress
 from sottovoce.flower.announcement import PLAN, asked_of, read_announcement
 from sottovoce.learning import datasets
 from sottovoce.learning.datasets.tables import CsvOptions

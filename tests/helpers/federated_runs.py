@@ -18,14 +18,14 @@ from specs import small_table
 
 from sottovoce.core.domains import Vector
 from sottovoce.deployment.machines import processes
-from sottovoce.federated.backend import Backend, Collected, Mask
+from sottovoce.federated.training import Backend, Collected, Mask
 from sottovoce.flower.control import RunStatus
 from sottovoce.flower.link import CONNECTION, flower_home, running_link
 from sottovoce.flower.runs import Order, rounds_done, submit
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import SpendingRecord
 from sottovoce.protocol.round_broadcast import Start
-from sottovoce.runs.books import stored_here
+from sottovoce.runs.build import stored_here
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.loading import parse, parse_text
 from sottovoce.runs.parts import Assembly

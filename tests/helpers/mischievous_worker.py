@@ -22,7 +22,7 @@ from flwr.supernode.runtime import run_clientapp
 
 import sottovoce
 from sottovoce.flower import site_worker
-from sottovoce.ledger import chain
+from sottovoce.ledger import records
 
 MISCHIEF = "mischief.json"
 SENT = "sent.log"  # digests of all messages that were about to leave
@@ -99,7 +99,7 @@ class Mischief:
         """Before anything leaves, so that a kill cannot come between."""
         messages = [value for key, value in record.items() if key.startswith("uplink")]
         with (self._folder / SENT).open("a") as file:
-            file.writelines(f"{chain.digest(message).hex()}\n" for message in messages)
+            file.writelines(f"{records.digest(message).hex()}\n" for message in messages)
 
     def _kind(self, group: str) -> str | None:
         file = self._folder / MISCHIEF

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.federated.progress import Progress
+from sottovoce.federated.training import Progress
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.runner import run
 from sottovoce.runs.spec import RunSpec

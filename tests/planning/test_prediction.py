@@ -14,10 +14,14 @@ from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Expanding, MomentLaw
 from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.planning.candidates import Candidate
-from sottovoce.planning.prediction import MAX_WHOLE_DIMENSION, predict
+from sottovoce.planning.prediction import (
+    MAX_WHOLE_DIMENSION,
+    coordinate_nodes,
+    predict,
+    typical_updates,
+)
 from sottovoce.planning.ranking import rank
 from sottovoce.planning.setting import Setting
-from sottovoce.planning.updates import coordinate_nodes, typical_updates
 
 
 def setting(geometry: str, dimension: int, epsilon: float, rounds: int, **more: Any) -> Setting:

@@ -57,7 +57,7 @@ from sottovoce.privacy.events import (
 from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.protocol.channels.central import Central
 from sottovoce.protocol.plan import RoundPlan
-from sottovoce.runs.books import tally_of
+from sottovoce.runs.build import tally_of
 from sottovoce.runs.loading import parse
 from sottovoce.runs.parts import Assembly, assemble
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from some_events import smooth_events
 
 from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.display import show_epsilon, show_left
 from sottovoce.core.errors import ParameterError
-from sottovoce.core.shown import show_epsilon, show_left
 from sottovoce.privacy import accounting
 from sottovoce.privacy.accounting import accountants, privacy_spent
 from sottovoce.privacy.events import (

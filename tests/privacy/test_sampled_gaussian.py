@@ -9,7 +9,7 @@ from cases import denser
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.privacy.accounting import find_accountant
 from sottovoce.privacy.events import GaussianNoise, Repeated, Sampled
-from sottovoce.privacy.sampled_gaussian import sampled_gaussian_log_excess
+from sottovoce.privacy.sampling import sampled_gaussian_log_excess
 
 STEP = 1.0 / 16.0  # of the trapezoid rule, between points of the real line
 

@@ -11,7 +11,7 @@ from sottovoce.core.domains import Vector
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.divergences import finite_renyi
 from sottovoce.privacy.events import SecureSum
-from sottovoce.privacy.small_sums import MAX_CLIENTS, small_sum_renyi
+from sottovoce.privacy.secure_sum import MAX_CLIENTS, small_sum_renyi
 
 
 def sums(logits: Vector) -> Vector:

@@ -24,8 +24,13 @@ from sottovoce.protocol.channels.shuffler import Shuffler
 from sottovoce.protocol.client import Request
 from sottovoce.protocol.message import HEADER_BYTES, open_sealed, seal
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
-from sottovoce.protocol.server import AnonymousServer, RoundServer
-from sottovoce.protocol.shuffler_stage import ShuffledRound, ShufflerStage, open_round
+from sottovoce.protocol.server import (
+    AnonymousServer,
+    RoundServer,
+    ShuffledRound,
+    ShufflerStage,
+    open_round,
+)
 
 DIMENSION = 6
 CLDP = Cldp(input_domain=L2Ball(dimension=DIMENSION, radius=1.0), epsilon=1.0)

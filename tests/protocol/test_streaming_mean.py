@@ -8,7 +8,7 @@ from sottovoce.core import native
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.mechanisms.packing import PackedCodes, pack
-from sottovoce.protocol.streaming_mean import StreamingMean
+from sottovoce.protocol.sums import StreamingMean
 
 Rows = list[tuple[PackedCodes, Vector, float]]
 

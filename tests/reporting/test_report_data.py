@@ -16,14 +16,13 @@ from rich.console import Console
 from specs import small_spec
 
 from sottovoce.cli import watch_view
+from sottovoce.core.display import show_epsilon
 from sottovoce.core.errors import LedgerError, OutputError, ParameterError
-from sottovoce.core.shown import show_epsilon
 from sottovoce.deployment.site import Site
 from sottovoce.federated.algorithms.recipe import RECIPES
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.reporting.comparison import frontier
 from sottovoce.reporting.live import describe, read
-from sottovoce.reporting.report_data import report_of, run_data
+from sottovoce.reporting.report_data import frontier, report_of, run_data
 from sottovoce.reporting.run_report import render
 from sottovoce.runs.accounts import marks
 from sottovoce.runs.folder import RunFolder

@@ -16,7 +16,7 @@ from sottovoce.federated.algorithms.scaffold import Scaffold
 from sottovoce.learning import datasets
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated
-from sottovoce.runs import algorithms, ground
+from sottovoce.runs import algorithms, inputs
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.parts import assemble
 from sottovoce.runs.runner import run
@@ -399,7 +399,7 @@ def test_what_is_charged_follows_what_the_algorithm_samples_not_what_the_spec_sa
         privacy = spec.privacy.model_copy(update={"record_sampling_rate": 1.0})
         return build(spec.model_copy(update={"privacy": privacy}), *parts, **others)
 
-    monkeypatch.setattr(ground, "algorithm_of", unchecked)
+    monkeypatch.setattr(inputs, "algorithm_of", unchecked)
     epsilons = []
     for rate in (1.0, 0.05):
         privacy = {

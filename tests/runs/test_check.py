@@ -10,8 +10,8 @@ import sottovoce
 from sottovoce.core.files import finite
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs.check import check_spec
-from sottovoce.runs.launch import launch
 from sottovoce.runs.loading import load
+from sottovoce.runs.runner import launch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SEEDED = {"randomness": "seeded", "rounds": 2}

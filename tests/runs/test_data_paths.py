@@ -6,8 +6,7 @@ import pytest
 from specs import small_spec
 
 from sottovoce.core.errors import DataError
-from sottovoce.runs.data_paths import load_for_run, with_data_from
-from sottovoce.runs.writing import toml_text
+from sottovoce.runs.loading import load_for_run, toml_text, with_data_from
 
 
 @pytest.fixture

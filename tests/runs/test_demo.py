@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sottovoce.core.errors import OutputError, ParameterError
-from sottovoce.core.mean_intervals import mean_and_half_width
+from sottovoce.core.statistics import mean_and_half_width
 from sottovoce.reporting.demo import write_report
 from sottovoce.runs.demo import FAVOURITE, REFERENCE, VARIANTS, run_demo, variant_spec
 

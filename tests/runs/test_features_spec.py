@@ -6,9 +6,9 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from sottovoce.learning.features import Flatten, files_of
-from sottovoce.runs.feature_steps import steps_of
-from sottovoce.runs.features_spec import FeatureSpec
 from sottovoce.runs.loading import parse_text
+from sottovoce.runs.open_sections import steps_of
+from sottovoce.runs.section import FeatureSpec
 from sottovoce_papers.features.precondition_step import Precondition
 from sottovoce_papers.features.scattering_step import Scattering
 
@@ -89,7 +89,7 @@ def test_specs_without_views_are_written_as_before_there_were_any() -> None:
 
 def test_reading_a_spec_does_not_load_torch() -> None:
     code = (
-        "import sys; from sottovoce.runs.features_spec import FeatureSpec\n"
+        "import sys; from sottovoce.runs.section import FeatureSpec\n"
         "FeatureSpec.model_validate({'kind': 'scattering'})\n"
         "FeatureSpec.model_validate({'kind': 'precondition', 'images': 'strokes', 'count': 9, "
         "'components': 2})\n"

@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 from specs import small_spec, small_table
 
-from sottovoce.cli.interruption import Interrupted, interruptible
+from sottovoce.cli.run import Interrupted, interruptible
 from sottovoce.federated.training import Training
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs import runner
-from sottovoce.runs.checkpoints import Checkpoints
-from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.folder import Checkpoints, RunFolder
+from sottovoce.runs.loading import toml_text
 from sottovoce.runs.runner import run
-from sottovoce.runs.writing import toml_text
 
 # The command line in a process of its own for each line that is read (arguments, and the round in
 # which it waits to be stopped, after its charges); torch is loaded once. A process that is told to

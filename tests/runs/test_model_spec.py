@@ -13,7 +13,7 @@ from sottovoce.core.errors import ConfigError, UnknownNameError
 from sottovoce.learning import models
 from sottovoce.learning.models import MODELS, Model
 from sottovoce.runs.loading import parse
-from sottovoce.runs.model_spec import ModelSpec, to_model
+from sottovoce.runs.section import ModelSpec, to_model
 from sottovoce_papers.models.femnist_convnet import FemnistConvnet
 from sottovoce_papers.models.resnet18 import Resnet18
 from sottovoce_papers.models.small_cifar_cnn import SmallCifarCnn
@@ -102,7 +102,7 @@ def test_a_kind_that_nobody_has_is_kept_as_written_and_cannot_be_built() -> None
 def test_tables_are_read_without_torch() -> None:
     tables = [table for table, _ in CASES]
     code = (
-        "import json, sys; from sottovoce.runs.model_spec import ModelSpec\n"
+        "import json, sys; from sottovoce.runs.section import ModelSpec\n"
         "for table in json.load(sys.stdin): ModelSpec.model_validate(table)\n"
         "sys.exit('torch' in sys.modules)"
     )

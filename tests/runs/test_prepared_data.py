@@ -11,7 +11,7 @@ from specs import small_spec
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.learning import datasets
 from sottovoce.learning.datasets import Dataset
-from sottovoce.runs.data import load_data
+from sottovoce.runs.inputs import load_data
 from sottovoce.runs.spec import RunSpec
 
 

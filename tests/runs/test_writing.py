@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from specs import small_table
 
-from sottovoce.runs.loading import load, parse
-from sottovoce.runs.writing import toml_text
+from sottovoce.runs.loading import load, parse, toml_text
 
 EXAMPLES = sorted(Path(__file__).parents[2].joinpath("examples").glob("*.toml"))
 

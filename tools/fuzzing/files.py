@@ -12,8 +12,8 @@ import numpy as np
 
 from fuzzing.harness import Case, Entrance, check
 from fuzzing.mutation import bytes_mutated, odd_value, plain_mutated, text_mutated
-from sottovoce.core.csv_columns import CsvColumns
-from sottovoce.federated.progress import Progress
+from sottovoce.core.table_files import CsvColumns
+from sottovoce.federated.training import Progress
 from sottovoce.learning import datasets
 from sottovoce.mechanisms.design import store
 from sottovoce.mechanisms.design.store import DesignSpec

@@ -20,8 +20,7 @@ from sottovoce.flower.announcement import PLAN, Announcement, asked_of, read_ann
 from sottovoce.flower.records import RECORD, from_records, to_records
 from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.runs.loading import load
-from sottovoce.runs.writing import toml_text
+from sottovoce.runs.loading import load, toml_text
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "one_bit.toml"
 _SITE = """

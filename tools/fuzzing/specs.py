@@ -7,9 +7,8 @@ from typing import Any
 
 from fuzzing.harness import Case, Entrance, check
 from fuzzing.mutation import ODD_TEXTS, plain_mutated, text_mutated
-from sottovoce.runs.loading import override, parse, parse_assignments, parse_text
+from sottovoce.runs.loading import override, parse, parse_assignments, parse_text, toml_text
 from sottovoce.runs.spec import RunSpec
-from sottovoce.runs.writing import toml_text
 
 _EXAMPLES = Path(__file__).parents[2] / "examples"
 _PARTS: list[dict[str, Any]] = [

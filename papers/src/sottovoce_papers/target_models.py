@@ -15,8 +15,8 @@ from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.planning.calibrate import Target, calibrated
-from sottovoce.runs.books import training_of
-from sottovoce.runs.data import load_data, task_of
+from sottovoce.runs.build import training_of
+from sottovoce.runs.inputs import load_data, task_of
 from sottovoce.runs.loading import override, parse
 from sottovoce.runs.parts import assemble
 from sottovoce.runs.spec import RunSpec

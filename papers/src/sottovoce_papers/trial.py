@@ -7,7 +7,7 @@ from typing import Any
 
 from sottovoce.core.errors import ConfigError
 from sottovoce.federated.training import Halted
-from sottovoce.runs.books import training_of
+from sottovoce.runs.build import training_of
 from sottovoce.runs.outcome import Metrics, metrics_row, result_of
 from sottovoce.runs.parts import assemble
 from sottovoce.runs.spec import RunSpec

@@ -13,10 +13,10 @@ from sottovoce.core.faces import show
 if TYPE_CHECKING:
     from sottovoce.analytics.estimates import estimate as estimate
     from sottovoce.analytics.estimates import question_for as question_for
-    from sottovoce.analytics.location import SquareMap as SquareMap
-    from sottovoce.analytics.location import density_map as density_map
-    from sottovoce.analytics.location import mechanism_for as mechanism_for
-    from sottovoce.analytics.location import privatise as privatise
+    from sottovoce.analytics.places import SquareMap as SquareMap
+    from sottovoce.analytics.places import density_map as density_map
+    from sottovoce.analytics.places import mechanism_for as mechanism_for
+    from sottovoce.analytics.places import privatise as privatise
     from sottovoce.analytics.question import Question as Question
     from sottovoce.analytics.question import from_json as from_json
     from sottovoce.analytics.question import to_json as to_json
@@ -26,7 +26,7 @@ show(
     __name__,
     {
         "estimates": ["estimate", "question_for"],
-        "location": ["SquareMap", "density_map", "mechanism_for", "privatise"],
+        "places": ["SquareMap", "density_map", "mechanism_for", "privatise"],
         "question": ["Question", "from_json", "to_json"],
         "result": ["Estimate"],
     },

@@ -15,8 +15,8 @@ from pathlib import Path
 from sottovoce.analytics.question import Question
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.display import show_epsilon, show_left
 from sottovoce.core.errors import BudgetExhaustedError, LedgerError, ParameterError
-from sottovoce.core.shown import show_epsilon, show_left
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.reader import LedgerReader
 from sottovoce.ledger.records import Budget, Release

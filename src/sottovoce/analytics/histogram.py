@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.analytics import hadamard, intervals
+from sottovoce.analytics import intervals, transforms
 from sottovoce.analytics.assignment import assigned, check_seed
 from sottovoce.analytics.category_channel import CategoryChannel
 from sottovoce.analytics.channel import ThroughChannel
@@ -37,7 +37,7 @@ from sottovoce.analytics.question import check_people, finished, question
 from sottovoce.analytics.result import Estimate, Number
 from sottovoce.analytics.tallies import CodeCounts, Tally
 from sottovoce.analytics.values import numbers, words
-from sottovoce.core import parameter_rules, proportion_bounds
+from sottovoce.core import parameter_rules, statistics
 from sottovoce.core.domains import Box, Vector
 from sottovoce.core.errors import DomainError, ParameterError, UnknownNameError
 from sottovoce.core.randomness import Randomness
@@ -130,7 +130,7 @@ class HistogramQuestion(ThroughChannel):
     @property
     def order(self) -> int:
         """Of the Hadamard matrix."""
-        return hadamard.order_for(self.num_bins)
+        return transforms.order_for(self.num_bins)
 
     @property
     def channel(self) -> CategoryChannel:
@@ -175,7 +175,7 @@ class HistogramQuestion(ThroughChannel):
     def answer(self, values: ArrayLike, randomness: Randomness, first: int = 0) -> Codes:
         own = self.indices(values)
         if self.mechanism == HADAMARD:
-            own = hadamard.is_negative(self._rows(first, len(own)), own)
+            own = transforms.is_negative(self._rows(first, len(own)), own)
         return self.channel.answer(own, randomness.stream("histogram", first))
 
     def tally(self, codes: Codes, first: int = 0) -> Tally:
@@ -202,7 +202,7 @@ class HistogramQuestion(ThroughChannel):
         if self.mechanism == K_ARY:
             return np.asarray(tally.counts[0], dtype=np.float64)
         signs = (tally.counts[:, 0] - tally.counts[:, 1]).astype(np.float64)
-        return np.asarray((tally.people + hadamard.transform(signs)[: self.num_bins]) / 2.0)
+        return np.asarray((tally.people + transforms.transform(signs)[: self.num_bins]) / 2.0)
 
     def estimate(self, tally: Tally, confidence: float = 0.95) -> Estimate:
         intervals.check_confidence(confidence)
@@ -222,8 +222,8 @@ class HistogramQuestion(ThroughChannel):
         if people >= self.least_people:
             own = _pairs(*intervals.within(shares, stddev, 0.0, 1.0, confidence))
             error = (1.0 - confidence) / (2.0 * len(labels))  # on either side of each bin
-            low = proportion_bounds.lower(supports, people, error)
-            high = proportion_bounds.upper(supports, people, error)
+            low = statistics.lower(supports, people, error)
+            high = statistics.upper(supports, people, error)
             ends = (np.clip((p - b) / (a - b), 0.0, 1.0) for p in (low, high))
             together = _pairs(*ends)
         rows = zip(labels, shares, own, strict=True)
@@ -309,6 +309,6 @@ def _chosen(mechanism: str, epsilon: float, num: int, bits: int | None) -> str:
         return p * (1.0 - p) / (a - b) ** 2
 
     kept = odds / (odds + 1.0)
-    one_bit = variance(kept, 0.5 - (kept - 0.5) / (hadamard.order_for(num) - 1))
+    one_bit = variance(kept, 0.5 - (kept - 0.5) / (transforms.order_for(num) - 1))
     k_ary = variance(odds / (odds + num - 1), 1.0 / (odds + num - 1))
     return K_ARY if k_ary <= one_bit else HADAMARD

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from sottovoce.analytics.haar import EstimatedCdf
+from sottovoce.analytics.transforms import EstimatedCdf
 from sottovoce.core.domains import Vector
 
 # Of the interval's half-width: more where the noise is rough.

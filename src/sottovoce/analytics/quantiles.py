@@ -25,15 +25,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.analytics import haar, hadamard, intervals
+from sottovoce.analytics import intervals, transforms
 from sottovoce.analytics.assignment import assigned, check_seed
 from sottovoce.analytics.category_channel import CategoryChannel
 from sottovoce.analytics.channel import ThroughChannel
-from sottovoce.analytics.haar import EstimatedCdf
 from sottovoce.analytics.inversion import Inversion
 from sottovoce.analytics.question import check_people, finished, question
 from sottovoce.analytics.result import Estimate, Number
 from sottovoce.analytics.tallies import CodeCounts, Tally
+from sottovoce.analytics.transforms import EstimatedCdf
 from sottovoce.analytics.values import numbers
 from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Box
@@ -140,8 +140,8 @@ class QuantilesQuestion(ThroughChannel):
         sent = self.indices(values)
         if self.mechanism == HAAR:
             levels, rows = self._asked(first, len(sent))
-            negative = hadamard.is_negative(rows, haar.nodes(sent, levels, self.depth))
-            sent = negative ^ haar.is_right(sent, levels, self.depth)
+            negative = transforms.is_negative(rows, transforms.nodes(sent, levels, self.depth))
+            sent = negative ^ transforms.is_right(sent, levels, self.depth)
         return self.channel.answer(sent, randomness.stream("quantiles", first))
 
     def tally(self, codes: Codes, first: int = 0) -> Tally:
@@ -169,9 +169,9 @@ class QuantilesQuestion(ThroughChannel):
             counts = tally.counts[size - 1 : 2 * size - 1]
             asked = max(int(counts.sum()), 1)
             signs = (counts[:, 0] - counts[:, 1]).astype(np.float64)
-            coefficients.append(magnitude * hadamard.transform(signs) / asked)
+            coefficients.append(magnitude * transforms.transform(signs) / asked)
             people.append(asked)
-        return haar.cdf_of(coefficients, people, magnitude)
+        return transforms.cdf_of(coefficients, people, magnitude)
 
     def _k_ary(self, tally: CodeCounts) -> EstimatedCdf:
         gain = self.channel.kept - self.channel.other

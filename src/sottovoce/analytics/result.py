@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.shown import show_epsilon
+from sottovoce.core.display import show_epsilon
 from sottovoce.mechanisms.mechanism import Sampling
 
 NO_LEDGER = "entered in no ledger"

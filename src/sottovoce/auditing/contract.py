@@ -21,8 +21,7 @@ import numpy as np
 
 from sottovoce.auditing.draws import drawn
 from sottovoce.auditing.enumeration import MAX_OUTCOMES, deltas_of, num_outcomes
-from sottovoce.auditing.law_divergences import renyi_of
-from sottovoce.auditing.law_fit import p_values
+from sottovoce.auditing.law_divergences import p_values, renyi_of
 from sottovoce.auditing.laws import remembered
 from sottovoce.auditing.neighbors import inputs, neighbours, neighbours_beside_others, origin
 from sottovoce.auditing.own_packing import packs_alike

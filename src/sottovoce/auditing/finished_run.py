@@ -12,11 +12,9 @@ from sottovoce.core.errors import DataError, OutputError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.learning import datasets
 from sottovoce.learning.datasets import Dataset
-from sottovoce.runs.code_in_specs import check_code_allowed
-from sottovoce.runs.data import digest_of, load_data
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.ground import Ground, lay_ground
-from sottovoce.runs.loading import parse
+from sottovoce.runs.inputs import Ground, digest_of, lay_ground, load_data
+from sottovoce.runs.loading import check_code_allowed, parse
 from sottovoce.runs.spec import RunSpec
 
 

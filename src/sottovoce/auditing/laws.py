@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.core import proportion_bounds
+from sottovoce.core import statistics
 from sottovoce.core.domains import Vector
 from sottovoce.mechanisms.mechanism import (
     FiniteLaw,
@@ -56,7 +56,7 @@ def refutation(law: Law, decoded: Vector, error: float) -> str | None:
     hits = np.array([cell[2] for cell in cells])
     low, high = (
         bound(hits, len(decoded), error / 2.0 / len(cells))
-        for bound in (proportion_bounds.lower, proportion_bounds.upper)
+        for bound in (statistics.lower, statistics.upper)
     )
     declared = np.array([cell[1] for cell in cells])
     distance = np.maximum(low - declared, declared - high)

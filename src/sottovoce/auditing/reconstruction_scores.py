@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sottovoce.auditing.attacks import image_quality
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
-from sottovoce.core.mean_intervals import mean_and_half_width
+from sottovoce.core.statistics import mean_and_half_width
 
 Images = NDArray[np.float32]
 

@@ -31,7 +31,7 @@ from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.training import Halted
 from sottovoce.ledger.records import SpendingRecord
 from sottovoce.privacy.compositions import multiset
-from sottovoce.runs.books import temporary_training
+from sottovoce.runs.build import temporary_training
 from sottovoce.runs.folder import AUDIT_NAME as AUDIT_NAME
 from sottovoce.runs.parts import Assembly, assemble
 from sottovoce.runs.spec import RunSpec, SamplingSpec

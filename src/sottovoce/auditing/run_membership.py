@@ -9,21 +9,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from sottovoce.auditing.attacks import membership, roc
+from sottovoce.auditing.attacks import context, roc
 from sottovoce.auditing.attacks.candidates import Candidates, check_enough, choose, design
 from sottovoce.auditing.attacks.confidences import check_classifies, confidences, outputs_of
-from sottovoce.auditing.attacks.context import ATTACKS, Siege
-from sottovoce.auditing.attacks.membership import own_attacks
+from sottovoce.auditing.attacks.context import ATTACKS, Siege, own_attacks
 from sottovoce.auditing.attacks.roc import Estimate, Verdicts
 from sottovoce.auditing.finished_run import FinishedRun
 from sottovoce.auditing.shadow_models import OnStep, Recipe, shadow_models
-from sottovoce.core import files, proportion_bounds
+from sottovoce.core import files, statistics
 from sottovoce.core.charts.lines import Line, LineChart
 from sottovoce.core.errors import DataError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.learning.datasets import Dataset
-from sottovoce.runs.data import task_of
 from sottovoce.runs.folder import MEMBERSHIP_NAME
+from sottovoce.runs.inputs import task_of
 
 RESULT, SHADOWS = MEMBERSHIP_NAME, "attack"
 USUAL_FPRS = (0.01, 0.001)
@@ -56,7 +55,7 @@ def attack(run: FinishedRun, plan: Plan, on_step: OnStep) -> tuple[dict[str, Any
     def on_attack(name: str) -> None:
         on_step("attacks", list(plan.attacks).index(name), len(plan.attacks), name)
 
-    found = membership.scored(siege, plan.attacks, randomness.generator("attack"), on_attack)
+    found = context.scored(siege, plan.attacks, randomness.generator("attack"), on_attack)
     on_step("attacks", len(plan.attacks), len(plan.attacks), "done")
     verdicts = {name: Verdicts.of(one.scores[0], chosen.is_member) for name, one in found.items()}
     control = plain(_control(siege, chosen))
@@ -153,7 +152,7 @@ def _accuracies(siege: Siege, chosen: Candidates) -> dict[str, Any]:
     found = {}
     for name, who in (("members", chosen.is_member), ("non_members", ~chosen.is_member)):
         count, total = int(right[who].sum()), int(who.sum())
-        low, high = proportion_bounds.between(count, total, roc.CONFIDENCE)
+        low, high = statistics.between(count, total, roc.CONFIDENCE)
         found[f"accuracy_on_{name}"] = {"value": count / total, "low": low, "high": high}
     return found
 

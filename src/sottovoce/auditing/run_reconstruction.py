@@ -38,8 +38,7 @@ from sottovoce.auditing.reconstruction_scores import (
     summary,
 )
 from sottovoce.core import files, parameter_rules
-from sottovoce.core.charts.image_grid import ImageGrid, Picture, PictureRow
-from sottovoce.core.charts.png import data_uri
+from sottovoce.core.charts.image_grid import ImageGrid, Picture, PictureRow, data_uri
 from sottovoce.core.domains import Domain, Vector
 from sottovoce.core.errors import ConfigError, DataError, ParameterError
 from sottovoce.core.randomness import SeededRandomness
@@ -50,7 +49,7 @@ from sottovoce.learning.task import Task
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.runs.folder import RECONSTRUCTION_NAME
-from sottovoce.runs.ground import randomness_of
+from sottovoce.runs.inputs import randomness_of
 from sottovoce.runs.parts import channel_of
 from sottovoce.runs.spec import RunSpec
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.display import show_epsilon, show_lower
 from sottovoce.core.errors import ParameterError, UnsupportedEventError
 from sottovoce.core.files import finite_or_none
-from sottovoce.core.shown import show_epsilon, show_lower
 from sottovoce.privacy.accounting import accountants, privacy_spent
 from sottovoce.privacy.compositions import unhidden
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent, basic_counts

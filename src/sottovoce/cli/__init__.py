@@ -13,4 +13,9 @@ from sottovoce.core.faces import show
 if TYPE_CHECKING:
     from sottovoce.cli.commands import register_command as register_command
 
-show(__name__, {"commands": ["register_command"]})
+show(
+    __name__,
+    {
+        "commands": ["register_command"],
+    },
+)

@@ -44,7 +44,7 @@ def membership(
     check_plot(plot)
     use(data_dir)
     with progress_bars() as bars:
-        from sottovoce.auditing.attacks.membership import own_attacks
+        from sottovoce.auditing.attacks.context import own_attacks
         from sottovoce.auditing.finished_run import open_run
         from sottovoce.auditing.run_membership import Plan
         from sottovoce.auditing.run_membership import attack as attacked

@@ -170,7 +170,7 @@ def _report(result: dict[str, Any], title: str, plot: Path | None, *, as_json: b
 
 
 def _print(result: dict[str, Any]) -> None:
-    from sottovoce.core.shown import show_lower
+    from sottovoce.core.display import show_lower
 
     hidden = ("profile", "audits", "notes", "finding")
     fields = {name: value for name, value in result.items() if name not in hidden}

@@ -31,7 +31,7 @@ def demo(
 
 
 def _print(demo: dict[str, Any], report: Path) -> None:
-    from sottovoce.core.shown import show_epsilon
+    from sottovoce.core.display import show_epsilon
 
     variants, comparison = demo["variants"], demo["comparison"]
     rows = [

@@ -1,4 +1,7 @@
-"""`sottovoce deploy`: from an empty folder to a federation on several machines."""
+"""`sottovoce deploy`: from an empty folder to a federation on several machines.
+
+`sottovoce deploy check`: is a site's folder, or an operator's, ready?
+"""
 
 import sys
 from collections.abc import Sequence
@@ -7,12 +10,47 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.cli import deploy_ask, deploy_check, deploy_run
+from sottovoce.cli import deploy_ask, deploy_run
 from sottovoce.cli.options import FederationFolder
 from sottovoce.cli.output import Json, print_fields, print_json, print_table, print_warning, say
 
 if TYPE_CHECKING:
     from sottovoce.deployment.machines.federation import Federation
+from dataclasses import asdict
+
+_FAILS = 1
+
+
+def check(
+    folder: Annotated[
+        Path, typer.Argument(metavar="SITE_DIR", help="A site's folder, or a federation's.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Look at clock, disk, ledger, policy, key, certificates, data and the way to the link.
+
+    Changes nothing. Exits with 1 if anything fails; each line that does comes with a remedy.
+    """
+    from sottovoce.deployment.machines.federation import FILE_NAME as FEDERATION_FILE
+    from sottovoce.deployment.machines.federation import Federation
+    from sottovoce.deployment.machines.site_folder import SiteFolder
+    from sottovoce.flower.checks import check_federation, check_site
+
+    if (folder / FEDERATION_FILE).is_file():
+        checks = check_federation(Federation.read(folder))
+    else:
+        checks = check_site(SiteFolder.read(folder))
+    failed = [one for one in checks if one.state == "FAILS"]
+    if as_json:
+        print_json({"ok": not failed, "checks": [asdict(one) for one in checks]})
+    else:
+        print_table(
+            ["check", "state", "found"], [[one.name, one.state, one.detail] for one in checks]
+        )
+        for one in failed:
+            say(f"{one.name} fails: {one.detail}\n  remedy: {one.remedy}")
+    raise typer.Exit(_FAILS if failed else 0)
+
 
 app = typer.Typer(help="Train on several machines, over Flower.", no_args_is_help=True)
 
@@ -203,14 +241,14 @@ def _start_in_background(
 
 app.command()(deploy_run.run)
 app.command()(deploy_ask.ask)
-app.command()(deploy_check.check)
+app.command()(check)
 
 
 @app.command()
 def status(folder: FederationFolder, as_json: Json = False) -> None:
     """Is the link up, which sites are there, and how far are the runs?"""
     from sottovoce.deployment.machines.federation import Federation
-    from sottovoce.flower.status import status_of
+    from sottovoce.flower.runs import status_of
 
     found = status_of(Federation.read(folder))
     if as_json:

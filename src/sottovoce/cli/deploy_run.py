@@ -36,12 +36,9 @@ def run(
     from sottovoce.deployment.machines.federation import Federation
     from sottovoce.flower.link import running_link
     from sottovoce.flower.runs import Order, submit
-    from sottovoce.runs.checkpoints import where_it_resumes
-    from sottovoce.runs.code_in_specs import check_code_allowed
-    from sottovoce.runs.data_paths import load_for_run
-    from sottovoce.runs.folder import RunFolder
-    from sottovoce.runs.loading import load
-    from sottovoce.runs.tracked import tracked
+    from sottovoce.runs.folder import RunFolder, where_it_resumes
+    from sottovoce.runs.loading import check_code_allowed, load, load_for_run
+    from sottovoce.runs.trackers.tracking import tracked
 
     federation, name = Federation.read(folder), load(spec, set_ or []).name
     run_folder = RunFolder((out or federation.runs_folder / name).absolute())
@@ -109,8 +106,8 @@ def _check_folder(run_folder: "RunFolder", federation: Path, *, resume: bool) ->
 
 def _check_clients(spec: "RunSpec", federation: "Federation") -> None:
     """A run that waits for sites that will never come is noticed now."""
-    from sottovoce.core.client_names import client_name
     from sottovoce.core.errors import ConfigError
+    from sottovoce.core.printable_text import client_name
 
     data = spec.data
     numbered = [client_name(number) for number in range(data.clients or 0)]

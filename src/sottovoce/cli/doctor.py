@@ -1,15 +1,299 @@
-"""`sottovoce doctor`: what is installed, which kernels run, where data is looked for."""
+"""`sottovoce doctor`: what is installed, which kernels run, where data is looked for.
+
+`diagnose`: what is installed, which kernels run, where files are looked for, what is wrong.
+"""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import warnings
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import typer
 
 from sottovoce.cli.output import Json, print_fields, print_json, print_table, say
+from sottovoce.cli.self_test import Check, self_test
+from sottovoce.core import extras, native, threads
+from sottovoce.core.errors import DeploymentError, SottovoceError
+from sottovoce.learning import datasets
+from sottovoce.mechanisms.design import store
+from sottovoce.version import __version__
+
+_COMPILERS = ("cc", "gcc", "clang")
+_FLOWER_PROGRAMS = ("flower-superlink", "flower-supernode", "flower-superexec")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """A package, its version (None if it is not installed), and what it is for."""
+
+    name: str
+    version: str | None
+    needed: bool
+    purpose: str
+    install: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """What samples. `levels` are what this machine can run, the slowest first."""
+
+    in_use: str
+    levels: tuple[str, ...]
+    cuda: bool
+    threads: int
+    compiler: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A folder, who chose it, and what is there."""
+
+    what: str
+    path: str
+    chosen_by: str
+    exists: bool
+    writable: bool
+    holds: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something that is wrong or missing, and what to do; a `serious` one keeps from working."""
+
+    problem: str
+    remedy: str
+    serious: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """The state of an installation."""
+
+    version: str
+    python: str
+    executable: str
+    platform: str
+    installed_at: str
+    packages: tuple[Package, ...]
+    kernels: Kernels
+    places: tuple[Place, ...]
+    programs: dict[str, str | None]
+    checks: tuple[Check, ...]
+    problems: tuple[Problem, ...]
+
+    @property
+    def usable(self) -> bool:
+        """Whether results of this installation can be believed."""
+        return all(check.ok for check in self.checks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"usable": self.usable, **asdict(self)}
+
+
+def diagnose() -> Diagnosis:
+    """Look at this installation; only core packages are needed, and nothing is changed."""
+    packages, problems = _packages(), []
+    kernels, more = _kernels()
+    problems += more
+    places = _places()
+    problems += _missing(packages)
+    for place in places:
+        if not place.writable:
+            problems.append(
+                Problem(
+                    problem=f"the folder for {place.what}, {place.path}, cannot be written to",
+                    remedy=f"change its permissions, or choose another ({place.chosen_by})",
+                )
+            )
+    checks = self_test()
+    problems += [
+        Problem(
+            problem=f"the self test '{check.name}' fails: {check.detail}",
+            remedy="reinstall with pip install --force-reinstall --no-cache-dir sottovoce; if it "
+            "still fails, report it with this output",
+            serious=True,
+        )
+        for check in checks
+        if not check.ok
+    ]
+    return Diagnosis(
+        version=__version__,
+        python=platform.python_version(),
+        executable=sys.executable,
+        platform=platform.platform(),
+        installed_at=str(Path(__file__).parents[1]),
+        packages=packages,
+        kernels=kernels,
+        places=places,
+        programs={name: _program(name) for name in _programs()},
+        checks=checks,
+        problems=tuple(problems),
+    )
+
+
+def _version_of(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _packages() -> tuple[Package, ...]:
+    core = [
+        Package(
+            name=name,
+            version=_version_of(name),
+            needed=True,
+            purpose="everything",
+            install=f"pip install {name}",
+        )
+        for name in extras.CORE
+    ]
+    optional = [
+        Package(
+            name=one.distribution,
+            version=_version_of(one.distribution) or _alias_version(one),
+            needed=False,
+            purpose=one.purpose,
+            install=one.install,
+        )
+        for one in extras.OPTIONAL
+    ]
+    return (*core, *optional)
+
+
+def _alias_version(one: extras.Optional) -> str | None:
+    """A package that came under another distribution's name, such as mlflow for mlflow-skinny."""
+    return _version_of(one.module) if importlib.util.find_spec(one.module) else None
+
+
+def _missing(packages: tuple[Package, ...]) -> list[Problem]:
+    """What most people want, and core packages; other optional ones are no problem."""
+    wanted = ("torch", "scikit-learn")
+    return [
+        Problem(
+            problem=f"{package.name} is not installed: {package.purpose} needs it",
+            remedy=package.install,
+            serious=package.needed,
+        )
+        for package in packages
+        if package.version is None and (package.needed or package.name in wanted)
+    ]
+
+
+def _kernels() -> tuple[Kernels, list[Problem]]:
+    problems = []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", native.NativeMissingWarning)
+            chosen = native.native()
+        in_use = chosen.name if chosen else "numpy"
+    except SottovoceError as error:
+        in_use = "none"
+        problems.append(
+            Problem(problem=str(error), remedy=f"unset {native.VARIABLE}", serious=True)
+        )
+    compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
+    if len(native.levels()) == 1:
+        install = "" if compiler else "install a C compiler (gcc or clang), then "
+        problems.append(
+            Problem(
+                problem="the C kernels are not built, or are another version's: numpy gives the "
+                "same bits, more slowly",
+                remedy=f"{install}pip install --force-reinstall --no-cache-dir --no-deps sottovoce",
+            )
+        )
+    try:
+        number = threads.how_many()
+    except SottovoceError as error:
+        number = 1
+        problems.append(Problem(problem=str(error), remedy=f"unset {threads.VARIABLE}"))
+    return (
+        Kernels(
+            in_use=in_use,
+            levels=native.levels(),
+            cuda=_cuda(),
+            threads=number,
+            compiler=compiler,
+        ),
+        problems,
+    )
+
+
+def _cuda() -> bool:
+    """Whether Triton kernels can run; a torch that cannot be imported counts as none."""
+    from sottovoce.mechanisms.kernels import cuda
+
+    try:
+        return cuda.available()
+    except (ImportError, OSError):
+        return False
+
+
+def _places() -> tuple[Place, ...]:
+    data = datasets.data_folder()
+    found = sorted(
+        entry.name
+        for entry in datasets.entries()
+        if not entry.takes_argument and datasets.where_found(entry.name)
+    )
+    designs = store.cache_folder()
+    solved = len(list(designs.glob("*.json"))) if designs.is_dir() else 0
+    temporary = Path(tempfile.gettempdir())
+    return (
+        _place("data sets", data, "SOTTOVOCE_DATA", ", ".join(found) or "no data set"),
+        _place("solved designs", designs, "SOTTOVOCE_CACHE", f"{solved} designs"),
+        _place("temporary files", temporary, "TMPDIR", ""),
+    )
+
+
+def _place(what: str, path: Path, variable: str, holds: str) -> Place:
+    return Place(
+        what=what,
+        path=str(path),
+        chosen_by=f"${variable}"
+        if os.environ.get(variable)
+        else f"default; ${variable} changes it",
+        exists=path.is_dir(),
+        writable=_can_be_written(path),
+        holds=holds,
+    )
+
+
+def _can_be_written(path: Path) -> bool:
+    """Whether files can be made in a folder, or the folder itself can be."""
+    existing = next(one for one in (path, *path.absolute().parents) if one.exists())
+    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+
+
+def _programs() -> tuple[str, ...]:
+    """Programs that only some commands need: Flower's, for federations of machines."""
+    return _FLOWER_PROGRAMS if importlib.util.find_spec("flwr") else ()
+
+
+def _program(name: str) -> str | None:
+    from sottovoce.deployment.machines.processes import program
+
+    try:
+        return program(name)
+    except DeploymentError:
+        return None
+
 
 _UNUSABLE = 1
 
 
 def doctor(as_json: Json = False) -> None:
     """What is installed, which kernels run, where data is looked for, and a self test."""
-    from sottovoce.cli.diagnosis import diagnose
+    pass
 
     found = diagnose()
     if as_json:

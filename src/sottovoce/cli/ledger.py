@@ -117,7 +117,7 @@ def show_(
     """
     from sottovoce.analytics.charging import is_pure_account
     from sottovoce.core import parameter_rules
-    from sottovoce.core.shown import show_left
+    from sottovoce.core.display import show_left
     from sottovoce.runs.site_counts import BY_SERVER, has_sites
 
     asked = None if delta is None else parameter_rules.delta(delta)

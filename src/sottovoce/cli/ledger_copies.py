@@ -86,7 +86,7 @@ def move(
 def _name_in(folder: Path) -> str | None:
     """The name of the site whose folder it is, as far as its file says."""
     from sottovoce.core.errors import ConfigError
-    from sottovoce.deployment.machines.tables import read_table
+    from sottovoce.deployment.machines.federation import read_table
     from sottovoce.deployment.site_file import SITE_FILE
 
     with contextlib.suppress(ConfigError):

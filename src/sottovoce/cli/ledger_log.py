@@ -30,7 +30,7 @@ def log(
     Epsilon is what the round cost at the policy's delta; total and left are by the site's filter.
     """
     from sottovoce.core.errors import OutputError, ParameterError
-    from sottovoce.deployment import audit_file, audit_state
+    from sottovoce.deployment import audit_file
     from sottovoce.deployment.audit_log import LOG_NAME
     from sottovoce.ledger import seal
 
@@ -38,7 +38,7 @@ def log(
     if not file.is_file():
         seal.check_not_moved(file, seal.read(file.with_name(seal.SEAL_NAME)))
         raise OutputError(f"{path} has no {LOG_NAME}: name a site's folder whose node was started")
-    start = None if since is None else audit_state.seconds_of(since)
+    start = None if since is None else audit_file.seconds_of(since)
     if since is not None and start is None:
         raise ParameterError(f"--since must be a time such as 2026-05-31T12:00, got {since!r}")
     entries, problems = audit_file.verified(file)
@@ -66,7 +66,7 @@ def log(
 
 def _without_line(folder: Path, entries: list[dict[str, Any]]) -> int:
     """How many charges of the ledger beside the log have no line."""
-    from sottovoce.deployment.audit_state import LogState
+    from sottovoce.deployment.audit_file import LogState
     from sottovoce.ledger.ledger import LEDGER_NAME
     from sottovoce.ledger.reader import LedgerReader
 
@@ -93,7 +93,7 @@ def _say_which_runs(entries: list[dict[str, Any]], run: str) -> None:
 
 
 def _is_wanted(entry: dict[str, Any], run: str | None, refused: bool, start: float | None) -> bool:
-    from sottovoce.deployment.audit_state import REFUSED, seconds_of
+    from sottovoce.deployment.audit_file import REFUSED, seconds_of
 
     if run is not None and not str(entry.get("run", "")).startswith(run):
         return False
@@ -103,7 +103,7 @@ def _is_wanted(entry: dict[str, Any], run: str | None, refused: bool, start: flo
 
 
 def _cells(entry: dict[str, Any]) -> list[str]:
-    from sottovoce.core.shown import show_epsilon, show_left
+    from sottovoce.core.display import show_epsilon, show_left
 
     def number(key: str) -> str:
         value = entry.get(key)

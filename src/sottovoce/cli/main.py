@@ -1,6 +1,8 @@
 """`sottovoce`: the entry point. A user's mistake is one line and exit 2; `--debug` shows where.
 
 Plug-ins add commands, see `commands`.
+
+Standard output and error that are closed, or whose reader has gone, without a traceback.
 """
 
 import os
@@ -32,12 +34,66 @@ from sottovoce.cli import (
     privacy,
     report,
     run,
-    standard_streams,
     watch,
 )
 from sottovoce.cli.output import print_json
 from sottovoce.core.printable_text import printable_lines
 from sottovoce.version import __version__
+
+# What a shell reports of a program that SIGPIPE ended, as it ends `yes | head -1`.
+READER_GONE = 141
+_STANDARD = {0: os.O_RDONLY, 1: os.O_WRONLY, 2: os.O_WRONLY}
+
+
+def reopen_closed() -> None:
+    """Put the null device where a standard stream was closed (`>&-`).
+
+    Otherwise the first file that is opened, a ledger for one, would get the stream's number, and
+    whatever is printed would be written into it.
+    """
+    for number, mode in _STANDARD.items():
+        try:
+            os.fstat(number)
+        except OSError:
+            _point_at_null(number, mode)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:  # Python's word for a stream that was closed
+            setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def is_of_output(error: Exception) -> bool:
+    """Whether an error is that standard output or error cannot be written.
+
+    Both are written by click and rich, and flushed by the entry point; files are not, and neither
+    are sockets.
+    """
+    if not isinstance(error, OSError) or error.filename is not None:
+        return False
+    *_, (frame, _) = [*traceback.walk_tb(error.__traceback__)] or [(sys._getframe(), 0)]
+    name = str(frame.f_globals.get("__name__", ""))
+    return name.partition(".")[0] in ("click", "typer", "rich") or name == "sottovoce.cli.main"
+
+
+def abandon() -> None:
+    """Keep the interpreter from complaining at exit of what it can no longer write."""
+    for number in (1, 2):
+        _point_at_null(number, os.O_WRONLY)
+
+
+def tell(text: str) -> None:
+    """Print to standard error, if it can be written: the exit status tells the rest."""
+    try:
+        typer.echo(text, err=True)
+    except (OSError, ValueError):
+        _point_at_null(2, os.O_WRONLY)
+
+
+def _point_at_null(number: int, mode: int) -> None:
+    handle = os.open(os.devnull, mode)
+    if handle != number:
+        os.dup2(handle, number)
+        os.close(handle)
+
 
 _INTERRUPTED = 130
 _FIRST_STEPS = f"""\
@@ -136,7 +192,7 @@ def _in_one_line(
 
 def main() -> None:
     """Run the command line."""
-    standard_streams.reopen_closed()
+    reopen_closed()
     warnings.formatwarning = _in_one_line
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1  # --debug is welcome anywhere on the line
@@ -148,7 +204,7 @@ def main() -> None:
     except Exception as error:
         code = _told(error, arguments, debug=debug)
     if code == _INTERRUPTED:
-        standard_streams.tell(f"interrupted; {_how_to_go_on(arguments)}")
+        tell(f"interrupted; {_how_to_go_on(arguments)}")
     sys.exit(code)
 
 
@@ -170,24 +226,24 @@ def _answer(arguments: list[str]) -> int:
 
 def _told(error: Exception, arguments: list[str], *, debug: bool) -> int:
     """Say what went wrong, and return the exit status; a bug of ours is raised again."""
-    is_output = standard_streams.is_of_output(error)
+    is_output = is_of_output(error)
     if is_output and isinstance(error, BrokenPipeError):
-        standard_streams.abandon()  # its reader has seen enough
-        return standard_streams.READER_GONE
+        abandon()  # its reader has seen enough
+        return READER_GONE
     message = mistakes.explain(error, is_output=is_output)
     if message is None:
         raise error
     if debug:
         traceback.print_exception(error)
-    standard_streams.tell(printable_lines(message))
+    tell(printable_lines(message))
     if is_output:
-        standard_streams.abandon()
+        abandon()
     elif "--json" in arguments:  # a program that reads JSON finds some
         try:
             print_json({"error": message.removeprefix("error: ")})
             sys.stdout.flush()
         except OSError:
-            standard_streams.abandon()
+            abandon()
     return 2
 
 

@@ -84,7 +84,7 @@ def plan(
 
 
 def _print(found: "Plan") -> None:
-    from sottovoce.core.shown import rounded
+    from sottovoce.core.display import rounded
     from sottovoce.planning.plan import COLUMNS
 
     print_table(COLUMNS, [one.cells() for one in found])

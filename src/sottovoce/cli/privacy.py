@@ -77,7 +77,7 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """The parameters, or the number of rounds, that just stay within (epsilon, delta)."""
-    from sottovoce.planning.calibrating import calibrated_release
+    from sottovoce.planning.calibrate import calibrated_release
     from sottovoce.planning.spending import checked_rounds, spent_by
 
     setting, given = release.release(), _given(param)

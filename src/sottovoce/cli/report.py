@@ -96,7 +96,7 @@ def _print_sites(runs: list[dict[str, Any]]) -> None:
 
 
 def _print(result: dict[str, Any]) -> None:
-    from sottovoce.core.shown import show_epsilon
+    from sottovoce.core.display import show_epsilon
 
     rows = [
         [

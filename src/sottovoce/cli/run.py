@@ -1,14 +1,23 @@
-"""`sottovoce run`: one spec, one folder."""
+"""`sottovoce run`: one spec, one folder.
 
+End a run on SIGINT or SIGTERM: save what is finished, and say in one line how to go on.
+"""
+
+import contextlib
 import dataclasses
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from types import FrameType
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 import sottovoce.runs
-from sottovoce.cli import interruption
 from sottovoce.cli.data import DataDir, fetch_missing, use
 from sottovoce.cli.mistakes import absent_spec
 from sottovoce.cli.options import AllowCode, Log, Overrides, SpecFile
@@ -22,6 +31,87 @@ from sottovoce.cli.output import (
     say,
 )
 from sottovoce.core.errors import ConfigError, SottovoceError
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(KeyboardInterrupt):
+    """The work was ended by a signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+class Interruption:
+    """The signal that has come, if any."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+
+    def check(self) -> None:
+        """Raise if a signal has come whose exception was lost, as it is in a finalizer."""
+        if self.number is not None:
+            raise Interrupted(self.number)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Interruption]:
+    """Raise `Interrupted` here on the first signal; the second one ends the process at once.
+
+    A signal that the process was told to ignore, as in a shell's background, stays ignored.
+    """
+    interruption = Interruption()
+    if threading.current_thread() is not threading.main_thread():
+        yield interruption  # signals are the main thread's
+        return
+    before = {number: signal.getsignal(number) or signal.SIG_DFL for number in _STOPPING}
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        for one in handled:
+            signal.signal(one, signal.SIG_DFL)
+        number = number
+        raise Interrupted(number)
+
+    handled = [number for number in _STOPPING if before[number] is not signal.SIG_IGN]
+    for number in handled:
+        signal.signal(number, interrupt)
+    try:
+        yield interruption
+    finally:
+        for number in handled:
+            signal.signal(number, before[number])
+
+
+def end(
+    interrupt: KeyboardInterrupt, folder: Path | None, rounds: int, *, as_json: bool
+) -> NoReturn:
+    """Say how far the run in `folder` has come and how to go on; exit with the signal's status.
+
+    Args:
+        interrupt: What ended the work.
+        folder: The run's folder, or None where the run had not begun.
+        rounds: How many rounds the spec has.
+        as_json: Whether stdout is read as JSON.
+    """
+    from sottovoce.runs.folder import RunFolder
+
+    number = interrupt.number if isinstance(interrupt, Interrupted) else signal.SIGINT
+    name = signal.Signals(number).name
+    saved = RunFolder(folder).checkpoint_saved() if folder else None
+    done = saved[0] if saved else 0
+    again = ["sottovoce", *(word for word in sys.argv[1:] if word != "--debug")]
+    if folder is None:
+        where = f"before the run began; begin it with: {shlex.join(again)}"
+    else:
+        again += [] if "--resume" in again else ["--resume"]
+        after = f"after round {done}" if done else "before the end of round 1"
+        where = f"{after} of {rounds}; go on with: {shlex.join(again)}"
+    say(f"stopped by {name} {where}", err=True)
+    if as_json:
+        place = str(folder) if folder else None
+        print_json({"stopped_by": name, "rounds_done": done, "rounds": rounds, "folder": place})
+    raise SystemExit(128 + number)
 
 
 def _print_example(wanted: bool) -> None:
@@ -69,10 +159,8 @@ def run(
         use(data_dir)
         _check(spec, set_ or [], out, allow_code=allow_code, as_json=as_json)
         return
-    from sottovoce.runs.code_in_specs import check_code_allowed
-    from sottovoce.runs.data_paths import load_for_run
     from sottovoce.runs.folder import RunFolder
-    from sottovoce.runs.loading import load
+    from sottovoce.runs.loading import check_code_allowed, load, load_for_run
 
     if not spec.exists():
         raise ConfigError(absent_spec(spec))
@@ -85,10 +173,10 @@ def run(
     use(data_dir)
     is_ours = resume or not begun.exists
     try:
-        with interruption.interruptible() as interrupted, progress_bars() as bars:
+        with interruptible() as interrupted, progress_bars() as bars:
             fetch_missing(loaded.data.dataset, bars)
-            from sottovoce.runs.launch import launch  # torch takes a while to load
-            from sottovoce.runs.tracked import tracked
+            from sottovoce.runs.runner import launch  # torch takes a while to load
+            from sottovoce.runs.trackers.tracking import tracked
 
             with tracked(log or [], loaded, folder, warn=print_warning) as trackers:
 
@@ -106,7 +194,7 @@ def run(
                 trackers.finish(result)
     except KeyboardInterrupt as interrupt:
         stopped = folder if is_ours and begun.exists else None
-        interruption.end(interrupt, stopped, loaded.rounds, as_json=as_json)
+        end(interrupt, stopped, loaded.rounds, as_json=as_json)
     print_result(result, folder, as_json=as_json)
 
 
@@ -115,8 +203,8 @@ def _check(
 ) -> None:
     """Print what a run would cost; exit 2 if it would be refused."""
     from sottovoce.runs.checked import Checked, problems_of
-    from sottovoce.runs.data_paths import load_for_run
     from sottovoce.runs.folder import RunFolder
+    from sottovoce.runs.loading import load_for_run
 
     try:
         if not spec.exists():

@@ -134,7 +134,7 @@ class _Watched:
             return self._status
         try:
             from sottovoce.deployment.machines.federation import Federation
-            from sottovoce.flower.status import status_of
+            from sottovoce.flower.runs import status_of
 
             self._status = status_of(Federation.read(self._federation))
         except (SottovoceError, OSError) as error:

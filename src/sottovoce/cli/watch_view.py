@@ -51,7 +51,7 @@ def show_seconds(seconds: float) -> str:
 
 
 def epsilon_note(state: Mapping[str, Any]) -> str:
-    from sottovoce.core.shown import show_epsilon, show_left
+    from sottovoce.core.display import show_epsilon, show_left
     from sottovoce.runs.site_counts import BY_SERVER
 
     if not state["private"]:

@@ -14,6 +14,7 @@ from sottovoce.core.faces import show
 if TYPE_CHECKING:
     from sottovoce.core.adjacency import Adjacency as Adjacency
     from sottovoce.core.adjacency import Unit as Unit
+    from sottovoce.core.display import Table as Table
     from sottovoce.core.domains import Box as Box
     from sottovoce.core.domains import Domain as Domain
     from sottovoce.core.domains import L1Ball as L1Ball
@@ -45,12 +46,12 @@ if TYPE_CHECKING:
     from sottovoce.core.randomness import open_uniforms as open_uniforms
     from sottovoce.core.registry import Listed as Listed
     from sottovoce.core.registry import Register as Register
-    from sottovoce.core.table import Table as Table
 
 show(
     __name__,
     {
         "adjacency": ["Adjacency", "Unit"],
+        "display": ["Table"],
         "domains": ["Box", "Domain", "L1Ball", "L2Ball", "clipped"],
         "errors": [
             "AdjacencyMismatchError",
@@ -81,6 +82,5 @@ show(
             "open_uniforms",
         ],
         "registry": ["Listed", "Register"],
-        "table": ["Table"],
     },
 )

@@ -4,12 +4,19 @@ Names of clients, columns and nodes, keys of specs and reasons for refusals come
 terminal obeys control characters in them: it moves, erases, changes colours or the window's title;
 and characters that turn the direction of writing make a line read as another. Whatever is not
 printable is written out as \\uXXXX, which is also how JSON writes it.
+
+What a client is called unless a spec says; here, since it is asked where torch is not.
 """
 
 import logging
 import traceback
 from collections.abc import Mapping
 from typing import Any
+
+
+def client_name(number: int) -> str:
+    return f"client-{number:04d}"
+
 
 LOGGER = "sottovoce"
 _MOST_TOLD = 3

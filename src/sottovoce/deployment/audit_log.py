@@ -29,12 +29,11 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.core import files, printable_text
+from sottovoce.core.display import show_epsilon
 from sottovoce.core.errors import PolicyError, SottovoceError
 from sottovoce.core.printable_text import printable
-from sottovoce.core.shown import show_epsilon
-from sottovoce.deployment import audit_file, audit_state
-from sottovoce.deployment.audit_file import Entry
-from sottovoce.deployment.audit_state import LogState, Throttle, time_text
+from sottovoce.deployment import audit_file
+from sottovoce.deployment.audit_file import Entry, LogState, Throttle, time_text
 from sottovoce.deployment.policy import Policy
 from sottovoce.ledger.reader import LedgerReader
 from sottovoce.ledger.records import FIRST_EVENT, Due
@@ -101,7 +100,7 @@ class AuditLog:
             if limit is None or not dues:
                 return
             unlisted = {(run, number) for run, number, _ in ledger.charges_after(state.charges)}
-            now = audit_state.wall_clock()
+            now = audit_file.wall_clock()
             charged = state.rounds_within_a_day(now) | unlisted
         asked = {(due.release.run, due.release.round) for due in dues}
         if len(charged | asked) > limit:
@@ -135,14 +134,14 @@ class AuditLog:
     def refused(self, reason: str, order: OrderName) -> bool:
         """Write down a refusal; True if it has a line of its own. A refusal never fails by it."""
         with _GUARD:
-            times = self._throttle.listed((audit_state.REFUSED, order.run, reason))
+            times = self._throttle.listed((audit_file.REFUSED, order.run, reason))
             if times is None:
                 return False
             try:
                 with audit_file.opened(self.path) as handle:
                     state = self._read(handle)
                     fields = {**order.plain(), "reason": _short(reason), "times": times}
-                    line = _entry(audit_state.REFUSED, **fields)
+                    line = _entry(audit_file.REFUSED, **fields)
                     self._append(handle, state, [*self._policy_changes(state), line])
             except SottovoceError as error:
                 _LOG.error("a refusal is not in the audit log: %s", error)
@@ -158,7 +157,7 @@ class AuditLog:
         """
         with _GUARD, audit_file.opened(self.path) as handle:
             state = self._read(handle)
-            line = _entry(audit_state.STARTED, version=__version__)
+            line = _entry(audit_file.STARTED, version=__version__)
             self._append(handle, state, [*self._policy_changes(state), line])
             found, late = self._account(ledger, state, records)
             self._append(handle, state, [*late, *_warning_lines(found)])
@@ -168,7 +167,7 @@ class AuditLog:
         """Write down that answers end, and how many refusals have no line."""
         with _GUARD, audit_file.opened(self.path) as handle:
             unlisted = self._throttle.unlisted
-            line = _entry(audit_state.STOPPED, **({"unlisted": unlisted} if unlisted else {}))
+            line = _entry(audit_file.STOPPED, **({"unlisted": unlisted} if unlisted else {}))
             self._append(handle, self._read(handle), [line])
             self._throttle.unlisted = 0
 
@@ -178,7 +177,7 @@ class AuditLog:
         for line in audit_file.read_lines(self.path, state.position):
             state.take(line)
         found, late = self._account(ledger, state, records)
-        noticed = [entry["reason"] for entry in late if entry["what"] == audit_state.WARNING]
+        noticed = [entry["reason"] for entry in late if entry["what"] == audit_file.WARNING]
         return [*noticed, *found.values()]
 
     def check_writable(self) -> None:
@@ -220,7 +219,7 @@ class AuditLog:
             for key in {**state.policy, **now}
             if state.policy.get(key) != now.get(key)
         }
-        return [_entry(audit_state.POLICY, changes=changes)] if changes else []
+        return [_entry(audit_file.POLICY, changes=changes)] if changes else []
 
     def _charges(
         self, ledger: LedgerReader, state: LogState, order: OrderName, *, charged: bool
@@ -252,12 +251,12 @@ class AuditLog:
             fields |= self._total(ledger) if known == count else {}
             fields |= {} if mine else {"late": True}
             fields |= {"charges": known, "link": ledger.head_after(known)}
-            entries.append(_entry(audit_state.CHARGED, **fields))
+            entries.append(_entry(audit_file.CHARGED, **fields))
         return entries
 
     def _again(self, order: OrderName) -> list[Entry]:
-        times = self._throttle.listed((audit_state.AGAIN, order.run, order.round))
-        return [_entry(audit_state.AGAIN, **order.plain(), times=times)] if times else []
+        times = self._throttle.listed((audit_file.AGAIN, order.run, order.round))
+        return [_entry(audit_file.AGAIN, **order.plain(), times=times)] if times else []
 
     def _total(self, ledger: LedgerReader) -> dict[str, float]:
         """What was spent over all runs, as the filter counts, and what is left of the total."""
@@ -338,7 +337,7 @@ def _size(known: _Open) -> int:
 
 def _entry(what: str, **fields: Any) -> Entry:
     kept = {key: value for key, value in fields.items() if value is not None}
-    return {"time": time_text(audit_state.wall_clock()), "what": what, **files.finite(kept)}
+    return {"time": time_text(audit_file.wall_clock()), "what": what, **files.finite(kept)}
 
 
 def _is_same(ledger: LedgerReader, state: LogState) -> bool:
@@ -351,7 +350,7 @@ def _warning_lines(found: dict[str, str], **fields: Any) -> list[Entry]:
     for text in found.values():
         _LOG.warning("%s", text)
     return [
-        _entry(audit_state.WARNING, about=about, reason=text, **fields)
+        _entry(audit_file.WARNING, about=about, reason=text, **fields)
         for about, text in found.items()
     ]
 

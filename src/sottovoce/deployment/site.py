@@ -17,10 +17,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from sottovoce.core import printable_text
-from sottovoce.core.csv_columns import CsvColumns
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import PolicyError, SottovoceError
 from sottovoce.core.randomness import Randomness
+from sottovoce.core.table_files import CsvColumns
 from sottovoce.deployment.audit_log import AuditLog, OrderName
 from sottovoce.deployment.policy import Policy, Terms
 from sottovoce.deployment.witness import check_kept

@@ -23,9 +23,9 @@ from sottovoce.analytics.quantiles import QuantilesQuestion
 from sottovoce.analytics.question import Question
 from sottovoce.analytics.variance import VarianceQuestion
 from sottovoce.core.adjacency import Adjacency, Unit
-from sottovoce.core.csv_columns import CsvColumns
 from sottovoce.core.errors import DataError, PolicyError, SottovoceError
 from sottovoce.core.randomness import SystemRandomness
+from sottovoce.core.table_files import CsvColumns
 from sottovoce.deployment.audit_log import OrderName
 from sottovoce.deployment.inquiries import Inquiry, tally_bytes
 from sottovoce.deployment.policy import Terms

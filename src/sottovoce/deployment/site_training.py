@@ -42,14 +42,12 @@ from sottovoce.protocol.channels.channel import CHANNELS, Channel
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.protocol.round_broadcast import received
 from sottovoce.runs.algorithms import section_of, traits_of, with_section
-from sottovoce.runs.data import load_data
-from sottovoce.runs.feature_steps import steps_of
 from sottovoce.runs.federated import check_runtime
-from sottovoce.runs.ground import Ground, lay_ground, randomness_of
+from sottovoce.runs.inputs import Ground, Stamp, lay_ground, load_data, randomness_of, stamps_of
 from sottovoce.runs.loading import parse
-from sottovoce.runs.model_spec import to_model
+from sottovoce.runs.open_sections import steps_of
 from sottovoce.runs.parts import channel_of, rounds_of_one
-from sottovoce.runs.prepared_data import Stamp, stamps_of
+from sottovoce.runs.section import to_model
 from sottovoce.runs.spec import RunSpec
 
 _LOG = printable_text.logger()

@@ -9,6 +9,7 @@ from typing import Any
 from sottovoce.analytics.charging import pure_spent
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.display import text_fields
 from sottovoce.core.errors import (
     AdjacencyMismatchError,
     LedgerError,
@@ -16,9 +17,8 @@ from sottovoce.core.errors import (
     UnknownNameError,
 )
 from sottovoce.core.files import finite
-from sottovoce.core.shown import text_fields
 from sottovoce.deployment.opened_ledgers import Opened, compared, open_ledger, sum_up
-from sottovoce.ledger.merging import Counted, Merged, Source, charged, events, merge
+from sottovoce.ledger.copies import Counted, Merged, Source, charged, events, merge
 from sottovoce.planning.spending import spent_on
 from sottovoce.privacy.compositions import as_replace_one, assumptions_in_words, without_promises
 from sottovoce.privacy.event_json import from_json

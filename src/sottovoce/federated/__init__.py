@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from sottovoce.federated.algorithms.recipe import Setting as Setting
     from sottovoce.federated.algorithms.recipe import register as register
     from sottovoce.federated.algorithms.scaffold import Scaffold as Scaffold
-    from sottovoce.federated.backend import Backend as Backend
     from sottovoce.federated.cohorts import ClientSampling as ClientSampling
     from sottovoce.federated.cohorts import register_sampling as register_sampling
+    from sottovoce.federated.training import Backend as Backend
     from sottovoce.federated.training import RoundRecord as RoundRecord
     from sottovoce.federated.training import Training as Training
 
@@ -47,8 +47,7 @@ show(
             "register",
         ],
         "algorithms.scaffold": ["Scaffold"],
-        "backend": ["Backend"],
         "cohorts": ["ClientSampling", "register_sampling"],
-        "training": ["RoundRecord", "Training"],
+        "training": ["Backend", "RoundRecord", "Training"],
     },
 )

@@ -8,15 +8,14 @@ import numpy as np
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.randomness import Randomness
 from sottovoce.federated.algorithms.algorithm import Algorithm, Combined, Each
-from sottovoce.federated.backend import Collected, Mask, SiteReply
+from sottovoce.federated.training import Collected, Mask, SiteReply
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.protocol.channels.channel import Channel
 from sottovoce.protocol.charging import able_to_pay, charge_round
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.protocol.round_broadcast import Start
-from sottovoce.protocol.server import RoundServer
-from sottovoce.protocol.shuffler_stage import ShuffledRound, open_round
+from sottovoce.protocol.server import RoundServer, ShuffledRound, open_round
 
 Server = RoundServer | ShuffledRound
 

@@ -20,8 +20,7 @@ from sottovoce.flower.grid_post import Grid, nobody_counts
 from sottovoce.flower.link import traffic_of
 from sottovoce.flower.remote import on_flower, run_on_grid
 from sottovoce.flower.server_app import RunConfig, server_app
-from sottovoce.runs.code_in_specs import check_code_allowed
-from sottovoce.runs.loading import parse, parse_text
+from sottovoce.runs.loading import check_code_allowed, parse, parse_text
 
 
 def serve(grid: Grid, config: RunConfig) -> None:

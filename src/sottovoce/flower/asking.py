@@ -18,7 +18,7 @@ from sottovoce.analytics.result import Estimate
 from sottovoce.core import files
 from sottovoce.core.errors import OutputError
 from sottovoce.deployment.asking import Asking, ask, run_name
-from sottovoce.deployment.witnessed_post import Witness, witnessed
+from sottovoce.deployment.post import Witness, witnessed
 from sottovoce.flower.directory import AskedDirectory, Directory, KeyedDirectory
 from sottovoce.flower.grid_post import GridPost, nobody_counts
 

@@ -12,8 +12,8 @@ from typing import Literal
 
 import httpx
 
+from sottovoce.core.display import show_epsilon
 from sottovoce.core.errors import LedgerError, SottovoceError
-from sottovoce.core.shown import show_epsilon
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.federation import Federation
@@ -26,8 +26,8 @@ from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site import OwnRecords, Site
 from sottovoce.deployment.site_file import account_problem, read_site
 from sottovoce.deployment.witness import check_kept
-from sottovoce.flower import fleet
-from sottovoce.flower.fleet import LinkVerdict
+from sottovoce.flower import control
+from sottovoce.flower.control import LinkVerdict
 from sottovoce.learning import datasets
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import LEDGER_NAME
@@ -300,16 +300,16 @@ def _gate(address: Address, authority: Path) -> str:
 
 
 def _clock(address: Address, authority: Path) -> str:
-    ahead = fleet.seconds_ahead(address, authority)
+    ahead = control.seconds_ahead(address, authority)
     _demand(
-        fleet.clock_problem(ahead, certain=False),
+        control.clock_problem(ahead, certain=False),
         "correct this machine's clock, for example with NTP (timedatectl set-ntp true)",
     )
     return "the link tells no time" if ahead is None else f"{round(ahead):+d} s from the link's"
 
 
 def _known(site: SiteFolder, authority: Path, key: Path) -> str:
-    found = fleet.link_verdict(site.address, authority, key)
+    found = control.link_verdict(site.address, authority, key)
     if found is not LinkVerdict.KNOWN:
         raise _ProblemError(
             found.value,

@@ -1,6 +1,14 @@
-"""What a site makes of Flower's messages: a name, private bits, or a refusal. Nothing else."""
+"""What a site makes of Flower's messages: a name, private bits, or a refusal. Nothing else.
 
+Which site a node is: its own configuration says so, never the run's.
+
+`site` in the node's config names the site's file, or else the environment variable SOTTOVOCE_SITE.
+Simulated nodes share both: there '{partition-id}' stands for the node's own.
+"""
+
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
@@ -10,6 +18,7 @@ from sottovoce.core import printable_text
 from sottovoce.core.errors import (
     BudgetExhaustedError,
     ConfigError,
+    DeploymentError,
     LedgerLostError,
     PolicyError,
     RolledBackError,
@@ -21,9 +30,38 @@ from sottovoce.deployment.inquiries import TALLY, Inquiry, read_inquiry
 from sottovoce.deployment.orders import Blobs, Order, read_order, refusal_blobs, reply_blobs
 from sottovoce.deployment.site import Site
 from sottovoce.deployment.site_answers import Values, answer, own_columns
+from sottovoce.deployment.site_file import read_site
 from sottovoce.deployment.site_witness import check_witnessed, statement_part
-from sottovoce.flower.node_site import NO_LEDGER, NO_SITE, NoSiteError, site_of
 from sottovoce.flower.records import from_records, to_records
+
+SITE_KEY = "site"
+SITE_VARIABLE = "SOTTOVOCE_SITE"
+_PARTITION = "partition-id"
+# What a server hears: what is wrong with the site's files is for its owner.
+NO_SITE = "this node has no site whose policy can be read; its log says more"
+
+NO_LEDGER = "this site's ledger is not in order; its log says more"
+
+
+class NoSiteError(DeploymentError):
+    """The site's file is for its owner: what is wrong with it is said here only."""
+
+
+def site_of(context: Context) -> Site:
+    """The site that a node is; without one nothing is answered."""
+    path = context.node_config.get(SITE_KEY) or os.environ.get(SITE_VARIABLE)
+    if not path:
+        raise NoSiteError(
+            "this node has no site, and without a policy nothing is answered: start it with "
+            f"'sottovoce deploy node', or name the site's file in the node's config ('{SITE_KEY}') "
+            f"or in {SITE_VARIABLE}"
+        )
+    partition = str(context.node_config.get(_PARTITION, ""))
+    try:
+        return read_site(Path(str(path).replace(f"{{{_PARTITION}}}", partition)))
+    except SottovoceError as error:
+        raise NoSiteError(str(error)) from None
+
 
 _LOG = printable_text.logger()
 # Reasons that follow from the order, the policy and the ledger alone.

@@ -22,7 +22,7 @@ from sottovoce.deployment.machines.processes import (
     wait_until,
     watch,
 )
-from sottovoce.deployment.replies_due import FOLDER_VARIABLE
+from sottovoce.deployment.post import FOLDER_VARIABLE
 from sottovoce.flower.control import Control, connected
 from sottovoce.flower.gate import TRAFFIC_PATH
 

@@ -40,8 +40,8 @@ from sottovoce.flower.announcement import (
     read_announcement,
     run_name,
 )
+from sottovoce.flower.client import NO_LEDGER, NO_SITE, NoSiteError, site_of
 from sottovoce.flower.model_arrays import Layout
-from sottovoce.flower.node_site import NO_LEDGER, NO_SITE, NoSiteError, site_of
 
 _LEGACY_RECORD = "fitins.parameters"
 

@@ -5,17 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.deployment.orders import Order
-from sottovoce.deployment.post import Post
+from sottovoce.deployment.post import Post, Witness, witnessed
 from sottovoce.deployment.remote_rounds import Patience, RemoteRounds
 from sottovoce.deployment.site_training import compute
-from sottovoce.deployment.witnessed_post import Witness, witnessed
 from sottovoce.flower.directory import AskedDirectory, KeyedDirectory, wait_for_all
 from sottovoce.flower.grid_post import CountTraffic, Grid, GridPost, nobody_counts
 from sottovoce.flower.simulation import simulate
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs.backends import register_backend
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.ground import randomness_of
+from sottovoce.runs.inputs import randomness_of
 from sottovoce.runs.parts import Assembly, assemble
 from sottovoce.runs.runner import OnResume, OnRound, check_goes_on, run
 from sottovoce.runs.spec import RunSpec

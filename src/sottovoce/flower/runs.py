@@ -1,4 +1,7 @@
-"""A run over a federation: a Flower app that holds a spec, or a question, and no code."""
+"""A run over a federation: a Flower app that holds a spec, or a question, and no code.
+
+How a federation is doing, as its operator can see.
+"""
 
 import json
 import subprocess
@@ -11,10 +14,12 @@ from typing import Any
 from sottovoce.core import bounded_json, files
 from sottovoce.core.errors import DeploymentError, OutputError
 from sottovoce.deployment.asking import ESTIMATE_NAME
-from sottovoce.deployment.machines import processes
+from sottovoce.deployment.machines import certificates, processes
 from sottovoce.deployment.machines.federation import FILE_NAME, Federation
+from sottovoce.deployment.machines.keeper import state_of
+from sottovoce.deployment.machines.witness_store import warnings_of
 from sottovoce.flower.control import RunStatus
-from sottovoce.flower.link import CONNECTION, flower_home
+from sottovoce.flower.link import CONNECTION, flower_home, flower_keys, running_link
 from sottovoce.version import __version__
 
 _SUBMIT_SECONDS = 120.0
@@ -140,3 +145,30 @@ def _json_in(text: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+_UNREGISTERED = "its key is not registered; start the link again, which says why"
+
+
+def status_of(federation: Federation) -> dict[str, Any]:
+    """The link, its sites and its runs, as plain data."""
+    state = state_of(federation.link_folder)
+    link = "down" if state is None else "up" if state["ready"] else "starting"
+    keys = flower_keys(federation)
+    sites = {site: "unknown" if site in keys else "no key yet" for site in federation.sites}
+    runs: list[dict[str, Any]] = []
+    if link == "up":
+        with running_link(federation) as control:
+            seen = {node.public_key: node.state for node in control.nodes()}
+            runs = [run_row(federation, run) for run in control.runs()]
+        sites |= {site: seen.get(key, _UNREGISTERED) for site, key in keys.items()}
+    return {
+        "federation": federation.name,
+        "address": str(federation.address),
+        "link": link,
+        "expires": f"{certificates.expires_at(federation.certificate):%Y-%m-%d}",
+        "problem": federation.certificate_problem(),
+        "sites": sites,
+        "ledger_warnings": warnings_of(federation),
+        "runs": runs,
+    }

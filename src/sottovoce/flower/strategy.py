@@ -5,6 +5,8 @@
 
 The strategy inside chooses nodes and averages as it always did: what it gets are models, decoded.
 Clients need `private_mod`. The settings are read from the run config (`private_settings`).
+
+Strategies of Flower's that cannot run on private bits, each with the reason and a way out.
 """
 
 import contextlib
@@ -16,13 +18,23 @@ from pathlib import Path
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedXgbBagging,
+    FedXgbCyclic,
+    QFedAvg,
+    Result,
+    Strategy,
+)
 from flwr.supercore import log
 
+from sottovoce.core.display import show_epsilon
 from sottovoce.core.errors import ConfigError, WireError
 from sottovoce.core.randomness import SystemRandomness
-from sottovoce.core.shown import show_epsilon
-from sottovoce.deployment.replies_due import announce
+from sottovoce.deployment.post import announce
 from sottovoce.deployment.settings import settings_of
 from sottovoce.flower.announcement import (
     NUM_EXAMPLES,
@@ -35,13 +47,47 @@ from sottovoce.flower.announcement import (
 )
 from sottovoce.flower.introductions import Introductions
 from sottovoce.flower.model_arrays import Layout
-from sottovoce.flower.unfit_strategies import check_fits
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.protocol.charging import charge_round
 from sottovoce.protocol.plan import RoundPlan
 from sottovoce.protocol.server import RoundServer
+
+_TWO_NOISES = (
+    "updates would be clipped and noised twice; take the strategy inside it, and set "
+    "'sottovoce.mechanism' and 'sottovoce.epsilon' in the run config"
+)
+_TREES = "trees are no vectors, so they have no difference to clip; no private form is offered"
+
+_UNFIT: dict[type[Strategy], str] = {
+    DifferentialPrivacyClientSideAdaptiveClipping: _TWO_NOISES,
+    DifferentialPrivacyClientSideFixedClipping: _TWO_NOISES,
+    DifferentialPrivacyServerSideAdaptiveClipping: _TWO_NOISES,
+    DifferentialPrivacyServerSideFixedClipping: _TWO_NOISES,
+    QFedAvg: "it weights clients by their losses, which do not leave them; use FedAvg",
+    FedXgbBagging: _TREES,
+    FedXgbCyclic: _TREES,
+}
+
+
+def check_fits(strategy: object) -> None:
+    """Refuse, before anything starts, what would not do what it says."""
+    name = type(strategy).__name__
+    if not isinstance(strategy, Strategy):
+        raise ConfigError(
+            f"{name} is not a strategy from flwr.serverapp.strategy; Flower's legacy strategies "
+            "and workflows, SecAgg+ among them, cannot be wrapped"
+        )
+    for unfit, reason in _UNFIT.items():
+        if isinstance(strategy, unfit):
+            raise ConfigError(f"PrivateStrategy cannot wrap {name}: {reason}")
+    if type(strategy).start is not Strategy.start:
+        raise ConfigError(
+            f"PrivateStrategy cannot wrap {name}: it has a start() of its own, which would not be "
+            "called; override configure_train and aggregate_train instead"
+        )
+
 
 _MAX_EXAMPLES = 2**31
 

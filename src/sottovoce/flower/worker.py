@@ -12,9 +12,8 @@ from sottovoce.core.printable_text import printable
 from sottovoce.deployment.site import LEDGER_LOST
 from sottovoce.deployment.site_file import read_site
 from sottovoce.deployment.site_training import compute
-from sottovoce.flower.client import client_app
+from sottovoce.flower.client import SITE_VARIABLE, client_app, site_of
 from sottovoce.flower.installed_app import with_installed_app
-from sottovoce.flower.node_site import SITE_VARIABLE, site_of
 from sottovoce.flower.site_worker import serve
 
 _FAREWELL_SECONDS = 2.0

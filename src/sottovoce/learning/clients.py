@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sottovoce.core.client_names import client_name as client_name
 from sottovoce.core.errors import DataError
+from sottovoce.core.printable_text import client_name as client_name
 
 Indices = NDArray[np.int64]
 _DIGESTED_ROWS = 1000

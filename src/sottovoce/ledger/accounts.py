@@ -6,8 +6,8 @@ Clients mostly share a history, so each question about the accountants is asked 
 from collections.abc import Iterable, Sequence
 
 from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.display import show_epsilon
 from sottovoce.core.errors import AdjacencyMismatchError, BudgetExhaustedError, LedgerError
-from sottovoce.core.shown import show_epsilon
 from sottovoce.ledger.database import Database
 from sottovoce.ledger.records import Budget, Due
 from sottovoce.privacy import compositions

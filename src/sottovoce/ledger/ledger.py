@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.core.errors import BudgetExhaustedError, LedgerError
-from sottovoce.ledger import accounts, chain, schema, verification
+from sottovoce.ledger import accounts, records, schema, verification
 from sottovoce.ledger.accounts import Accounts
-from sottovoce.ledger.chain import Cell
 from sottovoce.ledger.reader import LedgerReader, by_round, count_in
-from sottovoce.ledger.records import Budget, Charge, Due, Release
+from sottovoce.ledger.records import Budget, Cell, Charge, Due, Release
 from sottovoce.ledger.verification import Chain
 from sottovoce.privacy.events import PrivacyEvent
 
@@ -136,11 +135,11 @@ class Ledger(LedgerReader):
             new: list[_Row] = []
             again = []
             for charge, message, commitment in sealed:
-                digest = chain.digest(message)
+                digest = records.digest(message)
                 if charge.id not in stored:
                     stored[charge.id] = [commitment, digest, message]
                     drawn = commitment if commitment is not None or new else _nonce()
-                    content = (charge.id, chain.as_hex(drawn), chain.as_hex(digest))
+                    content = (charge.id, records.as_hex(drawn), records.as_hex(digest))
                     new.append((content, (charge.id, drawn, digest, message)))
                 elif _is_the_same(stored[charge.id], message, digest, commitment):
                     again.append((message, charge.id))
@@ -207,7 +206,7 @@ class Ledger(LedgerReader):
             key = (*release.key, due.attempt, str(release.unit))
             # The last place is version 1's commitment, which its digests cover.
             drawn = None if rows else _nonce()
-            content = (*key, text, chain.as_hex(drawn))
+            content = (*key, text, records.as_hex(drawn))
             rows.append((content, (number, *key, events_by_text[text], drawn)))
         columns = "id, run, client, round, uplink, attempt, unit, event, commitment"
         self._append("charges", columns, rows)
@@ -225,7 +224,7 @@ class Ledger(LedgerReader):
         count, end = verification.chain_end(self._db, table)
         values = []
         for content, row in rows:
-            end = chain.link(end, content)
+            end = records.link(end, content)
             values.append((*row, end))
         marks = ", ".join("?" * len(values[0]))
         self._db.execute_many(f"INSERT INTO {table} ({columns}, chain) VALUES ({marks})", values)  # noqa: S608  (our own names of tables)

@@ -1,7 +1,13 @@
-"""What the ledger holds, as plain values, and what can be asked of any record of spending."""
+"""What the ledger holds, as plain values, and what can be asked of any record of spending.
 
+Digests chained from row to row, so that an edited, removed or reordered row is noticed.
+"""
+
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from sottovoce.core import parameter_rules
@@ -9,6 +15,31 @@ from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.errors import LedgerError
 from sottovoce.privacy.accounting import PrivacySpent
 from sottovoce.privacy.events import PrivacyEvent
+
+Cell = str | int | float | None
+
+_DIGEST_BYTES = 16
+
+
+@lru_cache(maxsize=1 << 16, typed=True)  # names and events come again and again
+def _as_json(cell: Cell) -> str:
+    return json.dumps(cell)
+
+
+def link(previous: bytes, row: tuple[Cell, ...]) -> bytes:
+    """BLAKE2b-128(previous link, row as a JSON array)."""
+    text = ",".join([_as_json(cell) for cell in row])
+    return digest(previous + f"[{text}]".encode())
+
+
+def digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
+
+
+def as_hex(content: bytes | None) -> str | None:
+    """Bytes as a row holds them for its digest."""
+    return None if content is None else content.hex()
+
 
 # An account that is nobody's: its budget is what a site's first order set aside for its event.
 FIRST_EVENT = "(first event)"

@@ -18,7 +18,7 @@ import hashlib
 import secrets
 import sqlite3
 
-from sottovoce.ledger import chain
+from sottovoce.ledger import records
 
 SCHEMA_VERSION = 3
 EARLIER_VERSIONS = (1, 2)
@@ -139,8 +139,8 @@ def _migrate_from_1(connection: sqlite3.Connection) -> None:
         "SELECT id, commitment, message FROM old_charges "
         "LEFT JOIN old_messages ON old_messages.charge = old_charges.id ORDER BY id"
     ):
-        digest = None if message is None else chain.digest(message)
-        last = chain.link(last, (charge, chain.as_hex(commitment), chain.as_hex(digest)))
+        digest = None if message is None else records.digest(message)
+        last = records.link(last, (charge, records.as_hex(commitment), records.as_hex(digest)))
         count += 1
         connection.execute(
             "INSERT INTO messages (charge, commitment, digest, message, chain) "

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from sottovoce.core.display import show_epsilon
 from sottovoce.core.errors import LedgerError, SottovoceError
-from sottovoce.core.shown import show_epsilon
-from sottovoce.ledger import accounts, chain, schema
+from sottovoce.ledger import accounts, records, schema
 from sottovoce.ledger.database import Database
 from sottovoce.privacy import compositions
 from sottovoce.privacy.accounting import privacy_spent
@@ -120,7 +120,7 @@ def is_message(message: object, digest: object) -> bool:
 
     Version 1 wrote none for messages that it had discarded; those come back by their commitment.
     """
-    return digest is None or (isinstance(message, bytes) and chain.digest(message) == digest)
+    return digest is None or (isinstance(message, bytes) and records.digest(message) == digest)
 
 
 def _program_problems(db: Database) -> Iterator[str]:
@@ -157,7 +157,7 @@ def _chain_problems(
 def _link(previous: bytes, content: tuple[Any, ...]) -> bytes | None:
     """None for a row of a kind that nobody writes, such as bytes in place of a name."""
     try:
-        return chain.link(previous, content)
+        return records.link(previous, content)
     except TypeError:
         return None
 

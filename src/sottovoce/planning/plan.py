@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sottovoce.core import html
+from sottovoce.core import display
 from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.display import Table, rounded, show, text_table
 from sottovoce.core.domains import clipped
-from sottovoce.core.shown import rounded, show, text_table
-from sottovoce.core.table import Table
 from sottovoce.planning.ranking import Ranking, rank
 from sottovoce.planning.release import sampled_terms
 from sottovoce.planning.setting import Setting
@@ -111,8 +110,8 @@ class Plan(Table[Planned]):
         return f"{rows}\n{self.explanation}."
 
     def _repr_html_(self) -> str:
-        rows = html.table(COLUMNS, [one.cells() for one in self], caption=self._question())
-        return f"{rows}{html.note(f'{self.explanation}.')}"
+        rows = display.table(COLUMNS, [one.cells() for one in self], caption=self._question())
+        return f"{rows}{display.note(f'{self.explanation}.')}"
 
 
 def plan(

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sottovoce.core import html, parameter_rules
+from sottovoce.core import display, parameter_rules
 from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.display import show_epsilon, text_fields
 from sottovoce.core.domains import MAX_DIMENSION, geometry_of
 from sottovoce.core.errors import ParameterError, UnknownNameError
 from sottovoce.core.files import finite
-from sottovoce.core.shown import show_epsilon, text_fields
 from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
 from sottovoce.mechanisms.registry import Registration, kind_of, parameters_of
 from sottovoce.planning.release import Release, release_of
@@ -87,7 +87,7 @@ class Spent:
 
     def _repr_html_(self) -> str:
         caption = f"epsilon {show_epsilon(self.epsilon)} at delta {self.delta!r} ({self.adjacency})"
-        return html.fields(self.fields(), caption=caption)
+        return display.fields(self.fields(), caption=caption)
 
 
 def spend(

@@ -8,8 +8,8 @@ from functools import cache, lru_cache
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.display import show_epsilon
 from sottovoce.core.errors import PluginError, UnsupportedEventError
-from sottovoce.core.shown import show_epsilon
 from sottovoce.privacy.accountant import ACCOUNTANTS, Accountant
 from sottovoce.privacy.compositions import assumptions_in_words, unhidden
 from sottovoce.privacy.events import PrivacyEvent, assumption_in_words

@@ -41,7 +41,7 @@ from sottovoce.privacy.events import (
 )
 from sottovoce.privacy.finite_menus import Pair, is_small, sampled_table_pairs
 from sottovoce.privacy.loss_distributions import grid_step
-from sottovoce.privacy.small_sums import MAX_CLIENTS, MOST_CLIENTS
+from sottovoce.privacy.secure_sum import MAX_CLIENTS, MOST_CLIENTS
 
 MAX_BITS = 12
 _MAX_POINTS = 2**15

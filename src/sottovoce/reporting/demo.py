@@ -6,8 +6,8 @@ from typing import Any
 
 from sottovoce.core.charts.lines import Line, LineChart
 from sottovoce.core.charts.style import PAGE
+from sottovoce.core.display import show_epsilon
 from sottovoce.core.files import write_atomic
-from sottovoce.core.shown import show_epsilon
 from sottovoce.reporting.interactive import line_figure, script, templates
 
 

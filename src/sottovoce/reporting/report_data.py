@@ -1,17 +1,191 @@
-"""Run folders as plain data for a page: every figure that a report shows, and nothing else."""
+"""Run folders as plain data for a page: every figure that a report shows, and nothing else.
+
+Several runs side by side: are they comparable, and which does no other beat?
+
+What audits and attacks have found of a run, as tables that a page can show.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sottovoce.core.errors import ParameterError
-from sottovoce.reporting.comparison import compared
-from sottovoce.reporting.findings import findings
+from sottovoce.core.display import show_epsilon, show_lower
+from sottovoce.core.errors import OutputError, ParameterError
 from sottovoce.reporting.words import facts, simulated_because
 from sottovoce.runs.accounts import accounts_of
-from sottovoce.runs.record import RunRecord, read_record
-from sottovoce.runs.writing import toml_text
+from sottovoce.runs.folder import ATTRIBUTES_NAME, AUDIT_NAME, MEMBERSHIP_NAME, RECONSTRUCTION_NAME
+from sottovoce.runs.loading import toml_text
+from sottovoce.runs.record import RunRecord, read_finding, read_record
+
+Finding = dict[str, Any]  # title, verdict, alarm, columns, rows, notes
+
+
+def findings(folder: Path) -> list[Finding]:
+    """One for each file that an audit or an attack has left."""
+    found = []
+    for name, keys, told in _KINDS:
+        data = read_finding(folder / name, keys)
+        if data is None:
+            continue
+        try:
+            found.append(told(data))
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise OutputError(
+                f"{folder / name} is damaged: {type(error).__name__} at {error}; make it again"
+            ) from None
+    return found
+
+
+def _audit(data: dict[str, Any]) -> Finding:
+    certified, lower = data["certified"], data["lower_bound"]
+    rows = [
+        ["certified to be at most", "none" if certified is None else show_epsilon(certified)],
+        ["surely at least", "infinite" if lower is None else show_lower(lower)],
+        ["at delta", f"{data['delta']:g}"],
+        ["with confidence", f"{data['confidence']:g}"],
+        ["by", str(data["method"])],
+        ["what was counted", str(data["trials"])],
+    ]
+    return {
+        "title": "Audit: does the certificate hold?",
+        "verdict": str(data["finding"]),
+        "alarm": bool(data["violated"]),
+        "columns": ["epsilon", ""],
+        "rows": rows,
+        "notes": [str(note) for note in data.get("notes", [])],
+        "profile": [
+            {key: float(point[key]) for key in ("epsilon", "certified_delta", "measured_delta")}
+            for point in data["profile"]
+        ],
+    }
+
+
+def _membership(data: dict[str, Any]) -> Finding:
+    attacks = data["attacks"]
+    first, *_ = attacks.values()
+    fprs = [one["fpr"] for one in first["tpr_at_fpr"]]
+    rows = [["chance", *(f"{fpr:g}" for fpr in fprs), "0.5", "0.5"]]
+    for name, one in attacks.items():
+        figures = [*one["tpr_at_fpr"], one["balanced_accuracy"], one["auc"]]
+        rows.append([name, *(_interval(figure, "value") for figure in figures)])
+    rates = [f"TPR at {100 * fpr:g}% FPR" for fpr in fprs]
+    return {
+        "title": "Attack: who was in the training data?",
+        "verdict": str(data["verdict"]),
+        "alarm": False,
+        "columns": ["attack", *rates, "balanced accuracy", "AUC"],
+        "rows": rows,
+        "notes": [
+            f"{data['shadows']} shadow models, {data['candidates']} candidates.",
+            *(str(note) for note in data["notes"]),
+        ],
+    }
+
+
+def _reconstruction(data: dict[str, Any]) -> Finding:
+    names = [name for name in ("mse", "mae", "psnr", "ssim") if data[name] is not None]
+    rows = [[data["attack"], *(_interval(data[name]) for name in names)]]
+    for baseline, one in data["baselines"].items():
+        rows.append([f"{baseline}, no attack", *(_interval(one[name]) for name in names)])
+    won = [name.upper() for name, better in data["beats_mean_image"].items() if better]
+    return {
+        "title": "Attack: can training images be reconstructed?",
+        "verdict": f"The attack beats the mean image in {', '.join(won)}."
+        if won
+        else "The attack does not beat the mean image, which needs no attack.",
+        "alarm": False,
+        "columns": ["guess", *(name.upper() for name in names)],
+        "rows": rows,
+        "notes": [str(data["setting"])],
+    }
+
+
+def _attributes(data: dict[str, Any]) -> Finding:
+    rows = [["the model's embeddings", _interval(data["accuracy"]), _interval(data["f1"])]]
+    for name, one in data["baselines"].items():
+        rows.append([str(name), _interval(one["accuracy"]), _interval(one["f1"])])
+    beaten = [name for name, better in data["beats"].items() if better]
+    return {
+        "title": f"Attack: can '{data['attribute']}' be inferred from the model?",
+        "verdict": f"The model's embeddings tell more than: {', '.join(beaten)}."
+        if beaten
+        else "The model's embeddings tell no more than guesses without the model.",
+        "alarm": False,
+        "columns": ["guess", "accuracy", "F1"],
+        "rows": rows,
+        "notes": [str(data["setting"])],
+    }
+
+
+def _interval(one: dict[str, Any], centre: str = "mean") -> str:
+    """A figure with its 95% interval."""
+    return f"{one[centre]:.4g} ({one['low']:.4g} to {one['high']:.4g})"
+
+
+_KINDS: tuple[tuple[str, tuple[str, ...], Callable[[dict[str, Any]], Finding]], ...] = (
+    (AUDIT_NAME, ("finding", "violated", "certified", "lower_bound", "profile"), _audit),
+    (MEMBERSHIP_NAME, ("attacks", "verdict", "notes"), _membership),
+    (RECONSTRUCTION_NAME, ("attack", "baselines", "beats_mean_image"), _reconstruction),
+    (ATTRIBUTES_NAME, ("attribute", "baselines", "beats"), _attributes),
+)
+
+
+# Without these in common, a smaller epsilon or a higher accuracy says nothing.
+_MUST_AGREE = {
+    "dataset": "data set",
+    "level": "unit that is protected",
+    "adjacency": "adjacency",
+    "delta": "delta",
+}
+
+
+def compared(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What keeps runs from being compared, what to beware of, and the frontier's runs."""
+    figures = [run["figures"] for run in runs]
+    obstacles = [
+        f"the {what} differs ({', '.join(sorted({str(one[key]) for one in figures}))})"
+        for key, what in _MUST_AGREE.items()
+        if len({one[key] for one in figures}) > 1
+    ]
+    notes = [
+        "If the same people's data went into several of these runs, what they gave away adds up."
+    ]
+    if len({one["channel"] for one in figures}) > 1:
+        notes.append("The runs trust different parties: see who sees what.")
+    if any(run["state"] == "unfinished" for run in runs):
+        notes.append("Unfinished runs are shown as far as they have come.")
+    points = [
+        (one["accuracy"], one["epsilon"], one["total_bytes_up_per_client"]) for one in figures
+    ]
+    on = [] if obstacles else frontier(points)
+    return {
+        "obstacles": obstacles,
+        "notes": notes,
+        "frontier": [runs[number]["label"] for number in on],
+    }
+
+
+def frontier(points: Sequence[tuple[float | None, float | None, float | None]]) -> list[int]:
+    """Which (accuracy, epsilon, bytes) no other beats: more accurate, more private and smaller.
+
+    i is beaten if some j is at least as good in all three and better in one. An epsilon of None is
+    infinite; a point without accuracy or bytes has no place.
+    """
+    placed = {
+        number: (-accuracy, float("inf") if epsilon is None else epsilon, size)
+        for number, (accuracy, epsilon, size) in enumerate(points)
+        if accuracy is not None and size is not None
+    }
+    return [
+        number
+        for number, one in placed.items()
+        if not any(
+            other != one and all(a <= b for a, b in zip(other, one, strict=True))
+            for other in placed.values()
+        )
+    ]
+
 
 OnRun = Callable[[int, int, str], None]  # runs read, of how many, and the next one's folder
 

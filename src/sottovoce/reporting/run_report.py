@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.core.charts.style import FIGURES, THEMES
+from sottovoce.core.display import show_epsilon, show_left
 from sottovoce.core.files import write_atomic
-from sottovoce.core.shown import show_epsilon, show_left
 from sottovoce.privacy.accountant import ACCOUNTANTS
 from sottovoce.reporting import run_charts
 from sottovoce.reporting.interactive import script, templates

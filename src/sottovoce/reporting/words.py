@@ -4,7 +4,7 @@ import math
 from typing import Any, assert_never
 
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.shown import show_epsilon
+from sottovoce.core.display import show_epsilon
 from sottovoce.protocol.channels.facts import ChannelFacts
 from sottovoce.runs.record import RunRecord, algorithm_facts
 from sottovoce.runs.site_counts import BY_SERVER, show_charged

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sottovoce.core.display import show_epsilon
 from sottovoce.core.errors import LedgerError
 from sottovoce.core.files import finite_or_none
-from sottovoce.core.shown import show_epsilon
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget
 from sottovoce.privacy import compositions

@@ -41,8 +41,8 @@ B = TypeVar("B", bound=Callable[..., dict[str, Any]])
 BACKENDS: Register[Backend] = Register(
     "backend",
     places={
-        "fast": "sottovoce.runs.launch",
-        "flower": "sottovoce.runs.launch",
+        "fast": "sottovoce.runs.runner",
+        "flower": "sottovoce.runs.runner",
         "flower-sim": "sottovoce.flower.remote",
     },
 )

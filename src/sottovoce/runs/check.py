@@ -19,8 +19,7 @@ from sottovoce.core.domains import Vector
 from sottovoce.core.errors import SottovoceError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import Step
-from sottovoce.federated.backend import COORDINATES_TOGETHER
-from sottovoce.federated.training import Halted, Training
+from sottovoce.federated.training import COORDINATES_TOGETHER, Halted, Training
 from sottovoce.federated.uplinks import finite_uplinks
 from sottovoce.learning import datasets
 from sottovoce.learning.in_memory import lent
@@ -32,10 +31,10 @@ from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.compositions import multiset, without_promises
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.protocol.message import HEADER_BYTES
-from sottovoce.runs.books import training_of
+from sottovoce.runs.build import training_of
 from sottovoce.runs.checked import Checked, ClientCost, problems_of, table_of
-from sottovoce.runs.code_in_specs import check_code_allowed
-from sottovoce.runs.ground import lay_ground
+from sottovoce.runs.inputs import lay_ground
+from sottovoce.runs.loading import check_code_allowed
 from sottovoce.runs.outcome import Metrics, spending_of, warnings_of
 from sottovoce.runs.parts import (
     Assembly,

@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sottovoce.core import html
+from sottovoce.core import display
+from sottovoce.core.display import Table, text_fields
 from sottovoce.core.errors import SottovoceError
 from sottovoce.core.files import finite
-from sottovoce.core.shown import text_fields
-from sottovoce.core.table import Table
 
 _COLUMNS = {
     "num_clients": "clients",
@@ -104,11 +103,11 @@ class Checked:
         return str(self)
 
     def _repr_html_(self) -> str:
-        parts = [html.fields(self.fields(), caption="what the run would cost")]
+        parts = [display.fields(self.fields(), caption="what the run would cost")]
         if len(self.costs):
             parts.append(self.costs._repr_html_())
-        parts += [html.note(f"refused: {problem}") for problem in self.problems]
-        parts += [html.note(note) for note in self.notes]
+        parts += [display.note(f"refused: {problem}") for problem in self.problems]
+        parts += [display.note(note) for note in self.notes]
         return "\n".join(parts)
 
 

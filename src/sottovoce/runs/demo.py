@@ -10,7 +10,7 @@ from typing import Any
 import sottovoce.runs
 from sottovoce.core import files, parameter_rules
 from sottovoce.core.errors import OutputError
-from sottovoce.core.mean_intervals import mean_and_half_width
+from sottovoce.core.statistics import mean_and_half_width
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.loading import parse, parse_text
 from sottovoce.runs.runner import run

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from sottovoce.core import files, parameter_rules
+from sottovoce.core.display import show_epsilon
 from sottovoce.core.errors import OutputError
-from sottovoce.core.shown import show_epsilon
 from sottovoce.runs.folder import RunFolder
 
 

@@ -1,15 +1,21 @@
-"""Groups of clients with budgets and mechanisms of their own, from a spec."""
+"""Groups of clients with budgets and mechanisms of their own, from a spec.
 
-from collections.abc import Sequence
+A mechanism in the place of "auto": the one that errs least at a group's budget.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sottovoce.core.adjacency import Unit
-from sottovoce.core.domains import Domain
+from sottovoce.core.domains import Domain, L2Ball
 from sottovoce.core.errors import ConfigError, ParameterError, UnknownNameError
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.planning.calibrate import Target, calibrated
+from sottovoce.planning.ranking import rank
+from sottovoce.planning.setting import Setting
 from sottovoce.runs.spec import GroupSpec, MechanismSpec, RunSpec
 
 
@@ -165,3 +171,37 @@ def _members(tables: Sequence[GroupSpec], clients: Sequence[str]) -> list[tuple[
         else:
             members.append(table.clients)
     return members
+
+
+def chosen(
+    group: Group, spec: RunSpec, domain: L2Ball, terms: ReleaseTerms, *, rounds: int
+) -> tuple[Group, str]:
+    """The group with a mechanism, still to be calibrated, and why it is that one."""
+    given = group.mechanism.parameters
+    for name in given.keys() - {"bits"}:
+        raise UnknownNameError.among("parameter of mechanism 'auto'", name, ["bits"])
+    if group.epsilon is None:
+        raise ConfigError(
+            f"mechanism 'auto' is chosen at a budget: set '{group.where}.epsilon', or name a "
+            "mechanism"
+        )
+    setting = Setting(
+        domain=domain,
+        epsilon=group.epsilon,
+        delta=group.delta,
+        terms=terms,
+        rounds=rounds,
+        bits=given.get("bits"),
+        exact=spec.randomness == "system",
+    )
+    ranking = rank(setting).best_of_each()
+    best = ranking.choice
+    mechanism = MechanismSpec.model_validate({"kind": best.kind, **best.setting})
+    return dataclasses.replace(group, mechanism=mechanism), ranking.explanation
+
+
+def in_one_sentence(reasons: Mapping[str, str]) -> str | None:
+    """The reasons of all groups; None where nothing was left open."""
+    if len(reasons) <= 1:
+        return next(iter(reasons.values()), None)
+    return "; ".join(f"in {where}: {reason}" for where, reason in reasons.items())

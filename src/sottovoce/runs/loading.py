@@ -1,6 +1,16 @@
-"""Read a spec from TOML, with overrides, and say in one line what is wrong with it."""
+"""Read a spec from TOML, with overrides, and say in one line what is wrong with it.
 
+Where a spec's own files are: beside the spec, or else where the command runs.
+
+A spec as TOML text: what `loading` reads comes back as it was.
+
+Code that a spec names: it is imported and run, so a spec from a file needs a person's word.
+"""
+
+import json
 import math
+import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,11 +19,69 @@ from typing import Any
 from pydantic import ValidationError
 
 from sottovoce.core import sections
-from sottovoce.core.errors import ConfigError, SottovoceError, UnknownNameError
+from sottovoce.core.errors import ConfigError, DataError, SottovoceError, UnknownNameError
 from sottovoce.federated.algorithms.recipe import RECIPES
 from sottovoce.runs.section import as_written
 from sottovoce.runs.spec import AlgorithmSpec, RunSpec
 from sottovoce.runs.validation import problems_in
+
+
+def check_code_allowed(spec: RunSpec, *, allow_code: bool, how: str = "--allow-code") -> None:
+    """Refuse a spec that would import code, unless that is allowed.
+
+    Args:
+        spec: What was read from a file, a dictionary or a run folder.
+        allow_code: Whether its user has said that the code may run.
+        how: What says so, for the error.
+    """
+    if spec.model.user_factory is not None and not allow_code:
+        raise ConfigError(
+            f"the spec '{spec.name}' imports and runs code: model.factory = "
+            f"'{spec.model.user_factory}'. Read that code, and if you trust it, allow it with {how}"
+        )
+
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def toml_text(table: Mapping[str, Any]) -> str:
+    """Plain data as TOML: values first, then tables; what is null is left out."""
+    lines = [f"{_key(key)} = {_value(value)}" for key, value in table.items() if _is_value(value)]
+    for key, value in table.items():
+        if isinstance(value, dict) and value:
+            lines += ["", f"[{_key(key)}]"]
+            lines += [f"{_key(k)} = {_value(v)}" for k, v in value.items() if v is not None]
+    return "\n".join(lines) + "\n"
+
+
+def _is_value(value: Any) -> bool:
+    return value is not None and not isinstance(value, dict)
+
+
+def _key(key: str) -> str:
+    return key if _BARE_KEY.fullmatch(key) else _string(key)
+
+
+def _string(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _value(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return _string(value)
+        case dict():
+            inside = ", ".join(
+                f"{_key(key)} = {_value(item)}" for key, item in value.items() if item is not None
+            )
+            return f"{{ {inside} }}" if inside else "{}"
+        case list() | tuple():
+            return f"[{', '.join(_value(item) for item in value)}]"
+        case _:
+            return repr(value)
+
 
 _LARGEST = 10**300  # below the largest float: any number may meet one
 _MOST_NESTED = 32  # a spec has tables in tables in tables, and then it ends
@@ -190,3 +258,60 @@ def _inside(place: Any, part: str, source: str) -> Any:
     if not part.isdecimal() or int(part) >= len(place):
         raise ConfigError(f"{source}: '{part}' is none of the list's {len(place)} places (from 0)")
     return place[int(part)]
+
+
+_OWN = ("csv:", "npz:", "hf:")  # data sets that are named by a path
+
+
+def load_for_run(
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    everywhere: bool = False,
+    begun: Mapping[str, Any] | None = None,
+) -> RunSpec:
+    """The spec in a file, with the path of its data such that the run finds them.
+
+    A relative path that the file has is seen from the file's folder, and from here if nothing is
+    there; one that `--set` gives, from here. `everywhere`: the run's process works in another
+    folder than this one, so that the path must not be relative. `begun` is the header of a run that
+    goes on: a path that was seen from where the command ran stays as it was, and so does its hash.
+    """
+    spec = load(path, overrides)
+    given_here = "data.dataset" in parse_assignments(overrides, "--set")
+    folders = [Path()] if given_here else [path.parent, Path()]
+    return with_data_from(spec, folders, everywhere=everywhere, begun=begun)
+
+
+def with_data_from(
+    spec: RunSpec,
+    folders: Sequence[Path],
+    *,
+    everywhere: bool = False,
+    begun: Mapping[str, Any] | None = None,
+) -> RunSpec:
+    """The spec with the path of its data as the first folder has them."""
+    written = spec.data.dataset
+    kind, colon, text = written.partition(":")
+    relative = Path(text).expanduser()
+    if kind + colon not in _OWN or not text or relative.is_absolute():
+        return spec
+    if begun is not None and _dataset_of(begun) == written:
+        return spec
+    for folder in folders:
+        found = folder / relative
+        if not found.exists():
+            continue
+        if not everywhere and relative.exists() and found.samefile(relative):
+            return spec
+        data = spec.data.model_copy(update={"dataset": f"{kind}:{os.path.abspath(found)}"})
+        return spec.model_copy(update={"data": data})
+    places = " or in ".join(dict.fromkeys(os.path.abspath(folder) for folder in folders))
+    raise DataError(f"there is no {text} in {places}; check the path in '{written}'")
+
+
+def _dataset_of(header: Mapping[str, Any]) -> object:
+    """What a run's header names, damaged or not: it is checked when the run goes on."""
+    spec = header.get("spec")
+    data = spec.get("data") if isinstance(spec, dict) else None
+    return data.get("dataset") if isinstance(data, dict) else None

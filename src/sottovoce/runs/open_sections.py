@@ -1,14 +1,22 @@
-"""The tables that are open, as whoever is registered under their kind describes them."""
+"""The tables that are open, as whoever is registered under their kind describes them.
 
+From [[features]] tables to the steps that they describe.
+"""
+
+from collections.abc import Sequence
 from typing import TypeVar
 
 from sottovoce.core import sections
-from sottovoce.learning.features import FEATURES
+from sottovoce.learning.features import FEATURES, Step, step_of
 from sottovoce.protocol.channels.channel import CHANNELS
-from sottovoce.runs.feature_steps import steps_of
-from sottovoce.runs.model_spec import to_model
-from sottovoce.runs.section import OpenSection
+from sottovoce.runs.section import FeatureSpec, OpenSection, to_model
 from sottovoce.runs.spec import RunSpec
+
+
+def steps_of(specs: Sequence[FeatureSpec]) -> tuple[Step, ...]:
+    """The steps, in the order of their tables."""
+    return tuple(step_of(spec.kind, spec.parameters) for spec in specs)
+
 
 T = TypeVar("T", bound=OpenSection)
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sottovoce.core import html
+from sottovoce.core import display
 from sottovoce.core.charts.lines import Line, LineChart
 from sottovoce.core.charts.style import standalone
+from sottovoce.core.display import Table, show_epsilon, text_fields
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import OutputError
-from sottovoce.core.shown import show_epsilon, text_fields
-from sottovoce.core.table import Table
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.record import check_result, read_rows
 from sottovoce.runs.site_counts import has_sites
@@ -255,8 +254,8 @@ class Run:
         return str(self)
 
     def _repr_html_(self) -> str:
-        parts = [html.fields(self.figures(), caption=f"run {self.name}")]
-        parts += [html.note(f"Warning: {warning}") for warning in self.warnings]
+        parts = [display.fields(self.figures(), caption=f"run {self.name}")]
+        parts += [display.note(f"Warning: {warning}") for warning in self.warnings]
         measured = [(row["round"], row["accuracy"]) for row in self._metrics]
         measured = [(number, value) for number, value in measured if value is not None]
         if len(measured) > 1:
@@ -276,7 +275,7 @@ class Run:
                     )
                 ],
             )
-            parts.append(html.picture(standalone(chart.svg()), title))
+            parts.append(display.picture(standalone(chart.svg()), title))
         return "\n".join(parts)
 
 

@@ -9,8 +9,7 @@ from typing import Any, assert_never
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.files import finite_or_none
-from sottovoce.federated.progress import Progress
-from sottovoce.federated.training import RoundRecord, Training
+from sottovoce.federated.training import Progress, RoundRecord, Training
 from sottovoce.learning.task import SCORES
 from sottovoce.ledger.records import SpendingRecord
 from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
@@ -28,7 +27,7 @@ from sottovoce.privacy.events import NonPrivate, PrivacyEvent
 from sottovoce.runs import idle_rounds
 from sottovoce.runs.algorithms import algorithm_words, facts_of
 from sottovoce.runs.backends import backend_word
-from sottovoce.runs.client_table import client_table, group_table
+from sottovoce.runs.client_lists import client_table, group_table
 from sottovoce.runs.open_sections import channel_words, feature_words
 from sottovoce.runs.parts import Assembly
 from sottovoce.runs.site_counts import are_noted, site_counts

@@ -9,7 +9,7 @@ from sottovoce.core.errors import ConfigError
 from sottovoce.federated.algorithms.algorithm import Algorithm
 from sottovoce.federated.algorithms.recipe import AlgorithmSection
 from sottovoce.federated.cohorts import ClientSampling, facts_of
-from sottovoce.federated.simulation.drawn import law_of
+from sottovoce.federated.simulation.draws import law_of
 from sottovoce.learning.clients import Clients
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.task import Task
@@ -23,9 +23,16 @@ from sottovoce.protocol.channels.facts import ChannelContext, RuntimeFacts
 from sottovoce.protocol.plan import ClientPlan
 from sottovoce.runs import federated
 from sottovoce.runs.algorithms import check_gathering, traits_of
-from sottovoce.runs.choice import chosen, in_one_sentence
-from sottovoce.runs.ground import lay_ground
-from sottovoce.runs.groups import Group, budget, check_private, resolve, written_into
+from sottovoce.runs.groups import (
+    Group,
+    budget,
+    check_private,
+    chosen,
+    in_one_sentence,
+    resolve,
+    written_into,
+)
+from sottovoce.runs.inputs import lay_ground
 from sottovoce.runs.spec import AUTO, RunSpec
 
 

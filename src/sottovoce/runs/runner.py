@@ -1,4 +1,7 @@
-"""Run a spec into a folder, or go on where it stopped."""
+"""Run a spec into a folder, or go on where it stopped.
+
+Run a spec wherever its `runtime.backend` says.
+"""
 
 import contextlib
 import dataclasses
@@ -12,11 +15,11 @@ import torch
 from sottovoce.core.errors import ConfigError, DataError, LedgerError, OutputError
 from sottovoce.federated.training import Halted
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.runs.books import BackendOf, training_of
-from sottovoce.runs.checkpoints import Checkpoints, where_it_resumes
-from sottovoce.runs.data import digest_of
-from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.backends import BACKENDS, register_backend
+from sottovoce.runs.build import BackendOf, training_of
+from sottovoce.runs.folder import Checkpoints, RunFolder, where_it_resumes
 from sottovoce.runs.idle_rounds import check_any_counted
+from sottovoce.runs.inputs import digest_of
 from sottovoce.runs.outcome import Metrics, header, metrics_row, result_of
 from sottovoce.runs.parts import Assembly, assemble
 from sottovoce.runs.spec import RunSpec
@@ -205,3 +208,36 @@ def _check_same_parts(run_folder: RunFolder, assembly: Assembly) -> None:
             f"{run_folder.path} was begun on other data: '{assembly.spec.data.dataset}' is not "
             "what it was; restore it, or choose another --out"
         )
+
+
+def launch(
+    spec: RunSpec,
+    folder: Path,
+    *,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+    on_resume: OnResume | None = None,
+) -> dict[str, Any]:
+    """Run `spec` to its end in `folder`, on the backend that it names."""
+    backend = BACKENDS.find(spec.runtime.backend)
+    return backend(spec, folder, resume=resume, on_round=on_round, on_resume=on_resume)
+
+
+@register_backend("fast")
+def _in_this_process(
+    spec: RunSpec,
+    folder: Path,
+    *,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+    on_resume: OnResume | None = None,
+) -> dict[str, Any]:
+    return run(spec, folder, resume=resume, on_round=on_round, on_resume=on_resume)
+
+
+@register_backend("flower")
+def _on_machines(*_: Any, **__: Any) -> dict[str, Any]:
+    raise ConfigError(
+        "runtime.backend = 'flower' runs on a federation: use 'sottovoce deploy run FEDERATION "
+        "SPEC', or set runtime.backend to 'fast' or 'flower-sim'"
+    )

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sottovoce.core.errors import ParameterError
 from sottovoce.learning.datasets.in_memory import PREFIX, named
 from sottovoce.learning.in_memory import Part, lent
-from sottovoce.runs.code_in_specs import check_code_allowed
-from sottovoce.runs.data_paths import with_data_from
-from sottovoce.runs.loading import load, override, parse
+from sottovoce.runs.loading import check_code_allowed, load, override, parse, with_data_from
 from sottovoce.runs.opened import Run
 from sottovoce.runs.site_counts import round_note
 from sottovoce.runs.spec import RunSpec
@@ -74,8 +72,8 @@ def simulate(
     # A RunSpec, and what `model` gives, are the caller's own code already.
     allowed = allow_code or isinstance(spec, RunSpec)
     check_code_allowed(resolved, allow_code=allowed, how="simulate(..., allow_code=True)")
-    from sottovoce.runs.launch import launch  # torch takes a while to load
-    from sottovoce.runs.tracked import tracked
+    from sottovoce.runs.runner import launch  # torch takes a while to load
+    from sottovoce.runs.trackers.tracking import tracked
 
     folder = Path(out).expanduser() if out is not None else Path(tempfile.mkdtemp(prefix="run-"))
     watch = _Watch(resolved.rounds, _is_watched() if progress is None else progress, on_round)

@@ -8,7 +8,7 @@ the site says.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sottovoce.core.shown import show_epsilon
+from sottovoce.core.display import show_epsilon
 
 BY_SERVER = "by the server's count"
 NOT_REPORTED = "not reported"

@@ -21,9 +21,7 @@ from sottovoce.federated.cohorts import SAMPLINGS, ClientSampling
 from sottovoce.protocol.broadcast import DownlinkFormat
 from sottovoce.protocol.channels.channel import CHANNELS, Channel
 from sottovoce.runs.data_spec import DataSpec
-from sottovoce.runs.features_spec import FeatureSpec
-from sottovoce.runs.model_spec import ModelSpec
-from sottovoce.runs.section import OpenSection, Section, as_written
+from sottovoce.runs.section import FeatureSpec, ModelSpec, OpenSection, Section, as_written
 
 AUTO = "auto"  # in place of a mechanism
 

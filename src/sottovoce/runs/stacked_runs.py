@@ -20,7 +20,7 @@ from sottovoce.federated.training import Halted
 from sottovoce.learning.datasets import Dataset, with_training_rows
 from sottovoce.learning.task import Task
 from sottovoce.runs.algorithms import section_of, traits_of
-from sottovoce.runs.books import temporary_training
+from sottovoce.runs.build import temporary_training
 from sottovoce.runs.parts import Assembly, assemble
 from sottovoce.runs.spec import RunSpec
 

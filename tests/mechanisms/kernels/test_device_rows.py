@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sottovoce.core.domains import Box, L1Ball, L2Ball
+from sottovoce.core.domains import Box, L1Ball, L2Ball, square_sum
 from sottovoce.core.errors import DomainError, ParameterError
-from sottovoce.core.norms import square_sum
 from sottovoce.mechanisms.rotation import Rotation
 
 torch = pytest.importorskip("torch")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from sottovoce.auditing.neighbors import inputs
-from sottovoce.core import native, norms
+from sottovoce.core import domains, native
 from sottovoce.core.domains import Domain, Vector
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import registry
@@ -413,27 +413,27 @@ def test_noise_of_any_width_on_any_grid(
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_sums_of_squares(size: int, dtype: type) -> None:
     values: Any = np.random.default_rng(size).normal(size=size).astype(dtype)
-    check_identical(lambda: norms.square_sum(values))
-    check_identical(lambda: norms.square_sum(values[::-1]))
+    check_identical(lambda: domains.square_sum(values))
+    check_identical(lambda: domains.square_sum(values[::-1]))
     if 0 < size <= 5000:
         exact = sum(Fraction(value) ** 2 for value in values.tolist())
         allowed = exact * Fraction((math.log2(size) + 2.0) * 2.0**-53)
-        assert abs(Fraction(norms.square_sum(values)) - exact) <= allowed
+        assert abs(Fraction(domains.square_sum(values)) - exact) <= allowed
 
 
 @pytest.mark.parametrize("worst", [math.inf, -math.inf, math.nan, 1e200])
 def test_sums_of_squares_that_overflow_or_are_none(worst: float) -> None:
     values = np.ones(5000)
     values[3210] = worst
-    check_identical(lambda: norms.square_sum(values))
-    assert not norms.square_sum(values) < math.inf
+    check_identical(lambda: domains.square_sum(values))
+    assert not domains.square_sum(values) < math.inf
 
 
 @given(seed=st.integers(0, 2**32 - 1), size=st.integers(0, 5000), log_top=st.floats(-150.0, 150.0))
 @settings(max_examples=60, deadline=None)
 def test_sums_of_squares_of_any_values(seed: int, size: int, log_top: float) -> None:
     values = of_many_scales(np.random.default_rng(seed), size, 10.0**log_top)
-    check_identical(lambda: norms.square_sum(values))
+    check_identical(lambda: domains.square_sum(values))
 
 
 # -- mechanisms ----------------------------------------------------------------------------

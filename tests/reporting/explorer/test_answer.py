@@ -17,9 +17,8 @@ from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import FiniteLaw
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated
-from sottovoce.reporting.explorer.answer import answer, curve
+from sottovoce.reporting.explorer.answer import MOST_COLUMNS, answer, curve, table_of
 from sottovoce.reporting.explorer.question import Question, bits_parameter, offered
-from sottovoce.reporting.explorer.table import MOST_COLUMNS, table_of
 from sottovoce.runs.loading import load
 from sottovoce.runs.parts import assemble
 

@@ -11,7 +11,7 @@ from sottovoce.core import native, parameter_rules
 from sottovoce.core.domains import MAX_DIMENSION, L2Ball, Vector
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.packing import PackedCodes, packed_size
-from sottovoce.protocol import means
+from sottovoce.protocol import sums
 from sottovoce_papers.benchmarks import limits
 from sottovoce_papers.benchmarks.measurement import (
     Contender,
@@ -39,7 +39,7 @@ _BYTES_PER_COORDINATE = 80  # sums, codes and decoded values of the numpy path
 def mean_of(mechanism: GaussHermite, payloads: Sequence[bytes]) -> Vector:
     """What the server does with the payloads of a round, checks included. This is what is timed."""
     dimension = mechanism.input_domain.dimension
-    mean = means.mean_of(dimension, [(mechanism, 1.0)])
+    mean = sums.mean_of(dimension, [(mechanism, 1.0)])
     for payload in payloads:
         packed = PackedCodes(payload, count=dimension, levels=mechanism.levels)
         mean.add(mechanism, 1.0, packed)

@@ -10,16 +10,16 @@ from numpy.typing import ArrayLike
 
 from sottovoce.core import native, parameter_rules
 from sottovoce.core.domains import MAX_DIMENSION, Vector
-from sottovoce.core.mean_intervals import mean_and_half_width
 from sottovoce.core.randomness import Keystream, SeededRandomness, SystemRandomness
+from sottovoce.core.statistics import mean_and_half_width
 from sottovoce.mechanisms.encoding import encode_packed, prepare
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
 from sottovoce.mechanisms.packing import PackedCodes
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeds import WORDS_PER_TRY
-from sottovoce.protocol.means import mean_of
 from sottovoce.protocol.message import codes_of
+from sottovoce.protocol.sums import mean_of
 from sottovoce_papers.benchmarks import limits
 from sottovoce_papers.benchmarks.aggregate import MAX_CLIENTS
 from sottovoce_papers.benchmarks.equal_rho import Sent, calibrated, rotated_update

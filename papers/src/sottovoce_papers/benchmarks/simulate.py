@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sottovoce.core import native, parameter_rules
 from sottovoce.federated.training import Halted
 from sottovoce.learning.rows import DenseRows
-from sottovoce.runs.books import training_of
+from sottovoce.runs.build import training_of
 from sottovoce.runs.loading import parse
 from sottovoce.runs.parts import Assembly, assemble
 from sottovoce.runs.spec import RunSpec

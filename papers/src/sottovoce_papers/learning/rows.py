@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from sottovoce.core.mean_intervals import mean_and_half_width
-from sottovoce.core.shown import show_epsilon
+from sottovoce.core.display import show_epsilon
+from sottovoce.core.statistics import mean_and_half_width
 from sottovoce_papers.catalogue import EPSILON, MECHANISM, RATE, SEED, Catalogue
 from sottovoce_papers.experiment import Cell, Row
 from sottovoce_papers.learning.curves import NOT_REACHED, LearningCurve

@@ -3,8 +3,13 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from sottovoce.learning.models.register import InitialWeights, register_model
-from sottovoce.learning.models.shapes import InputShape, check_groups, image
+from sottovoce.learning.models.register import (
+    InitialWeights,
+    InputShape,
+    check_groups,
+    image,
+    register_model,
+)
 
 if TYPE_CHECKING:
     from torch import nn

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError
-from sottovoce.learning.models.register import InitialWeights, register_model
-from sottovoce.learning.models.shapes import InputShape, flat_size
+from sottovoce.learning.models.register import InitialWeights, InputShape, flat_size, register_model
 
 if TYPE_CHECKING:
     from torch import nn

@@ -9,8 +9,8 @@ import numpy as np
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.charts.lines import Line, LineChart
 from sottovoce.core.domains import L2Ball, Vector
-from sottovoce.core.mean_intervals import mean_and_half_width
 from sottovoce.core.randomness import SeededRandomness
+from sottovoce.core.statistics import mean_and_half_width
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.release import release_event

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sottovoce.analytics import location
-from sottovoce.analytics.location import SquareMap
+from sottovoce.analytics import places as location
+from sottovoce.analytics.places import SquareMap
 from sottovoce.core.charts.heatmap import HeatMap, MapPanel
 from sottovoce.core.charts.lines import Line, LineChart
 from sottovoce.core.domains import Vector
-from sottovoce.core.mean_intervals import mean_and_half_width
 from sottovoce.core.randomness import SeededRandomness
+from sottovoce.core.statistics import mean_and_half_width
 from sottovoce.mechanisms.kernels.table import sample_table
 from sottovoce.mechanisms.metric_mvu import MetricMvu
 from sottovoce_papers.experiment import Figure, Findings, Row, Settings, experiment

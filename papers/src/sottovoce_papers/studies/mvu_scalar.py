@@ -8,8 +8,8 @@ import numpy as np
 
 from sottovoce.core.charts.lines import Line, LineChart
 from sottovoce.core.domains import Box, Vector
-from sottovoce.core.mean_intervals import mean_and_half_width
 from sottovoce.core.randomness import SeededRandomness
+from sottovoce.core.statistics import mean_and_half_width
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import JointLaw, Mechanism, bits_per_coordinate
 from sottovoce_papers.experiment import Figure, Findings, Row, Settings, experiment

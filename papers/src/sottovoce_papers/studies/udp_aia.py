@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sottovoce.core.charts.scatter import ScatterChart, Series
-from sottovoce.core.mean_intervals import mean_and_half_width
+from sottovoce.core.statistics import mean_and_half_width
 from sottovoce_papers.experiment import Figure, Findings, Row, Settings, experiment
 from sottovoce_papers.kept_cells import KeptCells
 from sottovoce_papers.udp_mechanisms import (
@@ -140,7 +140,7 @@ def udp_aia(settings: Settings) -> Findings:
 def _cells(plan: Plan, settings: Settings, kept: KeptCells) -> Iterator[Cell]:
     """Every contender with every seed; a seed draws the split, the model and the noise."""
     from sottovoce.auditing.attacks.attributes import AttributeClassifier
-    from sottovoce.auditing.attribute_scores import attribute_scores, baseline_guesses
+    from sottovoce.auditing.run_attributes import attribute_scores, baseline_guesses
     from sottovoce_papers.target_models import target_model
 
     base, everyone = base_spec(plan, settings), contenders(plan.epsilons)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sottovoce.core.charts.lines import Line, LineChart
-from sottovoce.core.mean_intervals import mean_and_half_width
+from sottovoce.core.statistics import mean_and_half_width
 from sottovoce.runs.loading import parse
 from sottovoce_papers.experiment import Experiment, Figure, Findings, Row, Settings, enter, number
 from sottovoce_papers.learning.study import data_in, default_train

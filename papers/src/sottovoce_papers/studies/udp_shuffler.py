@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sottovoce.core.charts.lines import Line, LineChart
-from sottovoce.core.mean_intervals import mean_and_half_width
+from sottovoce.core.statistics import mean_and_half_width
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.release import local_event
 from sottovoce.privacy import accounting

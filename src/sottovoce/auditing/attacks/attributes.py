@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from sottovoce.core import parameter_rules, proportion_bounds
+from sottovoce.core import parameter_rules, statistics
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import DataError, UnknownNameError
 from sottovoce.learning.datasets import Dataset
@@ -140,7 +140,7 @@ def majority(attribute: Labels, count: int) -> Labels:
 def accuracy(truth: Labels, guesses: Labels, *, confidence: float = 0.95) -> Interval:
     """The share of right guesses, with the interval of Clopper and Pearson 1934."""
     total, right = len(truth), int((truth == guesses).sum())
-    low, high = proportion_bounds.between(right, total, confidence)
+    low, high = statistics.between(right, total, confidence)
     return Interval(mean=right / total, low=low, high=high)
 
 

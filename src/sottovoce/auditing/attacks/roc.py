@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 from scipy.stats import binom
 
-from sottovoce.core import parameter_rules, proportion_bounds
+from sottovoce.core import parameter_rules, statistics
 from sottovoce.core.errors import DataError, ParameterError
 
 CONFIDENCE = 0.95
@@ -91,8 +91,8 @@ def true_positive_rate(verdicts: Verdicts, fpr: float) -> Estimate:
     lenient = int(np.sum(members > _threshold(others, most)))
     return Estimate(
         value=value,
-        low=float(proportion_bounds.lower(strict, len(members), error)),
-        high=float(proportion_bounds.upper(lenient, len(members), error)),
+        low=float(statistics.lower(strict, len(members), error)),
+        high=float(statistics.upper(lenient, len(members), error)),
         chance=fpr,
     )
 
@@ -113,7 +113,7 @@ def balanced_accuracy(verdicts: Verdicts, threshold: float) -> Estimate:
     rejections = int(np.sum(verdicts.non_members <= threshold))
     below, above, value = 0.0, 0.0, 0.0
     for count, total in ((hits, len(verdicts.members)), (rejections, len(verdicts.non_members))):
-        low, high = proportion_bounds.between(count, total, CONFIDENCE)
+        low, high = statistics.between(count, total, CONFIDENCE)
         below, above = below + (count / total - low) ** 2, above + (high - count / total) ** 2
         value += 0.5 * count / total
     return Estimate(

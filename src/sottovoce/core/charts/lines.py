@@ -19,7 +19,7 @@ from sottovoce.core.charts.axes import (
     legend_places,
     series_class,
 )
-from sottovoce.core.shown import show_epsilon
+from sottovoce.core.display import show_epsilon
 
 _FEW_POINTS = 12  # up to here each point gets a dot
 

@@ -6,25 +6,62 @@ keys/NAME.pub       each site's public key
 link/               what the link keeps: database, log, Flower's own folder, receipts (witness/)
 runs/               where runs go unless told otherwise
 sites/NAME/         only in a rehearsal: the sites' own folders
+
+Strict reading of the small TOML files of a deployment: an unknown key is an error.
 """
 
 import dataclasses
 import os
 import re
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric import ec
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from sottovoce.core import files
 from sottovoce.core.errors import ConfigError, DeploymentError
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.address import Address, host_name
-from sottovoce.deployment.machines.tables import name_of, read_section
-from sottovoce.runs.validation import Section
+from sottovoce.runs.validation import Section, problem_in
+
+S = TypeVar("S", bound=Section)
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """The table in a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text") from None
+    except (ValueError, RecursionError) as error:  # no TOML, or nested too deep
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+
+
+def read_section(path: Path, section: type[S]) -> S:
+    """The table in a TOML file, checked; an unknown key is an error."""
+    try:
+        return section.model_validate(read_table(path))
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {problem_in(error, section)}") from None
+
+
+def name_of(text: object, *, what: str) -> str:
+    """A name that can be a folder's, a host's and a key's comment without quoting."""
+    if not isinstance(text, str) or not _NAME.fullmatch(text):
+        raise ConfigError(
+            f"{what} must be 1 to 63 of a-z, 0-9, '-' and '_', beginning with a letter or digit, "
+            f"got {text!r}"
+        )
+    return text
+
 
 FILE_NAME = "federation.toml"
 

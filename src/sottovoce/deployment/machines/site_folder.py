@@ -23,8 +23,13 @@ from sottovoce.core.errors import ConfigError, LedgerError
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.federation import FILE_NAME as FEDERATION_FILE_NAME
-from sottovoce.deployment.machines.federation import Federation, make_folder
-from sottovoce.deployment.machines.tables import name_of, read_section, read_table
+from sottovoce.deployment.machines.federation import (
+    Federation,
+    make_folder,
+    name_of,
+    read_section,
+    read_table,
+)
 from sottovoce.deployment.policy import NEEDED, Policy
 from sottovoce.deployment.site_file import LinkTable, SiteTable, account_problem, read_site
 from sottovoce.deployment.witness import check_kept

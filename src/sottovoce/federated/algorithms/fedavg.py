@@ -24,8 +24,7 @@ from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Randomness
 from sottovoce.federated.algorithms.algorithm import Block, Combined, State, Step
-from sottovoce.federated.median import CoordinateMedian
-from sottovoce.federated.trimmed_mean import TrimmedMean
+from sottovoce.federated.robust_means import CoordinateMedian, TrimmedMean
 from sottovoce.learning.clients import ClientData, names_of, sizes_of
 from sottovoce.learning.rows import DenseRows, Rows, clipping
 from sottovoce.learning.task import Task

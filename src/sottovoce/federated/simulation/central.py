@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import torch
 
 from sottovoce.federated.algorithms.algorithm import Combined
-from sottovoce.federated.backend import Collected
 from sottovoce.federated.simulation.counted import CountedClients, Gathering, Portion
 from sottovoce.federated.simulation.draws import added_noise, generator_of_round
+from sottovoce.federated.training import Collected
 from sottovoce.mechanisms.release import NoisySums
 from sottovoce.protocol.channels.central import noise_of_sum
 from sottovoce.protocol.message import HEADER_BYTES

@@ -17,7 +17,7 @@ from torch import Tensor
 from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import Algorithm, Combined, Each, Step
-from sottovoce.federated.backend import COORDINATES_TOGETHER, Collected, Mask
+from sottovoce.federated.training import COORDINATES_TOGETHER, Collected, Mask
 from sottovoce.learning.clients import Clients
 from sottovoce.learning.rows import Rows, clipped
 from sottovoce.learning.task import Task

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sottovoce.federated.algorithms.algorithm import Step
-from sottovoce.federated.backend import COORDINATES_TOGETHER
 from sottovoce.federated.charged import ChargedRounds, Served, Server
+from sottovoce.federated.training import COORDINATES_TOGETHER
 from sottovoce.federated.uplinks import finite_uplinks
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.core.csv_dialect import number_in
 from sottovoce.core.errors import DataError
+from sottovoce.core.table_files import number_in
 from sottovoce.learning.datasets.arrays import (
     WRITE_AGAIN,
     Array,

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.core import parameter_rules
-from sottovoce.core.csv_dialect import SAYS_NOTHING, delimiter_of, number_in, refuse_binary_formats
 from sottovoce.core.errors import DataError, ParameterError, UnknownNameError
+from sottovoce.core.table_files import SAYS_NOTHING, delimiter_of, number_in, refuse_binary_formats
 
 Bounds = tuple[float, float]
 

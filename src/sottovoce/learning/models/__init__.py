@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sottovoce.core.errors import ParameterError
-from sottovoce.learning.models.in_memory_module import InMemoryModule
 from sottovoce.learning.models.linear import Linear
 from sottovoce.learning.models.mlp import Mlp
-from sottovoce.learning.models.register import MODELS, InitialWeights, Model, model_of
-from sottovoce.learning.models.shapes import InputShape, checked
-from sottovoce.learning.models.user_module import UserModule
+from sottovoce.learning.models.register import (
+    MODELS,
+    InitialWeights,
+    InputShape,
+    Model,
+    checked,
+    model_of,
+)
+from sottovoce.learning.models.user_module import InMemoryModule, UserModule
 
 if TYPE_CHECKING:  # tables of models are read where torch is not installed
     from torch import nn

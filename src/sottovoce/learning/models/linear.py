@@ -1,14 +1,29 @@
-"""Multinomial logistic regression, or linear regression."""
+"""Multinomial logistic regression, or linear regression.
+
+A fully connected layer that flattens its samples.
+"""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sottovoce.core import parameter_rules
-from sottovoce.learning.models.register import InitialWeights, register_model
-from sottovoce.learning.models.shapes import InputShape, num_features
+from sottovoce.learning.models.register import (
+    InitialWeights,
+    InputShape,
+    num_features,
+    register_model,
+)
 
 if TYPE_CHECKING:
     from torch import nn
+from torch import Tensor, nn
+
+
+class FlatLinear(nn.Linear):
+    """A fully connected layer on whatever shape a sample has, flattened."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return super().forward(features.flatten(start_dim=1))
 
 
 @register_model("linear", summary="logistic or linear regression, starting at zero")
@@ -27,6 +42,6 @@ class Linear:
         parameter_rules.boolean("bias", self.bias)
 
     def build(self, input_shape: InputShape, num_outputs: int) -> "nn.Module":
-        from sottovoce.learning.models.flat_linear import FlatLinear
+        pass
 
         return FlatLinear(num_features(input_shape), num_outputs, bias=self.bias)

@@ -4,8 +4,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sottovoce.core import parameter_rules
-from sottovoce.learning.models.register import InitialWeights, register_model
-from sottovoce.learning.models.shapes import InputShape, num_features
+from sottovoce.learning.models.register import (
+    InitialWeights,
+    InputShape,
+    num_features,
+    register_model,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,7 +29,7 @@ class Mlp:
     def build(self, input_shape: InputShape, num_outputs: int) -> "nn.Module":
         from torch import nn
 
-        from sottovoce.learning.models.flat_linear import FlatLinear
+        from sottovoce.learning.models.linear import FlatLinear
 
         return nn.Sequential(
             FlatLinear(num_features(input_shape), self.hidden_units),

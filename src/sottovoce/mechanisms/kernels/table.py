@@ -7,10 +7,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.core.domains import Vector
+from sottovoce.core.domains import Vector, square_sum
 from sottovoce.core.errors import DomainError
 from sottovoce.core.native import native
-from sottovoce.core.norms import square_sum
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.kernels import arrays
 from sottovoce.mechanisms.kernels.ladder import Affine, Ladder, Law, NarrowLadder, sample

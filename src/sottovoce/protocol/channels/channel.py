@@ -40,8 +40,8 @@ from sottovoce.mechanisms.release import (
 )
 from sottovoce.privacy.events import HiddenBy
 from sottovoce.protocol.channels.facts import ChannelContext, ChannelFacts, RuntimeFacts
-from sottovoce.protocol.means import Cohort, mean_of
 from sottovoce.protocol.message import Opened
+from sottovoce.protocol.sums import Cohort, mean_of
 
 
 class Collector(Protocol):

@@ -30,7 +30,7 @@ from sottovoce.privacy.shuffling import MAX_CLIENTS
 from sottovoce.protocol.channels.channel import Channel, check_alike, register_channel
 from sottovoce.protocol.channels.facts import ChannelContext
 from sottovoce.protocol.channels.shuffler import idle_shuffle
-from sottovoce.protocol.means import Cohort
+from sottovoce.protocol.sums import Cohort
 
 _CLIENTS = whole(2, MAX_CLIENTS, "one client has but one order")
 

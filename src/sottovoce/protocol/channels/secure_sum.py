@@ -23,8 +23,8 @@ from sottovoce.protocol.channels.channel import (
 )
 from sottovoce.protocol.channels.facts import ChannelContext, RuntimeFacts
 from sottovoce.protocol.level_counts import LevelCounts
-from sottovoce.protocol.means import Cohort
 from sottovoce.protocol.message import Opened
+from sottovoce.protocol.sums import Cohort
 
 
 @register_channel("secure_sum", summary="nothing is seen but sums over enough clients; simulated")

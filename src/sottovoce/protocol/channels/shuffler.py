@@ -7,7 +7,7 @@ many clients follow their mechanism. Whoever may collude is not counted among th
 
 from dataclasses import dataclass
 
-from sottovoce.core.shown import show_epsilon
+from sottovoce.core.display import show_epsilon
 from sottovoce.mechanisms.release import NoSenders
 from sottovoce.protocol.channels.channel import (
     Channel,
@@ -16,7 +16,7 @@ from sottovoce.protocol.channels.channel import (
     register_channel,
 )
 from sottovoce.protocol.channels.facts import ChannelContext
-from sottovoce.protocol.means import Cohort
+from sottovoce.protocol.sums import Cohort
 
 
 @register_channel("shuffler", summary="messages in random order, without their senders; simulated")

@@ -1,9 +1,12 @@
 """What a mechanism does at a budget: its table, its bias and variance, its bytes, its epsilon.
 
 Everything comes from the library that trains: the same calibration, laws and accountants.
+
+The table of a finite law as a picture needs it: few rows, few columns, nothing lost in sum.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -12,11 +15,11 @@ import numpy as np
 
 from sottovoce.core import files
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.domains import Domain, clip_norm_of, enclosing_ball, geometry_of
+from sottovoce.core.display import show_epsilon
+from sottovoce.core.domains import Domain, Vector, clip_norm_of, enclosing_ball, geometry_of
 from sottovoce.core.errors import ParameterError
-from sottovoce.core.shown import show_epsilon
 from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
+from sottovoce.mechanisms.mechanism import FiniteLaw, Law, Mechanism, bits_per_coordinate
 from sottovoce.mechanisms.registry import Parameters, Registration
 from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.planning.prediction import largest_coordinate, predict
@@ -25,7 +28,48 @@ from sottovoce.privacy.events import Repeated
 from sottovoce.protocol.message import HEADER_BYTES
 from sottovoce.reporting.explorer.question import Question
 from sottovoce.reporting.explorer.recipe import recipe
-from sottovoce.reporting.explorer.table import table_of
+
+MOST_COLUMNS = 64
+_NEGLIGIBLE = 1e-4  # of probability, outside of what is drawn
+
+
+def table_of(inputs: Vector, laws: Sequence[Law]) -> dict[str, Any] | None:
+    """P(letter | input) for each input; None where a coordinate is not one of finitely many.
+
+    Letters at both ends that hardly ever come are left out, and of too many letters neighbours are
+    drawn as one: its probability is the sum, and its letter their middle.
+    """
+    rows = [law.table[0] for law in laws if isinstance(law, FiniteLaw)]
+    first = laws[0]
+    if len(rows) < len(inputs) or not isinstance(first, FiniteLaw):
+        return None
+    matrix, letters = np.stack(rows), first.points
+    order = np.argsort(letters)
+    matrix, letters = matrix[:, order], letters[order]
+    low, high = _drawn(matrix)
+    together = -(-(high - low) // MOST_COLUMNS)
+    groups = np.arange(low, high, together)
+    return {
+        "letters": [float(letters[g : min(g + together, high)].mean()) for g in groups],
+        "matrix": np.add.reduceat(matrix[:, :high], groups, axis=1).tolist(),
+        "all_letters": len(letters),
+        "drawn_letters": int(high - low),
+        "letters_together": int(together),
+        "lowest": float(letters[0]),
+        "highest": float(letters[-1]),
+    }
+
+
+def _drawn(matrix: Vector) -> tuple[int, int]:
+    """The columns between which all but a negligible share lies, whatever the input."""
+    if matrix.shape[1] <= MOST_COLUMNS:
+        return 0, matrix.shape[1]
+    below = np.cumsum(matrix, axis=1).max(axis=0)
+    above = np.cumsum(matrix[:, ::-1], axis=1).max(axis=0)[::-1]
+    low = int(np.searchsorted(below, _NEGLIGIBLE))
+    high = matrix.shape[1] - int(np.searchsorted(above[::-1], _NEGLIGIBLE))
+    return low, max(high, low + 1)
+
 
 _TOLERANCE = 1e-4  # of the knob; the value found keeps the budget whatever it is
 _CURVE_POINTS, _SHORTEST_CURVE, _INPUTS = 13, 10, 49

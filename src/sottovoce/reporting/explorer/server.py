@@ -3,6 +3,8 @@
 It listens on the loopback address only. A page elsewhere could still send a browser here under a
 name of its own (DNS rebinding), so a request must name this server as its host, and a page that
 posts must come from it.
+
+The page's files, which lie beside this one; its look is that of the reports.
 """
 
 import json
@@ -10,15 +12,33 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from functools import cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from sottovoce.core import bounded_json
+from sottovoce.core.charts.style import PAGE
 from sottovoce.core.errors import ParameterError, SottovoceError
-from sottovoce.reporting.explorer import page
 from sottovoce.reporting.explorer.answer import answer, curve
 from sottovoce.reporting.explorer.question import Question, offered
+
+_FOLDER = Path(__file__).parent
+_HTML, _CSS, _JS = "text/html; charset=utf-8", "text/css; charset=utf-8", "text/javascript"
+
+
+@cache
+def files() -> dict[str, tuple[str, bytes]]:
+    """What can be asked for, each with its kind."""
+    own = {name: (_FOLDER / name).read_bytes() for name in ("explore.html", "explore.css")}
+    scripts = ("explore.js", "charts.js", "controls.js")
+    return {
+        "/": (_HTML, own["explore.html"]),
+        "/explore.css": (_CSS, PAGE.encode() + b"\n" + own["explore.css"]),
+        **{f"/{name}": (_JS, (_FOLDER / name).read_bytes()) for name in scripts},
+    }
+
 
 LOOPBACK = "127.0.0.1"
 _MOST_BODY_BYTES = 10_000
@@ -96,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/api/mechanisms":
             self._send_json(HTTPStatus.OK, {"mechanisms": offered()})
             return
-        found = page.files().get(path)
+        found = files().get(path)
         if found is None:
             self._send_json(HTTPStatus.NOT_FOUND, {"error": f"there is nothing at {path}"})
             return

@@ -1,10 +1,20 @@
-"""Several trackers as one: a callable to be given as `on_round`, which never stops a run."""
+"""Several trackers as one: a callable to be given as `on_round`, which never stops a run.
+
+A run that is logged to TensorBoard or MLflow while it works.
+
+with tracked(["tensorboard"], spec, folder, warn=print) as log:
+    log.finish(launch(spec, folder, on_round=log))
+"""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 from sottovoce.core.errors import UnknownNameError
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.spec import RunSpec
 from sottovoce.runs.trackers.tracker import Row, TrackedRun, Tracker, without_secrets
 
 Warn = Callable[[str], None]
@@ -71,3 +81,13 @@ def tracking(names: Sequence[str], run: TrackedRun, *, warn: Warn) -> Iterator[T
         yield opened
     finally:
         opened.close()
+
+
+def tracked(
+    names: Sequence[str], spec: RunSpec, folder: Path, *, warn: Warn
+) -> AbstractContextManager[Tracking]:
+    """Trackers for the run of `spec` in `folder`, which need not be there yet."""
+    run = TrackedRun(
+        folder=folder, spec=spec.plain(), rounds_so_far=lambda: RunFolder(folder).metrics()
+    )
+    return tracking(names, run, warn=warn)

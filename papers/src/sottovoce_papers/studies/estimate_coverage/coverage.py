@@ -17,9 +17,9 @@ import numpy as np
 from scipy import special
 
 from sottovoce.analytics.estimates import question_for, takes_people
-from sottovoce.analytics.location import KILOMETRES_PER_DEGREE
+from sottovoce.analytics.places import KILOMETRES_PER_DEGREE
 from sottovoce.analytics.question import Question
-from sottovoce.core import proportion_bounds
+from sottovoce.core import statistics
 from sottovoce.core.domains import Vector
 from sottovoce.core.randomness import SeededRandomness
 
@@ -147,7 +147,7 @@ class Covered:
 
     def interval(self) -> tuple[float, float]:
         """Of the coverage itself, 95%."""
-        return proportion_bounds.between(self.hits, self.repetitions, 0.95)
+        return statistics.between(self.hits, self.repetitions, 0.95)
 
 
 def measured(case: Case, repetitions: int, seed: int = 1) -> list[Covered]:

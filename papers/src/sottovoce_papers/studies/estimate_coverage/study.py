@@ -11,7 +11,7 @@ from typing import Any
 
 from sottovoce.analytics.histogram import MECHANISMS as HISTOGRAMS
 from sottovoce.analytics.scalar_channel import FLOATS, GRIDS
-from sottovoce.core import proportion_bounds
+from sottovoce.core import statistics
 from sottovoce.core.charts.lines import Line, LineChart
 from sottovoce_papers.experiment import Figure, Findings, Row, Settings, experiment, number
 from sottovoce_papers.studies.estimate_coverage.coverage import (
@@ -169,7 +169,7 @@ def _shown(case: Case, found: Sequence[Covered]) -> list[Covered]:
 
 
 def _row(case: Case, one: Covered) -> Row:
-    low, high = proportion_bounds.between(one.hits, one.repetitions, 0.95)
+    low, high = statistics.between(one.hits, one.repetitions, 0.95)
     return {
         "statistic": case.statistic,
         "mechanism": str(case.options.get("mechanism", "metric_mvu")),

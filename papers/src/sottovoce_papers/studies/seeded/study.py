@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sottovoce.core.charts.lines import Line, LineChart
-from sottovoce.core.shown import show_epsilon
+from sottovoce.core.display import show_epsilon
 from sottovoce_papers.experiment import Experiment, Figure, Findings, Row, Settings, enter, number
 from sottovoce_papers.kept_cells import KeptCells
 from sottovoce_papers.learning.study import default_train

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sottovoce.core.mean_intervals import mean_and_half_width
+from sottovoce.core.statistics import mean_and_half_width
 from sottovoce_papers.experiment import Row, Settings
 from sottovoce_papers.studies.seeded.shuffles import DELTA, largest_eps0
 from sottovoce_papers.sweep import Choice, Trial, TrialResult, expand

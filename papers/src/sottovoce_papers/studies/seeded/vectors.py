@@ -5,8 +5,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sottovoce.core.mean_intervals import mean_and_half_width
 from sottovoce.core.randomness import SeededRandomness
+from sottovoce.core.statistics import mean_and_half_width
 from sottovoce.mechanisms.mechanism import Float32Codes, Mechanism
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce_papers.benchmarks.equal_rho import Sent, calibrated, rotated_update

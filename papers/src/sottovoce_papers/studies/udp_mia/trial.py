@@ -9,17 +9,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sottovoce.auditing.attacks import membership, roc
+from sottovoce.auditing.attacks import context, roc
 from sottovoce.auditing.attacks.candidates import Mask, design
 from sottovoce.auditing.attacks.confidences import outputs_of
-from sottovoce.auditing.attacks.context import Climb, Scored, Siege
-from sottovoce.auditing.attacks.membership import own_attacks
+from sottovoce.auditing.attacks.context import Climb, Scored, Siege, own_attacks
 from sottovoce.auditing.attacks.roc import Estimate, Verdicts
 from sottovoce.auditing.run_membership import roc_chart
 from sottovoce.auditing.shadow_models import Recipe, shadow_models
-from sottovoce.core import proportion_bounds
-from sottovoce.core.mean_intervals import mean_and_half_width
+from sottovoce.core import statistics
 from sottovoce.core.randomness import SeededRandomness
+from sottovoce.core.statistics import mean_and_half_width
 from sottovoce.learning import datasets
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.task import Task
@@ -90,7 +89,7 @@ def attacked(cell: Cell, scale: Scale, settings: Settings) -> CellResult:
     recipe = Recipe(spec=first.spec, pool=pool, rows=rows, label="shadow and target")
     models = shadow_models(recipe, settings.folder / SHADOWS, settings.on_step)
     siege = _siege(first.task, pool, scale, models, trained_on)
-    found = membership.scored(siege, own_attacks(), SeededRandomness(spec.seed).generator("attack"))
+    found = context.scored(siege, own_attacks(), SeededRandomness(spec.seed).generator("attack"))
     inside, outside = _accuracies(siege, held)
     return CellResult(
         cell=cell,
@@ -152,7 +151,7 @@ def _accuracies(siege: Siege, held: Mask) -> tuple[Estimate, Estimate]:
 
 def _share(right: Mask, num_classes: int) -> Estimate:
     count, total = int(right.sum()), right.size
-    low, high = proportion_bounds.between(count, total, roc.CONFIDENCE)
+    low, high = statistics.between(count, total, roc.CONFIDENCE)
     return Estimate(value=count / total, low=low, high=high, chance=1.0 / num_classes)
 
 

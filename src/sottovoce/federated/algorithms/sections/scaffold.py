@@ -6,7 +6,6 @@ from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.sections import POSITIVE, whole
 from sottovoce.federated.algorithms.algorithm import Algorithm
-from sottovoce.federated.algorithms.controls import BYTES_PER_COORDINATE
 from sottovoce.federated.algorithms.recipe import (
     AlgorithmSection,
     AlgorithmTraits,
@@ -14,6 +13,7 @@ from sottovoce.federated.algorithms.recipe import (
     check_memory,
     register,
 )
+from sottovoce.federated.algorithms.scaffold import BYTES_PER_COORDINATE
 from sottovoce.federated.algorithms.sections.fedavg import ONE_STEP, clipped_gradient, given_rate
 
 _CONTROLS = (

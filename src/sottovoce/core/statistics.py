@@ -6,7 +6,13 @@
 Each is wrong with probability at most `error`, for every true p and every n.
 
 Reference: Clopper and Pearson 1934.
+
+Intervals of means over seeds.
 """
+
+import math
+import statistics
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,6 +21,14 @@ from scipy.special import betainccinv, betaincinv
 from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
+
+
+def mean_and_half_width(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """The mean and half the width of Student's interval for it."""
+    from scipy.special import stdtrit
+
+    quantile = float(stdtrit(len(values) - 1, 0.5 + confidence / 2.0))
+    return statistics.fmean(values), quantile * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def lower(hits: ArrayLike, trials: ArrayLike, error: float) -> Vector:

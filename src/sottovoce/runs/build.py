@@ -4,16 +4,15 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.federated.backend import Backend
 from sottovoce.federated.simulation.central import CentralSums
-from sottovoce.federated.simulation.drawn import DrawnMessages
+from sottovoce.federated.simulation.draws import DrawnMessages
 from sottovoce.federated.simulation.packed import PackedMessages
 from sottovoce.federated.simulation.stored import StoredMessages
-from sottovoce.federated.training import Training
+from sottovoce.federated.training import Backend, Training
 from sottovoce.ledger.ledger import Ledger, temporary_ledger
 from sottovoce.ledger.tally import Tally
 from sottovoce.privacy.events import PrivacyEvent
-from sottovoce.runs.ground import randomness_of
+from sottovoce.runs.inputs import randomness_of
 from sottovoce.runs.parts import Assembly
 
 BackendOf = Callable[[Assembly, Ledger], Backend]
