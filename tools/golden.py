@@ -36,7 +36,10 @@ _CENTRAL = (
 )
 _TIMEOUT_SECONDS = 900.0
 # Keys of JSON files and tables that tell the time, the place or the version and nothing else.
-_PASSING = re.compile(r"seconds|version|created|started|time|machine|python|rss|memory|path|folder")
+_PASSING = re.compile(
+    r"seconds|version|created|started|time|machine|python|rss|memory|path|folder|^sottovoce$"
+)
+_VERSION = re.compile(rb"(?i)(sottovoce )\d+\.\d+\.\d+")  # in pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ def _command(
         cwd=place,
         env={
             **os.environ,
-            "PYTHONPATH": str(tree / "src"),
+            "PYTHONPATH": os.pathsep.join([str(tree / "src"), str(tree / "papers" / "src")]),
             "OMP_NUM_THREADS": "1",
             "SOTTOVOCE_CACHE": str(cache),
         },
@@ -142,7 +145,8 @@ def _digest_of_file(path: Path) -> str:
         case ".sqlite":
             return _digest(_rows(path))
         case _:
-            return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+            content = _VERSION.sub(rb"\1", path.read_bytes())
+            return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _rows(path: Path) -> str:

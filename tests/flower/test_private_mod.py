@@ -21,9 +21,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.common.serde import message_to_proto
+from watched_encoding import watch_encoding
 
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.domains import L2Ball, Vector
+from sottovoce.core.domains import Vector
 from sottovoce.core.errors import PolicyError
 from sottovoce.flower.announcement import RECORD, Announcement
 from sottovoce.flower.client import NO_LEDGER
@@ -160,17 +161,11 @@ def test_the_decoded_update_is_unbiased(tmp_path: Path) -> None:
 def test_a_diverged_update_is_sent_as_zero(
     site: Path, bad: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    projected: list[Vector] = []
-    project = L2Ball.project
-
-    def watched(self: L2Ball, values: Any) -> Vector:
-        projected.append(np.array(values))
-        return project(self, values)
-
-    monkeypatch.setattr(L2Ball, "project", watched)
+    encoded: list[Vector] = []
+    watch_encoding(monkeypatch, lambda values, _: encoded.append(values))
     reply = answer(a_message(an_announcement()), moves_by(bad), site=str(site))
     assert list(reply.content[RECORD]) == ["sealed"]
-    (values,) = projected
+    (values,) = encoded
     assert values.tolist() == [0.0] * DIMENSION
     assert len(charges(site)) == 1
 

@@ -202,6 +202,7 @@ def test_a_regression_is_known_as_one(stored: Path, tmp_path: Path) -> None:
 def _without_nbafl(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = {name: entry for name, entry in RECIPES._entries.items() if name != "nbafl"}
     monkeypatch.setattr(RECIPES, "_entries", entries)
+    monkeypatch.setattr(RECIPES, "_entry_points", dict)
 
 
 def _as_before(folder: Path) -> None:

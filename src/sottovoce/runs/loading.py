@@ -156,7 +156,7 @@ def _with_every_key(spec: RunSpec, source: str) -> RunSpec:
     kind, given = spec.algorithm.kind, spec.algorithm.parameters
     try:
         every = sections.completed(RECIPES, "algorithm", kind, given)
-        if RECIPES.find_ours(kind) is None:
+        if RECIPES.find_ours(kind) is None and not RECIPES.is_in_papers(kind):
             as_written(given)
     except (SottovoceError, ValueError) as error:
         raise ConfigError(f"{source}: {error}") from None
