@@ -6,7 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce import Adjacency, Budget, Client, L2Ball, Ledger, NoPrivacy, Server, calibrate, spend
+from sottovoce import (
+    Adjacency,
+    Budget,
+    Client,
+    GaussHermite,
+    L2Ball,
+    Ledger,
+    NoPrivacy,
+    Server,
+    calibrate,
+    spend,
+)
 from sottovoce.core.errors import (
     BudgetExhaustedError,
     DomainError,
@@ -126,3 +137,22 @@ def test_one_record_s_privacy_is_not_charged_to_a_whole_client(ledger: Ledger) -
         Client("ada", per_record, ledger=ledger, budget=BUDGET)
     Client("ada", per_record, ledger=ledger).send(UPDATE, round=1)
     assert [row["unit"] for row in ledger.rows()] == ["sample"]
+
+
+def test_a_whole_update_is_not_charged_as_one_sample_s_under_zero_out(ledger: Ledger) -> None:
+    """One sample may turn the update around: twice the clipping norm, which zero-out halves."""
+    budget = Budget(epsilon=2.0, delta=1e-5, unit="sample")  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="one sample may turn it around"):
+        Client("ada", MECHANISM, ledger=ledger, budget=budget)
+    assert ledger.num_charges == 0
+    kept = Budget(epsilon=9.0, delta=1e-5, unit="sample", adjacency="replace-one")  # type: ignore[arg-type]
+    Client("ada", MECHANISM, ledger=ledger, budget=kept).send(UPDATE, round=1)
+
+
+def test_a_domain_of_others_is_named_where_the_cost_rests_on_it() -> None:
+    class Small(L2Ball):
+        __slots__ = ()
+
+    domain = Small(dimension=8, radius=1.0)
+    mechanism = GaussHermite(input_domain=domain, levels=2, noise_multiplier=5.0)
+    assert "plug-in domain Small" in (spend(mechanism, delta=1e-5).assumes or "")

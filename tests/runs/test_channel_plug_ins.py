@@ -11,12 +11,16 @@ from specs import CLIENT_LEVEL, small_spec
 
 pytest.importorskip("torch")
 
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box
 from sottovoce.core.errors import ConfigError, PluginError, PolicyError, UnknownNameError
+from sottovoce.core.randomness import SeededRandomness
 from sottovoce.deployment import site_training
-from sottovoce.federated.cohorts import SAMPLINGS
+from sottovoce.federated.cohorts import SAMPLINGS, ClientSampling, draw
 from sottovoce.learning.partition import PARTITIONS
+from sottovoce.mechanisms.registry import find
 from sottovoce.privacy import events
-from sottovoce.protocol.channels.channel import CHANNELS
+from sottovoce.protocol.channels.channel import CHANNELS, Channel, register_channel, terms_of
 from sottovoce.reporting.words import facts
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.parts import assemble
@@ -124,8 +128,9 @@ def test_a_run_over_a_channel_from_outside(tmp_path: Path, monkeypatch: pytest.M
     # It names a visibility, and is charged for that; that it keeps to it is its word.
     with RunFolder(tmp_path / "run").ledger() as ledger:
         ((event, count),) = ledger.history("client-0000")
-    assert isinstance(event, events.Shuffled)
-    assert (event.clients, count) == (4, 2)
+    assert isinstance(event, events.Assumed)
+    assert isinstance(event.event, events.Shuffled)
+    assert (event.event.clients, count) == (4, 2)
     assert "the word of plug-in channel 'pigeons' (distribution pigeons" in result["assumes"]
     assert "plug-in channel 'pigeons'" in result["guarantee"]
     # A report needs no plug-in.
@@ -213,3 +218,53 @@ def test_a_client_that_is_drawn_twice_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(type(assembly.sampling), "draw", lambda *_: [1, 1])
     with pytest.raises(PluginError, match="draw distinct positions from 0 to 3"):
         draw(assembly.sampling, 4, SeededRandomness(0), 1)
+
+
+def test_a_channel_may_not_say_what_follows_from_its_visibility() -> None:
+    class Posing(Channel):
+        hides_sender = False
+
+    class Serving(Posing):
+        def serves(self, clients: int) -> bool:
+            return True
+
+    for channel, said in ((Posing, "hides_sender"), (Serving, "hides_sender, serves")):
+        with pytest.raises(PluginError, match=f"defines {said}, which follow from its visibility"):
+            register_channel("posing", summary="a toy")(channel)
+
+
+def test_ledgers_say_on_whose_word_a_channel_hides() -> None:
+    channel = CHANNELS.find("pigeons").section()
+    terms = terms_of(channel, Adjacency.REPLACE_ONE)
+    box = Box(dimension=3, lower=0.0, upper=1.0)
+    mechanism = find("bitwise_rr").build(box, find("bitwise_rr").examples[0])
+    charged = terms(mechanism)
+    assert isinstance(charged, events.Assumed)
+    assert charged.assumption.startswith("plug-in channel 'pigeons'")
+    assert isinstance(charged.event, events.Shuffled)
+
+
+def test_a_package_that_calls_itself_papers_brings_no_channel_of_ours() -> None:
+    class Liar(Channel):
+        pass
+
+    Liar.__module__ = "sottovoce_papers.liar"
+    try:
+        register_channel("liar", summary="a toy")(Liar)
+        assert CHANNELS.find_ours("liar") is None
+        assert "plug-in channel 'liar'" in (CHANNELS.plug_in("liar") or "")
+    finally:
+        CHANNELS._entries.pop("liar", None)
+
+
+def test_a_sampling_that_does_not_repeat_is_refused() -> None:
+    class Whim(ClientSampling):
+        kind = "whim"
+        calls = 0
+
+        def draw(self, num_clients: int, schedule: SeededRandomness, number: int) -> list[int]:
+            type(self).calls += 1
+            return [self.calls % num_clients]
+
+    with pytest.raises(PluginError, match="draws others when it is asked for round 1 again"):
+        draw(Whim(), 5, SeededRandomness(1), 1)

@@ -37,7 +37,9 @@ T = TypeVar("T")
 OURS = "sottovoce"
 PAPERS = "sottovoce-papers"
 OUR_SOURCES = (OURS, PAPERS)
-_OUR_PACKAGES = {"sottovoce": OURS, "sottovoce_papers": PAPERS}
+_PAPERS_PACKAGE = "sottovoce_papers"
+# What claims a cost, or hides something: papers bring none, and one in their name is a plug-in's.
+_CLAIMS = ("sottovoce.mechanisms", "sottovoce.channels", "sottovoce.samplings")
 
 # What sottovoce-papers registers, for the error where it is not installed.
 _IN_PAPERS: Mapping[str, tuple[str, ...]] = {
@@ -78,7 +80,7 @@ class Entry(Generic[T]):
 
     @property
     def ours(self) -> bool:
-        return is_ours(self.module)
+        return self.source in OUR_SOURCES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +93,8 @@ class Listed:
 
 
 def is_ours(module: str) -> bool:
-    """Return whether a module belongs to this package, or to the one for papers."""
-    return module.partition(".")[0] in _OUR_PACKAGES
+    """Return whether a module belongs to this package."""
+    return module.partition(".")[0] == OURS
 
 
 class Register(Generic[T]):
@@ -123,7 +125,7 @@ class Register(Generic[T]):
 
     def enter(self, name: str, value: T, *, module: str) -> None:
         """Enter what `module` defines; another module's name is refused."""
-        if module.partition(".")[0] != OURS:
+        if not is_ours(module):
             self._import_ours()
         known, source = self._entries.get(name), self._source(name, module)
         if known is not None and known.module != module:
@@ -288,7 +290,9 @@ class Register(Generic[T]):
 
     def _source(self, name: str, module: str) -> str:
         if is_ours(module):
-            return _OUR_PACKAGES[module.partition(".")[0]]
+            return OURS
+        if self.group not in _CLAIMS and module.partition(".")[0] == _PAPERS_PACKAGE:
+            return PAPERS
         for one in self._entry_points().get(name, ()):
             if module == one.module or module.startswith(f"{one.module}."):
                 return _distribution(one)
@@ -316,6 +320,7 @@ def _installed(group: str, path: tuple[str, ...]) -> tuple["EntryPoint", ...]:  
 
 def _distribution(entry_point: "EntryPoint") -> str:
     found = entry_point.dist
-    if found and found.name.replace("_", "-") == PAPERS and is_ours(entry_point.module):
-        return PAPERS
+    of_papers = entry_point.module.partition(".")[0] == _PAPERS_PACKAGE
+    if found and found.name.replace("_", "-") == PAPERS and of_papers:
+        return f"distribution {PAPERS}" if entry_point.group in _CLAIMS else PAPERS
     return f"distribution {found.name} {found.version}" if found else "an unnamed distribution"

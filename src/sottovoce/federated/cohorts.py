@@ -108,6 +108,13 @@ def draw(
 ) -> list[int]:
     """Return the positions of the clients of a round; whoever is drawn twice would pay once."""
     drawn = sampling.draw(num_clients, schedule, number)
+    if not is_ours(type(sampling).__module__) and drawn != sampling.draw(
+        num_clients, schedule, number
+    ):
+        raise PluginError(
+            f"sampling '{sampling.kind}' draws others when it is asked for round {number} again, "
+            "and then a run that is resumed charges others than it asked; draw from `schedule`"
+        )
     if drawn != sorted(set(drawn)) or not set(drawn) <= set(range(num_clients)):
         raise PluginError(
             f"sampling '{sampling.kind}' drew {drawn} for round {number}; draw distinct positions "

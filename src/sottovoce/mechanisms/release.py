@@ -16,6 +16,7 @@ from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import MAX_DIMENSION, L2Ball
 from sottovoce.core.errors import ParameterError, PrivacyError
+from sottovoce.core.registry import is_ours
 from sottovoce.mechanisms.coordinate_laws import noise_of
 from sottovoce.mechanisms.mechanism import BoundedDensity, Mechanism
 from sottovoce.mechanisms.registry import MECHANISMS, is_own, kind_of
@@ -96,9 +97,6 @@ Visibility = EveryMessage | OnlySums | NoSenders | NoisySums
 EVERY_MESSAGE = EveryMessage()
 
 
-# -- what a mechanism may say of itself ------------------------------------------------------------
-
-
 @runtime_checkable
 class Anchored(Protocol):
     """A mechanism whose zero-out event may hold against the input 0 alone."""
@@ -113,9 +111,6 @@ class ClampedBits(Protocol):
 
     @property
     def logit_bound(self) -> float: ...
-
-
-# -- the cost --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +144,7 @@ def release_event(
         visibility: what others see of the messages of a round.
         sample: the secret sample of contributions on which each round works.
 
-    Raises:
-        PrivacyError: if no bound is proved for the combination.
+    Raises PrivacyError if no bound is proved for the combination.
     """
     match visibility:
         case EveryMessage():
@@ -192,19 +186,25 @@ class ReleaseTerms:
     adjacency, visibility, sample   see `release_event`.
     any_dimension                   the dimension is not known: where epsilon grows with it, the
                                     largest counts.
+    claimed_by                      the plug-in on whose word the visibility is what it is.
     """
 
     adjacency: Adjacency
     visibility: Visibility = EVERY_MESSAGE
     sample: SecretSample | None = None
     any_dimension: bool = False
+    claimed_by: str | None = None
 
     def __call__(self, mechanism: Mechanism) -> PrivacyEvent:
         """Return what one release of the mechanism is charged with, or refuse."""
         event = release_event(
             mechanism, adjacency=self.adjacency, visibility=self.visibility, sample=self.sample
         )
-        return _in_any_dimension(mechanism, event) if self.any_dimension else event
+        if self.any_dimension:
+            event = _in_any_dimension(mechanism, event)
+        if self.claimed_by is None or isinstance(event, NonPrivate):
+            return event
+        return Assumed(event=event, assumption=self.claimed_by)
 
     def local(self, mechanism: Mechanism) -> PrivacyEvent:
         """Return what the same release would cost if nothing of it were hidden."""
@@ -253,7 +253,13 @@ def mark_plugin_claim(mechanism: Mechanism, event: PrivacyEvent) -> PrivacyEvent
 
     The contract tests hold our own mechanisms to theirs; of a plug-in there is nothing else.
     """
-    if is_own(mechanism) or isinstance(event, NonPrivate):  # which claims nothing
+    if isinstance(event, NonPrivate):  # which claims nothing
+        return event
+    domain = type(mechanism.input_domain)
+    if not is_ours(domain.__module__):  # the sensitivity is its word
+        claim = f"plug-in domain {domain.__name__} (module {domain.__module__})"
+        event = Assumed(event=event, assumption=claim)
+    if is_own(mechanism):
         return event
     own = type(mechanism)
     named = [name for name, known in MECHANISMS.imported().items() if known.factory is own]

@@ -230,6 +230,12 @@ def _unit(mechanism: Mechanism, budget: Budget | None) -> Unit:
             f"the budget is per client, and the mechanism hides one of {records} records; give "
             "Budget(..., unit='sample'), or calibrate the mechanism for records=1"
         )
+    if records == 1 and budget.unit is Unit.SAMPLE and budget.adjacency is Adjacency.ZERO_OUT:
+        raise ParameterError(
+            "the whole update is clipped, so one sample may turn it around, and zero-out counts "
+            "half of that: give Budget(..., unit='client') or adjacency='replace-one', or "
+            "calibrate for several records and clip each of them"
+        )
     return budget.unit
 
 

@@ -212,7 +212,13 @@ def check_runtime(spec: RunSpec) -> None:
         seeded=spec.randomness == "seeded",
         rotation=spec.rotation,
     )
-    spec.channel.opened().check_runtime(facts)
+    channel = spec.channel.opened()
+    channel.check_runtime(facts)
+    if channel.noise_at_server and (facts.messages != "none" or not facts.seeded):
+        raise ConfigError(
+            f"the channel '{spec.channel.kind}' adds noise once, to a sum, and is simulated "
+            "without messages: set runtime.messages = 'none' and randomness = 'seeded'"
+        )
     if facts.messages != "stored" and not facts.seeded:
         raise ConfigError(
             f"runtime.messages = '{facts.messages}' is a simulation: set randomness = "

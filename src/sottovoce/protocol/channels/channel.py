@@ -26,7 +26,7 @@ from typing import ClassVar, Protocol, Self, TypeVar, assert_never, get_args
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ConfigError, ParameterError, PluginError
-from sottovoce.core.registry import Register
+from sottovoce.core.registry import Register, is_ours
 from sottovoce.core.sections import Registered, check_keys, keys_of
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.release import (
@@ -210,12 +210,31 @@ def register_channel(kind: str, *, summary: str) -> Callable[[C], C]:
                 f"the channel '{kind}' is registered by a class that is no Channel; inherit from "
                 "sottovoce.protocol.Channel"
             )
+        if not is_ours(channel.__module__):
+            _check_traits(kind, channel)
         channel.kind = kind
         registered: Registered[Channel] = Registered(section=channel, summary=summary)
         CHANNELS.enter(kind, registered, module=channel.__module__)
         return channel
 
     return enter
+
+
+_TRAITS = (
+    *("shows_each", "only_sums", "hides_sender", "noise_at_server", "fewest_messages", "serves"),
+    "facts",
+)
+
+
+def _check_traits(kind: str, channel: type) -> None:
+    """Refuse a plug-in that says itself what follows from its visibility."""
+    foreign = [one for one in channel.__mro__ if not is_ours(one.__module__)]
+    said = [name for name in _TRAITS if any(name in vars(one) for one in foreign)]
+    if said:
+        raise PluginError(
+            f"the channel '{kind}' defines {', '.join(said)}, which follow from its visibility; "
+            "leave them out"
+        )
 
 
 def checked(channel: Channel, context: ChannelContext) -> Channel:
@@ -236,6 +255,9 @@ def checked(channel: Channel, context: ChannelContext) -> Channel:
         )
     if isinstance(visibility, NoisySums):
         _check_one_noise(channel.kind, visibility, context)
+    if not is_ours(type(channel).__module__):
+        minimum = getattr(visibility, "minimum_clients", 1)
+        check_reachable(minimum, context, "nothing")
     return found
 
 
@@ -287,7 +309,13 @@ def terms_of(
     if record_sampling_rate < 1.0:
         hidden_by = _records_hidden_by(channel)
         sample = SecretSample(rate=record_sampling_rate, scheme="poisson", hidden_by=hidden_by)
-    return ReleaseTerms(adjacency=adjacency, visibility=channel.visibility, sample=sample)
+    ours = is_ours(type(channel).__module__)
+    return ReleaseTerms(
+        adjacency=adjacency,
+        visibility=channel.visibility,
+        sample=sample,
+        claimed_by=None if ours else CHANNELS.plug_in(channel.kind),
+    )
 
 
 def _records_hidden_by(channel: Channel) -> HiddenBy:
