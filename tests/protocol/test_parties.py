@@ -156,3 +156,12 @@ def test_a_domain_of_others_is_named_where_the_cost_rests_on_it() -> None:
     domain = Small(dimension=8, radius=1.0)
     mechanism = GaussHermite(input_domain=domain, levels=2, noise_multiplier=5.0)
     assert "plug-in domain Small" in (spend(mechanism, delta=1e-5).assumes or "")
+
+
+@pytest.mark.parametrize(
+    ("what", "given"), [("mechanism", "gauss_hermite"), ("ledger", "a.sqlite"), ("budget", 2.0)]
+)
+def test_what_a_client_needs_is_said_by_name(ledger: Ledger, what: str, given: Any) -> None:
+    parts: dict[str, Any] = {"mechanism": MECHANISM, "ledger": ledger, "budget": BUDGET}
+    with pytest.raises(ParameterError, match=f"{what} must be a "):
+        Client("ada", **parts | {what: given})

@@ -31,6 +31,11 @@ from sottovoce.protocol.server import RoundServer
 # Whether updates are rotated at random before they are encoded, as `rotation` in a spec.
 WhetherRotated = Literal["auto", "on", "off"]
 RUN = "own-loop"
+_WANTED = {
+    "mechanism": "a mechanism, such as sottovoce.calibrate(...) returns",
+    "ledger": "a sottovoce.Ledger, such as sottovoce.Ledger(path, create=True)",
+    "budget": "a sottovoce.Budget(epsilon=..., delta=...)",
+}
 
 
 class Client:
@@ -64,6 +69,13 @@ class Client:
     ) -> None:
         _check_name("a client's name", name)
         _check_name("run", run)
+        for what, given, is_right in (
+            ("mechanism", mechanism, hasattr(mechanism, "input_domain")),
+            ("ledger", ledger, isinstance(ledger, Ledger)),
+            ("budget", budget, isinstance(budget, Budget | None)),
+        ):
+            if not is_right:
+                raise ParameterError(f"{what} must be {_WANTED[what]}, got {given!r}")
         self.name, self.mechanism, self.ledger = name, mechanism, ledger
         self._run, self._randomness = run, randomness or SystemRandomness()
         self._rotated = _is_rotated(mechanism, rotation)

@@ -23,6 +23,7 @@ from sottovoce.protocol.channels.facts import ChannelContext, RuntimeFacts
 from sottovoce.protocol.plan import ClientPlan
 from sottovoce.runs import federated
 from sottovoce.runs.algorithms import check_gathering, traits_of
+from sottovoce.runs.backends import BACKENDS
 from sottovoce.runs.groups import (
     Group,
     budget,
@@ -200,6 +201,8 @@ def check_minimum(spec: RunSpec, num_clients: int) -> None:
 
 def check_runtime(spec: RunSpec) -> None:
     """Refuse a way to compute the run: what needs no ledger must be repeatable."""
+    if spec.runtime.backend not in BACKENDS.names():
+        raise BACKENDS.unknown(spec.runtime.backend)
     if spec.runtime.backend != "fast":
         federated.check_runtime(spec)
     elif spec.data.sites:
