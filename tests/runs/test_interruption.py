@@ -31,7 +31,7 @@ import sklearn.datasets, torch
 from sottovoce.cli.main import main
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.launch import launch
+from sottovoce.runs.runner import launch
 from sottovoce.federated.training import Training
 
 step, encode, save = Training.step, GaussHermite.encode_packed, RunFolder.save_checkpoint

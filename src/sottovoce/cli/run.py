@@ -70,7 +70,7 @@ def interruptible() -> Iterator[Interruption]:
     def interrupt(number: int, _frame: FrameType | None) -> None:
         for one in handled:
             signal.signal(one, signal.SIG_DFL)
-        number = number
+        interruption.number = number
         raise Interrupted(number)
 
     handled = [number for number in _STOPPING if before[number] is not signal.SIG_IGN]

@@ -1,7 +1,4 @@
-"""Multinomial logistic regression, or linear regression.
-
-A fully connected layer that flattens its samples.
-"""
+"""Multinomial logistic regression, or linear regression."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -16,14 +13,6 @@ from sottovoce.learning.models.register import (
 
 if TYPE_CHECKING:
     from torch import nn
-from torch import Tensor, nn
-
-
-class FlatLinear(nn.Linear):
-    """A fully connected layer on whatever shape a sample has, flattened."""
-
-    def forward(self, features: Tensor) -> Tensor:
-        return super().forward(features.flatten(start_dim=1))
 
 
 @register_model("linear", summary="logistic or linear regression, starting at zero")
@@ -42,6 +31,6 @@ class Linear:
         parameter_rules.boolean("bias", self.bias)
 
     def build(self, input_shape: InputShape, num_outputs: int) -> "nn.Module":
-        pass
+        from sottovoce.learning.models.flat_linear import FlatLinear
 
         return FlatLinear(num_features(input_shape), num_outputs, bias=self.bias)

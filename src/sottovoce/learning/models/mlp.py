@@ -29,7 +29,7 @@ class Mlp:
     def build(self, input_shape: InputShape, num_outputs: int) -> "nn.Module":
         from torch import nn
 
-        from sottovoce.learning.models.linear import FlatLinear
+        from sottovoce.learning.models.flat_linear import FlatLinear
 
         return nn.Sequential(
             FlatLinear(num_features(input_shape), self.hidden_units),
