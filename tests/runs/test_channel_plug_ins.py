@@ -185,6 +185,11 @@ CENTRAL: dict[str, Any] = {
         ({"channel": {"kind": "magic"}}, PluginError, "no cost is proved for it"),
         ({"channel": {"kind": "rumor"}, **CENTRAL}, PluginError, "does not draw them so"),
         ({"channel": {"kind": "rumor"}, **CENTRAL, **SCAFFOLD}, ConfigError, "one noisy mean"),
+        (
+            {"channel": {"kind": "rumor"}, **CENTRAL, "runtime": {"messages": "stored"}},
+            ConfigError,
+            "adds noise once, to a sum",
+        ),
         ({"data": halves(overlap=1)}, PluginError, "gives a sample to two clients"),
         # What amplifies is never taken on a plug-in's word.
         (
