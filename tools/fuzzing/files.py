@@ -17,8 +17,8 @@ from sottovoce.federated.training import Progress
 from sottovoce.learning import datasets
 from sottovoce.mechanisms.design import store
 from sottovoce.mechanisms.design.store import DesignSpec
-from sottovoce.runs.export import export_model
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.opened import export_model
 from sottovoce.runs.spec import CsvSpec
 from sottovoce_papers.features import public_images
 

@@ -27,12 +27,11 @@ from sottovoce.privacy.compositions import (
 )
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent
 from sottovoce.protocol.channels.channel import CHANNELS
-from sottovoce.runs import idle_rounds
 from sottovoce.runs.backends import BACKENDS
 from sottovoce.runs.client_lists import client_table, group_table
 from sottovoce.runs.inputs import facts_of
 from sottovoce.runs.resolve import Resolved
-from sottovoce.runs.site_counts import are_noted, site_counts
+from sottovoce.runs.site_counts import are_noted, idle_warnings, site_counts
 from sottovoce.runs.spec import RunSpec
 from sottovoce.version import __version__
 
@@ -230,7 +229,7 @@ def warnings_of(
             f"{short['round']} of {resolved.spec.rounds}; {remedy}"
         )
     found += _silent_clients(rows)
-    found += idle_rounds.warnings(rows)
+    found += idle_warnings(rows)
     found += resolved.channel.warnings(spending["local_epsilon"], spending["central_epsilon"])
     found += resolved.section.warnings(resolved.algorithm.unit, private=_is_private(resolved))
     loss = rows[-1]["loss"] if rows else None

@@ -18,10 +18,10 @@ from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs.backends import BACKENDS, register_backend
 from sottovoce.runs.build import BackendOf, build
 from sottovoce.runs.folder import Checkpoints, RunFolder, where_it_resumes
-from sottovoce.runs.idle_rounds import check_any_counted
 from sottovoce.runs.inputs import digest_of, load_inputs
 from sottovoce.runs.outcome import Metrics, header, metrics_row, result_of
 from sottovoce.runs.resolve import Resolved, resolve
+from sottovoce.runs.site_counts import check_any_counted
 from sottovoce.runs.spec import RunSpec
 from sottovoce.version import __version__
 
