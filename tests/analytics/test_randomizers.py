@@ -99,11 +99,6 @@ def test_categories_are_for_randomized_response_and_not_for_updates() -> None:
                 one.build(domain, one.examples[0])
     response = registry.find("generalized_rr")
     mechanism = response.build(domain, {"epsilon": 1.0, "bits": 3})
-    assert registry.public_parameters(mechanism)["domain"] == {
-        "shape": "Categories",
-        "dimension": 2,
-        "num_categories": 5,
-    }
     for broken, match in (({"bits": 2}, "from 3 to 3, got 2"), ({"epsilon": 0.0}, "epsilon")):
         with pytest.raises(ParameterError, match=match):
             response.build(domain, {"epsilon": 1.0, "bits": 3, **broken})
