@@ -265,10 +265,9 @@ def test_categories_keep_their_name() -> None:
 
 
 def test_an_answer_keeps_its_mechanism_and_its_charge() -> None:
-    bounds = {"lower": 0.0, "upper": 1.0, "epsilon": 1, "public_seed": 1}
     one = '{"adjacency":"replace-one","epsilon":1.0,"shape":"PureDp"}'
     for kind in ("histogram", "quantiles"):
-        asked = question_for(kind, **bounds)
+        asked = question_for(kind, public_seed=1, lower=0.0, upper=1.0, epsilon=1)
         assert (asked.mechanism_kind, to_json(asked.event)) == ("generalized_rr", one)
     mean = question_for("mean", lower=0.0, upper=1.0, epsilon=1)
     assert mean.mechanism_kind == "mvu"
