@@ -20,8 +20,8 @@ from command_line import printed_json
 from specs import small_table
 
 import sottovoce
-from sottovoce.analytics.scalar_channel import MECHANISMS as NUMBERS
-from sottovoce.analytics.scalar_channel import channel_for
+from sottovoce.analytics.scalar_randomizer import MECHANISMS as NUMBERS
+from sottovoce.analytics.scalar_randomizer import randomizer_for
 from sottovoce.cli.options import option
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Domain, L2Ball, clipped
@@ -442,14 +442,14 @@ def test_a_run_calibrates_to_what_the_command_finds() -> None:
 
 @pytest.mark.parametrize("kind", NUMBERS)
 def test_an_estimate_costs_what_its_mechanism_does(kind: str) -> None:
-    channel = channel_for(0.0, 1.0, 1.0, None, kind)
+    randomizer = randomizer_for(0.0, 1.0, 1.0, None, kind)
     answered = sottovoce.estimate(
         "mean", [0.0, 0.5, 1.0], lower=0.0, upper=1.0, epsilon=1.0, mechanism=kind, seed=1
     )
-    event = release_event(channel.build(1), adjacency=Adjacency.REPLACE_ONE)
-    assert channel.event == event
+    event = release_event(randomizer.build(1), adjacency=Adjacency.REPLACE_ONE)
+    assert randomizer.event == event
     assert answered.epsilon == pytest.approx(pure_epsilon(event), rel=2.0**-40)
-    spent = sottovoce.spend(channel.build(1), adjacency="replace-one", delta=1e-9)
+    spent = sottovoce.spend(randomizer.build(1), adjacency="replace-one", delta=1e-9)
     assert spent.epsilon <= answered.epsilon * (1.0 + 2.0**-40)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, runtime_checkable
 
-from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
+from sottovoce.core.domains import Box, Categories, Domain, L1Ball, L2Ball
 from sottovoce.core.errors import ParameterError, UnknownNameError
 from sottovoce.core.registry import Register, is_ours
 from sottovoce.mechanisms.mechanism import Mechanism, Sampling
@@ -310,7 +310,12 @@ def parameters_of(mechanism: Mechanism) -> dict[str, Any]:
 
 
 # The names of domains on the wire, whatever the classes are called here; none of them ever changes.
-_SHAPE_NAMES: dict[type[Any], str] = {L2Ball: "L2Ball", L1Ball: "L1Ball", Box: "Box"}
+_SHAPE_NAMES: dict[type[Any], str] = {
+    L2Ball: "L2Ball",
+    L1Ball: "L1Ball",
+    Box: "Box",
+    Categories: "Categories",
+}
 
 
 def _shape_name(shape: type[Any]) -> str:
