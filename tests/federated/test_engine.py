@@ -9,7 +9,7 @@ from specs import small_spec
 from watched_encoding import watch_encoding
 
 from sottovoce.core.errors import BudgetExhaustedError
-from sottovoce.federated import charged
+from sottovoce.federated import rounds
 from sottovoce.federated.algorithms.fedavg import SampleClippedGradient
 from sottovoce.federated.simulation import stored
 from sottovoce.learning.clients import ClientData
@@ -89,7 +89,7 @@ def test_a_race_for_a_budget_is_lost_at_the_charge_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        charged, "able_to_pay", lambda plan, *_, **__: frozenset(p.client for p in plan.clients)
+        rounds, "able_to_pay", lambda plan, *_, **__: frozenset(p.client for p in plan.clients)
     )  # somebody else spends the budget after it was looked at
     run(small_spec(**UNEQUAL), tmp_path / "run")
     rows = RunFolder(tmp_path / "run").metrics()

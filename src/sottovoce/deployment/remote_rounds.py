@@ -17,7 +17,7 @@ from sottovoce.core import printable_text
 from sottovoce.core.errors import DeploymentError, WireError
 from sottovoce.deployment.orders import Order, read_refusal, read_reply, read_rounds_charged
 from sottovoce.deployment.post import OVERHEAD_BYTES, Post, Reply, announce, check_length
-from sottovoce.federated.charged import ChargedRounds, Served, Server
+from sottovoce.federated.rounds import ChargedRounds, Served, Server
 from sottovoce.federated.training import Collected, SiteReply
 from sottovoce.mechanisms import registry
 from sottovoce.protocol.broadcast import DownlinkFormat

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sottovoce.federated.algorithms.algorithm import Step
-from sottovoce.federated.charged import ChargedRounds, Served, Server
+from sottovoce.federated.rounds import ChargedRounds, Served, Server
 from sottovoce.federated.training import COORDINATES_TOGETHER
 from sottovoce.federated.uplinks import finite_uplinks
 from sottovoce.learning.clients import ClientData
