@@ -32,7 +32,7 @@ from sottovoce.deployment.orders import Order, read_refusal, read_rounds_charged
 from sottovoce.deployment.site import OwnRecords, Site
 from sottovoce.deployment.site_training import compute
 from sottovoce.federated.algorithms.algorithm import Step
-from sottovoce.federated.uplinks import finite_uplinks
+from sottovoce.federated.rounds import finite_uplinks
 from sottovoce.flower.client import answering
 from sottovoce.flower.records import from_records, to_records
 from sottovoce.learning import datasets

@@ -27,7 +27,7 @@ from sottovoce.deployment.site import Asked, Site
 from sottovoce.federated.algorithms.algorithm import Algorithm, Step
 from sottovoce.federated.algorithms.recipe import RECIPES
 from sottovoce.federated.cohorts import SAMPLINGS
-from sottovoce.federated.uplinks import finite_uplinks
+from sottovoce.federated.rounds import finite_uplinks
 from sottovoce.learning import datasets, models
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.datasets import Dataset

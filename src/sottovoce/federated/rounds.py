@@ -1,14 +1,21 @@
-"""Rounds whose every message is charged in a ledger and opened by the server's own code."""
+"""Rounds whose every message is charged in a ledger and opened by the server's own code.
+
+What training gives to be privatised: every vector that will leave a client, finite.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.randomness import Randomness
-from sottovoce.federated.algorithms.algorithm import Algorithm, Combined, Each
+from sottovoce.federated.algorithms.algorithm import Algorithm, Combined, Each, Step
 from sottovoce.federated.training import Collected, Mask, SiteReply
+from sottovoce.learning.clients import ClientData
+from sottovoce.learning.rows import Rows
+from sottovoce.learning.task import Task
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.protocol.channels.channel import Channel
@@ -16,6 +23,31 @@ from sottovoce.protocol.charging import able_to_pay, charge_round
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.protocol.round_broadcast import Start
 from sottovoce.protocol.server import RoundServer, ShuffledRound, open_round
+
+
+def finite_uplinks(
+    algorithm: Algorithm, task: Task, clients: Sequence[ClientData], step: Step
+) -> list[tuple[int, int, np.ndarray]]:
+    """Every vector that will leave some clients: whose it is, which of his, and its values."""
+    return [
+        (block.start + i, uplink, values)
+        for block in algorithm.client_steps(task, clients, step)
+        for uplink, rows in enumerate(block.uplinks)
+        for i, values in enumerate(finite_rows(rows))
+    ]
+
+
+def finite_rows(rows: Rows) -> list[np.ndarray]:
+    """The rows in float64; a diverged client's is zero: an error would tell about its data."""
+    found = []
+    for block in rows.blocks(len(rows)):
+        values = block.to("cpu", torch.float64).numpy()
+        bad = ~np.isfinite(values).all(axis=1)
+        if bad.any():
+            values = np.where(bad[:, None], 0.0, values)
+        found += list(values)
+    return found
+
 
 Server = RoundServer | ShuffledRound
 

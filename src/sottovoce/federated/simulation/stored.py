@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sottovoce.federated.algorithms.algorithm import Step
-from sottovoce.federated.rounds import ChargedRounds, Served, Server
+from sottovoce.federated.rounds import ChargedRounds, Served, Server, finite_uplinks
 from sottovoce.federated.training import COORDINATES_TOGETHER
-from sottovoce.federated.uplinks import finite_uplinks
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task
 from sottovoce.protocol.client import Refused, Request, privatise
