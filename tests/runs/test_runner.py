@@ -24,8 +24,7 @@ from sottovoce.core.errors import (
 from sottovoce.federated import rounds
 from sottovoce.federated.algorithms.algorithm import Step
 from sottovoce.federated.algorithms.fedavg import SampleClippedGradient
-from sottovoce.learning.clients import ClientData
-from sottovoce.learning.rows import DenseRows
+from sottovoce.learning.clients import ClientData, DenseRows
 from sottovoce.learning.task import Task
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.gauss_hermite import GaussHermite

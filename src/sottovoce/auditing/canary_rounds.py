@@ -12,8 +12,7 @@ from sottovoce.core.adjacency import Unit
 from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.federated.algorithms.algorithm import Algorithm, Block, Combined, Each, State, Step
-from sottovoce.learning.clients import ClientData, names_of, sizes_of
-from sottovoce.learning.rows import DenseRows, Rows
+from sottovoce.learning.clients import ClientData, DenseRows, Rows, names_of, sizes_of
 from sottovoce.learning.task import Task
 
 SCORES, ROUNDS = "canary_scores", "canary_rounds"

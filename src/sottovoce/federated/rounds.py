@@ -15,8 +15,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.randomness import Randomness
 from sottovoce.federated.algorithms.algorithm import Algorithm, Combined, Each, Step
 from sottovoce.federated.training import COORDINATES_TOGETHER, Collected, Mask, SiteReply
-from sottovoce.learning.clients import ClientData
-from sottovoce.learning.rows import Rows
+from sottovoce.learning.clients import ClientData, Rows
 from sottovoce.learning.task import Task
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.rotation import Rotation

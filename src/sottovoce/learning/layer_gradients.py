@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import group_norm, unfold
 
+from sottovoce.learning.clients import DenseRows, LayeredRows, OuterRows
 from sottovoce.learning.models.flat_linear import FlatLinear
-from sottovoce.learning.rows import DenseRows, LayeredRows, OuterRows
 
 # Layers without parameters in which no sample sees another.
 _SAMPLEWISE = (

@@ -19,11 +19,10 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
-from sottovoce.learning.clients import ClientData, samples_of, sizes_of
+from sottovoce.learning.clients import ClientData, DenseRows, OuterRows, Rows, samples_of, sizes_of
 from sottovoce.learning.layer_gradients import chain_of, layer_gradients
 from sottovoce.learning.models.checks import check_module
 from sottovoce.learning.models.flat_linear import FlatLinear
-from sottovoce.learning.rows import DenseRows, OuterRows, Rows
 from sottovoce.learning.stacked_layers import (
     DenseStack,
     GradientStack,

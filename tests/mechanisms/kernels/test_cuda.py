@@ -492,7 +492,7 @@ def test_simulated_sums_of_the_same_rows_are_those_of_the_cpu(levels: int, rotat
     from sottovoce.core.randomness import SeededRandomness
     from sottovoce.federated.simulation.counted import Gathering, Portion
     from sottovoce.federated.simulation.packed import PackedMessages
-    from sottovoce.learning.rows import DenseRows
+    from sottovoce.learning.clients import DenseRows
     from sottovoce.protocol.plan import ClientPlan
 
     given = {"levels": levels, "noise_multiplier": 1.0}

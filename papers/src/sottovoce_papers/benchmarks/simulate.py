@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sottovoce.core import native, parameter_rules
 from sottovoce.federated.training import Halted
-from sottovoce.learning.rows import DenseRows
+from sottovoce.learning.clients import DenseRows
 from sottovoce.runs.build import training_of
 from sottovoce.runs.loading import parse
 from sottovoce.runs.parts import Assembly, assemble

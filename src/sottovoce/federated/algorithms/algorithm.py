@@ -11,8 +11,7 @@ from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.core.randomness import Randomness
 
 if TYPE_CHECKING:  # bring torch, which a reader of checkpoints does not need
-    from sottovoce.learning.clients import ClientData
-    from sottovoce.learning.rows import Rows
+    from sottovoce.learning.clients import ClientData, Rows
     from sottovoce.learning.task import Task
 
 State = Mapping[str, NDArray[Any]]

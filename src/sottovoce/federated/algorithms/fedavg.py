@@ -25,8 +25,7 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Randomness
 from sottovoce.federated.algorithms.algorithm import Block, Combined, State, Step
 from sottovoce.federated.robust_means import CoordinateMedian, TrimmedMean
-from sottovoce.learning.clients import ClientData, names_of, sizes_of
-from sottovoce.learning.rows import DenseRows, Rows, clipping
+from sottovoce.learning.clients import ClientData, DenseRows, Rows, clipping, names_of, sizes_of
 from sottovoce.learning.task import Task
 
 # Clipped gradients are rounded to this fraction of the clip norm; MAX_RECORDS of them fit int64.

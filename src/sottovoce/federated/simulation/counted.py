@@ -18,8 +18,7 @@ from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import Algorithm, Combined, Each, Step
 from sottovoce.federated.training import COORDINATES_TOGETHER, Collected, Mask
-from sottovoce.learning.clients import Clients
-from sottovoce.learning.rows import Rows, clipped
+from sottovoce.learning.clients import Clients, Rows, clipped
 from sottovoce.learning.task import Task
 from sottovoce.ledger.tally import Tally
 from sottovoce.mechanisms.mechanism import Mechanism

@@ -19,7 +19,7 @@ from torch import Tensor
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.simulation.counted import CountedClients, Gathering, Portion
-from sottovoce.learning.rows import Rows
+from sottovoce.learning.clients import Rows
 from sottovoce.mechanisms.coordinate_laws import (
     AddedNoise,
     CoordinateLaw,
