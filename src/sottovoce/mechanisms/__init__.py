@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.encoding import EncodesPacked as EncodesPacked
     from sottovoce.mechanisms.encoding import PackedRows as PackedRows
     from sottovoce.mechanisms.encoding import Prepared as Prepared
+    from sottovoce.mechanisms.encoding import Privatizing as Privatizing
     from sottovoce.mechanisms.encoding import encode_packed as encode_packed
     from sottovoce.mechanisms.encoding import prepare as prepare
     from sottovoce.mechanisms.gauss_hermite import GaussHermite as GaussHermite
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.noise.staircase import nu_for_mean_absolute as nu_for_mean_absolute
     from sottovoce.mechanisms.packing import pack as pack
     from sottovoce.mechanisms.packing import unpack as unpack
-    from sottovoce.mechanisms.privatizing import Privatizing as Privatizing
     from sottovoce.mechanisms.registry import Knob as Knob
     from sottovoce.mechanisms.registry import Registration as Registration
     from sottovoce.mechanisms.registry import find as find
