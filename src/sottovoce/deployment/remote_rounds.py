@@ -20,10 +20,9 @@ from sottovoce.deployment.post import OVERHEAD_BYTES, Post, Reply, announce, che
 from sottovoce.federated.rounds import ChargedRounds, Served, Server
 from sottovoce.federated.training import Collected, SiteReply
 from sottovoce.mechanisms import registry
-from sottovoce.protocol.broadcast import DownlinkFormat
+from sottovoce.protocol.broadcast import DownlinkFormat, Start, sent
 from sottovoce.protocol.message import open_packed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
-from sottovoce.protocol.round_broadcast import Start, sent
 
 _LOG = printable_text.logger()
 # Replies are looked for often at first, and less often the longer a round takes.

@@ -37,10 +37,9 @@ from sottovoce.learning.task import Task
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rotation import Rotation
-from sottovoce.protocol.broadcast import payload_bytes
+from sottovoce.protocol.broadcast import payload_bytes, received
 from sottovoce.protocol.channels.channel import CHANNELS, Channel
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
-from sottovoce.protocol.round_broadcast import received
 from sottovoce.runs.algorithms import section_of, traits_of, with_section
 from sottovoce.runs.federated import check_runtime
 from sottovoce.runs.inputs import Ground, Stamp, lay_ground, load_data, randomness_of, stamps_of

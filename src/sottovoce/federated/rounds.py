@@ -19,11 +19,11 @@ from sottovoce.learning.clients import ClientData, Rows
 from sottovoce.learning.task import Task
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.rotation import Rotation
+from sottovoce.protocol.broadcast import Start
 from sottovoce.protocol.channels.channel import Channel
 from sottovoce.protocol.charging import able_to_pay, charge_round
 from sottovoce.protocol.client import Refused, Request, privatise
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
-from sottovoce.protocol.round_broadcast import Start
 from sottovoce.protocol.server import RoundServer, ShuffledRound, open_round
 
 

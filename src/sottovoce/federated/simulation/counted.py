@@ -23,10 +23,10 @@ from sottovoce.learning.task import Task
 from sottovoce.ledger.tally import Tally
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rotation import Rotation
+from sottovoce.protocol.broadcast import Start
 from sottovoce.protocol.channels.channel import Channel
 from sottovoce.protocol.message import HEADER_BYTES
 from sottovoce.protocol.plan import ClientPlan
-from sottovoce.protocol.round_broadcast import Start
 
 _GPU_FACTOR = 16
 
