@@ -28,7 +28,7 @@ from sottovoce.mechanisms.kernels.cuda.counts import OneCounts
 from sottovoce.mechanisms.kernels.cuda.one_bit import Options, sample_rows
 from sottovoce.mechanisms.kernels.reference.one_bit import exact_bit
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.protocol.level_counts import LevelCounts
+from sottovoce.protocol.sums import LevelCounts
 
 TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 SIZES = (1, 7, 8, 31, 33, 1023, 1024, 1025, 4096, 5003, 300_001)

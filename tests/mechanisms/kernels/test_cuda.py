@@ -23,7 +23,7 @@ from sottovoce.mechanisms.kernels.ladder import Affine, Ladder
 from sottovoce.mechanisms.kernels.one_bit import sample_payload
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rotation import Rotation
-from sottovoce.protocol.level_counts import LevelCounts
+from sottovoce.protocol.sums import LevelCounts
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="Triton is not installed: the CUDA kernels are not tested")

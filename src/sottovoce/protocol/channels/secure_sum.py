@@ -22,9 +22,8 @@ from sottovoce.protocol.channels.channel import (
     register_channel,
 )
 from sottovoce.protocol.channels.facts import ChannelContext, RuntimeFacts
-from sottovoce.protocol.level_counts import LevelCounts
 from sottovoce.protocol.message import Opened
-from sottovoce.protocol.sums import Cohort
+from sottovoce.protocol.sums import Cohort, LevelCounts
 
 
 @register_channel("secure_sum", summary="nothing is seen but sums over enough clients; simulated")
