@@ -9,7 +9,7 @@ from sottovoce.core import parameter_rules
 from sottovoce.core.errors import WireError
 from sottovoce.core.native import native
 
-Codes = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32]
+UnsignedCodes = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32]
 Octets = bytes | bytearray | memoryview | NDArray[np.uint8]
 
 MAX_BITS = 32
@@ -21,7 +21,7 @@ def packed_size(count: int, bits: int) -> int:
     return (count * bits + 7) // 8
 
 
-def pack(codes: Codes, bits: int) -> bytes:
+def pack(codes: UnsignedCodes, bits: int) -> bytes:
     """The packed codes; the unused bits of the last byte are zero."""
     dtype = _little_endian(bits)
     kernels = native()
@@ -34,7 +34,7 @@ def pack(codes: Codes, bits: int) -> bytes:
     return payload.tobytes()
 
 
-def _pack(codes: Codes, bits: int, dtype: np.dtype[Any]) -> bytes:
+def _pack(codes: UnsignedCodes, bits: int, dtype: np.dtype[Any]) -> bytes:
     if codes.size:
         _refuse_beyond(int(codes.max()), codes, bits)
     if bits == 1:
@@ -47,12 +47,12 @@ def _pack(codes: Codes, bits: int, dtype: np.dtype[Any]) -> bytes:
     return np.packbits(planes.ravel(), bitorder="little").tobytes()
 
 
-def _refuse_beyond(seen: int, codes: Codes, bits: int) -> None:
+def _refuse_beyond(seen: int, codes: UnsignedCodes, bits: int) -> None:
     if seen >> bits:
         raise WireError(f"code {int(codes.max())} does not fit into {bits} bits")
 
 
-def unpack(payload: Octets, count: int, bits: int) -> Codes:
+def unpack(payload: Octets, count: int, bits: int) -> UnsignedCodes:
     """The inverse of `pack`; refuses a wrong length and non-zero padding.
 
     The codes come in the smallest unsigned type of 8, 16 or 32 bits that holds `bits` bits.
@@ -69,7 +69,7 @@ def unpack(payload: Octets, count: int, bits: int) -> Codes:
     return codes
 
 
-def _unpack(payload: memoryview, count: int, bits: int, dtype: np.dtype[Any]) -> Codes:
+def _unpack(payload: memoryview, count: int, bits: int, dtype: np.dtype[Any]) -> UnsignedCodes:
     flat = np.unpackbits(np.frombuffer(payload, dtype=np.uint8), bitorder="little")
     if bits == 1:
         return flat[:count]
@@ -98,7 +98,7 @@ class PackedCodes:
         if count and levels < 1 << self.bits and (largest := self._largest()) >= levels:
             raise WireError(f"code {largest} is not below the {levels} levels")
 
-    def codes(self) -> Codes:
+    def codes(self) -> UnsignedCodes:
         return unpack(self.payload, self.count, self.bits)
 
     def _largest(self) -> int:
