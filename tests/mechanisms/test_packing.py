@@ -11,7 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.core import native
 from sottovoce.core.errors import ParameterError, WireError
-from sottovoce.mechanisms.packing import UnsignedCodes, PackedCodes, check_rows, pack, packed_size, unpack
+from sottovoce.mechanisms.encoding import (
+    PackedCodes,
+    UnsignedCodes,
+    check_rows,
+    pack,
+    packed_size,
+    unpack,
+)
 
 ALL_BITS = range(1, 33)
 NOT_BITS = [-1, 0, 33, 64, True]

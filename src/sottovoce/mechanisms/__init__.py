@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.encoding import Prepared as Prepared
     from sottovoce.mechanisms.encoding import Privatizing as Privatizing
     from sottovoce.mechanisms.encoding import encode_packed as encode_packed
+    from sottovoce.mechanisms.encoding import pack as pack
     from sottovoce.mechanisms.encoding import prepare as prepare
+    from sottovoce.mechanisms.encoding import unpack as unpack
     from sottovoce.mechanisms.gauss_hermite import GaussHermite as GaussHermite
     from sottovoce.mechanisms.gaussian import Gaussian as Gaussian
     from sottovoce.mechanisms.generalized_rr import (
@@ -48,8 +50,6 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.mvu import Mvu as Mvu
     from sottovoce.mechanisms.no_privacy import NoPrivacy as NoPrivacy
     from sottovoce.mechanisms.noise.staircase import nu_for_mean_absolute as nu_for_mean_absolute
-    from sottovoce.mechanisms.packing import pack as pack
-    from sottovoce.mechanisms.packing import unpack as unpack
     from sottovoce.mechanisms.registry import Knob as Knob
     from sottovoce.mechanisms.registry import Registration as Registration
     from sottovoce.mechanisms.registry import find as find

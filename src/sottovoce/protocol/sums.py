@@ -21,8 +21,8 @@ from sottovoce.core.domains import MAX_DIMENSION, Vector
 from sottovoce.core.errors import ParameterError, WireError
 from sottovoce.core.native import Native, native
 from sottovoce.core.threads import over_ranges
+from sottovoce.mechanisms.encoding import Octets, PackedCodes, check_rows, packed_size, unpack
 from sottovoce.mechanisms.mechanism import Codes, Expanding, Mechanism, points_of
-from sottovoce.mechanisms.packing import Octets, PackedCodes, check_rows, packed_size, unpack
 from sottovoce.protocol.message import Opened, codes_of
 
 MAX_LEVELS: Final = 16
