@@ -1,8 +1,8 @@
 """Rounds whose every message is charged in a ledger and opened by the server's own code.
 
-What training gives to be privatised: every vector that will leave a client, finite.
-
-Every message really charged, sealed, stored and opened, through the code that a client runs.
+`ChargedRounds` charges a cohort before anybody is asked; `StoredMessages` asks clients of this
+process, through the code that a client elsewhere runs. What leaves a client is finite: a diverged
+update becomes zero.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,15 +1,14 @@
-"""Clients' data: one client as two tensors, or all of them as rows of shared arrays.
+"""Clients' data, and the updates that several clients compute at once.
 
 A simulation of 60,000 clients with a sample each cannot hold 60,000 tensors: `Clients` keeps two
 arrays and who owns which rows, and makes a client's own tensors when somebody asks for them. The
 arrays may be memory-mapped and of half precision; a cohort is read when it is trained.
 
-Updates of several clients at once: rows of a matrix, or outer products that need not be made.
-
-The gradient of a linear layer at one sample is an outer product, residual x [features, 1]. Its norm
-is a product of two norms, and a weighted sum of many is one matrix product: whoever needs no more
-than these never holds the rows. The flat layout is that of the module: weights row by row, then
-biases, layer after layer.
+`Rows` are updates: rows of a matrix, or outer products that need not be made. The gradient of a
+linear layer at one sample is an outer product, residual x [features, 1]. Its norm is a product of
+two norms, and a weighted sum of many is one matrix product: whoever needs no more than these never
+holds the rows. The flat layout is that of the module: weights row by row, then biases, layer after
+layer.
 """
 
 import hashlib

@@ -6,9 +6,10 @@ never raises because of the data. Both take one row or many, and work where the 
 CPU, several rows at once on several threads, or on a CUDA device.
 
 A mechanism needs no more than `encode`: its codes are packed here. One that can do better brings
-its own `encode_packed` or `encode_on_device`, which must give the same bytes.
+its own `encode_packed` or `encode_on_device`, which must give the same bytes. Codes of 1 to 32 bits
+are packed without gaps: code i takes bits i*b ... i*b + b - 1, lowest first.
 
-`mechanism.privatize(update)`: what `@register` adds to every mechanism, plug-ins included.
+`privatize` is what `@register` adds to every mechanism, plug-ins included:
 
     codes = mechanism.privatize(update)  # clipped; of any shape, from numpy or torch
     estimate = mechanism.decode(codes).reshape(update.shape)
@@ -16,8 +17,6 @@ its own `encode_packed` or `encode_on_device`, which must give the same bytes.
 `encode` is strict: it takes a vector that lies in the domain, and a keystream. `privatize`
 flattens, projects, and draws a key from the operating system. Neither charges anybody:
 `sottovoce.Client` does.
-
-Packed codes of 1 to 32 bits, no gaps: code i takes bits i*b ... i*b + b - 1, lowest first.
 """
 
 from collections.abc import Callable, Sequence
@@ -499,7 +498,7 @@ def privatize(
 
 def flat(update: Any, dimension: int) -> Floats:
     """Return an update as a vector on the CPU, or refuse what is no array of so many floats."""
-    array = np.asarray(_on_cpu(update) if hasattr(update, "detach") else _privatizing_array(update))
+    array = np.asarray(_on_cpu(update) if hasattr(update, "detach") else _array_of(update))
     if array.dtype.kind in "iub":
         raise DomainError(
             f"the update holds {array.dtype} numbers, expected floating-point ones; convert it, "
@@ -519,7 +518,7 @@ def flat(update: Any, dimension: int) -> Floats:
     return np.ascontiguousarray(array).reshape(-1)
 
 
-def _privatizing_array(update: ArrayLike) -> Any:
+def _array_of(update: ArrayLike) -> Any:
     try:
         return np.asarray(update)
     except (TypeError, ValueError) as error:

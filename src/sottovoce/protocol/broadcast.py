@@ -18,11 +18,9 @@ What the server has is released already: rounding it is post-processing, and cos
 Nothing saturates: clients that train from something else than the server's model would go astray
 unseen, so a vector that does not fit is an error.
 
-What every client of a round is sent, and what it reads of that.
-
-The server's model stays in float64 with the server. Clients start from what arrives, and their
-updates are relative to it, so that the server can add them to its own model: rounding on the way
-down never adds up over rounds.
+`sent` and `received` are the two ends of it: the server's model stays in float64 with
+the server. Clients start from what arrives, and their updates are relative to it, so that the
+server can add them to its own model: rounding on the way down never adds up over rounds.
 """
 
 from collections.abc import Mapping, Sequence

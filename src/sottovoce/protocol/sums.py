@@ -1,8 +1,7 @@
-"""Means of messages that the server may read one by one.
+"""Means and counts of the messages that the server may read one by one, in O(d) memory.
 
-The weighted mean, streamed: O(d) memory for any number of clients.
-
-How many clients sent each code, coordinate by coordinate: sums that no order of arrival changes.
+`StreamingMean` is a weighted mean. `LevelCounts` counts how many clients sent each code, coordinate
+by coordinate: sums that no order of arrival changes.
 
 Payloads stay packed and are added up a batch at a time. One bit a coordinate is counted by
 carry-save addition: bit k of every coordinate's count lies in a plane of its own, so that adding is
