@@ -18,8 +18,13 @@ from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism, has_a_range
 from sottovoce.mechanisms.release import ReleaseTerms, local_event
 from sottovoce.privacy.events import NonPrivate
-from sottovoce.protocol.channels.channel import Channel, checked, terms_of
-from sottovoce.protocol.channels.facts import ChannelContext, RuntimeFacts
+from sottovoce.protocol.channels.channel import (
+    Channel,
+    ChannelContext,
+    RuntimeFacts,
+    checked,
+    terms_of,
+)
 from sottovoce.protocol.plan import ClientPlan
 from sottovoce.runs import federated
 from sottovoce.runs.algorithms import check_gathering, traits_of

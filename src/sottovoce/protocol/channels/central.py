@@ -25,8 +25,12 @@ from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.noise.gaussian import Gaussian
 from sottovoce.mechanisms.noise.laplace import Laplace
 from sottovoce.mechanisms.release import NoisySums
-from sottovoce.protocol.channels.channel import Channel, register_channel
-from sottovoce.protocol.channels.facts import ChannelContext, RuntimeFacts
+from sottovoce.protocol.channels.channel import (
+    Channel,
+    ChannelContext,
+    RuntimeFacts,
+    register_channel,
+)
 
 
 @register_channel("central", summary="a trusted server adds noise once, to the sum; simulated")

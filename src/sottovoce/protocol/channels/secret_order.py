@@ -27,8 +27,12 @@ from sottovoce.core.errors import ConfigError
 from sottovoce.core.sections import whole
 from sottovoce.mechanisms.release import NoSenders
 from sottovoce.privacy.shuffling import MAX_CLIENTS
-from sottovoce.protocol.channels.channel import Channel, check_alike, register_channel
-from sottovoce.protocol.channels.facts import ChannelContext
+from sottovoce.protocol.channels.channel import (
+    Channel,
+    ChannelContext,
+    check_alike,
+    register_channel,
+)
 from sottovoce.protocol.channels.shuffler import idle_shuffle
 from sottovoce.protocol.sums import Cohort
 

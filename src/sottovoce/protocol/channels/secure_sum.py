@@ -17,11 +17,12 @@ from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.release import OnlySums
 from sottovoce.protocol.channels.channel import (
     Channel,
+    ChannelContext,
+    RuntimeFacts,
     check_alike,
     check_reachable,
     register_channel,
 )
-from sottovoce.protocol.channels.facts import ChannelContext, RuntimeFacts
 from sottovoce.protocol.message import Opened
 from sottovoce.protocol.sums import Cohort, LevelCounts
 
