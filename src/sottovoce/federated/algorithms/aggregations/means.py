@@ -41,7 +41,7 @@ class MedianSection(AggregationSection):
     """The median of each coordinate of the decoded messages, unweighted."""
 
     def build(self, averaging: "FedAvg", setting: Setting) -> Algorithm:  # noqa: ARG002
-        from sottovoce.federated.robust_means import CoordinateMedian
+        from sottovoce.federated.algorithms.fedavg import CoordinateMedian
 
         return dataclasses.replace(averaging, robust_mean=CoordinateMedian())
 
@@ -59,7 +59,7 @@ class TrimmedMeanSection(AggregationSection):
     fraction: float = field(metadata=below(0.5))
 
     def build(self, averaging: "FedAvg", setting: Setting) -> Algorithm:  # noqa: ARG002
-        from sottovoce.federated.robust_means import TrimmedMean
+        from sottovoce.federated.algorithms.fedavg import TrimmedMean
 
         return dataclasses.replace(averaging, robust_mean=TrimmedMean(fraction=self.fraction))
 
