@@ -21,7 +21,7 @@ from sottovoce.auditing.attacks.context import ATTACKS
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import ConfigError
 from sottovoce.federated.algorithms.aggregation import AGGREGATIONS
-from sottovoce.federated.algorithms.recipe import RECIPES
+from sottovoce.federated.algorithms.algorithm import RECIPES
 from sottovoce.learning.datasets.register import DATASETS
 from sottovoce.mechanisms.registry import MECHANISMS
 from sottovoce.privacy.accountant import ACCOUNTANTS

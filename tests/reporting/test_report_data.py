@@ -19,7 +19,7 @@ from sottovoce.cli import watch_view
 from sottovoce.core.display import show_epsilon
 from sottovoce.core.errors import LedgerError, OutputError, ParameterError
 from sottovoce.deployment.site import Site
-from sottovoce.federated.algorithms.recipe import RECIPES
+from sottovoce.federated.algorithms.algorithm import RECIPES
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.reporting.live import describe, read
 from sottovoce.reporting.report_data import frontier, report_of, run_data

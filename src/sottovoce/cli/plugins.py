@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _REGISTERS = {
     "mechanism": "sottovoce.mechanisms.registry:MECHANISMS",
     "accountant": "sottovoce.privacy.accountant:ACCOUNTANTS",
-    "algorithm": "sottovoce.federated.algorithms.recipe:RECIPES",
+    "algorithm": "sottovoce.federated.algorithms.algorithm:RECIPES",
     "aggregation": "sottovoce.federated.algorithms.aggregation:AGGREGATIONS",
     "channel": "sottovoce.protocol.channels.channel:CHANNELS",
     "sampling": "sottovoce.federated.cohorts:SAMPLINGS",

@@ -24,8 +24,7 @@ from sottovoce.core.randomness import SeededRandomness
 from sottovoce.deployment.orders import Order
 from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import Asked, Site
-from sottovoce.federated.algorithms.algorithm import Algorithm, Step
-from sottovoce.federated.algorithms.recipe import RECIPES
+from sottovoce.federated.algorithms.algorithm import RECIPES, Algorithm, Step
 from sottovoce.federated.cohorts import SAMPLINGS
 from sottovoce.federated.rounds import finite_uplinks
 from sottovoce.learning import datasets, models

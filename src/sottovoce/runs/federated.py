@@ -2,7 +2,7 @@
 
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import ConfigError
-from sottovoce.federated.algorithms.recipe import RECIPES
+from sottovoce.federated.algorithms.algorithm import RECIPES
 from sottovoce.federated.cohorts import SAMPLINGS, ClientSampling
 from sottovoce.protocol.channels.channel import CHANNELS
 from sottovoce.runs.algorithms import section_of

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.randomness import Randomness, SeededRandomness, SystemRandomness
-from sottovoce.federated.algorithms.algorithm import Algorithm
-from sottovoce.federated.algorithms.recipe import AlgorithmSection
+from sottovoce.federated.algorithms.algorithm import Algorithm, AlgorithmSection
 from sottovoce.learning import datasets, features, models, partition
 from sottovoce.learning.clients import Clients, ClientsElsewhere, client_name
 from sottovoce.learning.datasets import Dataset

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from sottovoce.core import sections
 from sottovoce.core.errors import ConfigError, DataError, SottovoceError, UnknownNameError
-from sottovoce.federated.algorithms.recipe import RECIPES
+from sottovoce.federated.algorithms.algorithm import RECIPES
 from sottovoce.runs.section import as_written
 from sottovoce.runs.spec import AlgorithmSpec, RunSpec
 from sottovoce.runs.validation import problems_in

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import ConfigError
-from sottovoce.federated.algorithms.algorithm import Algorithm
-from sottovoce.federated.algorithms.recipe import AlgorithmSection
+from sottovoce.federated.algorithms.algorithm import Algorithm, AlgorithmSection
 from sottovoce.federated.cohorts import ClientSampling, facts_of
 from sottovoce.federated.simulation.draws import law_of
 from sottovoce.learning.clients import Clients

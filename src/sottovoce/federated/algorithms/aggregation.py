@@ -17,8 +17,7 @@ import numpy as np
 
 from sottovoce.core.registry import Register
 from sottovoce.core.sections import Registered, check_keys
-from sottovoce.federated.algorithms.algorithm import Algorithm, State
-from sottovoce.federated.algorithms.recipe import PublicRows, Setting
+from sottovoce.federated.algorithms.algorithm import Algorithm, PublicRows, Setting, State
 
 if TYPE_CHECKING:  # bring torch
     from sottovoce.federated.algorithms.fedavg import FedAvg

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sottovoce.core.sections import below
 from sottovoce.federated.algorithms.aggregation import AggregationSection, register_aggregation
-from sottovoce.federated.algorithms.algorithm import Algorithm
-from sottovoce.federated.algorithms.recipe import Setting
+from sottovoce.federated.algorithms.algorithm import Algorithm, Setting
 
 if TYPE_CHECKING:  # brings torch
     from sottovoce.federated.algorithms.fedavg import FedAvg

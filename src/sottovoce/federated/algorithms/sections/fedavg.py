@@ -20,13 +20,14 @@ from sottovoce.core.sections import (
     whole,
 )
 from sottovoce.federated.algorithms.aggregation import AGGREGATIONS, AggregationSection
-from sottovoce.federated.algorithms.algorithm import Algorithm, State
-from sottovoce.federated.algorithms.recipe import (
+from sottovoce.federated.algorithms.algorithm import (
+    Algorithm,
     AlgorithmSection,
     AlgorithmTraits,
     BudgetGroup,
     PublicRows,
     Setting,
+    State,
     register,
 )
 

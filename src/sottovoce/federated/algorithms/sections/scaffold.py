@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.sections import POSITIVE, whole
-from sottovoce.federated.algorithms.algorithm import Algorithm
-from sottovoce.federated.algorithms.recipe import (
+from sottovoce.federated.algorithms.algorithm import (
+    Algorithm,
     AlgorithmSection,
     AlgorithmTraits,
     Setting,
