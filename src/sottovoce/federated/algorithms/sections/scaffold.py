@@ -14,7 +14,7 @@ from sottovoce.federated.algorithms.algorithm import (
     register,
 )
 from sottovoce.federated.algorithms.scaffold import BYTES_PER_COORDINATE
-from sottovoce.federated.algorithms.sections.fedavg import ONE_STEP, clipped_gradient, given_rate
+from sottovoce.federated.algorithms.sections_of_ours import ONE_STEP, clipped_gradient, given_rate
 
 _CONTROLS = (
     "the server's control variate adds up the noise of all rounds, for clients send changes of "
