@@ -76,7 +76,7 @@ class Halved(AggregationSection):
 """
 PEBBLES = """
 import numpy as np
-from sottovoce.learning.datasets.arrays import with_random_test_part
+from sottovoce.learning.datasets.dataset import with_random_test_part
 from sottovoce.learning.datasets.register import register
 
 @register("pebbles", summary="a toy")

@@ -94,7 +94,7 @@ from dataclasses import dataclass
 import numpy as np
 import typer
 from sottovoce.cli.commands import register_command
-from sottovoce.learning.datasets.arrays import with_random_test_part
+from sottovoce.learning.datasets.dataset import with_random_test_part
 from sottovoce.federated.algorithms.aggregation import AGGREGATIONS
 from sottovoce.federated.algorithms.algorithm import RECIPES
 from sottovoce.learning.datasets.register import register as register_data

@@ -8,8 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.core.errors import DataError
-from sottovoce.learning.datasets.arrays import Array, classes, damaged, pixels, read_npz, same_rows
-from sottovoce.learning.datasets.dataset import Dataset
+from sottovoce.learning.datasets.dataset import (
+    Array,
+    Dataset,
+    classes,
+    damaged,
+    pixels,
+    read_npz,
+    same_rows,
+)
 from sottovoce.learning.datasets.register import Request, register
 from sottovoce.learning.datasets.sources import DataFile, Source
 

@@ -4,15 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sottovoce.core.errors import DataError, UnknownNameError
-from sottovoce.learning.datasets.arrays import (
+from sottovoce.learning.datasets.dataset import (
     Array,
+    Dataset,
     classes,
     names_in_npz,
     pixels,
     read_npz,
     same_rows,
 )
-from sottovoce.learning.datasets.dataset import Dataset
 from sottovoce.learning.datasets.register import Request, register
 from sottovoce.learning.datasets.sources import DataFile, Digest, Source
 

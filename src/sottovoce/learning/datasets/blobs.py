@@ -5,8 +5,7 @@ import re
 import numpy as np
 
 from sottovoce.core.errors import ParameterError
-from sottovoce.learning.datasets.arrays import with_random_test_part
-from sottovoce.learning.datasets.dataset import Dataset
+from sottovoce.learning.datasets.dataset import Dataset, with_random_test_part
 from sottovoce.learning.datasets.register import Request, register
 
 _SHAPE = re.compile(r"^([1-9]\d{0,8})x([1-9]\d{0,8})x([1-9]\d{0,5})$")

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from sottovoce.learning.datasets.arrays import with_random_test_part
-from sottovoce.learning.datasets.dataset import Dataset
+from sottovoce.learning.datasets.dataset import Dataset, with_random_test_part
 from sottovoce.learning.datasets.register import Request, register
 
 _THICK = -0.195  # mean brightness that about half of the digits exceed

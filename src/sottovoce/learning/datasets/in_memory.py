@@ -7,8 +7,7 @@ import numpy as np
 
 from sottovoce.core.errors import DataError
 from sottovoce.learning import in_memory
-from sottovoce.learning.datasets.arrays import Array
-from sottovoce.learning.datasets.dataset import Dataset
+from sottovoce.learning.datasets.dataset import Array, Dataset
 from sottovoce.learning.datasets.own import dataset_of
 from sottovoce.learning.datasets.register import Request, register
 

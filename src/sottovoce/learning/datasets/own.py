@@ -9,9 +9,13 @@ from numpy.typing import NDArray
 
 from sottovoce.core.errors import DataError
 from sottovoce.core.table_files import number_in
-from sottovoce.learning.datasets.arrays import (
+from sottovoce.learning.datasets.dataset import (
     WRITE_AGAIN,
     Array,
+    Dataset,
+    Features,
+    Labels,
+    Owners,
     classes,
     damaged,
     names_in_npz,
@@ -21,7 +25,6 @@ from sottovoce.learning.datasets.arrays import (
     scaled,
     with_random_test_part,
 )
-from sottovoce.learning.datasets.dataset import Dataset, Features, Labels, Owners
 from sottovoce.learning.datasets.register import Request, register
 from sottovoce.learning.datasets.tables import CsvOptions, Table, features_of, read_table
 
