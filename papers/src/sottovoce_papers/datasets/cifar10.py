@@ -18,8 +18,7 @@ from sottovoce.learning.datasets.dataset import (
     read_npz,
     same_rows,
 )
-from sottovoce.learning.datasets.register import Request, register
-from sottovoce.learning.datasets.sources import DataFile, Digest, Source
+from sottovoce.learning.datasets.register import DataFile, Digest, Request, Source, register
 
 SHAPE = (32, 32, 3)
 NUM_CLASSES = 10

@@ -17,8 +17,7 @@ from sottovoce.learning.datasets.dataset import (
     read_npz,
     same_rows,
 )
-from sottovoce.learning.datasets.register import Request, register
-from sottovoce.learning.datasets.sources import DataFile, Source
+from sottovoce.learning.datasets.register import DataFile, Request, Source, register
 
 SHAPE = (28, 28)
 NUM_CLASSES = 62

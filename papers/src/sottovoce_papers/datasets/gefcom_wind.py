@@ -20,8 +20,7 @@ from sottovoce.learning.datasets.dataset import (
     read_npz,
     same_rows,
 )
-from sottovoce.learning.datasets.register import Request, register
-from sottovoce.learning.datasets.sources import DataFile, Source
+from sottovoce.learning.datasets.register import DataFile, Request, Source, register
 
 NUM_HOURS_AHEAD = 48
 ISSUE_EVERY_HOURS = 12

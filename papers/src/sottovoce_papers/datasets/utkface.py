@@ -10,8 +10,7 @@ from sottovoce.learning.datasets.dataset import (
     same_rows,
     with_random_test_part,
 )
-from sottovoce.learning.datasets.register import Request, register
-from sottovoce.learning.datasets.sources import DataFile, Source
+from sottovoce.learning.datasets.register import DataFile, Request, Source, register
 
 _SOURCES = (
     Source(files=(DataFile(path="utkface.npz"),)),

@@ -16,14 +16,17 @@ from sottovoce.learning.datasets.dataset import (
     with_training_rows,
     with_validation,
 )
-from sottovoce.learning.datasets.register import Entry, Request, entries, find
-from sottovoce.learning.datasets.sources import (
+from sottovoce.learning.datasets.register import (
     DataFile,
+    Entry,
     OnBytes,
+    Request,
     absent,
     data_folder,
     downloads,
+    entries,
     fetch,
+    find,
     first_found,
 )
 from sottovoce.learning.datasets.tables import CsvOptions
