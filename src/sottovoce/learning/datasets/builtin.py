@@ -1,9 +1,49 @@
-"""The digits that come with scikit-learn: no file, no network."""
+"""The digits that come with scikit-learn: no file, no network.
+
+Gaussian blobs of any size: for timing and first tries, where the data do not matter.
+"""
+
+import re
 
 import numpy as np
 
+from sottovoce.core.errors import ParameterError
 from sottovoce.learning.datasets.dataset import Dataset, with_random_test_part
 from sottovoce.learning.datasets.register import Request, register
+
+_SHAPE = re.compile(r"^([1-9]\d{0,8})x([1-9]\d{0,8})x([1-9]\d{0,5})$")
+_MOST_VALUES = 10**9
+
+
+@register(
+    "blobs:",
+    summary="made-up points around random class centres: for timing",
+    placeholder="ROWSxFEATURESxCLASSES",
+)
+def blobs(request: Request) -> Dataset:
+    """x = (centre of the class + noise)/sqrt(features), both standard normal; a fifth held out."""
+    found = _SHAPE.match(request.argument)
+    rows, features, classes = (int(part) for part in found.groups()) if found else (0, 0, 0)
+    if not 0 < rows * features <= _MOST_VALUES or classes < 2 or rows < 5:
+        raise ParameterError(
+            f"'blobs:{request.argument}' needs ROWSxFEATURESxCLASSES, at least 5 rows, 2 classes "
+            f"and at most {_MOST_VALUES:.0e} values; for example blobs:10000x100x10"
+        )
+    generator = request.generator
+    centres = generator.standard_normal((classes, features), dtype=np.float32)
+    labels = generator.integers(classes, size=rows)
+    points = generator.standard_normal((rows, features), dtype=np.float32)
+    points += centres[labels]
+    points /= np.float32(np.sqrt(features))
+    return with_random_test_part(
+        request.name,
+        points,
+        labels,
+        generator,
+        num_classes=classes,
+        note="Made-up points: their accuracy means nothing.",
+    )
+
 
 _THICK = -0.195  # mean brightness that about half of the digits exceed
 
