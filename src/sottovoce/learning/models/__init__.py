@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sottovoce.core.errors import ParameterError
-from sottovoce.learning.models.linear import Linear
-from sottovoce.learning.models.mlp import Mlp
+from sottovoce.learning.models.linear import Linear, Mlp
 from sottovoce.learning.models.register import (
     MODELS,
     InitialWeights,

@@ -1,4 +1,7 @@
-"""Multinomial logistic regression, or linear regression."""
+"""Multinomial logistic regression, or linear regression.
+
+A network with one hidden layer.
+"""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -13,6 +16,33 @@ from sottovoce.learning.models.register import (
 
 if TYPE_CHECKING:
     from torch import nn
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@register_model("mlp", summary="one hidden layer with tanh")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mlp:
+    """One hidden layer with tanh, Glorot-initialised."""
+
+    initial_weights: ClassVar[InitialWeights] = "tanh"
+    hidden_units: int
+
+    def __post_init__(self) -> None:
+        parameter_rules.integer("hidden_units", self.hidden_units, low=1, high=2**20)
+
+    def build(self, input_shape: InputShape, num_outputs: int) -> "nn.Module":
+        from torch import nn
+
+        from sottovoce.learning.models.flat_linear import FlatLinear
+
+        return nn.Sequential(
+            FlatLinear(num_features(input_shape), self.hidden_units),
+            nn.Tanh(),
+            nn.Linear(self.hidden_units, num_outputs),
+        )
 
 
 @register_model("linear", summary="logistic or linear regression, starting at zero")
