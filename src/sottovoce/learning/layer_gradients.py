@@ -33,7 +33,7 @@ from torch.func import functional_call
 from torch.nn.functional import group_norm, pad, unfold
 
 from sottovoce.learning.clients import DenseRows, LayeredRows, OuterRows
-from sottovoce.learning.models.flat_linear import FlatLinear
+from sottovoce.learning.models.modules import FlatLinear
 
 # Layers without parameters in which no sample sees another.
 _SAMPLEWISE = (

@@ -29,7 +29,7 @@ from sottovoce.learning.layer_gradients import (
     stacked_outputs,
 )
 from sottovoce.learning.models.checks import check_module
-from sottovoce.learning.models.flat_linear import FlatLinear
+from sottovoce.learning.models.modules import FlatLinear
 
 # Gradients held at once: bounds the memory of a round whatever the number of clients.
 MAX_GRADIENT_ELEMENTS = 1 << 25

@@ -36,7 +36,7 @@ class Mlp:
     def build(self, input_shape: InputShape, num_outputs: int) -> "nn.Module":
         from torch import nn
 
-        from sottovoce.learning.models.flat_linear import FlatLinear
+        from sottovoce.learning.models.modules import FlatLinear
 
         return nn.Sequential(
             FlatLinear(num_features(input_shape), self.hidden_units),
@@ -61,6 +61,6 @@ class Linear:
         parameter_rules.boolean("bias", self.bias)
 
     def build(self, input_shape: InputShape, num_outputs: int) -> "nn.Module":
-        from sottovoce.learning.models.flat_linear import FlatLinear
+        from sottovoce.learning.models.modules import FlatLinear
 
         return FlatLinear(num_features(input_shape), num_outputs, bias=self.bias)
