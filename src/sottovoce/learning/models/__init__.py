@@ -60,15 +60,15 @@ def build(model: Model, input_shape: InputShape, num_outputs: int) -> "nn.Module
 
 def initialise(model: Model, module: "nn.Module", generator: np.random.Generator) -> None:
     """Initial weights from a generator of ours, so that a run can be repeated anywhere."""
-    from sottovoce.learning.models import initialization
+    from sottovoce.learning.models import modules
 
     match _rule(model):
         case "zero":
-            initialization.zero(module)
+            modules.zero(module)
         case "tanh":
-            initialization.for_tanh(module, generator)
+            modules.for_tanh(module, generator)
         case "relu":
-            initialization.for_relu(module, generator)
+            modules.for_relu(module, generator)
         case _:
             name = getattr(model, "factory", getattr(model, "label", type(model).__name__))
             raise ParameterError(
