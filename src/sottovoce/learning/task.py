@@ -28,8 +28,7 @@ from sottovoce.learning.layer_gradients import (
     stacked_gradients,
     stacked_outputs,
 )
-from sottovoce.learning.models.checks import check_module
-from sottovoce.learning.models.modules import FlatLinear
+from sottovoce.learning.models.modules import FlatLinear, check_module
 
 # Gradients held at once: bounds the memory of a round whatever the number of clients.
 MAX_GRADIENT_ELEMENTS = 1 << 25

@@ -4,6 +4,14 @@ Initial weights by layer, drawn from a numpy generator.
 
 Uniform draws only: they follow from the generator's bits by one multiplication, so that every
 machine gets the same weights to the last bit. Biases start at 0, normalisations at the identity.
+
+What a module must not do if its updates are to be private and repeatable.
+
+Only parameters are clipped, noised and sent. Statistics over a batch mix samples, so that one
+sample moves another's gradient, and running statistics are learnt outside of any privacy; both
+sample- and client-level privacy therefore refuse them. Other buffers are constants, and allowed.
+Parameters are float32, in which tasks compute: others would silently lose or gain digits.
+All of them are trained and sent, so that a frozen one (requires_grad=False) is refused.
 """
 
 import math
@@ -12,8 +20,83 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parameter import is_lazy
 
 from sottovoce.core.errors import ParameterError
+
+_FROZEN_TOLD = 8
+RANDOM_LAYERS = (nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
+
+
+def check_module(module: nn.Module) -> None:
+    """Refuse batch statistics, random layers, and parameters that cannot be trained as they are.
+
+    Those have no size, are not in float32, or are frozen. Errors name the layer or the parameter.
+    """
+    for path, layer in module.named_modules():
+        where = f"layer '{path or 'the module itself'}' ({type(layer).__name__})"
+        _check_statistics(where, layer)
+        _check_randomness(where, layer)
+        if any(is_lazy(parameter) for parameter in layer.parameters(recurse=False)):
+            raise ParameterError(
+                f"{where} has no size yet; give its number of inputs instead of a lazy layer"
+            )
+        _check_precision(where, layer)
+    if not any(True for _ in module.parameters()):
+        raise ParameterError("the module has no parameters to train; add a layer that has some")
+    _check_none_frozen(module)
+
+
+def _check_none_frozen(module: nn.Module) -> None:
+    frozen = [name for name, one in module.named_parameters() if not one.requires_grad]
+    if not frozen:
+        return
+    told = ", ".join(f"'{name}'" for name in frozen[:_FROZEN_TOLD])
+    more = f" and {len(frozen) - _FROZEN_TOLD} more" if len(frozen) > _FROZEN_TOLD else ""
+    raise ParameterError(
+        f"the module has frozen parameters (requires_grad=False): {told}{more}; every parameter is "
+        "trained, noised and sent, so set requires_grad=True, or compute the output of the frozen "
+        "part beforehand, give it as the data's features, and train the rest"
+    )
+
+
+def _check_precision(where: str, layer: nn.Module) -> None:
+    for name, parameter in layer.named_parameters(recurse=False):
+        if parameter.dtype != torch.float32:
+            kind = str(parameter.dtype).removeprefix("torch.")
+            raise ParameterError(
+                f"{where} has its {name} in {kind}, and training computes in float32; convert the "
+                "module with module.float()"
+            )
+
+
+def _check_statistics(where: str, layer: nn.Module) -> None:
+    if isinstance(layer, _BatchNorm):
+        raise ParameterError(
+            f"{where} mixes the samples of a batch and keeps running statistics of them, which no "
+            "noise covers; use torch.nn.GroupNorm (group normalisation) instead"
+        )
+    if isinstance(layer, _InstanceNorm) and layer.track_running_stats:
+        raise ParameterError(
+            f"{where} keeps running statistics of the samples, which no noise covers; set "
+            "track_running_stats=False, or use torch.nn.GroupNorm (group normalisation)"
+        )
+
+
+def _check_randomness(where: str, layer: nn.Module) -> None:
+    """Such draws come from torch's global generator, so no run could be repeated."""
+    dropout = layer.p if isinstance(layer, _DropoutNd) else getattr(layer, "dropout", 0.0)
+    # Recurrent and attention layers have `dropout` as a number, others as a layer of its own.
+    drops = isinstance(dropout, float | int) and dropout > 0.0
+    if drops or isinstance(layer, RANDOM_LAYERS):
+        raise ParameterError(
+            f"{where} draws at random in training, which per-sample gradients do not support; set "
+            "its dropout to 0 or leave it out: the noise of privacy regularises already"
+        )
+
 
 Limit = Callable[[torch.Tensor], float]
 

@@ -84,7 +84,7 @@ def tried(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) 
     """The module that a factory makes of input_shape, num_outputs and whatever else it takes."""
     from torch import nn
 
-    from sottovoce.learning.models.checks import check_module
+    from sottovoce.learning.models.modules import check_module
 
     _check_call(name, factory, arguments)
     try:
