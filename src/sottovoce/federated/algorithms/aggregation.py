@@ -57,17 +57,17 @@ class AggregationSection:
         return {}
 
 
-R = TypeVar("R", bound=type[AggregationSection])
+G = TypeVar("G", bound=type[AggregationSection])
 
 AGGREGATIONS: Register[Registered[AggregationSection]] = Register(
     "aggregation", package="sottovoce.federated.algorithms.aggregations"
 )
 
 
-def register_aggregation(kind: str, *, summary: str) -> Callable[[R], R]:
+def register_aggregation(kind: str, *, summary: str) -> Callable[[G], G]:
     """Class decorator that enters an aggregation."""
 
-    def enter(section: R) -> R:
+    def enter(section: G) -> G:
         registered: Registered[AggregationSection] = Registered(section=section, summary=summary)
         AGGREGATIONS.enter(kind, registered, module=section.__module__)
         return section
