@@ -5,6 +5,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,6 @@ from sottovoce.cli.output import Json, print_fields, print_json, print_table, pr
 
 if TYPE_CHECKING:
     from sottovoce.deployment.machines.federation import Federation
-from dataclasses import asdict
 
 _FAILS = 1
 

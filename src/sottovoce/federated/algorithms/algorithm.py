@@ -18,33 +18,24 @@ Drop the file into `algorithms/sections/`, or name its module under the entry po
 read where none is installed; they import it in the methods that need it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.domains import L2Ball, Vector
-from sottovoce.core.randomness import Randomness
-
-if TYPE_CHECKING:  # bring torch, which a reader of checkpoints does not need
-    from sottovoce.learning.clients import ClientData, Rows
-    from sottovoce.learning.task import Task
-import dataclasses
-from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
-
-import numpy as np
-
 from sottovoce.core.errors import ConfigError, PluginError
-from sottovoce.core.randomness import SeededRandomness
+from sottovoce.core.randomness import Randomness, SeededRandomness
 from sottovoce.core.registry import Register
 from sottovoce.core.sections import POSITIVE as POSITIVE
 from sottovoce.core.sections import Registered, check_keys
 
-if TYPE_CHECKING:  # bring torch
-    from sottovoce.learning.clients import Clients
+if TYPE_CHECKING:  # bring torch, which a reader of checkpoints does not need
+    from sottovoce.learning.clients import ClientData, Clients, Rows
     from sottovoce.learning.datasets import Dataset
     from sottovoce.learning.task import Task
 

@@ -13,7 +13,7 @@ Reference: Yin et al. 2018.
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -29,7 +29,11 @@ from sottovoce.core.sections import (
     section_from,
     whole,
 )
-from sottovoce.federated.algorithms.aggregation import AGGREGATIONS, AggregationSection
+from sottovoce.federated.algorithms.aggregation import (
+    AGGREGATIONS,
+    AggregationSection,
+    register_aggregation,
+)
 from sottovoce.federated.algorithms.algorithm import (
     Algorithm,
     AlgorithmSection,
@@ -38,23 +42,15 @@ from sottovoce.federated.algorithms.algorithm import (
     PublicRows,
     Setting,
     State,
-    register,
-)
-
-if TYPE_CHECKING:  # bring torch
-    from sottovoce.federated.algorithms.fedavg import LocalWork, SampleClippedGradient
-    from sottovoce.learning.datasets import Dataset
-    from sottovoce.learning.task import Task
-from typing import TYPE_CHECKING, ClassVar
-
-from sottovoce.federated.algorithms.aggregation import register_aggregation
-from sottovoce.federated.algorithms.algorithm import (
     check_memory,
+    register,
 )
 from sottovoce.federated.algorithms.scaffold import BYTES_PER_COORDINATE
 
-if TYPE_CHECKING:  # brings torch
-    from sottovoce.federated.algorithms.fedavg import FedAvg
+if TYPE_CHECKING:  # bring torch
+    from sottovoce.federated.algorithms.fedavg import FedAvg, LocalWork, SampleClippedGradient
+    from sottovoce.learning.datasets import Dataset
+    from sottovoce.learning.task import Task
 
 _ROBUST = (
     "a median or trimmed mean of noisy messages is noisier than their mean, up to pi/2 times its "

@@ -16,10 +16,6 @@ from sottovoce.learning.models.register import (
 
 if TYPE_CHECKING:
     from torch import nn
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 @register_model("mlp", summary="one hidden layer with tanh")

@@ -16,19 +16,14 @@ not at the top of the file: specs, ledgers and reports are read where torch is n
 Shapes of one sample, and what layers make of them.
 """
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from sottovoce.core.registry import Register
-from sottovoce.core.sections import Registered, section_from
-
-if TYPE_CHECKING:
-    from torch import nn
-import math
-from typing import TYPE_CHECKING
-
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError
+from sottovoce.core.registry import Register
+from sottovoce.core.sections import Registered, section_from
 
 if TYPE_CHECKING:
     from torch import nn

@@ -13,13 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError, UnknownNameError
-from sottovoce.learning.models.register import InitialWeights, InputShape, register_model
-
-if TYPE_CHECKING:
-    from torch import nn
-from typing import TYPE_CHECKING
-
 from sottovoce.learning import in_memory
+from sottovoce.learning.models.register import InitialWeights, InputShape, register_model
 
 if TYPE_CHECKING:
     from torch import nn
