@@ -24,14 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from numpy.typing import NDArray
-
 from sottovoce.core.registry import Register
 from sottovoce.core.sections import Registered, as_table, section_from
 from sottovoce.learning.datasets import Dataset
-from sottovoce.learning.feature_cache import FeatureCache, digest_of
+from sottovoce.learning.feature_cache import Array, FeatureCache, digest_of
 
-Array = NDArray[Any]
 Part = Literal["train", "test", "public"]
 
 
