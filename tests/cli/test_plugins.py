@@ -20,8 +20,7 @@ pytest.importorskip("torch")
 from sottovoce.auditing.attacks.context import ATTACKS
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import ConfigError
-from sottovoce.federated.algorithms.aggregation import AGGREGATIONS
-from sottovoce.federated.algorithms.algorithm import RECIPES
+from sottovoce.federated.algorithms.algorithm import AGGREGATIONS, RECIPES
 from sottovoce.learning.datasets.register import DATASETS
 from sottovoce.mechanisms.registry import MECHANISMS
 from sottovoce.privacy.accountant import ACCOUNTANTS
@@ -63,7 +62,7 @@ class Free:
 """
 HALVED = """
 from dataclasses import dataclass, replace
-from sottovoce.federated.algorithms.aggregation import AggregationSection, register_aggregation
+from sottovoce.federated.algorithms.algorithm import AggregationSection, register_aggregation
 
 @register_aggregation("halved", summary="half a step")
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ _REGISTERS = {
     "mechanism": "sottovoce.mechanisms.registry:MECHANISMS",
     "accountant": "sottovoce.privacy.accountant:ACCOUNTANTS",
     "algorithm": "sottovoce.federated.algorithms.algorithm:RECIPES",
-    "aggregation": "sottovoce.federated.algorithms.aggregation:AGGREGATIONS",
+    "aggregation": "sottovoce.federated.algorithms.algorithm:AGGREGATIONS",
     "channel": "sottovoce.protocol.channels.channel:CHANNELS",
     "sampling": "sottovoce.federated.cohorts:SAMPLINGS",
     "attack": "sottovoce.auditing.attacks.context:ATTACKS",

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 from sottovoce.core.faces import show
 
 if TYPE_CHECKING:
-    from sottovoce.federated.algorithms.aggregation import AggregationSection as AggregationSection
-    from sottovoce.federated.algorithms.aggregation import (
-        register_aggregation as register_aggregation,
-    )
     from sottovoce.federated.algorithms.algorithm import POSITIVE as POSITIVE
+    from sottovoce.federated.algorithms.algorithm import AggregationSection as AggregationSection
     from sottovoce.federated.algorithms.algorithm import Algorithm as Algorithm
     from sottovoce.federated.algorithms.algorithm import AlgorithmSection as AlgorithmSection
     from sottovoce.federated.algorithms.algorithm import AlgorithmTraits as AlgorithmTraits
     from sottovoce.federated.algorithms.algorithm import Facts as Facts
     from sottovoce.federated.algorithms.algorithm import Setting as Setting
     from sottovoce.federated.algorithms.algorithm import register as register
+    from sottovoce.federated.algorithms.algorithm import (
+        register_aggregation as register_aggregation,
+    )
     from sottovoce.federated.algorithms.fedavg import FedAvg as FedAvg
     from sottovoce.federated.algorithms.fedavg import LocalSgd as LocalSgd
     from sottovoce.federated.algorithms.fedavg import SampleClippedGradient as SampleClippedGradient

@@ -16,6 +16,17 @@ method of `AlgorithmSection`: nothing else tests for its class or its kind.
 Drop the file into `algorithms/sections/`, or name its module under the entry point group
 `algorithms` (see `core.registry`). Our own sections import no torch, for specs are
 read where none is installed; they import it in the methods that need it.
+
+How `algorithm.aggregation` of federated averaging becomes a server's step.
+
+    @register_aggregation("foo", summary="...")
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class FooSection(AggregationSection):
+        def build(self, averaging: FedAvg, setting: Setting) -> Algorithm: ...
+
+Drop the file into `algorithms/aggregations/`, or name its module under the entry point group
+`sottovoce.aggregations`. What it makes of decoded messages is post-processing and costs no privacy:
+clients and their messages are those of the `averaging` that it is given.
 """
 
 import dataclasses
@@ -36,6 +47,12 @@ from sottovoce.core.sections import Registered, check_keys
 
 if TYPE_CHECKING:  # bring torch, which a reader of checkpoints does not need
     from sottovoce.learning.clients import ClientData, Clients, Rows
+    from sottovoce.learning.datasets import Dataset
+    from sottovoce.learning.task import Task
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # bring torch
+    from sottovoce.federated.algorithms.fedavg import FedAvg
     from sottovoce.learning.datasets import Dataset
     from sottovoce.learning.task import Task
 
@@ -392,3 +409,53 @@ def check_memory(what: str, rows: int, dimension: int, bytes_each: int) -> None:
             "'fixed_size' asks some of them), a smaller model, or the algorithm 'fedavg' with "
             "aggregation 'mean'"
         )
+
+
+class AggregationSection:
+    """The keys of an aggregation, and what the run must know of it; override what differs."""
+
+    __slots__ = ()
+
+    gathers: ClassVar[bool] = True  # whether it needs each message, and not only the mean
+    holds_out: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_keys(self, "algorithm.aggregation")
+
+    def hold_out(
+        self,
+        data: "Dataset",
+        generator: np.random.Generator,  # noqa: ARG002
+    ) -> "tuple[Dataset, PublicRows | None]":
+        """Take declared-public rows out of the training data; by default none."""
+        return data, None
+
+    def build(self, averaging: "FedAvg", setting: Setting) -> Algorithm:
+        """Return federated averaging with another step of the server."""
+        raise NotImplementedError
+
+    def warnings(self) -> list[str]:
+        """Return what a person should know of it before believing a result."""
+        return []
+
+    def metrics(self, task: "Task", state: State) -> dict[str, Any]:  # noqa: ARG002
+        """Return what to note beside the accuracy after a round."""
+        return {}
+
+
+G = TypeVar("G", bound=type[AggregationSection])
+
+AGGREGATIONS: Register[Registered[AggregationSection]] = Register(
+    "aggregation", package="sottovoce.federated.algorithms.aggregations"
+)
+
+
+def register_aggregation(kind: str, *, summary: str) -> Callable[[G], G]:
+    """Class decorator that enters an aggregation."""
+
+    def enter(section: G) -> G:
+        registered: Registered[AggregationSection] = Registered(section=section, summary=summary)
+        AGGREGATIONS.enter(kind, registered, module=section.__module__)
+        return section
+
+    return enter

@@ -29,12 +29,9 @@ from sottovoce.core.sections import (
     section_from,
     whole,
 )
-from sottovoce.federated.algorithms.aggregation import (
+from sottovoce.federated.algorithms.algorithm import (
     AGGREGATIONS,
     AggregationSection,
-    register_aggregation,
-)
-from sottovoce.federated.algorithms.algorithm import (
     Algorithm,
     AlgorithmSection,
     AlgorithmTraits,
@@ -44,6 +41,7 @@ from sottovoce.federated.algorithms.algorithm import (
     State,
     check_memory,
     register,
+    register_aggregation,
 )
 from sottovoce.federated.algorithms.scaffold import BYTES_PER_COORDINATE
 
