@@ -19,7 +19,7 @@ from sottovoce.deployment.machines.federation import create_federation
 from sottovoce.deployment.machines.keeper import keeping
 from sottovoce.deployment.machines.processes import Child
 from sottovoce.deployment.machines.site_folder import create_rehearsal_sites
-from sottovoce.learning.feature_cache import FeatureCache
+from sottovoce.learning.features import FeatureCache
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
 from sottovoce.privacy.events import PureDp
