@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sottovoce.core.errors import ParameterError
-from sottovoce.learning.models.linear import Linear, Mlp
 from sottovoce.learning.models.register import (
     MODELS,
     InitialWeights,
     InputShape,
+    Linear,
+    Mlp,
     Model,
     checked,
     model_of,
