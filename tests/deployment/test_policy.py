@@ -21,7 +21,7 @@ from sottovoce.mechanisms.no_privacy import NoPrivacy
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.compositions import multiset
 from sottovoce.privacy.events import PrivacyEvent, Repeated
-from sottovoce.protocol.channels.direct import Direct
+from sottovoce.protocol.channels.channel import Direct
 from sottovoce.protocol.channels.secure_sum import SecureSum
 from sottovoce.protocol.channels.shuffler import Shuffler
 

@@ -33,8 +33,7 @@ from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.compositions import multiset
 from sottovoce.protocol.broadcast import Start, received
-from sottovoce.protocol.channels.channel import Channel
-from sottovoce.protocol.channels.direct import Direct
+from sottovoce.protocol.channels.channel import Channel, Direct
 from sottovoce.protocol.channels.secure_sum import SecureSum
 from sottovoce.protocol.channels.shuffler import Shuffler
 from sottovoce.protocol.message import HEADER_BYTES, seal

@@ -32,7 +32,7 @@ from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import OwnColumn, Site
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
-from sottovoce.protocol.channels.direct import Direct
+from sottovoce.protocol.channels.channel import Direct
 from sottovoce.protocol.charging import amount_due
 
 # People's values in batches, for a question; what the site's file, or its app, names.

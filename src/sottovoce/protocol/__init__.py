@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from sottovoce.protocol.channels.central import Central as Central
     from sottovoce.protocol.channels.channel import Channel as Channel
     from sottovoce.protocol.channels.channel import ChannelContext as ChannelContext
+    from sottovoce.protocol.channels.channel import Direct as Direct
     from sottovoce.protocol.channels.channel import register_channel as register_channel
-    from sottovoce.protocol.channels.direct import Direct as Direct
     from sottovoce.protocol.channels.secret_order import SecretOrder as SecretOrder
     from sottovoce.protocol.channels.secure_sum import SecureSum as SecureSum
     from sottovoce.protocol.channels.shuffler import Shuffler as Shuffler

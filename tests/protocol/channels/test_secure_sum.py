@@ -21,8 +21,7 @@ from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy import events
 from sottovoce.privacy.compositions import multiset
 from sottovoce.privacy.events import OneBit, basic_counts
-from sottovoce.protocol.channels.channel import Channel, terms_of
-from sottovoce.protocol.channels.direct import Direct
+from sottovoce.protocol.channels.channel import Channel, Direct, terms_of
 from sottovoce.protocol.channels.secure_sum import SecureSum
 from sottovoce.protocol.client import Request
 from sottovoce.protocol.message import open_sealed
