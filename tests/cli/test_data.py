@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.learning import datasets
 from sottovoce.learning.datasets import register
 from sottovoce.learning.datasets.register import DataFile, Digest
 
@@ -133,7 +132,7 @@ def test_fetch_writes_what_the_source_sends_if_the_digest_is_right(
     assert list(tmp_path.iterdir()) == []
     digest = Digest(algorithm="md5", hexadecimal=hashlib.md5(b"not CIFAR").hexdigest())
     file = DataFile(path="cifar-10-binary.tar.gz", url="https://example.org/c", digest=digest)
-    monkeypatch.setattr(datasets, "downloads", lambda _: (file,))
+    monkeypatch.setattr(register, "downloads", lambda _: (file,))
     result = cli("data", "fetch", "cifar10", "--data-dir", tmp_path)
     assert result.out.strip() == str(tmp_path / "cifar-10-binary.tar.gz")
     assert (tmp_path / "cifar-10-binary.tar.gz").read_bytes() == b"not CIFAR"

@@ -35,17 +35,18 @@ if TYPE_CHECKING:
 show(
     __name__,
     {
-        "algorithms.aggregation": ["AggregationSection", "register_aggregation"],
-        "algorithms.algorithm": ["Algorithm"],
-        "algorithms.fedavg": ["FedAvg", "LocalSgd", "SampleClippedGradient"],
-        "algorithms.recipe": [
+        "algorithms.algorithm": [
+            "AggregationSection",
+            "Algorithm",
             "AlgorithmSection",
             "AlgorithmTraits",
             "Facts",
             "POSITIVE",
             "Setting",
             "register",
+            "register_aggregation",
         ],
+        "algorithms.fedavg": ["FedAvg", "LocalSgd", "SampleClippedGradient"],
         "algorithms.scaffold": ["Scaffold"],
         "cohorts": ["ClientSampling", "register_sampling"],
         "training": ["Backend", "RoundRecord", "Training"],

@@ -1,4 +1,4 @@
-"""Features as a list of fixed steps between a dataset and a model: the register, the pipeline.
+"""Features as a list of fixed steps between a dataset and a model: register, pipeline, cache.
 
     @register_feature("center", summary="minus a public constant")
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -9,18 +9,17 @@
             return lambda _part, features: Features.of(features.values - self.constant)
 
 Each step turns a sample into features by itself; what a step learns, it learns from public data
-only. So no step spends privacy. Results may be cached on disk, by what they were made of.
+only. So no step spends privacy.
 
 A step's fields are the keys that may stand beside its `kind` in [[features]]; `__post_init__`
 checks them (see `sottovoce.core.sections`). Name its module in `FEATURES` below, or under the entry
 point group `sottovoce.features` (see `sottovoce.core.registry`); nothing else changes. Import torch
 where it is used, not at the top of the file: specs are read where torch is not installed.
 
-Features on disk: computed once, mapped into memory afterwards, and never half written.
-
-An entry is `KEY.npy` and, written after it, `KEY.json` with the size and a digest of it. An array
-without a fitting description is made again. Features are as private as the data that they were
-made of, so the files are the owner's alone.
+Results may be cached on disk, by what they were made of: computed once, mapped into memory
+afterwards, and never half written. An entry is `KEY.npy` and, written after it, `KEY.json` with the
+size and a digest of it. An array without a fitting description is made again. Features are as
+private as the data that they were made of, so the files are the owner's alone.
 """
 
 import contextlib

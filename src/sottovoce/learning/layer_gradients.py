@@ -12,15 +12,13 @@ So norms and clipped sums need no gradient of the large layers, and no backward 
 Only chains of known layers qualify, for there each sample goes its own way. Whatever else a module
 does may mix samples, and is differentiated one sample at a time.
 
+Several models of one chain are computed at once: parameters have a leading dimension for the model,
+samples are (models, samples, ...). A layer of all models is one batched matrix product;
+convolutions are products with patches, which lie row by row, place after place, so that the few
+numbers of a filter are next to each other.
+
 References: Goodfellow 2015, "Efficient per-example gradient computations"; Rochette, Manoel and
 Tramel 2019, section 3 (convolutions).
-
-Several models of one chain of layers at once: outputs, and every sample's gradient.
-
-Parameters have a leading dimension for the model, samples are (models, samples, ...). A layer of
-all models is one batched matrix product; convolutions are products with patches, which lie row by
-row, place after place, so that the few numbers of a filter are next to each other. What the
-gradients are made of is said in `layer_gradients`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -37,9 +37,7 @@ show(
     {
         "broadcast": ["pack", "unpack"],
         "channels.central": ["Central"],
-        "channels.channel": ["Channel", "register_channel"],
-        "channels.direct": ["Direct"],
-        "channels.facts": ["ChannelContext"],
+        "channels.channel": ["Channel", "ChannelContext", "Direct", "register_channel"],
         "channels.secret_order": ["SecretOrder"],
         "channels.secure_sum": ["SecureSum"],
         "channels.shuffler": ["Shuffler"],

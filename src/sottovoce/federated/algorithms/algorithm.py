@@ -1,6 +1,4 @@
-"""What an algorithm is: state in, state out.
-
-How a spec's [algorithm] becomes an algorithm: one decorator on a frozen dataclass.
+"""What an algorithm is (state in, state out), and how a spec's [algorithm] becomes one.
 
     @register("foo", summary="...")
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,20 +11,18 @@ Its fields are the keys that may stand beside `kind = "foo"`. What an algorithm 
 `build` (public data, a noise of its own, words and figures in reports) it says by overriding a
 method of `AlgorithmSection`: nothing else tests for its class or its kind.
 
-Drop the file into `algorithms/sections/`, or name its module under the entry point group
-`algorithms` (see `core.registry`). Our own sections import no torch, for specs are
-read where none is installed; they import it in the methods that need it.
-
-How `algorithm.aggregation` of federated averaging becomes a server's step.
+`algorithm.aggregation` of federated averaging is such a table too. What an aggregation makes of
+decoded messages is post-processing and costs no privacy: clients and their messages are those of
+the `averaging` that it is given.
 
     @register_aggregation("foo", summary="...")
     @dataclass(frozen=True, slots=True, kw_only=True)
     class FooSection(AggregationSection):
         def build(self, averaging: FedAvg, setting: Setting) -> Algorithm: ...
 
-Drop the file into `algorithms/aggregations/`, or name its module under the entry point group
-`sottovoce.aggregations`. What it makes of decoded messages is post-processing and costs no privacy:
-clients and their messages are those of the `averaging` that it is given.
+Name the module under the entry point group `sottovoce.algorithms` or `sottovoce.aggregations` (see
+`core.registry`). Our own sections are in `sections`. They import no torch, for specs are read where
+none is installed; they import it in the methods that need it.
 """
 
 import dataclasses
@@ -46,17 +42,14 @@ from sottovoce.core.sections import POSITIVE as POSITIVE
 from sottovoce.core.sections import Registered, check_keys
 
 if TYPE_CHECKING:  # bring torch, which a reader of checkpoints does not need
-    from sottovoce.learning.clients import ClientData, Clients, Rows
-    from sottovoce.learning.datasets import Dataset
-    from sottovoce.learning.task import Task
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:  # bring torch
     from sottovoce.federated.algorithms.fedavg import FedAvg
+    from sottovoce.learning.clients import ClientData, Clients, Rows
     from sottovoce.learning.datasets import Dataset
     from sottovoce.learning.task import Task
 
 State = Mapping[str, NDArray[Any]]
+
+_SECTIONS = "sottovoce.federated.algorithms.sections"  # where ours are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,7 +368,7 @@ class AlgorithmSection:
 R = TypeVar("R", bound=type[AlgorithmSection])
 
 RECIPES: Register[Registered[AlgorithmSection]] = Register(
-    "algorithm", package="sottovoce.federated.algorithms.sections"
+    "algorithm", places=dict.fromkeys(("fedavg", "scaffold"), _SECTIONS)
 )
 
 
@@ -446,7 +439,7 @@ class AggregationSection:
 G = TypeVar("G", bound=type[AggregationSection])
 
 AGGREGATIONS: Register[Registered[AggregationSection]] = Register(
-    "aggregation", package="sottovoce.federated.algorithms.aggregations"
+    "aggregation", places=dict.fromkeys(("mean", "median", "trimmed_mean"), _SECTIONS)
 )
 
 

@@ -5,30 +5,25 @@ SampleClippedGradient   sample level: one step whose per-sample gradients are cl
 LocalSgd                client level: several local steps; the whole update is clipped to C. With
                         one step it is federated SGD; with penalties, FedProx.
 
+The server takes the mean of the decoded messages, or a robust mean of their rows, which no minority
+can move at will:
+
+CoordinateMedian        the median of each coordinate. It holds as long as fewer than half of the
+                        clients lie. Of n messages with Gaussian noise it has pi/2 times the
+                        variance of their mean; of messages with a few letters it is one of the
+                        letters, so that of single bits it is a majority vote, which is no estimate
+                        of a mean (a random rotation makes messages look Gaussian again).
+TrimmedMean             the mean of each coordinate without its largest and smallest values. It
+                        holds as long as no more clients lie than are trimmed at one end. With
+                        Gaussian noise the variance grows from that of the mean (fraction 0) to
+                        pi/2 times it (towards 1/2, the median). Messages of a few letters lose
+                        letters, and with them the mean's unbiasedness.
+
+Robust means weight nothing: a weight is a client's own word for how far it may move the result.
+
 References: McMahan et al. 2017 (federated averaging and SGD); Abadi et al. 2016 (per-sample
-clipping); Li et al. 2020 (FedProx, equation 2); Yin et al. 2018 (robust means).
-
-The median of each coordinate: one vector for many, which no minority can move at will.
-
-It holds as long as fewer than half of the clients lie, at a price for those who do not. Of n
-messages with Gaussian noise the median has pi/2 times the variance of their mean; of messages with
-a few letters it is one of the letters, so that of single bits it is a majority vote, which is no
-estimate of a mean (a random rotation makes messages look Gaussian again). Nothing is weighted: a
-weight is a client's own word for how far it may move the result.
-
-Reference: Yin, Chen, Kannan and Bartlett 2018, definition 1 and algorithm 1, option I.
-
-The mean of each coordinate without its largest and smallest values.
-
-It holds as long as no more clients lie than are trimmed at one end. What is trimmed of honest
-messages is lost: with Gaussian noise the variance grows from that of the mean (fraction 0) to
-pi/2 times it (towards 1/2, the median). Messages of a few letters lose letters, and with them the
-mean's unbiasedness. Nothing is weighted: a weight is a client's own word for how far it may move
-the result.
-
-Reference: Yin, Chen, Kannan and Bartlett 2018, definition 2 and algorithm 1, option II.
-
-Decoded messages as rows, as robust aggregation takes them.
+clipping); Li et al. 2020 (FedProx, equation 2); Yin, Chen, Kannan and Bartlett 2018 (definitions 1
+and 2, algorithm 1, options I and II).
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,6 +1,6 @@
-"""The digits that come with scikit-learn: no file, no network.
+"""Data without a file: the digits that come with scikit-learn, and Gaussian blobs of any size.
 
-Gaussian blobs of any size: for timing and first tries, where the data do not matter.
+Blobs are for timing and first tries, where the data do not matter.
 """
 
 import re

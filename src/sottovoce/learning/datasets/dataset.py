@@ -1,8 +1,7 @@
 """A dataset as plain arrays, scaled by public constants, never by private statistics.
 
-Some rows of an array on disk, without a copy of them.
-
-Reading arrays from files that may be damaged, and the scaling that all images share.
+Rows of an array on disk are chosen without a copy, and arrays are read from files that may be
+damaged.
 """
 
 import contextlib

@@ -1,7 +1,4 @@
-"""The user's own data: an npz of arrays, or a csv table.
-
-Arrays that a program has at hand: the same as in an npz file, without the file.
-"""
+"""The user's own data: an npz of arrays, a csv table, or arrays that a program has at hand."""
 
 import math
 from collections.abc import Mapping
@@ -30,8 +27,8 @@ from sottovoce.learning.datasets.dataset import (
     scaled,
     with_random_test_part,
 )
-from sottovoce.learning.datasets.register import Request, register
-from sottovoce.learning.datasets.tables import CsvOptions, Table, features_of, read_table
+from sottovoce.learning.datasets.register import CsvOptions, Request, register
+from sottovoce.learning.datasets.tables import Table, features_of, read_table
 
 _WHOLE = ("x", "y")
 _SPLIT = ("x_train", "y_train", "x_test", "y_test")

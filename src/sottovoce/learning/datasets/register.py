@@ -1,4 +1,4 @@
-"""The register of datasets: one decorator on a loader.
+"""The register of datasets, one decorator on a loader, and where their files come from.
 
     @register("foo", summary="...", sources=(Source(files=(DataFile(path="foo.npz"),)),))
     def foo(request: Request) -> Dataset: ...
@@ -6,8 +6,6 @@
 Drop the file into `datasets/`, or name its module under the entry point group `sottovoce.datasets`
 (see `core.registry`); nothing else changes. A name that ends in a colon, such as `npz:`, takes
 what follows it as an argument.
-
-Where data lies on disk, where it comes from, and downloads that are verified or not kept.
 
 Files are looked for in one folder: the argument `data_dir`, else $SOTTOVOCE_DATA, else
 `sottovoce/data` in the user's cache folder. What a source publishes a digest for can be downloaded;
@@ -18,23 +16,24 @@ names they have in the folder. Digests are checked whatever the server.
 import contextlib
 import hashlib
 import http.client
+import math
 import os
 import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from sottovoce.core import parameter_rules
 from sottovoce.core.errors import DataError, ParameterError, UnknownNameError
 from sottovoce.core.files import explained
 from sottovoce.core.registry import Register
 from sottovoce.learning.datasets.dataset import Dataset
-from sottovoce.learning.datasets.tables import CsvOptions
 
 TIMEOUT_SECONDS = 30.0
 CHUNK_BYTES = 1 << 18
@@ -238,6 +237,56 @@ def absent(name: str, sources: Sequence[Source], folder: Path, remedy: str) -> D
     )
 
 
+Bounds = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvOptions:
+    """How to read a csv file: columns go by name, or by number from 0 where there is no header.
+
+    `label_columns` are the label [the last column]; several are several numbers to predict.
+    `label` says whether that is a class or numbers. `classes` is the public list of classes; left
+    out, they are what the file has. A feature with public `bounds` (low, high) is mapped to
+    [-1/2, 1/2]; the name "*" bounds every feature that has none of its own; a feature without any
+    is left as it is. A feature with `categories`, the public list of its words, becomes a zero or
+    one for each of them, all zero for any other word; `ignore_columns` are no features. `decimal`
+    is the decimal sign of numbers. A row without one of its cells is an error, or left out with
+    missing = "skip"; how many are left is public then.
+    """
+
+    header: bool = True
+    label_columns: tuple[str, ...] = ()
+    label: Literal["class", "number"] = "class"
+    classes: tuple[str, ...] = ()
+    owner_column: str | None = None
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
+    test_fraction: float = 0.2
+    decimal: str = "."
+    missing: Literal["refuse", "skip"] = "refuse"
+    ignore_columns: tuple[str, ...] = ()
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.decimal not in (".", ","):
+            raise ParameterError(f"the decimal sign is a point or a comma, got {self.decimal!r}")
+        for name, words in self.categories.items():
+            if not words or len(set(words)) < len(words):
+                raise ParameterError(f"categories of '{name}' must be words, each of them once")
+            if name in self.bounds:
+                raise ParameterError(f"'{name}' has categories, so bounds of it mean nothing")
+        parameter_rules.inner_fraction("test_fraction", self.test_fraction)
+        for name, (low, high) in self.bounds.items():
+            if not (low < high and math.isfinite(high - low)):
+                raise ParameterError(
+                    f"bounds of '{name}' must be finite, the low one first, got ({low}, {high})"
+                )
+        if self.label == "class" and len(self.label_columns) > 1:
+            raise ParameterError(
+                f"a class is one column, got {len(self.label_columns)}; name one, or set "
+                "label = 'number'"
+            )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What a loader is given: its files, in the order of the source, and how to split them.
@@ -325,3 +374,67 @@ def find(name: str) -> tuple[Entry, str]:
             f"'{entry.name}{entry.placeholder}'"
         )
     return entry, argument
+
+
+def load(
+    name: str,
+    generator: np.random.Generator,
+    *,
+    data_dir: Path | str | None = None,
+    download: bool = False,
+    csv: CsvOptions | None = None,
+    on_bytes: OnBytes | None = None,
+) -> Dataset:
+    """The dataset called `name`; `generator` draws the test split if there is no official one.
+
+    Files are looked for in `data_folder(data_dir)`. What is not there is downloaded if `download`
+    allows it and its source publishes a digest; otherwise the error says what to do. `csv` is for
+    the datasets 'csv:PATH'.
+    """
+    entry, argument = find(name)
+    folder = data_folder(data_dir)
+    sources = entry.sources_of(argument)
+    found = first_found(sources, folder)
+    if found is None and download:
+        for file in downloads(sources):
+            fetch(file, folder, on_bytes=on_bytes)
+        found = first_found(sources, folder)
+    if found is None and sources:
+        raise absent(name, sources, folder, entry.remedy)
+    request = Request(
+        name=name,
+        argument=argument,
+        paths=tuple(found or ()),
+        folder=folder,
+        generator=generator,
+        csv=csv or CsvOptions(),
+    )
+    return entry.loader(request)
+
+
+def check_here(name: str, data_dir: Path | str | None = None) -> None:
+    """Refuse a dataset whose files are not on this machine; download nothing."""
+    entry, argument = find(name)
+    folder, sources = data_folder(data_dir), entry.sources_of(argument)
+    if sources and first_found(sources, folder) is None:
+        raise absent(name, sources, folder, entry.remedy)
+
+
+def files_to_fetch(name: str, data_dir: Path | str | None = None) -> tuple[DataFile, ...]:
+    """The files that `fetch` can bring for a dataset; none if it needs none or has them elsewhere.
+
+    A dataset that is absent and offers no verified download is an error that says where to get it.
+    """
+    entry, argument = find(name)
+    sources, folder = entry.sources_of(argument), data_folder(data_dir)
+    files = downloads(sources)
+    if sources and not files and first_found(sources, folder) is None:
+        raise absent(name, sources, folder, entry.remedy)
+    return files
+
+
+def where_found(name: str, data_dir: Path | str | None = None) -> list[Path] | None:
+    """The files of a dataset in the data folder: none if it needs none, None if any is absent."""
+    entry, argument = find(name)
+    sources = entry.sources_of(argument)
+    return first_found(sources, data_folder(data_dir)) if sources else []

@@ -1,11 +1,8 @@
-"""A fully connected layer that flattens its samples.
+"""What models need of torch: a flattening layer, initial weights, and what a module must not do.
 
-Initial weights by layer, drawn from a numpy generator.
-
-Uniform draws only: they follow from the generator's bits by one multiplication, so that every
-machine gets the same weights to the last bit. Biases start at 0, normalisations at the identity.
-
-What a module must not do if its updates are to be private and repeatable.
+Initial weights are uniform draws only: they follow from the generator's bits by one multiplication,
+so that every machine gets the same weights to the last bit. Biases start at 0, normalisations at
+the identity.
 
 Only parameters are clipped, noised and sent. Statistics over a batch mix samples, so that one
 sample moves another's gradient, and running statistics are learnt outside of any privacy; both

@@ -10,18 +10,15 @@
             return NoSenders(minimum_clients=self.minimum_clients)
 
 Its fields are the keys that may stand beside `kind = "post"` in [channel] (see `core.sections`).
-What it asks of a run, and what reports say of it, it states by overriding a method of `Channel`:
-nothing else tests for its class or its kind.
+What it asks of a run (plain facts, no spec) and what reports say of it, it states by overriding a
+method of `Channel`: nothing else tests for its class or its kind. `Direct` is the one that hides
+nothing.
 
 A channel names what is seen of the messages, one of the visibilities of `mechanisms.release`. What
 a message costs follows from that, and so do the traits below: a channel cannot invent a cost.
 
 Name its module in `CHANNELS`, or under the entry point group `sottovoce.channels` (see
 `core.registry`). A channel imports no torch: specs are read where none is installed.
-
-What a channel may ask of a run, and a report of a channel: plain facts, no spec.
-
-The server receives every message and knows whose it is.
 """
 
 import dataclasses
@@ -278,7 +275,7 @@ _HERE = "sottovoce.protocol.channels"
 CHANNELS: Register[Registered[Channel]] = Register(
     "channel",
     places={
-        "direct": f"{_HERE}.direct",
+        "direct": f"{_HERE}.channel",
         "secure_sum": f"{_HERE}.secure_sum",
         "shuffler": f"{_HERE}.shuffler",
         "secret_order": f"{_HERE}.secret_order",

@@ -1,10 +1,6 @@
-"""The [algorithm] table of federated averaging.
+"""The [algorithm] tables of federated averaging and SCAFFOLD, and those of aggregations; no torch.
 
-The [algorithm] table of SCAFFOLD.
-
-Means of the decoded messages: weighted, or robust against some clients that lie.
-
-Anything but the mean needs every message, so the channel 'direct'. The robust ones pay where
+Any aggregation but the mean needs every message, so the channel 'direct'. The robust ones pay where
 messages are noisy: the median of Gaussian messages has pi/2 times their mean's variance.
 
 Reference: Yin et al. 2018.
