@@ -383,7 +383,7 @@ def register(kind: str, *, summary: str) -> Callable[[R], R]:
         if not issubclass(section, AlgorithmSection):
             raise PluginError(
                 f"the algorithm '{kind}' is registered by a class that is no AlgorithmSection; "
-                "inherit from sottovoce.federated.algorithms.algorithm.AlgorithmSection"
+                "inherit from sottovoce.federated.AlgorithmSection"
             )
         registered: Registered[AlgorithmSection] = Registered(section=section, summary=summary)
         RECIPES.enter(kind, registered, module=section.__module__)
