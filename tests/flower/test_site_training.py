@@ -35,8 +35,8 @@ from sottovoce.federated.algorithms.algorithm import Step
 from sottovoce.federated.rounds import finite_uplinks
 from sottovoce.flower.client import answering
 from sottovoce.flower.records import from_records, to_records
-from sottovoce.learning.clients import ClientData
 from sottovoce.learning import datasets
+from sottovoce.learning.clients import ClientData
 from sottovoce.learning.datasets import register
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms import registry
