@@ -12,7 +12,7 @@ from cases import cases, denser
 from scipy import stats
 
 from sottovoce.auditing.contract import privacy_covers_the_divergence, samples_follow_the_law
-from sottovoce.auditing.neighbors import inputs
+from sottovoce.auditing.enumeration import inputs
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.core.randomness import SeededRandomness

@@ -22,10 +22,17 @@ from typing import assert_never
 import numpy as np
 
 from sottovoce.auditing.draws import drawn
-from sottovoce.auditing.enumeration import MAX_OUTCOMES, deltas_of, num_outcomes
+from sottovoce.auditing.enumeration import (
+    MAX_OUTCOMES,
+    deltas_of,
+    inputs,
+    neighbours,
+    neighbours_beside_others,
+    num_outcomes,
+    origin,
+)
 from sottovoce.auditing.law_divergences import p_values, renyi_of
 from sottovoce.auditing.laws import remembered
-from sottovoce.auditing.neighbors import inputs, neighbours, neighbours_beside_others, origin
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, Domain, L1Ball, Vector
 from sottovoce.core.errors import (

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sottovoce.auditing.neighbors import inputs
+from sottovoce.auditing.enumeration import inputs
 from sottovoce.core import domains, native, threads
 from sottovoce.core.domains import Domain, Vector
 from sottovoce.core.randomness import Keystream
