@@ -199,7 +199,7 @@ FAULTS = (
     ),
     Fault(
         "Auditing with one run",
-        "auditing/scores.py",
+        "auditing/lower_bounds.py",
         "return tail, 2.0 * canaries * float(lost.max(initial=0.0))",
         "return tail, canaries * float(lost.max(initial=0.0))",
     ),

@@ -24,7 +24,7 @@ from sottovoce.auditing.enumeration import (
     num_outcomes,
 )
 from sottovoce.auditing.laws import log_ratio, refutation, remembered
-from sottovoce.auditing.scores import Scores, judge
+from sottovoce.auditing.lower_bounds import Scores, judge
 from sottovoce.auditing.verdict import CONFIDENCE, Certificate, Shares, Verdict
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency

@@ -19,7 +19,7 @@ import numpy as np
 
 from sottovoce.auditing.canary_rounds import SCORES, Canaries, CanaryAlgorithm, blocks_of
 from sottovoce.auditing.finished_run import FinishedRun
-from sottovoce.auditing.scores import Scores, judge, judge_one_run
+from sottovoce.auditing.lower_bounds import Scores, judge, judge_one_run
 from sottovoce.auditing.verdict import CONFIDENCE, Certificate, Shares, Verdict
 from sottovoce.core import files, parameter_rules
 from sottovoce.core.adjacency import Unit
