@@ -10,9 +10,16 @@ import numpy as np
 import torch
 
 from sottovoce.auditing.attacks import context, roc
-from sottovoce.auditing.attacks.candidates import Candidates, check_enough, choose, design
 from sottovoce.auditing.attacks.confidences import check_classifies, confidences, outputs_of
-from sottovoce.auditing.attacks.context import ATTACKS, Siege, own_attacks
+from sottovoce.auditing.attacks.context import (
+    ATTACKS,
+    Candidates,
+    Siege,
+    check_enough,
+    choose,
+    design,
+    own_attacks,
+)
 from sottovoce.auditing.attacks.roc import Estimate, Verdicts
 from sottovoce.auditing.finished_run import FinishedRun
 from sottovoce.auditing.shadow_models import OnStep, Recipe, shadow_models

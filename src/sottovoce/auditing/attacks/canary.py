@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from sottovoce.auditing.attacks import confidences, lira
-from sottovoce.auditing.attacks.candidates import FEWEST_SHADOWS, Mask
 from sottovoce.auditing.attacks.confidences import Confidences, Query, logit_confidences
-from sottovoce.auditing.attacks.context import Climb, Scored, Siege, register
+from sottovoce.auditing.attacks.context import FEWEST_SHADOWS, Climb, Mask, Scored, Siege, register
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import DataError
 from sottovoce.learning.task import Task
