@@ -10,14 +10,16 @@ import numpy as np
 import torch
 
 from sottovoce.auditing.attacks import context, roc
-from sottovoce.auditing.attacks.confidences import check_classifies, confidences, outputs_of
 from sottovoce.auditing.attacks.context import (
     ATTACKS,
     Candidates,
     Siege,
+    check_classifies,
     check_enough,
     choose,
+    confidences,
     design,
+    outputs_of,
     own_attacks,
 )
 from sottovoce.auditing.attacks.roc import Estimate, Verdicts
