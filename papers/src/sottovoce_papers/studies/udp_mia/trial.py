@@ -20,8 +20,7 @@ from sottovoce.auditing.attacks.context import (
     own_attacks,
 )
 from sottovoce.auditing.attacks.roc import Estimate, Verdicts
-from sottovoce.auditing.run_membership import roc_chart
-from sottovoce.auditing.shadow_models import Recipe, shadow_models
+from sottovoce.auditing.run_membership import Recipe, roc_chart, shadow_models
 from sottovoce.core import statistics
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.core.statistics import mean_and_half_width
