@@ -15,8 +15,8 @@ from typing import Any
 
 from sottovoce.cli.commands import OpenGroup
 from sottovoce.core import faces
+from sottovoce.core.display import printable, printable_lines
 from sottovoce.core.errors import DeploymentError, SottovoceError, UnknownNameError
-from sottovoce.core.printable_text import printable, printable_lines
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 _ADDRESS = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}

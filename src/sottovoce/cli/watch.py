@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sottovoce.core.printable_text import printable_data
+from sottovoce.core.display import printable_data
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

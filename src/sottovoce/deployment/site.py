@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sottovoce.core import printable_text
+from sottovoce.core import display
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import PolicyError, SottovoceError
 from sottovoce.core.randomness import Randomness
@@ -34,7 +34,7 @@ from sottovoce.protocol.charging import amount_due
 from sottovoce.protocol.client import Refused, Request, privatise
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
-_LOG = printable_text.logger()
+_LOG = display.logger()
 LEDGER_LOST = 4  # the exit status of a worker whose site must stop
 
 

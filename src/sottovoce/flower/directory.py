@@ -11,11 +11,11 @@ from typing import Protocol
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-from sottovoce.core import printable_text
+from sottovoce.core import display
 from sottovoce.core.errors import DeploymentError, WireError
 from sottovoce.flower.records import failure_of, from_records, to_records
 
-_LOG = printable_text.logger()
+_LOG = display.logger()
 _ANSWER_SECONDS = 30.0
 _POLL_SECONDS = 0.2
 

@@ -12,7 +12,7 @@ import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid as Grid
 
-from sottovoce.core import printable_text
+from sottovoce.core import display
 from sottovoce.core.errors import WireError
 from sottovoce.deployment.post import Parcel, Reply
 from sottovoce.flower.directory import Directory
@@ -20,7 +20,7 @@ from sottovoce.flower.records import failure_of, from_records, to_records, total
 
 CountTraffic = Callable[[], tuple[int, int] | None]
 
-_LOG = printable_text.logger()
+_LOG = display.logger()
 _COLLECT_SECONDS = 2.0
 _PULLS_TOGETHER = 8
 

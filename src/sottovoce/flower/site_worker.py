@@ -25,11 +25,11 @@ from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-from sottovoce.core import printable_text
+from sottovoce.core import display
 from sottovoce.deployment.orders import REFUSED
 from sottovoce.flower.records import RECORD
 
-_LOG = printable_text.logger()
+_LOG = display.logger()
 # Often while a run is on; a node without work should not keep a machine busy.
 _POLL_SECONDS = 0.1
 _IDLE_POLL_SECONDS = 1.0
