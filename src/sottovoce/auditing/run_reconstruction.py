@@ -38,7 +38,7 @@ from sottovoce.auditing.reconstruction_scores import (
     summary,
 )
 from sottovoce.core import files, parameter_rules
-from sottovoce.core.charts.image_grid import ImageGrid, Picture, PictureRow, data_uri
+from sottovoce.core.charts.grids import ImageGrid, Picture, PictureRow, data_uri
 from sottovoce.core.domains import Domain, Vector
 from sottovoce.core.errors import ConfigError, DataError, ParameterError
 from sottovoce.core.randomness import SeededRandomness
