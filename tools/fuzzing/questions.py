@@ -13,7 +13,7 @@ from sottovoce.analytics import question as questions
 from sottovoce.analytics.estimates import question_for
 from sottovoce.analytics.question import Question
 from sottovoce.core.errors import SottovoceError
-from sottovoce.deployment.inquiries import (
+from sottovoce.deployment.orders import (
     INQUIRY,
     TALLY,
     Inquiry,

@@ -27,7 +27,7 @@ from sottovoce.core.errors import DataError, PolicyError, SottovoceError
 from sottovoce.core.randomness import SystemRandomness
 from sottovoce.core.table_files import CsvColumns
 from sottovoce.deployment.audit_log import OrderName
-from sottovoce.deployment.inquiries import Inquiry, tally_bytes
+from sottovoce.deployment.orders import Inquiry, tally_bytes
 from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import OwnColumn, Site
 from sottovoce.ledger.ledger import Ledger
