@@ -29,8 +29,7 @@ from sottovoce.deployment.machines.site_folder import create_rehearsal_sites
 from sottovoce.deployment.machines.witness_store import WitnessStore
 from sottovoce.deployment.orders import STATEMENT, Inquiry, Order, read_refusal
 from sottovoce.deployment.post import Reply, WitnessedPost
-from sottovoce.deployment.site import Site
-from sottovoce.deployment.site_file import read_site
+from sottovoce.deployment.site import Site, read_site
 from sottovoce.deployment.site_witness import check_witnessed, key_name, statement_part
 from sottovoce.deployment.witness import WITNESS_NAME, Receipt
 from sottovoce.flower.client import answering, answering_questions

@@ -21,9 +21,8 @@ from sottovoce.deployment.orders import (
     read_tally,
     tally_bytes,
 )
-from sottovoce.deployment.site import Site
+from sottovoce.deployment.site import Site, read_site
 from sottovoce.deployment.site_answers import answer
-from sottovoce.deployment.site_file import read_site
 from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger
 

@@ -209,7 +209,7 @@ def link(folder: FederationFolder, background: Background = False) -> None:
 def node(folder: SitePath, background: Background = False) -> None:
     """Run a site's node, which answers the link as far as the site's policy allows."""
     from sottovoce.deployment.machines.site_folder import SiteFolder
-    from sottovoce.deployment.site_file import warnings_of
+    from sottovoce.deployment.site import warnings_of
     from sottovoce.flower.node import START_SECONDS, keep_node
 
     site = SiteFolder.read(folder)

@@ -32,7 +32,7 @@ def create(
     restores its ledger, or moves it: a new one would forget what was spent.
     """
     from sottovoce.core.errors import ConfigError
-    from sottovoce.deployment.site_file import SITE_FILE
+    from sottovoce.deployment.site import SITE_FILE
     from sottovoce.ledger import seal
     from sottovoce.ledger.ledger import LEDGER_NAME
 
@@ -99,7 +99,7 @@ def _name_in(folder: Path) -> str | None:
     """The name of the site whose folder it is, as far as its file says."""
     from sottovoce.core.errors import ConfigError
     from sottovoce.deployment.machines.federation import read_table
-    from sottovoce.deployment.site_file import SITE_FILE
+    from sottovoce.deployment.site import SITE_FILE
 
     with contextlib.suppress(ConfigError):
         name = read_table(folder / SITE_FILE).get("name")
@@ -129,7 +129,7 @@ def _open(path: Path) -> "LedgerReader":
 
 def _check_seal(path: Path, ledger: "LedgerReader") -> None:
     """Refuse a site's ledger that is not the one that was charged, by its seal and its receipt."""
-    from sottovoce.deployment.site_file import SITE_FILE
+    from sottovoce.deployment.site import SITE_FILE
     from sottovoce.deployment.witness import check_kept
     from sottovoce.ledger import seal
     from sottovoce.ledger.ledger import LEDGER_NAME
@@ -171,7 +171,7 @@ def _run_spec(path: Path) -> dict[str, Any] | None:
 def _site_rows(path: Path, delta: float | None) -> list[dict[str, Any]] | None:
     """A site's one account, which goes on under whatever name it has; None for other folders."""
     from sottovoce.deployment.policy import Policy
-    from sottovoce.deployment.site_file import SITE_FILE, read_site, warnings_of
+    from sottovoce.deployment.site import SITE_FILE, read_site, warnings_of
     from sottovoce.ledger.records import FIRST_EVENT
 
     if not (path / SITE_FILE).is_file():

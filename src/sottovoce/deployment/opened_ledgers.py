@@ -7,7 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from sottovoce.deployment.policy import Policy
-from sottovoce.deployment.site_file import SITE_FILE, read_site
+from sottovoce.deployment.site import SITE_FILE, read_site
 from sottovoce.deployment.witness import check_kept
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.copies import SEEDED_NAME

@@ -23,8 +23,7 @@ from sottovoce.deployment.machines.keeper import shown, state_of
 from sottovoce.deployment.machines.processes import records_in
 from sottovoce.deployment.machines.site_folder import SiteFolder
 from sottovoce.deployment.policy import Policy
-from sottovoce.deployment.site import OwnRecords, Site
-from sottovoce.deployment.site_file import account_problem, read_site
+from sottovoce.deployment.site import OwnRecords, Site, account_problem, read_site
 from sottovoce.deployment.witness import check_kept
 from sottovoce.flower import control
 from sottovoce.flower.control import LinkVerdict

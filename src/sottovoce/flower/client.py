@@ -36,9 +36,8 @@ from sottovoce.deployment.orders import (
     refusal_blobs,
     reply_blobs,
 )
-from sottovoce.deployment.site import Site
+from sottovoce.deployment.site import Site, read_site
 from sottovoce.deployment.site_answers import Values, answer, own_columns
-from sottovoce.deployment.site_file import read_site
 from sottovoce.deployment.site_witness import check_witnessed, statement_part
 from sottovoce.flower.records import from_records, to_records
 

@@ -21,8 +21,7 @@ from sottovoce.deployment.machines.processes import (
     watch,
 )
 from sottovoce.deployment.machines.site_folder import SiteFolder
-from sottovoce.deployment.site import LEDGER_LOST
-from sottovoce.deployment.site_file import read_site
+from sottovoce.deployment.site import LEDGER_LOST, read_site
 from sottovoce.flower.control import (
     LinkVerdict,
     clock_problem,

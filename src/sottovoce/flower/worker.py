@@ -9,8 +9,7 @@ from pathlib import Path
 
 from sottovoce.core.display import printable
 from sottovoce.core.errors import LedgerError, LedgerLostError, SottovoceError
-from sottovoce.deployment.site import LEDGER_LOST
-from sottovoce.deployment.site_file import read_site
+from sottovoce.deployment.site import LEDGER_LOST, read_site
 from sottovoce.deployment.site_training import compute
 from sottovoce.flower.client import SITE_VARIABLE, client_app, site_of
 from sottovoce.flower.installed_app import with_installed_app

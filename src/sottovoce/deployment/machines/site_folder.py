@@ -31,7 +31,7 @@ from sottovoce.deployment.machines.federation import (
     read_table,
 )
 from sottovoce.deployment.policy import NEEDED, Policy
-from sottovoce.deployment.site_file import LinkTable, SiteTable, account_problem, read_site
+from sottovoce.deployment.site import LinkTable, SiteTable, account_problem, read_site
 from sottovoce.deployment.witness import check_kept
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import LEDGER_NAME
