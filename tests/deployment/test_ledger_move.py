@@ -13,9 +13,9 @@ from ledger_files import contents
 
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.errors import ConfigError, DeploymentError, LedgerError, LedgerLostError
-from sottovoce.deployment.machines import keeper, ledger_move
-from sottovoce.deployment.machines.keeper import keeping
+from sottovoce.deployment.machines import ledger_move, processes
 from sottovoce.deployment.machines.ledger_move import move_ledger
+from sottovoce.deployment.machines.processes import keeping
 from sottovoce.ledger import database, seal
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.records import Release
@@ -234,7 +234,7 @@ def test_what_may_not_be_moved_is_left_as_it_was(folders: Folders, tmp_path: Pat
 def test_a_ledger_is_not_moved_while_a_node_runs(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "_LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(processes, "_LOCK_SECONDS", 0.1)
     for folder in folders:
         with (
             keeping(folder / "node", what="the node"),

@@ -12,10 +12,10 @@ from sottovoce.core.display import printable_lines
 from sottovoce.core.errors import DeploymentError
 from sottovoce.deployment.machines import processes
 from sottovoce.deployment.machines.address import LOOPBACK, Address, free_port
-from sottovoce.deployment.machines.keeper import keeping
 from sottovoce.deployment.machines.processes import (
     Child,
     ChildEndedError,
+    keeping,
     stopped_at_the_end,
     wait_until,
     watch,

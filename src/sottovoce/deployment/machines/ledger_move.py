@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sottovoce.core import files
 from sottovoce.core.errors import ConfigError, LedgerError
-from sottovoce.deployment.machines.keeper import keeping
+from sottovoce.deployment.machines.processes import keeping
 from sottovoce.deployment.machines.site_folder import FILE_NAME
 from sottovoce.ledger import copies
 from sottovoce.ledger import seal as seals
