@@ -79,7 +79,7 @@ def move(
 
     The old folder does not answer any more. If it is interrupted, run it again.
     """
-    from sottovoce.deployment.machines.ledger_move import move_ledger
+    from sottovoce.deployment.machines.site_folder import move_ledger
 
     standing = move_ledger(old, new)
     before, after = _name_in(old), _name_in(new)
