@@ -109,7 +109,7 @@ FAULTS = (
     ),
     Fault(
         "Laplace noise",
-        "privacy/laplace.py",
+        "privacy/additive_noise.py",
         "zero_concentrated = order * shift * shift / 2.0",
         "zero_concentrated = order * shift * shift / 8.0",
     ),

@@ -14,8 +14,8 @@ from sottovoce.mechanisms.rounded_noise import (
     multiplier_ends,
     width,
 )
+from sottovoce.privacy.additive_noise import laplace_event
 from sottovoce.privacy.events import LaplaceNoise, Repeated
-from sottovoce.privacy.laplace import laplace_event
 
 
 def _noise(domain: Domain, noise_multiplier: float) -> laplace.Laplace:

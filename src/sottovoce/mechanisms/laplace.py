@@ -15,8 +15,8 @@ from sottovoce.mechanisms.coordinate_laws import AddedNoise
 from sottovoce.mechanisms.mechanism import Codes, Float32Codes, LaplaceLaw, Sampling
 from sottovoce.mechanisms.noise import laplace as scalar
 from sottovoce.mechanisms.registry import Knob, register
+from sottovoce.privacy.additive_noise import laplace_event
 from sottovoce.privacy.events import LaplaceNoise, Repeated
-from sottovoce.privacy.laplace import laplace_event
 
 
 @register(
