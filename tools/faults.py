@@ -115,7 +115,7 @@ FAULTS = (
     ),
     Fault(
         "Staircase noise",
-        "privacy/staircase.py",
+        "privacy/additive_noise.py",
         "exact = (gap * min(shift, 2.0 * nu) + b * shift)",
         "exact = (gap * min(shift, nu) + b * shift)",
     ),

@@ -21,8 +21,8 @@ from sottovoce.mechanisms.noise.staircase import nu_for_variance
 from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.mechanisms.staircase import Staircase
 from sottovoce.privacy import accounting
+from sottovoce.privacy.additive_noise import staircase_pair
 from sottovoce.privacy.events import FinitePair, PrivacyEvent, PureDp, RenyiCurve, Repeated, Sampled
-from sottovoce.privacy.staircase import staircase_pair
 
 NUMBER = L2Ball(dimension=1, radius=1.0)
 ZERO_OUT, REPLACE_ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE

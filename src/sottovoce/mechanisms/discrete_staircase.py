@@ -12,8 +12,8 @@ from sottovoce.mechanisms.noise import staircase
 from sottovoce.mechanisms.noise.rounded import MAX_STEPS
 from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.mechanisms.rounded_noise import ROUNDING, RoundedNoise, automatic_steps, width
+from sottovoce.privacy.additive_noise import staircase_pair
 from sottovoce.privacy.events import FinitePair, PureDp, Repeated
-from sottovoce.privacy.staircase import staircase_pair
 
 _STAIR_MULTIPLIERS = (1e-5, 1e5)
 

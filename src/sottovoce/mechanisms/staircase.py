@@ -21,8 +21,8 @@ from sottovoce.mechanisms.noise.radial_staircase import (
     radial_nu_for_variance,
 )
 from sottovoce.mechanisms.registry import Knob, Parameters, register
+from sottovoce.privacy.additive_noise import l2_staircase_event, staircase_pair
 from sottovoce.privacy.events import FinitePair, PureDp, RenyiCurve, Repeated
-from sottovoce.privacy.staircase import l2_staircase_event, staircase_pair
 
 _STEP_MULTIPLIERS = (1e-5, 1e5)
 # Steps are a hair wider than they are charged: at the edge of one the loss jumps, and neighbours
