@@ -67,13 +67,13 @@ FAULTS = (
     ),
     Fault(
         "Logistic bits: the exact worst case",
-        "privacy/one_bit.py",
+        "privacy/divergences.py",
         "logit = math.log(above) - math.log(below) - step",
         "logit = math.log(above) - math.log(below)",
     ),
     Fault(
         "Logistic bits: the exact worst case",
-        "privacy/one_bit.py",
+        "privacy/divergences.py",
         "return min(gaussian, dimension * worst * (1.0 + _ROUNDING))",
         "return min(gaussian, math.sqrt(dimension) * worst * (1.0 + _ROUNDING))",
     ),
