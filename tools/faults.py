@@ -169,13 +169,13 @@ FAULTS = (
     ),
     Fault(
         "A secret order, by bounded densities",
-        "privacy/blanket.py",
+        "privacy/shuffling.py",
         "self.lo, self.hi = lo, max(hi, 2.0 - lo + _LEAST_ROOM)",
         "self.lo, self.hi = lo, hi + _LEAST_ROOM",
     ),
     Fault(
         "A secret order, by bounded densities",
-        "privacy/blanket.py",
+        "privacy/shuffling.py",
         "lower_buckets(clients - 1, lo)",
         "lower_buckets(clients + 1, lo)",
     ),
