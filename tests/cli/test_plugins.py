@@ -23,8 +23,7 @@ from sottovoce.core.errors import ConfigError
 from sottovoce.federated.algorithms.algorithm import AGGREGATIONS, RECIPES
 from sottovoce.learning.datasets.register import DATASETS
 from sottovoce.mechanisms.registry import MECHANISMS
-from sottovoce.privacy.accountant import ACCOUNTANTS
-from sottovoce.privacy.accounting import privacy_spent, within
+from sottovoce.privacy.accounting import ACCOUNTANTS, privacy_spent, within
 from sottovoce.privacy.events import Assumed, PureDp, Repeated
 from sottovoce.runs import loading
 from sottovoce.runs.loading import parse
@@ -48,7 +47,7 @@ HUSH = (
     .replace("mu=shift / self.noise_multiplier", "mu=shift / (2.0 * self.noise_multiplier)")
 )
 FREE = """
-from sottovoce.privacy.accountant import register
+from sottovoce.privacy.accounting import register
 
 @register(summary="nothing costs anything")
 class Free:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 # Where each register is: some of them bring torch, so they are imported one by one.
 _REGISTERS = {
     "mechanism": "sottovoce.mechanisms.registry:MECHANISMS",
-    "accountant": "sottovoce.privacy.accountant:ACCOUNTANTS",
+    "accountant": "sottovoce.privacy.accounting:ACCOUNTANTS",
     "algorithm": "sottovoce.federated.algorithms.algorithm:RECIPES",
     "aggregation": "sottovoce.federated.algorithms.algorithm:AGGREGATIONS",
     "channel": "sottovoce.protocol.channels.channel:CHANNELS",

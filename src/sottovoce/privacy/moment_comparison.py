@@ -26,7 +26,7 @@ import numpy as np
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import UnsupportedEventError
-from sottovoce.privacy.accountant import register
+from sottovoce.privacy.accounting import register
 from sottovoce.privacy.conversion import golden_section
 from sottovoce.privacy.divergences import one_bit_renyi
 from sottovoce.privacy.events import (

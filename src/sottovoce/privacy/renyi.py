@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import assert_never
 
-from sottovoce.privacy.accountant import register
+from sottovoce.privacy.accounting import register
 from sottovoce.privacy.additive_noise import laplace_renyi
 from sottovoce.privacy.conversion import delta_from_renyi, epsilon_from_renyi
 from sottovoce.privacy.divergences import finite_renyi, one_bit_renyi

@@ -8,7 +8,7 @@ from typing import Any
 from sottovoce.core.charts.style import FIGURES, THEMES
 from sottovoce.core.display import show_epsilon, show_left
 from sottovoce.core.files import write_atomic
-from sottovoce.privacy.accountant import ACCOUNTANTS
+from sottovoce.privacy.accounting import ACCOUNTANTS
 from sottovoce.reporting import run_charts
 from sottovoce.reporting.interactive import script, templates
 from sottovoce.runs.site_counts import BY_SERVER, HEADINGS, show_charged
