@@ -391,13 +391,13 @@ FAULTS = (
     ),
     Fault(
         "Opposite contributions are the worst in a sample",
-        "privacy/sampled_swaps.py",
+        "privacy/sampling.py",
         "for shift in (0.0, -self.center, self.center)",
         "for shift in (0.0, -self.center, 0.9 * self.center)",
     ),
     Fault(
         "Exponential families in a sample, replaced",
-        "privacy/sampled_swaps.py",
+        "privacy/sampling.py",
         "growth = math.exp(square) * (1.0 + 2.0**-50)",
         "growth = math.exp(0.8 * square)",
     ),

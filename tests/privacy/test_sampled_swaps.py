@@ -26,7 +26,7 @@ from sottovoce.privacy.events import (
 )
 from sottovoce.privacy.loss_pairs import PAIR_ACCURACY, SwappedPair
 from sottovoce.privacy.renyi import renyi_divergence
-from sottovoce.privacy.sampled_swaps import AntipodalPair, swapped_log_excess
+from sottovoce.privacy.sampling import AntipodalPair, swapped_log_excess
 
 REPLACE_ONE = Adjacency.REPLACE_ONE
 
