@@ -375,7 +375,7 @@ def compare(
 
     A ledger only grows, so of two honest copies one is the beginning of the other.
     """
-    from sottovoce.ledger.comparison import comparison
+    from sottovoce.ledger.copies import comparison
 
     with open_whole(first) as one, open_whole(second) as other:
         found = comparison(one, other)
