@@ -17,8 +17,8 @@ from sottovoce.mechanisms.encoding import privatize
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.registry import Knob, Registration
 from sottovoce.mechanisms.release import NoisySums, ReleaseTerms, SecretSample
+from sottovoce.planning.candidates import Setting
 from sottovoce.planning.ranking import Ranking, rank
-from sottovoce.planning.setting import Setting
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated
 from sottovoce.protocol.message import HEADER_BYTES

@@ -8,9 +8,9 @@ from sottovoce.core import display
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.display import Table, rounded, show, text_table
 from sottovoce.core.domains import clipped
+from sottovoce.planning.candidates import Setting
 from sottovoce.planning.ranking import Ranking, rank
 from sottovoce.planning.release import sampled_terms
-from sottovoce.planning.setting import Setting
 
 COLUMNS = ["mechanism", "parameters", "mse", "times best", "bits", "bytes", "epsilon", "sampling"]
 

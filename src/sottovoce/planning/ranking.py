@@ -7,8 +7,7 @@ from typing import Any
 from sottovoce.core.domains import clip_norm_of, geometry_of
 from sottovoce.core.errors import ParameterError
 from sottovoce.mechanisms.registry import is_own, parameters_of
-from sottovoce.planning.candidates import Candidate, LeftOut, candidates
-from sottovoce.planning.setting import Setting
+from sottovoce.planning.candidates import Candidate, LeftOut, Setting, candidates
 
 # Calibration is not closer than this: within a mechanism, fewer bits win such a tie.
 _TIE = 0.005
