@@ -18,7 +18,7 @@ from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.registry import Knob, Registration
 from sottovoce.mechanisms.release import NoisySums, ReleaseTerms, SecretSample
 from sottovoce.planning.candidates import Setting
-from sottovoce.planning.ranking import Ranking, rank
+from sottovoce.planning.plan import Ranking, rank
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated
 from sottovoce.protocol.message import HEADER_BYTES

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from sottovoce.planning.candidates import Setting as Setting
     from sottovoce.planning.plan import Plan as Plan
     from sottovoce.planning.plan import Planned as Planned
-    from sottovoce.planning.ranking import Ranking as Ranking
-    from sottovoce.planning.ranking import rank as rank
+    from sottovoce.planning.plan import Ranking as Ranking
+    from sottovoce.planning.plan import rank as rank
     from sottovoce.planning.spending import Spent as Spent
     from sottovoce.planning.spending import spend as spend
 

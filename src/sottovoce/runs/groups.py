@@ -15,7 +15,7 @@ from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.planning.calibrate import Target, calibrated
 from sottovoce.planning.candidates import Setting
-from sottovoce.planning.ranking import rank
+from sottovoce.planning.plan import rank
 from sottovoce.runs.spec import GroupSpec, MechanismSpec, RunSpec
 
 
