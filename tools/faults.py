@@ -277,7 +277,7 @@ FAULTS = (
     ),
     Fault(
         "The certificate for M",
-        "mechanisms/design/fisher.py",
+        "mechanisms/design/families.py",
         "return second, second + np.abs(third) * width / 2.0 + curvature * width**2 / 8.0",
         "return second, second * 0.999",
     ),

@@ -12,7 +12,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball, Vector, require_l2_ball
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.design import hermite
-from sottovoce.mechanisms.design.fisher import tilted_law
+from sottovoce.mechanisms.design.families import tilted_law
 from sottovoce.mechanisms.encoding import Payloads, Prepared, fill_each
 from sottovoce.mechanisms.kernels.one_bit import sample_bits, sample_payload
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices

@@ -14,7 +14,11 @@ from scipy import integrate
 
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
-from sottovoce.mechanisms.design.fisher import ExponentialFamily, certified_fisher_bound, tilted_law
+from sottovoce.mechanisms.design.families import (
+    ExponentialFamily,
+    certified_fisher_bound,
+    tilted_law,
+)
 from sottovoce.mechanisms.design.hermite import (
     MAX_LEVELS,
     excess_error,

@@ -5,7 +5,7 @@ With the B-point Gauss-Hermite nodes y_j and weights w_j of N(0, 1),
     P(j | z) = w_j e^(y_j z) / sum_k w_k e^(y_k z)
 
 whose Fisher information about z is certified to be at most 1, up to 2e-6: see
-mechanisms/design/fisher.py, which also says why that is the Gaussian's privacy.
+mechanisms/design/families.py, which also says why that is the Gaussian's privacy.
 """
 
 from functools import lru_cache
@@ -15,7 +15,7 @@ from numpy.polynomial.hermite_e import hermegauss
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Vector
-from sottovoce.mechanisms.design.fisher import ExponentialFamily, exponential_family, tilted_law
+from sottovoce.mechanisms.design.families import ExponentialFamily, exponential_family, tilted_law
 
 MAX_LEVELS = 256
 
