@@ -9,7 +9,7 @@ from cases import cases
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball, Vector
-from sottovoce.mechanisms.design.hermite import gauss_hermite
+from sottovoce.mechanisms.design.families import gauss_hermite
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.divergences import finite_renyi

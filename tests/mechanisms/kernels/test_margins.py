@@ -18,8 +18,7 @@ from precise_noise import precise_quantile
 from sottovoce.core.domains import Vector
 from sottovoce.mechanisms.design import randomized_response, store
 from sottovoce.mechanisms.design.channel import IntegerTable, round_pure
-from sottovoce.mechanisms.design.families import ExponentialFamily
-from sottovoce.mechanisms.design.hermite import gauss_hermite
+from sottovoce.mechanisms.design.families import ExponentialFamily, gauss_hermite
 from sottovoce.mechanisms.interpolated_mvu import interpolated_family
 from sottovoce.mechanisms.kernels import family, table
 from sottovoce.mechanisms.kernels.ladder import NARROW_CELLS, Ladder, NarrowLadder

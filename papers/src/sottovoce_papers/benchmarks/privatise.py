@@ -53,12 +53,12 @@ class Case:
 
 
 def _gauss_hermite(dimension: int, bits: int) -> Case:
-    from sottovoce.mechanisms.design import hermite
+    from sottovoce.mechanisms.design import families
 
     parameter_rules.integer("bits", bits, low=1, high=8, remedy="gauss_hermite sends 1 to 8 bits")
     ball = L2Ball(dimension=dimension, radius=1.0)
     given = {"levels": 1 << bits, "noise_multiplier": NOISE_MULTIPLIER}
-    design = hermite.gauss_hermite(1 << bits)
+    design = families.gauss_hermite(1 << bits)
     yardstick: yardsticks.Yardstick = yardsticks.NumpyOneBit(1.0, NOISE_MULTIPLIER)
     if bits > 1:
         yardstick = yardsticks.NumpyFamily(1.0, NOISE_MULTIPLIER, design.points, design.weights)
