@@ -97,7 +97,7 @@ FAULTS = (
     ),
     Fault(
         "The tilted law",
-        "mechanisms/design/tilted_seeds.py",
+        "mechanisms/design/seeds.py",
         "return cut - math.log1p(-self.tail) + floor + self._failures + self._rounding",
         "return -cut",
     ),

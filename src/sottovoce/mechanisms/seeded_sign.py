@@ -15,7 +15,7 @@ from sottovoce.core.domains import Domain, L2Ball, Vector, require_l2_ball
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import seeds
-from sottovoce.mechanisms.design.tilted_seeds import TiltedSeeds, tilted_seeds
+from sottovoce.mechanisms.design.seeds import TiltedSeeds, tilted_seeds
 from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, pack_each
 from sottovoce.mechanisms.mechanism import Codes, JointLaw, LevelCodes, MomentLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, Parameters, register

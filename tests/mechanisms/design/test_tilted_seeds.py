@@ -10,7 +10,7 @@ from cases import denser
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError, UnsupportedEventError
-from sottovoce.mechanisms.design.tilted_seeds import MAX_TRIES, TiltedSeeds, tilted_seeds
+from sottovoce.mechanisms.design.seeds import MAX_TRIES, TiltedSeeds, tilted_seeds
 from sottovoce.privacy.accounting import accountants
 from sottovoce.privacy.divergences import finite_hockey_stick, log_sum_exp, one_bit_renyi
 from sottovoce.privacy.events import Repeated, SeededBits

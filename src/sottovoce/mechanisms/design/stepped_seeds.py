@@ -32,7 +32,7 @@ import numpy as np
 from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
-from sottovoce.mechanisms.design.tilted_seeds import timing_loss
+from sottovoce.mechanisms.design.seeds import timing_loss
 from sottovoce.privacy.conversion import golden_section
 
 MAX_TRIES = 20_000  # on average
