@@ -7,7 +7,7 @@ import numpy as np
 
 from sottovoce.mechanisms.noise.gaussian import Gaussian
 from sottovoce.mechanisms.noise.laplace import Laplace
-from sottovoce.mechanisms.noise.noise import Noise
+from sottovoce.mechanisms.noise.laws import Noise
 from sottovoce.mechanisms.noise.staircase import Staircase
 
 

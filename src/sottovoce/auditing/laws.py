@@ -26,7 +26,7 @@ from sottovoce.mechanisms.mechanism import (
 )
 from sottovoce.mechanisms.noise.gaussian import Gaussian
 from sottovoce.mechanisms.noise.laplace import Laplace
-from sottovoce.mechanisms.noise.noise import Noise
+from sottovoce.mechanisms.noise.laws import Noise
 
 
 def remembered(mechanism: Mechanism) -> Callable[[Vector], Law]:

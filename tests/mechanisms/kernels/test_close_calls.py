@@ -30,7 +30,7 @@ from sottovoce.mechanisms.kernels.ladder import Affine
 from sottovoce.mechanisms.kernels.table import sample_table
 from sottovoce.mechanisms.noise.gaussian import Gaussian
 from sottovoce.mechanisms.noise.laplace import Laplace
-from sottovoce.mechanisms.noise.noise import Noise
+from sottovoce.mechanisms.noise.laws import Noise
 from sottovoce.mechanisms.noise.rounded import sample_rounded
 from sottovoce.mechanisms.noise.staircase import Staircase
 

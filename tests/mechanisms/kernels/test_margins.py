@@ -26,7 +26,7 @@ from sottovoce.mechanisms.kernels.ladder import NARROW_CELLS, Ladder, NarrowLadd
 from sottovoce.mechanisms.noise import chords
 from sottovoce.mechanisms.noise.gaussian import Gaussian
 from sottovoce.mechanisms.noise.laplace import Laplace
-from sottovoce.mechanisms.noise.noise import Noise
+from sottovoce.mechanisms.noise.laws import Noise
 from sottovoce.mechanisms.noise.staircase import Staircase
 
 SOURCE = Path(__file__).parents[3] / "src" / "native" / "one_bit.h"

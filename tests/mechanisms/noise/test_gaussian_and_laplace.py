@@ -9,7 +9,7 @@ import pytest
 from sottovoce.core.errors import ParameterError
 from sottovoce.mechanisms.noise.gaussian import Gaussian, pi
 from sottovoce.mechanisms.noise.laplace import Laplace
-from sottovoce.mechanisms.noise.noise import Noise
+from sottovoce.mechanisms.noise.laws import Noise
 
 LAWS: list[Noise] = [
     Gaussian(stddev=1.0),

@@ -24,7 +24,7 @@ from sottovoce.mechanisms.noise import rounded
 from sottovoce.mechanisms.noise.chords import LEAST_TAIL
 from sottovoce.mechanisms.noise.gaussian import Gaussian
 from sottovoce.mechanisms.noise.laplace import Laplace
-from sottovoce.mechanisms.noise.noise import Noise
+from sottovoce.mechanisms.noise.laws import Noise
 from sottovoce.mechanisms.noise.rounded import exact_code
 from sottovoce.mechanisms.noise.staircase import Staircase
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sottovoce.core.domains import Vector
 from sottovoce.core.native import Native
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms.noise.noise import Noise
+from sottovoce.mechanisms.noise.laws import Noise
 
 CELL_BITS: Final = 10  # the binary logarithm of the cells in an octave
 _OCTAVES: Final = range(12, 31)

@@ -11,7 +11,7 @@ import numpy as np
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Vector
-from sottovoce.mechanisms.noise.noise import precise
+from sottovoce.mechanisms.noise.laws import precise
 
 _GUARD_DIGITS = 12
 

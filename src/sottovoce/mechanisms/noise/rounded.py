@@ -30,7 +30,7 @@ from sottovoce.core.errors import DomainError, ParameterError
 from sottovoce.core.native import native
 from sottovoce.core.randomness import Keystream, Spelled
 from sottovoce.mechanisms.noise.chords import LEAST_TAIL, codes_by_chords
-from sottovoce.mechanisms.noise.noise import Noise
+from sottovoce.mechanisms.noise.laws import Noise
 
 GridCodes = NDArray[np.int32]
 
