@@ -21,7 +21,7 @@ from sottovoce.mechanisms.kernels import one_bit
 from sottovoce.mechanisms.kernels.family import sample_exponential_family
 from sottovoce.mechanisms.kernels.ladder import Affine
 from sottovoce.mechanisms.kernels.reference.one_bit import exact_bit
-from sottovoce.mechanisms.noise.gaussian import Gaussian
+from sottovoce.mechanisms.noise.laws import Gaussian
 from sottovoce.mechanisms.noise.rounded import sample_rounded
 
 ROOT = Path(__file__).parents[2]

@@ -5,9 +5,8 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 
-from sottovoce.mechanisms.noise.gaussian import Gaussian
 from sottovoce.mechanisms.noise.laplace import Laplace
-from sottovoce.mechanisms.noise.laws import Noise
+from sottovoce.mechanisms.noise.laws import Gaussian, Noise
 from sottovoce.mechanisms.noise.staircase import Staircase
 
 

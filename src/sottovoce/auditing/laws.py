@@ -24,9 +24,8 @@ from sottovoce.mechanisms.mechanism import (
     PointLaw,
     StaircaseLaw,
 )
-from sottovoce.mechanisms.noise.gaussian import Gaussian
 from sottovoce.mechanisms.noise.laplace import Laplace
-from sottovoce.mechanisms.noise.laws import Noise
+from sottovoce.mechanisms.noise.laws import Gaussian, Noise
 
 
 def remembered(mechanism: Mechanism) -> Callable[[Vector], Law]:
