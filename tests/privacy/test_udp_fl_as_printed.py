@@ -12,8 +12,7 @@ import mpmath
 import pytest
 
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.mechanisms.noise.laplace import Laplace
-from sottovoce.mechanisms.noise.laws import Gaussian
+from sottovoce.mechanisms.noise.laws import Gaussian, Laplace
 from sottovoce.mechanisms.noise.staircase import Staircase, nu_for_mean_absolute, nu_for_variance
 from sottovoce.privacy.additive_noise import laplace_renyi, staircase_renyi
 from sottovoce.privacy.events import GaussianNoise

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
-from sottovoce.mechanisms.noise import laplace
+from sottovoce.mechanisms.noise import laws
 from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.mechanisms.rounded_noise import (
     ROUNDING,
@@ -18,10 +18,10 @@ from sottovoce.privacy.additive_noise import laplace_event
 from sottovoce.privacy.events import LaplaceNoise, Repeated
 
 
-def _noise(domain: Domain, noise_multiplier: float) -> laplace.Laplace:
+def _noise(domain: Domain, noise_multiplier: float) -> laws.Laplace:
     records = domain.records if isinstance(domain, L1Ball | L2Ball) else 1
     scale = parameter_rules.noise_multiplier(noise_multiplier) * width(domain) / records
-    return laplace.Laplace(scale=scale)
+    return laws.Laplace(scale=scale)
 
 
 def _automatic_steps(domain: Domain, given: Parameters) -> float:
@@ -82,7 +82,7 @@ class DiscreteLaplace(RoundedNoise):
         self.check_grid()
 
     @property
-    def noise(self) -> laplace.Laplace:
+    def noise(self) -> laws.Laplace:
         return _noise(self.input_domain, self.noise_multiplier)
 
     def privacy(self, adjacency: Adjacency) -> LaplaceNoise | Repeated:

@@ -13,7 +13,7 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream, open_uniforms
 from sottovoce.mechanisms.coordinate_laws import AddedNoise
 from sottovoce.mechanisms.mechanism import Codes, Float32Codes, LaplaceLaw, Sampling
-from sottovoce.mechanisms.noise import laplace as scalar
+from sottovoce.mechanisms.noise import laws as scalar
 from sottovoce.mechanisms.registry import Knob, register
 from sottovoce.privacy.additive_noise import laplace_event
 from sottovoce.privacy.events import LaplaceNoise, Repeated

@@ -19,7 +19,7 @@ from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.laplace import Laplace
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.no_privacy import NoPrivacy
-from sottovoce.mechanisms.noise import laplace, laws
+from sottovoce.mechanisms.noise import laws
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import GaussianNoise, LaplaceNoise, Repeated, Sampled
 from sottovoce.protocol.channels.central import Central, noise_of_sum
@@ -117,7 +117,7 @@ def test_laplace_noise_will_do() -> None:
     assert isinstance(event, Sampled)
     assert isinstance(event.event, LaplaceNoise)
     assert accounting.epsilon(event, DELTA) < accounting.epsilon(event.event, DELTA)
-    assert noise_of(mechanism) == laplace.Laplace(scale=1.5)
+    assert noise_of(mechanism) == laws.Laplace(scale=1.5)
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,7 @@ from sottovoce.core.errors import ConfigError, ParameterError
 from sottovoce.core.sections import DERIVED
 from sottovoce.mechanisms.coordinate_laws import CentralNoise, noise_of
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.mechanisms.noise.laplace import Laplace
-from sottovoce.mechanisms.noise.laws import Gaussian
+from sottovoce.mechanisms.noise.laws import Gaussian, Laplace
 from sottovoce.mechanisms.release import NoisySums
 from sottovoce.protocol.channels.channel import (
     Channel,
