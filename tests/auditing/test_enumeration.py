@@ -18,7 +18,7 @@ from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.generalized_rr import GeneralisedRandomisedResponse
 from sottovoce.mechanisms.mechanism import LaplaceLaw, StaircaseLaw
 from sottovoce.mechanisms.mvu import Mvu
-from sottovoce.mechanisms.noise.staircase import Staircase
+from sottovoce.mechanisms.noise.laws import Staircase
 
 INTERVAL = Box(dimension=1, lower=-1.0, upper=1.0)
 

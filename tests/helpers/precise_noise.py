@@ -5,8 +5,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 
-from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Noise
-from sottovoce.mechanisms.noise.staircase import Staircase
+from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Noise, Staircase
 
 
 def precise_tail(noise: Noise, threshold: Fraction) -> mpmath.mpf:

@@ -15,9 +15,9 @@ from sottovoce.mechanisms.coordinate_laws import AddedNoise
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.laplace import Laplace
 from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.noise.laws import Staircase as ScalarStaircase
+from sottovoce.mechanisms.noise.laws import nu_for_variance
 from sottovoce.mechanisms.noise.radial_staircase import radial_nu_for_variance
-from sottovoce.mechanisms.noise.staircase import Staircase as ScalarStaircase
-from sottovoce.mechanisms.noise.staircase import nu_for_variance
 from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.mechanisms.staircase import Staircase
 from sottovoce.privacy import accounting

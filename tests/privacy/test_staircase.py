@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import ParameterError
-from sottovoce.mechanisms.noise.staircase import nu_for_mean_absolute
+from sottovoce.mechanisms.noise.laws import nu_for_mean_absolute
 from sottovoce.privacy.additive_noise import (
     lost_mass,
     product_staircase_renyi_l2,

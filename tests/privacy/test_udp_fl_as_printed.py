@@ -12,8 +12,13 @@ import mpmath
 import pytest
 
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.mechanisms.noise.laws import Gaussian, Laplace
-from sottovoce.mechanisms.noise.staircase import Staircase, nu_for_mean_absolute, nu_for_variance
+from sottovoce.mechanisms.noise.laws import (
+    Gaussian,
+    Laplace,
+    Staircase,
+    nu_for_mean_absolute,
+    nu_for_variance,
+)
 from sottovoce.privacy.additive_noise import laplace_renyi, staircase_renyi
 from sottovoce.privacy.events import GaussianNoise
 from sottovoce.privacy.renyi import renyi_divergence

@@ -35,7 +35,7 @@ from sottovoce.mechanisms.mechanism import (
     PointLaw,
     StaircaseLaw,
 )
-from sottovoce.mechanisms.noise.staircase import Staircase
+from sottovoce.mechanisms.noise.laws import Staircase
 from sottovoce.privacy.divergences import finite_hockey_stick, gaussian_delta
 
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.metric_mvu import MetricMvu as MetricMvu
     from sottovoce.mechanisms.mvu import Mvu as Mvu
     from sottovoce.mechanisms.no_privacy import NoPrivacy as NoPrivacy
-    from sottovoce.mechanisms.noise.staircase import nu_for_mean_absolute as nu_for_mean_absolute
+    from sottovoce.mechanisms.noise.laws import nu_for_mean_absolute as nu_for_mean_absolute
     from sottovoce.mechanisms.registry import Knob as Knob
     from sottovoce.mechanisms.registry import Registration as Registration
     from sottovoce.mechanisms.registry import find as find

@@ -11,7 +11,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import MAX_DIMENSION, Domain, Vector
 from sottovoce.core.errors import DomainError
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms.noise.staircase import Staircase
+from sottovoce.mechanisms.noise.laws import Staircase
 from sottovoce.privacy.events import PrivacyEvent
 
 Codes = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32] | NDArray[np.float32]

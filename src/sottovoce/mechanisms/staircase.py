@@ -14,7 +14,7 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream, open_uniforms
 from sottovoce.mechanisms.coordinate_laws import AddedNoise
 from sottovoce.mechanisms.mechanism import Codes, Float32Codes, MomentLaw, Sampling, StaircaseLaw
-from sottovoce.mechanisms.noise import staircase as scalar
+from sottovoce.mechanisms.noise import laws as scalar
 from sottovoce.mechanisms.noise.radial_staircase import (
     RadialStaircase,
     least_epsilon,

@@ -28,9 +28,8 @@ from sottovoce.mechanisms.kernels import one_bit
 from sottovoce.mechanisms.kernels.family import sample_exponential_family
 from sottovoce.mechanisms.kernels.ladder import Affine
 from sottovoce.mechanisms.kernels.table import sample_table
-from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Noise
+from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Noise, Staircase
 from sottovoce.mechanisms.noise.rounded import sample_rounded
-from sottovoce.mechanisms.noise.staircase import Staircase
 from sottovoce.mechanisms.registry import Parameters, Registration
 
 KEY = bytes(range(32))

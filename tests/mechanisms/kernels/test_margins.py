@@ -24,8 +24,7 @@ from sottovoce.mechanisms.interpolated_mvu import interpolated_family
 from sottovoce.mechanisms.kernels import family, table
 from sottovoce.mechanisms.kernels.ladder import NARROW_CELLS, Ladder, NarrowLadder
 from sottovoce.mechanisms.noise import chords
-from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Noise
-from sottovoce.mechanisms.noise.staircase import Staircase
+from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Noise, Staircase
 
 SOURCE = Path(__file__).parents[3] / "src" / "native" / "one_bit.h"
 SPARE = 1e-6

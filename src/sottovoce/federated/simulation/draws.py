@@ -30,8 +30,7 @@ from sottovoce.mechanisms.coordinate_laws import (
     Unchanged,
 )
 from sottovoce.mechanisms.mechanism import FiniteLaw, LevelCodes, Mechanism
-from sottovoce.mechanisms.noise.laws import Gaussian, Laplace
-from sottovoce.mechanisms.noise.staircase import Staircase
+from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Staircase
 from sottovoce.mechanisms.registry import kind_of
 from sottovoce.mechanisms.rotation import Rotation, block_size
 

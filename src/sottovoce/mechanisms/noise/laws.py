@@ -3,12 +3,23 @@
 Gaussian noise, its tail to any number of digits.
 
 Laplace noise, its tail to any number of digits.
+
+Staircase noise: the additive noise of least variance that is epsilon-DP for shifts of one step.
+
+With b = e^-epsilon, nu in (0, 1), in units of the step, and c = (1 - b)/(2 (nu + b (1 - nu))):
+
+    f(x) = c b^k        for |x| in [k, k + nu)
+    f(x) = c b^(k+1)    for |x| in [k + nu, k + 1),        k = 0, 1, 2, ...
+
+What follows is written in sums of positive terms, so that nothing cancels for any epsilon.
+
+Reference: Geng and Viswanath 2016, "The optimal noise-adding mechanism in differential privacy".
 """
 
 import decimal
 import math
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
 from typing import Protocol
@@ -17,6 +28,135 @@ import numpy as np
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Vector
+
+
+def nu_for_mean_absolute(epsilon: float) -> float:
+    """The nu of least E|X|: 1/(1 + e^(epsilon/2)) (Geng and Viswanath 2016, theorem 4)."""
+    return 1.0 / (1.0 + math.exp(parameter_rules.step_epsilon("epsilon", epsilon) / 2.0))
+
+
+def nu_for_variance(epsilon: float) -> float:
+    """The nu of least variance: ((b (1 + b)/2)^(1/3) - b)/(1 - b), b = e^-epsilon.
+
+    The derivative of the variance by nu vanishes where (b + (1 - b) nu)^3 = b (1 + b)/2, and
+    nowhere else (Geng and Viswanath 2016, theorem 7, in another form). It falls from 1/2 to 0.
+    """
+    if parameter_rules.step_epsilon("epsilon", epsilon) > 1.0:
+        b = math.exp(-epsilon)
+        # The root of b apart: b itself may vanish.
+        return (math.exp(-epsilon / 3.0) * math.cbrt((1.0 + b) / 2.0) - b) / (1.0 - b)
+    growth = math.expm1(epsilon)  # the same over b, in differences that do not cancel
+    return math.expm1((epsilon + math.log1p(growth / 2.0)) / 3.0) / growth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staircase:
+    """Staircase noise with steps of width `step`; each is e^-epsilon as likely as the last."""
+
+    step: float
+    epsilon: float
+    nu: float
+
+    def __post_init__(self) -> None:
+        parameter_rules.positive("step", self.step, at_most=1e300)
+        parameter_rules.step_epsilon("epsilon", self.epsilon)
+        parameter_rules.inner_fraction("nu", self.nu)
+
+    @property
+    def _decay(self) -> float:
+        """b."""
+        return math.exp(-self.epsilon)
+
+    def _mixed(self, power: int) -> float:
+        """nu^p + b (1 - nu^p), for p = 1, 2, 3: integrals over a step that starts at 0, times p."""
+        raised = self.nu**power
+        return raised + self._decay * (1.0 - raised)
+
+    @property
+    def _twice_density(self) -> float:
+        """2 c: the density of |X| at 0, in units of the step."""
+        return -math.expm1(-self.epsilon) / self._mixed(1)
+
+    @property
+    def mean_absolute(self) -> float:
+        """E|X| = b/(1-b) + (nu^2 + b (1 - nu^2))/(2 (nu + b (1 - nu))), in steps.
+
+        With K the whole steps of |X|, P(K = k) = (1-b) b^k, independent of the place in the step.
+        """
+        return self.step * (_mean_steps(self.epsilon) + self._mixed(2) / (2.0 * self._mixed(1)))
+
+    @property
+    def variance(self) -> float:
+        """E X^2 = b (1+b)/(1-b)^2 + b/(1-b) h/g + w/(3 g), in steps squared.
+
+        g, h, w = nu^p + b (1 - nu^p) for p = 1, 2, 3.
+        """
+        steps = _mean_steps(self.epsilon)
+        g, h, w = (self._mixed(power) for power in (1, 2, 3))
+        return self.step**2 * (steps * (1.0 + 2.0 * steps) + steps * h / g + w / (3.0 * g))
+
+    def quantile(self, tail: Vector) -> Vector:
+        """t >= 0 with P(X > t) = tail, for tails in (0, 1/2].
+
+        Just beyond a tiny nu the error is small beside a step, though not beside t.
+        P(|X| > k + r) = b^k (1 - 2 c r) for r <= nu and b^(k+1) (1 + 2 c (1 - r)) beyond.
+        """
+        depth = -np.log(2.0 * tail)  # -log P(|X| > t); 2 tail is exact, also where it is near 1
+        whole = np.floor(depth / self.epsilon)
+        rest = np.clip(depth - whole * self.epsilon, 0.0, self.epsilon)
+        inner = -np.expm1(-rest) / self._twice_density
+        # Beyond 700 it is an inner place for certain, and the exponential would overflow.
+        outer = 1.0 - np.expm1(np.minimum(self.epsilon - rest, 700.0)) / self._twice_density
+        return np.asarray(self.step * (whole + np.where(inner <= self.nu, inner, outer)))
+
+    @property
+    def quantile_slope(self) -> float:
+        """The largest P(X > t)/f(t): where a lower level begins, 1/(2 c) + 1 - nu = 1/(1 - b)."""
+        return self.step / -math.expm1(-self.epsilon)
+
+    def tail(self, threshold: Vector) -> Vector:
+        """P(X > t) for t >= 0, in float64."""
+        places = threshold / self.step
+        whole = np.floor(places)
+        part = places - whole
+        inside = 1.0 - self._twice_density * part
+        beyond = self._decay * (1.0 + self._twice_density * (1.0 - part))
+        level = 0.5 * np.exp(-self.epsilon * whole)
+        return np.asarray(level * np.where(part <= self.nu, inside, beyond))
+
+    def survival(self, threshold: Fraction, digits: int) -> Decimal:
+        """P(X > t) for t >= 0, wrong by at most 10^-digits: for the exact sampler."""
+        place = threshold / Fraction(self.step)
+        whole = place.numerator // place.denominator
+        part = place - whole
+        with localcontext() as context:
+            # 1 - b loses as many digits as epsilon has zeros; k epsilon as many as it has.
+            lost = 24 + len(str(int(whole * Fraction(self.epsilon))))
+            context.prec = digits + lost - min(0, math.floor(math.log10(self.epsilon)))
+            b, nu = (-Decimal(self.epsilon)).exp(), Decimal(self.nu)
+            density = (1 - b) / (2 * (nu + b * (1 - nu)))
+            r = Decimal(part.numerator) / Decimal(part.denominator)
+            inside = Decimal("0.5") - density * r
+            beyond = b * (Decimal("0.5") + density * (1 - r))
+            left = inside if part <= Fraction(self.nu) else beyond
+            return (-Decimal(self.epsilon) * whole).exp() * left
+
+    def characteristic(self, frequency: Vector) -> Vector:
+        """E cos(t X) = (1-b)^2/g (sin(nu t) + b sin((1-nu) t)) / (t ((1-b)^2 + 4 b sin(t/2)^2)).
+
+        t in units of 1/step: the integral over the levels is a geometric series in b e^(it).
+        """
+        t = np.asarray(frequency, dtype=np.float64) * self.step
+        b, nu, gap = self._decay, self.nu, -math.expm1(-self.epsilon)
+        # numpy's sinc(x) is sin(pi x)/(pi x), and 1 at 0.
+        waves = nu * np.sinc(nu * t / np.pi) + b * (1.0 - nu) * np.sinc((1.0 - nu) * t / np.pi)
+        resonance = 1.0 + 4.0 * b * (np.sin(t / 2.0) / gap) ** 2
+        return np.asarray(waves / (self._mixed(1) * resonance))
+
+
+def _mean_steps(epsilon: float) -> float:
+    """b/(1-b), the mean of the number of whole steps."""
+    return math.exp(-epsilon) / -math.expm1(-epsilon)
 
 
 class Noise(Protocol):
