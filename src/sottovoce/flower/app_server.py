@@ -10,13 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flwr.serverapp import Grid
+
 from sottovoce.analytics.question import from_json
 from sottovoce.core import bounded_json
 from sottovoce.core.errors import ConfigError
 from sottovoce.deployment.machines.federation import Federation
 from sottovoce.deployment.machines.witness_store import WitnessStore
 from sottovoce.flower.asking import ask_on_grid
-from sottovoce.flower.grid_post import Grid, nobody_counts
+from sottovoce.flower.grid_post import nobody_counts
 from sottovoce.flower.link import traffic_of
 from sottovoce.flower.remote import on_flower, run_on_grid
 from sottovoce.flower.server_app import RunConfig, server_app

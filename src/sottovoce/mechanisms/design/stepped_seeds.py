@@ -35,7 +35,7 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.mechanisms.design.seeds import timing_loss
 from sottovoce.privacy.conversion import golden_section
 
-MAX_TRIES = 20_000  # on average
+MAX_STEPPED_TRIES = 20_000  # on average
 # Coordinates are cut off at this many times their root mean square, and filled up with equal ones
 # of at most 1.1 times that: none exceeds `_PEAK`.
 CLAMP, _PEAK = 3.9, 5.0
@@ -124,10 +124,10 @@ def stepped_seeds(epsilon: float, num_signs: int) -> SteppedSeeds:
     found = SteppedSeeds(
         epsilon=epsilon, num_signs=num_signs, contrast=low, cut=_best_cut(low, num_signs)
     )
-    if found.normalisers[0] * MAX_TRIES < 1.0:
+    if found.normalisers[0] * MAX_STEPPED_TRIES < 1.0:
         raise ParameterError(
             f"epsilon {epsilon:.4g} for one seed takes {1.0 / found.normalisers[0]:.3g} tries, and "
-            f"{MAX_TRIES} are the limit; mechanism 'seeded_sign' sends several seeds"
+            f"{MAX_STEPPED_TRIES} are the limit; mechanism 'seeded_sign' sends several seeds"
         )
     return found
 
