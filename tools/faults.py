@@ -295,7 +295,7 @@ FAULTS = (
     ),
     Fault(
         "The step law",
-        "mechanisms/design/stepped_seeds.py",
+        "mechanisms/design/seeds.py",
         "low, high = max(0.0, middle - below), min(1.0, middle + above)",
         "low, high = middle, middle",
     ),

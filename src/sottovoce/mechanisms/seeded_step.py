@@ -14,7 +14,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball, Vector, require_l2_ball
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import seeds
-from sottovoce.mechanisms.design.stepped_seeds import CLAMP, SteppedSeeds, stepped_seeds
+from sottovoce.mechanisms.design.seeds import CLAMP, SteppedSeeds, stepped_seeds
 from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, pack_each
 from sottovoce.mechanisms.mechanism import Codes, LevelCodes, MomentLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, register

@@ -12,16 +12,42 @@ of any other tilts in the ball are at most `tail`: 1 - tail <= Z <= 1 + tail/t. 
 section 27, has what follows.
 
 Reference: Feldman and Talwar 2021 (seeds in place of outputs); the truncation is our own.
+
+Acceptance by a step: two probabilities, so a pure epsilon, and a certificate for their mean.
+
+Signs b in {-1, 1}^D have the score g = <b, z>/|z| and are accepted with probability
+
+    a(g) = e^-eps + (1 - e^-eps) Phi((g - cut)/width),
+
+at most J times; the last candidate is sent if none was accepted. A message's law is a(g)/Z, in
+units of fair signs, up to failures, which only bring it closer to fair. Z depends a little on z, so
+between any two inputs the log ratio is at most eps + log(max Z/min Z). That is certified over all z
+with max |z_i| <= m |z|: with v = 1 + width^2 and phi(t) = prod cos(z_i t) for |z| = 1,
+
+    E Phi((g - cut)/width) - Phi(-cut/sqrt v)
+        = 1/pi int_0^inf (e^(-t^2/2) - phi(t)) e^(-width^2 t^2/2) sin(cut t)/t dt
+
+  t <= 1/m       log phi = -t^2/2 - s t^4/12 - rest, s = sum z_i^4 in [0, m^2] and rest between 0
+                 and .0324 m^4 t^6; the term in s has a closed form, the others are bounded.
+  up to pi/(2m)  0 <= phi <= e^(-t^2/2), for |cos x| <= e^(-x^2/2) up to pi/2.
+  beyond         |phi| <= 1, and the width makes it small: E1(width^2 pi^2/(8 m^2))/(2 pi).
+
+The cut maximises the mean score, G = (1 - e^-eps) phi(cut/sqrt v)/(Z sqrt v).
+
+Reference: Bhowmick et al. 2018 (PrivUnit, on the sphere, where Z does not depend on z and the step
+is sharp); Feldman and Talwar 2021; the certificate for signs is our own.
 """
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
+from sottovoce.privacy.conversion import golden_section
 
 MAX_TRIES = 2_000  # on average
 # The share of rho that truncation may cost.
@@ -148,3 +174,163 @@ def tilted_seeds(reach: float, rho: float) -> TiltedSeeds:
             f"tries, and {MAX_TRIES} are the limit"
         )
     return found
+
+
+MAX_STEPPED_TRIES = 20_000  # on average
+# Coordinates are cut off at this many times their root mean square, and filled up with equal ones
+# of at most 1.1 times that: none exceeds `_PEAK`.
+CLAMP, _PEAK = 3.9, 5.0
+_WIDTH = 2.5  # of the step, in peaks
+_FAILURE = 1e-4
+_SIXTH = 0.0324  # (-log cos x - x^2/2 - x^4/12)/x^6 grows with x, to .0323 at 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteppedSeeds:
+    """The choice of a seed for `num_signs` signs, `epsilon` in all between any two inputs."""
+
+    epsilon: float
+    num_signs: int
+    contrast: float  # eps of the acceptance alone
+    cut: float
+
+    @property
+    def peak(self) -> float:
+        """m: the largest coordinate over the norm."""
+        return peak(self.num_signs)
+
+    @property
+    def width(self) -> float:
+        return _WIDTH * self.peak
+
+    def acceptance(self, scores: Vector) -> Vector:
+        """a(g) for candidates of these scores."""
+        from scipy.special import ndtr
+
+        least = math.exp(-self.contrast)
+        return np.asarray(least + (1.0 - least) * ndtr((scores - self.cut) / self.width))
+
+    @property
+    def normalisers(self) -> tuple[float, float]:
+        """Bounds on Z over all inputs."""
+        return _normalisers(self.contrast, self.cut, self.num_signs)
+
+    @property
+    def tries(self) -> int:
+        """J, candidates at most."""
+        return 1 + math.ceil(math.log(_FAILURE) / math.log1p(-min(self.normalisers[0], 0.999)))
+
+    @property
+    def timing_loss(self) -> float:
+        """What the number of tries tells, if it is seen."""
+        return timing_loss(*self.normalisers, self.tries)
+
+    @property
+    def mean_score(self) -> float:
+        """E g of the sign vector that is sent: how much of the direction it carries."""
+        scale = math.sqrt(1.0 + self.width**2)
+        return self._sent(_density(self.cut / scale) / scale)
+
+    @property
+    def excess_square(self) -> float:
+        """E g^2 - 1 of the sign vector that is sent."""
+        scale = math.sqrt(1.0 + self.width**2)
+        return self._sent(self.cut / scale * _density(self.cut / scale) / scale**2)
+
+    def _sent(self, moment: float) -> float:
+        """From E Phi(...) q(g) under fair signs to E q(g) under what is sent."""
+        normaliser = _gaussian_normaliser(self.contrast, self.cut, self.width)
+        failing = (1.0 - normaliser) ** (self.tries - 1)
+        return (1.0 - failing) * -math.expm1(-self.contrast) * moment / normaliser
+
+    def ratios(self) -> tuple[float, float]:
+        """The largest and the least likelihood over that of fair signs."""
+        low, high = self.normalisers
+        return (1.0 + _ROUNDING) / low, math.exp(-self.contrast) * (1.0 - _ROUNDING) / high
+
+
+@lru_cache(maxsize=256)
+def stepped_seeds(epsilon: float, num_signs: int) -> SteppedSeeds:
+    """The steepest step whose certified epsilon between any two inputs is at most `epsilon`."""
+    parameter_rules.epsilon(epsilon)
+    low, high = 0.0, float(epsilon)
+    while high - low > 1e-12 * epsilon:
+        middle = (low + high) / 2.0
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if _total(middle, num_signs) <= epsilon else (low, middle)
+    if low <= 0.0:
+        raise ParameterError(f"epsilon {epsilon!r} is below the rounding of probabilities")
+    found = SteppedSeeds(
+        epsilon=epsilon, num_signs=num_signs, contrast=low, cut=_best_cut(low, num_signs)
+    )
+    if found.normalisers[0] * MAX_STEPPED_TRIES < 1.0:
+        raise ParameterError(
+            f"epsilon {epsilon:.4g} for one seed takes {1.0 / found.normalisers[0]:.3g} tries, and "
+            f"{MAX_STEPPED_TRIES} are the limit; mechanism 'seeded_sign' sends several seeds"
+        )
+    return found
+
+
+def peak(num_signs: int) -> float:
+    """m for so many signs."""
+    return min(1.0, _PEAK / math.sqrt(num_signs))
+
+
+def _total(contrast: float, num_signs: int) -> float:
+    low, high = _normalisers(contrast, _best_cut(contrast, num_signs), num_signs)
+    return contrast + math.log(high / low) + 2.0 * _ROUNDING
+
+
+@lru_cache(maxsize=4096)
+def _best_cut(contrast: float, num_signs: int) -> float:
+    """Where the step lies to carry most of the direction: G is unimodal in the cut."""
+    width = _WIDTH * peak(num_signs)
+    scale = math.sqrt(1.0 + width**2)
+
+    def loss(cut: float) -> float:
+        return -_density(cut / scale) / _gaussian_normaliser(contrast, cut, width)
+
+    return golden_section(loss, 0.0, scale * (1.0 + math.sqrt(2.0 * contrast)), tolerance=1e-9)[0]
+
+
+def _gaussian_normaliser(contrast: float, cut: float, width: float) -> float:
+    """Z if scores were normal."""
+    least = math.exp(-contrast)
+    return least + (1.0 - least) * _upper(cut / math.sqrt(1.0 + width**2))
+
+
+@lru_cache(maxsize=4096)
+def _normalisers(contrast: float, cut: float, num_signs: int) -> tuple[float, float]:
+    width = _WIDTH * peak(num_signs)
+    below, above = _deviations(cut, width, peak(num_signs))
+    middle, least = _upper(cut / math.sqrt(1.0 + width**2)), math.exp(-contrast)
+    low, high = max(0.0, middle - below), min(1.0, middle + above)
+    return least + (1.0 - least) * low, least + (1.0 - least) * high
+
+
+def _deviations(cut: float, width: float, top: float) -> tuple[float, float]:
+    """How far E Phi((g - cut)/width) may lie below and above its value for normal scores."""
+    from scipy.special import exp1
+
+    v = 1.0 + width**2
+    fourth = _density(cut / math.sqrt(v)) * (3.0 * cut - cut**3 / v) / (12.0 * v**2.5)
+    # int_0^inf t^(2k-1) e^(-v t^2/2) dt = 2^(k-1) (k-1)!/v^k
+    sixth = _SIXTH * top**4 * 8.0 / v**3
+    square = top**4 / 144.0 * 48.0 / v**4 + 2.0 * top**2 / 12.0 * _SIXTH * top**4 * 384.0 / v**5
+    square += _SIXTH**2 * top**8 * 3840.0 / v**6
+    edge = v / (2.0 * top**2)
+    far = top**2 / 12.0 * (2.0 / v**2) * (1.0 + edge) * math.exp(-edge)  # of the closed form
+    between = float(exp1(edge)) / 2.0
+    beyond = float(exp1(width**2 * math.pi**2 / (8.0 * top**2)) + exp1(edge * math.pi**2 / 4.0)) / 2
+    rest = (sixth + square / 2.0 + far + between + beyond) / math.pi * (1.0 + 1e-9) + 1e-14
+    main = top**2 * fourth
+    return max(0.0, -main) + rest, max(0.0, main) + rest
+
+
+def _density(x: float) -> float:
+    return math.exp(-x * x / 2.0) / math.sqrt(2.0 * math.pi)
+
+
+def _upper(x: float) -> float:
+    return 0.5 * math.erfc(x / math.sqrt(2.0))
