@@ -23,7 +23,7 @@ from sottovoce.mechanisms.design.families import ExponentialFamily, gauss_hermit
 from sottovoce.mechanisms.interpolated_mvu import interpolated_family
 from sottovoce.mechanisms.kernels import family, table
 from sottovoce.mechanisms.kernels.ladder import NARROW_CELLS, Ladder, NarrowLadder
-from sottovoce.mechanisms.noise import chords
+from sottovoce.mechanisms.noise import rounded as chords
 from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Noise, Staircase
 
 SOURCE = Path(__file__).parents[3] / "src" / "native" / "one_bit.h"
