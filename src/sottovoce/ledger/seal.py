@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sottovoce.core import bounded_json, display, files
+from sottovoce.core import display, files
 from sottovoce.core.errors import LedgerError, LedgerLostError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.reader import LedgerReader
@@ -61,7 +61,7 @@ def read(path: Path) -> Seal | None:
     except OSError as error:
         raise LedgerError(f"cannot read {path}: {error.strerror or error}") from error
     try:
-        return _seal_in(bounded_json.loads(text, most_bytes=_MOST_BYTES))
+        return _seal_in(files.loads(text, most_bytes=_MOST_BYTES))
     except (ValueError, TypeError, KeyError):
         raise LedgerLostError(
             f"{path} is damaged, and without it nobody knows whether the ledger beside it is whole;"
