@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from sottovoce.deployment.totals import ledger_totals as ledger_totals
     from sottovoce.ledger.ledger import Ledger as Ledger
     from sottovoce.ledger.records import Budget as Budget
-    from sottovoce.mechanisms.bitwise_rr import (
-        BitwiseRandomisedResponse as BitwiseRandomisedResponse,
-    )
     from sottovoce.mechanisms.clamped_sign import ClampedSign as ClampedSign
     from sottovoce.mechanisms.cldp import Cldp as Cldp
     from sottovoce.mechanisms.discrete_gaussian import DiscreteGaussian as DiscreteGaussian
@@ -65,6 +62,9 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.metric_mvu import MetricMvu as MetricMvu
     from sottovoce.mechanisms.mvu import Mvu as Mvu
     from sottovoce.mechanisms.no_privacy import NoPrivacy as NoPrivacy
+    from sottovoce.mechanisms.randomized_response import (
+        BitwiseRandomisedResponse as BitwiseRandomisedResponse,
+    )
     from sottovoce.mechanisms.rotation import Rotation as Rotation
     from sottovoce.mechanisms.seeded_sign import SeededSign as SeededSign
     from sottovoce.mechanisms.seeded_step import SeededStep as SeededStep

@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING
 from sottovoce.core.faces import show
 
 if TYPE_CHECKING:
-    from sottovoce.mechanisms.bitwise_rr import (
-        BitwiseRandomisedResponse as BitwiseRandomisedResponse,
-    )
     from sottovoce.mechanisms.clamped_sign import ClampedSign as ClampedSign
     from sottovoce.mechanisms.cldp import Cldp as Cldp
     from sottovoce.mechanisms.discrete_gaussian import DiscreteGaussian as DiscreteGaussian
@@ -50,6 +47,9 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.mvu import Mvu as Mvu
     from sottovoce.mechanisms.no_privacy import NoPrivacy as NoPrivacy
     from sottovoce.mechanisms.noise.laws import nu_for_mean_absolute as nu_for_mean_absolute
+    from sottovoce.mechanisms.randomized_response import (
+        BitwiseRandomisedResponse as BitwiseRandomisedResponse,
+    )
     from sottovoce.mechanisms.registry import Knob as Knob
     from sottovoce.mechanisms.registry import Registration as Registration
     from sottovoce.mechanisms.registry import find as find
