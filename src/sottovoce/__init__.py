@@ -53,9 +53,6 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.discrete_staircase import DiscreteStaircase as DiscreteStaircase
     from sottovoce.mechanisms.gauss_hermite import GaussHermite as GaussHermite
     from sottovoce.mechanisms.gaussian import Gaussian as Gaussian
-    from sottovoce.mechanisms.generalized_rr import (
-        GeneralisedRandomisedResponse as GeneralisedRandomisedResponse,
-    )
     from sottovoce.mechanisms.interpolated_mvu import InterpolatedMvu as InterpolatedMvu
     from sottovoce.mechanisms.laplace import Laplace as Laplace
     from sottovoce.mechanisms.mechanism import Mechanism as Mechanism
@@ -64,6 +61,9 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.no_privacy import NoPrivacy as NoPrivacy
     from sottovoce.mechanisms.randomized_response import (
         BitwiseRandomisedResponse as BitwiseRandomisedResponse,
+    )
+    from sottovoce.mechanisms.randomized_response import (
+        GeneralisedRandomisedResponse as GeneralisedRandomisedResponse,
     )
     from sottovoce.mechanisms.rotation import Rotation as Rotation
     from sottovoce.mechanisms.seeded_sign import SeededSign as SeededSign

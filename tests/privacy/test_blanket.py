@@ -14,8 +14,8 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, L1Ball, L2Ball
 from sottovoce.core.errors import PrivacyError
 from sottovoce.mechanisms.cldp import Cldp
-from sottovoce.mechanisms.generalized_rr import GeneralisedRandomisedResponse
 from sottovoce.mechanisms.mvu import Mvu
+from sottovoce.mechanisms.randomized_response import GeneralisedRandomisedResponse
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeded_step import SeededStep
 from sottovoce.privacy.accounting import find_accountant

@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.encoding import unpack as unpack
     from sottovoce.mechanisms.gauss_hermite import GaussHermite as GaussHermite
     from sottovoce.mechanisms.gaussian import Gaussian as Gaussian
-    from sottovoce.mechanisms.generalized_rr import (
-        GeneralisedRandomisedResponse as GeneralisedRandomisedResponse,
-    )
     from sottovoce.mechanisms.interpolated_mvu import InterpolatedMvu as InterpolatedMvu
     from sottovoce.mechanisms.laplace import Laplace as Laplace
     from sottovoce.mechanisms.mechanism import FiniteLaw as FiniteLaw
@@ -49,6 +46,9 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.noise.laws import nu_for_mean_absolute as nu_for_mean_absolute
     from sottovoce.mechanisms.randomized_response import (
         BitwiseRandomisedResponse as BitwiseRandomisedResponse,
+    )
+    from sottovoce.mechanisms.randomized_response import (
+        GeneralisedRandomisedResponse as GeneralisedRandomisedResponse,
     )
     from sottovoce.mechanisms.registry import Knob as Knob
     from sottovoce.mechanisms.registry import Registration as Registration

@@ -1,4 +1,7 @@
-"""Unbiased bitwise randomised response: each bit of the dithered input by itself."""
+"""Unbiased bitwise randomised response: each bit of the dithered input by itself.
+
+Unbiased generalised randomised response: keep the level, or send any other.
+"""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,6 +13,47 @@ from sottovoce.mechanisms.design.channel import IntegerTable, round_pure
 from sottovoce.mechanisms.design.store import EPSILON_RANGE, MAX_BITS
 from sottovoce.mechanisms.finite_channel import IntervalTable
 from sottovoce.mechanisms.registry import Knob, register
+
+
+@lru_cache(maxsize=64)
+def _generalized_rr_table(epsilon: float, bits: int) -> IntegerTable:
+    return round_pure(channel.generalised(epsilon, bits), epsilon)
+
+
+@register(
+    "generalized_rr",
+    summary="unbiased randomised response on the level of a number in an interval",
+    examples=[{"epsilon": 1.0, "bits": 3}, {"epsilon": 3.0, "bits": 1}],
+    example_domain=Box(dimension=8, lower=-1.0, upper=1.0),
+    knob=Knob(parameter="epsilon", more_private="smaller", ends=EPSILON_RANGE[::-1]),
+    settings=[{"bits": bits} for bits in range(1, 5)],
+    coordinatewise=True,
+)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneralisedRandomisedResponse(IntervalTable):
+    """Dither x to B = 2^bits levels, keep the level with odds e^epsilon to 1 against each other.
+
+    Decoded to a_i = 1/2 + (i/(B - 1) - 1/2)(B + e^eps - 1)/(e^eps - 1) on [0, 1], which is
+    unbiased. Each coordinate is epsilon-DP over its whole interval; d of them compose.
+
+    Reference: Chaudhuri, Guo and Rabbat 2022, section 3.3 and theorem 9.
+    """
+
+    input_domain: Box
+    epsilon: float
+    bits: int
+
+    def __post_init__(self) -> None:
+        self.check()
+        parameter_rules.integer("bits", self.bits, low=1, high=MAX_BITS)
+
+    @property
+    def table(self) -> IntegerTable:
+        return _generalized_rr_table(float(self.epsilon), self.bits)
+
+    @property
+    def levels(self) -> int:
+        return 1 << self.bits
 
 
 @lru_cache(maxsize=64)
