@@ -3,9 +3,11 @@
 `sottovoce ledger create|backup|move`: a site's ledger as files.
 """
 
+import contextlib
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,8 +20,6 @@ from sottovoce.cli.output import Json, print_json, print_table, print_warning, s
 if TYPE_CHECKING:
     from sottovoce.ledger.reader import LedgerReader
     from sottovoce.privacy.events import PrivacyEvent
-import contextlib
-from dataclasses import asdict
 
 
 def create(

@@ -7,23 +7,19 @@ import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sottovoce.cli.output import Json, print_json, say
-
-if TYPE_CHECKING:
-    from sottovoce.reporting.live import Reading
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-
 from sottovoce.core.display import printable_data
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from sottovoce.reporting.live import Reading
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 40

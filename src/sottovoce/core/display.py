@@ -17,7 +17,9 @@ What a client is called unless a spec says; here, since it is asked where torch 
 import base64
 import dataclasses
 import decimal
+import logging
 import math
+import traceback
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
@@ -26,8 +28,6 @@ from sottovoce.core.errors import ParameterError
 
 if TYPE_CHECKING:
     import pandas
-import logging
-import traceback
 
 
 def client_name(number: int) -> str:
