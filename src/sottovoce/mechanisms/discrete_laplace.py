@@ -6,10 +6,11 @@ from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
 from sottovoce.mechanisms.noise import laws
-from sottovoce.mechanisms.registry import Knob, register
+from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.mechanisms.rounded_noise import (
     ROUNDING,
     RoundedNoise,
+    automatic_steps,
     multiplier_ends,
     width,
 )
@@ -21,6 +22,10 @@ def _noise(domain: Domain, noise_multiplier: float) -> laws.Laplace:
     records = domain.records if isinstance(domain, L1Ball | L2Ball) else 1
     scale = parameter_rules.noise_multiplier(noise_multiplier) * width(domain) / records
     return laws.Laplace(scale=scale)
+
+
+def _automatic_steps(domain: Domain, given: Parameters) -> float:
+    return automatic_steps(domain, given["bits"], _noise(domain, given["noise_multiplier"]))
 
 
 @register(
