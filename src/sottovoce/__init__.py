@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.cldp import Cldp as Cldp
     from sottovoce.mechanisms.discrete_laplace import DiscreteLaplace as DiscreteLaplace
     from sottovoce.mechanisms.discrete_noise import DiscreteGaussian as DiscreteGaussian
-    from sottovoce.mechanisms.discrete_noise import DiscreteStaircase as DiscreteStaircase
+    from sottovoce.mechanisms.discrete_staircase import DiscreteStaircase as DiscreteStaircase
     from sottovoce.mechanisms.gauss_hermite import GaussHermite as GaussHermite
     from sottovoce.mechanisms.gaussian import Gaussian as Gaussian
     from sottovoce.mechanisms.interpolated_mvu import InterpolatedMvu as InterpolatedMvu

@@ -8,7 +8,7 @@ import pytest
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
 from sottovoce.core.errors import ParameterError
-from sottovoce.mechanisms.discrete_noise import DiscreteStaircase
+from sottovoce.mechanisms.discrete_staircase import DiscreteStaircase
 from sottovoce.mechanisms.mechanism import FiniteLaw
 from sottovoce.mechanisms.noise.laws import nu_for_variance
 from sottovoce.mechanisms.registry import find

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.cldp import Cldp as Cldp
     from sottovoce.mechanisms.discrete_laplace import DiscreteLaplace as DiscreteLaplace
     from sottovoce.mechanisms.discrete_noise import DiscreteGaussian as DiscreteGaussian
-    from sottovoce.mechanisms.discrete_noise import DiscreteStaircase as DiscreteStaircase
+    from sottovoce.mechanisms.discrete_staircase import DiscreteStaircase as DiscreteStaircase
     from sottovoce.mechanisms.dithering import dither as dither
     from sottovoce.mechanisms.dithering import dither_within as dither_within
     from sottovoce.mechanisms.dithering import dithered_norm_bound as dithered_norm_bound
