@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from sottovoce.ledger.records import Budget as Budget
     from sottovoce.mechanisms.clamped_sign import ClampedSign as ClampedSign
     from sottovoce.mechanisms.cldp import Cldp as Cldp
+    from sottovoce.mechanisms.discrete_gaussian import DiscreteGaussian as DiscreteGaussian
     from sottovoce.mechanisms.discrete_laplace import DiscreteLaplace as DiscreteLaplace
-    from sottovoce.mechanisms.discrete_noise import DiscreteGaussian as DiscreteGaussian
     from sottovoce.mechanisms.discrete_staircase import DiscreteStaircase as DiscreteStaircase
     from sottovoce.mechanisms.gauss_hermite import GaussHermite as GaussHermite
     from sottovoce.mechanisms.gaussian import Gaussian as Gaussian

@@ -13,8 +13,8 @@ from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball, Vector
 from sottovoce.core.errors import DomainError, ParameterError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.mechanisms import rounded_noise
+from sottovoce.mechanisms.discrete_gaussian import DiscreteGaussian
 from sottovoce.mechanisms.discrete_laplace import DiscreteLaplace
-from sottovoce.mechanisms.discrete_noise import DiscreteGaussian
 from sottovoce.mechanisms.mechanism import FiniteLaw, MomentLaw
 from sottovoce.mechanisms.noise.laws import Noise
 from sottovoce.mechanisms.registry import find

@@ -14,8 +14,8 @@ from sottovoce.core.faces import show
 if TYPE_CHECKING:
     from sottovoce.mechanisms.clamped_sign import ClampedSign as ClampedSign
     from sottovoce.mechanisms.cldp import Cldp as Cldp
+    from sottovoce.mechanisms.discrete_gaussian import DiscreteGaussian as DiscreteGaussian
     from sottovoce.mechanisms.discrete_laplace import DiscreteLaplace as DiscreteLaplace
-    from sottovoce.mechanisms.discrete_noise import DiscreteGaussian as DiscreteGaussian
     from sottovoce.mechanisms.discrete_staircase import DiscreteStaircase as DiscreteStaircase
     from sottovoce.mechanisms.dithering import dither as dither
     from sottovoce.mechanisms.dithering import dither_within as dither_within

@@ -13,7 +13,7 @@ from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import ParameterError, PrivacyError
 from sottovoce.mechanisms.clamped_sign import ClampedSign
 from sottovoce.mechanisms.coordinate_laws import noise_of
-from sottovoce.mechanisms.discrete_noise import DiscreteGaussian
+from sottovoce.mechanisms.discrete_gaussian import DiscreteGaussian
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.laplace import Laplace
