@@ -241,7 +241,7 @@ def test_one_per_cent_of_epsilon_is_found_by_a_million_draws(
     epsilon: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mechanism = GeneralisedRandomisedResponse(input_domain=INTERVAL, epsilon=epsilon, bits=1)
-    honest = randomized_response._table
+    honest = randomized_response._generalized_table
 
     def verdict() -> Any:
         return audit_by_sampling(
@@ -249,5 +249,7 @@ def test_one_per_cent_of_epsilon_is_found_by_a_million_draws(
         )
 
     assert 0.99 * epsilon < verdict().lower_bound <= epsilon
-    monkeypatch.setattr(randomized_response, "_table", lambda e, bits: honest(1.01 * e, bits))
+    monkeypatch.setattr(
+        randomized_response, "_generalized_table", lambda e, bits: honest(1.01 * e, bits)
+    )
     assert verdict().lower_bound > epsilon

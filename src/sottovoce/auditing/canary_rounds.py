@@ -1,10 +1,9 @@
 """A round of the real algorithm, with canaries where gradients and local models come from.
 
-Canaries: contributions of known direction and huge norm, put where real ones come from.
-
-A canary replaces one record's gradient, or one client's local model, before anything is clipped.
-What happens to it then is the real thing: clip, sum, projection, rotation, mechanism, wire, ledger,
-channel. If it is out, zero stands in its place (zero-out), or its opposite (replace-one).
+Canaries are contributions of known direction and huge norm. A canary replaces one record's
+gradient, or one client's local model, before anything is clipped. What happens to it then is the
+real thing: clip, sum, projection, rotation, mechanism, wire, ledger, channel. If it is out, zero
+stands in its place (zero-out), or its opposite (replace-one).
 
 Signs alternate from round to round, c_t = +1, -1, +1, ..., and so do those with which the released
 vectors y_t are added up. A canary's score is sum_t c_t <y_t, u>: what is the same in every round

@@ -5,9 +5,8 @@
 The tests hold every registered mechanism to it, and `sottovoce mechanism check NAME` is for authors
 of plug-ins. Samples follow the declared law; the law's divergences stay below what the event
 claims; so what is claimed holds for what is sampled, as far as the inputs that are tried go. A
-contract that holds is no proof.
-
-Whether a mechanism that packs its codes itself gives the bytes of its `encode`.
+contract that holds is no proof. A mechanism that packs its codes itself must give the bytes of its
+`encode`.
 """
 
 import contextlib

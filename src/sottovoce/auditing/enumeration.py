@@ -3,9 +3,8 @@
 delta(epsilon) = sum max(0, p - e^eps q) over all outcomes of the laws p and q of two neighbours.
 For a mechanism with an integer table the sum is made of the very integers that run, in fractions;
 for other finite laws, Gaussian noise, and Laplace or staircase noise on one coordinate, of what the
-mechanism declares, in float64 rounded down by 1e-12.
-
-Pairs of inputs to compare: the extreme ones of a domain, and some at random.
+mechanism declares, in float64 rounded down by 1e-12. The inputs that are compared are the extreme
+ones of a domain, and some at random.
 """
 
 import dataclasses

@@ -1,16 +1,12 @@
-"""From scores of draws of two neighbours to a lower bound on what they give away.
+"""Lower bounds on what was given away: from draws of two neighbours, or from one run.
 
-A set of scores is chosen on the first draws and counted on the others, which played no part in the
-choice. So the count is binomial whatever was tried before, and several statistics of the same draws
-may compete at no cost in confidence.
+Two neighbours: their draws have scores. A set of scores is chosen on the first draws and counted on
+the others, which played no part in the choice. So the count is binomial whatever was tried before,
+and several statistics of the same draws may compete at no cost in confidence.
 
-From counts of two neighbours' draws to what they give away.
-
-A lower bound on epsilon from one run with many canaries.
-
-m coins S in {-1, 1}^m, fair and independent, say which canaries are in. Somebody who sees what was
-released guesses r of them, T in {-1, 0, 1}^m, and W guesses are right. If the release is
-(epsilon, delta)-DP for each coin, then for every v
+One run with many canaries: m coins S in {-1, 1}^m, fair and independent, say which canaries are in.
+Somebody who sees what was released guesses r of them, T in {-1, 0, 1}^m, and W guesses are right.
+If the release is (epsilon, delta)-DP for each coin, then for every v
 
     P(W >= v) <= f(v) + 2 m delta max_{1 <= i <= m} (f(v - i) - f(v))/i,
 

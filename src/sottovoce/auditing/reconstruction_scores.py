@@ -1,9 +1,8 @@
 """How good reconstructions are, with intervals, beside what needs no attack at all.
 
-How near reconstructed rows are to the originals: one number for each of them.
-
-Pixels lie in [-1/2, 1/2], as every loader scales them, so the data range is 1. MSE and MAE are for
-rows of any shape; PSNR is the MSE in decibels; SSIM is for images of at least 11 pixels a side.
+How near a reconstructed row is to its original is one number. Pixels lie in [-1/2, 1/2], as every
+loader scales them, so the data range is 1. MSE and MAE are for rows of any shape; PSNR is the MSE
+in decibels; SSIM is for images of at least 11 pixels a side.
 """
 
 import math

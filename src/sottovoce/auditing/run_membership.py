@@ -1,9 +1,7 @@
 """Membership inference against a run: shadow models by its own recipe, then every attack.
 
-Shadow models of a spec: trained by its own recipe, noise and all, on parts of a pool.
-
-Shadow models, kept as they finish: the same command goes on after an interruption.
-
+Shadow models are trained by the spec's own recipe, noise and all, on parts of a pool. They are kept
+as they finish: the same command goes on after an interruption.
 FOLDER/shadows-<recipe>-<first>-<last>.npz holds a block of models; the recipe is a hash of all that
 they follow from, so that a folder never serves models of another kind.
 """

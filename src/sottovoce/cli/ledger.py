@@ -1,7 +1,4 @@
-"""`sottovoce ledger`: who has spent what.
-
-`sottovoce ledger create|backup|move`: a site's ledger as files.
-"""
+"""`sottovoce ledger`: who has spent what, and a site's ledger as files (create, backup, move)."""
 
 import contextlib
 import json

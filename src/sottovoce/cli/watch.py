@@ -1,7 +1,4 @@
-"""`sottovoce watch`: a run that works, or has ended, in the terminal.
-
-How a run that works looks in a terminal, and in a line.
-"""
+"""`sottovoce watch`: a run that works, or has ended, in the terminal or in a line."""
 
 import contextlib
 import dataclasses

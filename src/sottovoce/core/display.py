@@ -1,17 +1,13 @@
 """Values in the words that people read, in a terminal and in a notebook alike.
 
-HTML for notebooks: colours are the notebook's own, so that it reads in light and in dark.
+Rows show themselves as text, as HTML in a notebook (in its own colours, so that it reads in light
+and in dark), as dictionaries, as a data frame.
 
-Rows that show themselves: as text, as HTML in a notebook, as dictionaries, as a data frame.
-
-Text of others, written so that it can only be read.
-
-Names of clients, columns and nodes, keys of specs and reasons for refusals come from elsewhere. A
-terminal obeys control characters in them: it moves, erases, changes colours or the window's title;
-and characters that turn the direction of writing make a line read as another. Whatever is not
-printable is written out as \\uXXXX, which is also how JSON writes it.
-
-What a client is called unless a spec says; here, since it is asked where torch is not.
+Text of others is written so that it can only be read. Names of clients, columns and nodes, keys of
+specs and reasons for refusals come from elsewhere. A terminal obeys control characters in them: it
+moves, erases, changes colours or the window's title; and characters that turn the direction of
+writing make a line read as another. Whatever is not printable is written out as \\uXXXX, which is
+also how JSON writes it.
 """
 
 import base64

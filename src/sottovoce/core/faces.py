@@ -8,7 +8,7 @@
 A face may not use the name of a module of its own package: whoever imports that module would put it
 in the place of the name.
 
-Optional packages: what each is for, and how to get it.
+What needs an optional package says what it is for, and how to get it.
 """
 
 import importlib

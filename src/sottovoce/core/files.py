@@ -1,10 +1,9 @@
 """Files that are whole or absent, and errors that say what to do.
 
-JSON of bounded size, depth and numbers: the bounds are checked before anything is parsed.
-
-A few bytes of JSON can take a hundred times their size in memory (`[[],[],...`), and text nested
-some thousand deep ends Python's recursion. So the text is scanned first, by passes that take time
-and memory in proportion to its bytes: strings are left out, brackets and commas counted.
+JSON is of bounded size, depth and numbers, checked before anything is parsed. A few bytes of JSON
+can take a hundred times their size in memory (`[[],[],...`), and text nested some thousand deep
+ends Python's recursion. So the text is scanned first, by passes that take time and memory in
+proportion to its bytes: strings are left out, brackets and commas counted.
 """
 
 import contextlib

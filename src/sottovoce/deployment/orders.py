@@ -1,14 +1,13 @@
-"""What the server asks of one client in one round, and what comes back, as bytes.
+"""What the server asks of one site, and what comes back, as bytes.
 
-An order is public: the spec, the client's mechanism, and the model that the server has released. A
-site takes from it what to compute, never what its data are: how many records it has, and so how far
-one of them moves the update, it knows itself.
+An order is for one round, and public: the spec, the client's mechanism, and the model that the
+server has released. A site takes from it what to compute, never what its data are: how many records
+it has, and so how far one of them moves the update, it knows itself.
 
-What the server asks of one site about its people, and the tally that comes back, as bytes.
-
-An inquiry is public: the question, and the name of what it is about, which each site's own file
-explains. Every person's value becomes one code; the site adds its people's codes up, which tells no
-more than the codes, and sends the tally. How many people there are is public.
+An inquiry is about a site's people, and public, too: the question, and the name of what it is
+about, which each site's own file explains. Every person's value becomes one code; the site adds its
+people's codes up, which tells no more than the codes, and sends the tally. How many people there
+are is public.
 """
 
 import functools

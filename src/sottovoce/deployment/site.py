@@ -6,8 +6,6 @@ ledger.sqlite   beside it: everything that was ever charged, over all runs
 ledger.seal     which ledger that is, and how many charges it must hold
 witness.json    the newest receipt of the site's federation for it, if there is one
 audit.jsonl     beside it: what was charged, answered and refused, line by line
-
-A site's own file, site.toml, and the site that it describes.
 """
 
 import contextlib

@@ -1,9 +1,8 @@
-"""What the server of a Flower app tells a client beside the model: the plan, all of it public.
+"""What the server of a Flower app and its nodes tell each other beside the model.
 
-Who the nodes are: before a node is first asked to train, it is asked for its site's name.
-
-That name is the account which pays. It belongs to the first node that claims it, for the whole run:
-node ids are Flower's to authenticate, and nobody can go on under another's name.
+A client is told the plan, all of it public. Before a node is first asked to train, it is asked for
+its site's name. That name is the account which pays. It belongs to the first node that claims it,
+for the whole run: node ids are Flower's to authenticate, and nobody can go on under another's name.
 """
 
 import json

@@ -4,8 +4,6 @@ Its run configuration: `spec` (TOML or JSON) with `resume` and `allow_code`, or 
 with `about`, `deadline_seconds`, `minimum_sites` and `confidence`; `out`, the folder; and `sites`,
 the file federation.toml of the operator, beside which the public keys lie; empty where nodes have
 none.
-
-The server's side as a Flower app.
 """
 
 import logging

@@ -3,10 +3,9 @@
 A reply is looked for by the identifier of the order that it answers, and must come from the node
 that was asked. Replies to the orders of earlier rounds are never pulled.
 
-Which node is which client.
-
-With keys the operator knows: each site's public key is on his list, and the link lets in no other.
-Without keys a node is asked for its name and believed, once: fit for simulations and rehearsals.
+With keys the operator knows which node is which client: each site's public key is on his list, and
+the link lets in no other. Without keys a node is asked for its name and believed, once: fit for
+simulations and rehearsals.
 """
 
 import time

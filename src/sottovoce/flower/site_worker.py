@@ -4,10 +4,9 @@ A SuperNode hands tasks to whoever asks for them. Flower's own executor installs
 the run's submitter and runs that; a site could not rely on any policy inside it. This one leaves
 the bundle alone. It stays alive from task to task, so a round does not wait for imports.
 
-A Flower app that a site has installed: it trains, and the site's own mod stands before it.
-
-A mod inside an app is there if the app's author wants it to be. Here the site puts it around the
-app, so nothing leaves but what `private_mod` lets out, whatever the app does.
+An app that the site itself has installed may train, with the site's own mod before it. A mod inside
+an app is there if the app's author wants it to be. Here the site puts it around the app, so nothing
+leaves but what `private_mod` lets out, whatever the app does.
 """
 
 import contextlib

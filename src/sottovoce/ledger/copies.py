@@ -1,6 +1,6 @@
-"""Whole copies of a ledger: one file, of one moment, verified before it gets its name.
+"""Whole copies of a ledger, the releases that several record, and where two copies part.
 
-The releases that several ledgers record.
+A copy is one file, of one moment, verified before it gets its name.
 
 A row counts for each ledger that it is in. Rows are taken for one only where one file has all rows
 of the other, charges and messages: the same file by another path, a copy, or an older copy. Every
@@ -11,8 +11,6 @@ Where an account has charges of one run in two ledgers, its messages may be in t
 and where it has two names in a run, both are in one. So may those of others, repeated, if a run was
 copied and went on in both, or was made twice with one seed: then two sums may differ by a single
 message. Nothing hides it: all that was hidden in that run counts as if it were seen.
-
-Where two copies of a ledger part.
 
 Each row's link is a digest of everything up to it, so two copies are the same up to a row exactly
 if their links of that row are: where they part is the first row whose links differ.

@@ -1,6 +1,6 @@
 """The SQLite file under the ledger: schema, durable transactions, errors with a remedy.
 
-The tables of a ledger, and how a ledger of an earlier version becomes one of this version.
+A ledger of an earlier version becomes one of this version. The tables:
 
 charges    one row for each attempt at a release. `commitment` is that of version 1, whose digests
            cover it. In newer rows it is NULL, but for the first of each commit: there it is a

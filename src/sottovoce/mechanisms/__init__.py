@@ -73,7 +73,6 @@ if TYPE_CHECKING:
 show(
     __name__,
     {
-        "bitwise_rr": ["BitwiseRandomisedResponse"],
         "clamped_sign": ["ClampedSign"],
         "cldp": ["Cldp"],
         "discrete_gaussian": ["DiscreteGaussian"],
@@ -99,7 +98,6 @@ show(
         ],
         "gauss_hermite": ["GaussHermite"],
         "gaussian": ["Gaussian"],
-        "generalized_rr": ["GeneralisedRandomisedResponse"],
         "interpolated_mvu": ["InterpolatedMvu"],
         "laplace": ["Laplace"],
         "mechanism": [
@@ -112,7 +110,8 @@ show(
         "metric_mvu": ["MetricMvu"],
         "mvu": ["Mvu"],
         "no_privacy": ["NoPrivacy"],
-        "noise.staircase": ["nu_for_mean_absolute"],
+        "noise.laws": ["nu_for_mean_absolute"],
+        "randomized_response": ["BitwiseRandomisedResponse", "GeneralisedRandomisedResponse"],
         "registry": ["Knob", "Registration", "find", "register", "registrations"],
         "release": [
             "EveryMessage",

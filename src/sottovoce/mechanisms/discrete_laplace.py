@@ -69,7 +69,7 @@ class DiscreteLaplace(RoundedNoise):
     coordinate wraps around with probability 1e-9 at most.
 
     Reference: docs/privacy.md, "Noise on a grid"; Dwork, McSherry, Nissim and Smith 2006,
-    proposition 1; `privacy.laplace` for which shift is worst.
+    proposition 1; `privacy.additive_noise` for which shift is worst.
     """
 
     input_domain: L1Ball | L2Ball | Box

@@ -46,8 +46,8 @@ class Laplace:
     Float64 noise has gaps in its last bits that the real-valued Laplace law has not, so the claim
     holds for simulation only.
 
-    Reference: Dwork, McSherry, Nissim and Smith 2006, proposition 1; `privacy.laplace` for which
-    shift is worst; Mironov 2012 on float noise.
+    Reference: Dwork, McSherry, Nissim and Smith 2006, proposition 1; `privacy.additive_noise` for
+    which shift is worst; Mironov 2012 on float noise.
     """
 
     input_domain: L1Ball | L2Ball | Box

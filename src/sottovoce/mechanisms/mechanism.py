@@ -275,7 +275,7 @@ class SendsSigns(Protocol):
 class BoundedDensity(Protocol):
     """A mechanism whose messages all have densities within bounds against one common law.
 
-    What a secret order needs to hide a message well: see `privacy.blanket`.
+    What a secret order needs to hide a message well: see `privacy.shuffling`.
     """
 
     def density_ratios(self) -> tuple[float, float] | None:

@@ -1,6 +1,6 @@
-"""Unbiased bitwise randomised response: each bit of the dithered input by itself.
+"""Unbiased randomised response on a dithered input.
 
-Unbiased generalised randomised response: keep the level, or send any other.
+Bitwise, each bit by itself; generalised, keep the level or send any other.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from sottovoce.mechanisms.registry import Knob, register
 
 
 @lru_cache(maxsize=64)
-def _generalized_rr_table(epsilon: float, bits: int) -> IntegerTable:
+def _generalized_table(epsilon: float, bits: int) -> IntegerTable:
     return round_pure(channel.generalised(epsilon, bits), epsilon)
 
 
@@ -49,7 +49,7 @@ class GeneralisedRandomisedResponse(IntervalTable):
 
     @property
     def table(self) -> IntegerTable:
-        return _generalized_rr_table(float(self.epsilon), self.bits)
+        return _generalized_table(float(self.epsilon), self.bits)
 
     @property
     def levels(self) -> int:
@@ -57,7 +57,7 @@ class GeneralisedRandomisedResponse(IntervalTable):
 
 
 @lru_cache(maxsize=64)
-def _table(epsilon: float, bits: int) -> IntegerTable:
+def _bitwise_table(epsilon: float, bits: int) -> IntegerTable:
     return round_pure(channel.bitwise(epsilon, bits), epsilon)
 
 
@@ -90,7 +90,7 @@ class BitwiseRandomisedResponse(IntervalTable):
 
     @property
     def table(self) -> IntegerTable:
-        return _table(float(self.epsilon), self.bits)
+        return _bitwise_table(float(self.epsilon), self.bits)
 
     @property
     def levels(self) -> int:

@@ -85,7 +85,7 @@ class Staircase:
              worst split if neighbours lie within one step. At equal privacy that takes about
              2 sqrt(dimension) times the Gaussian's variance (66 times for 1000 coordinates): it is
              here to be compared with. Wider steps cost more still, narrower ones than the distance
-             of neighbours are charged step by step; see `privacy.staircase`.
+             of neighbours are charged step by step; see `privacy.additive_noise`.
 
     Float64 noise has gaps in its last bits that the real-valued law has not, and on vectors no norm
     that is e^-45 as likely as the likeliest, so the claim holds for simulation only.

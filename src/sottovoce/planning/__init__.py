@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 show(
     __name__,
     {
-        "candidates": ["Candidate"],
-        "plan": ["Plan", "Planned"],
-        "ranking": ["Ranking", "rank"],
-        "setting": ["Setting"],
+        "candidates": ["Candidate", "Setting"],
+        "plan": ["Plan", "Planned", "Ranking", "rank"],
         "spending": ["Spent", "spend"],
     },
 )

@@ -1,12 +1,11 @@
 """Every registered mechanism at the same budget, or the reason why not.
 
-Where calibration should begin: a good guess saves most of its time, a bad one costs little.
+A `Setting` says what is asked of them: the budget, the clip, and how much may be sent.
 
-At one budget all mechanisms give away about as much in a message, whatever their knobs are called.
-The order-2 Renyi divergence measures that in closed form, so the knob is turned until it matches
-what calibration found last. Nothing here is trusted: what is found is always accounted for.
-
-What is asked of a mechanism: the budget, the clip, and how much may be sent.
+Calibration begins with a guess: a good one saves most of its time, a bad one costs little. At one
+budget all mechanisms give away about as much in a message, whatever their knobs are called. The
+order-2 Renyi divergence measures that in closed form, so the knob is turned until it matches what
+calibration found last. Nothing here is trusted: what is found is always accounted for.
 """
 
 import math

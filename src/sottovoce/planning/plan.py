@@ -1,7 +1,4 @@
-"""`plan`: every mechanism at one budget, ranked by its error.
-
-The ranking: the smallest error first, the choice in a sentence, and what was left out.
-"""
+"""`plan`: every mechanism at one budget, the smallest error first, and the choice in a sentence."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -50,8 +50,7 @@ if TYPE_CHECKING:
 show(
     __name__,
     {
-        "accountant": ["Accountant", "register"],
-        "accounting": ["PrivacySpent", "within"],
+        "accounting": ["Accountant", "PrivacySpent", "register", "within"],
         "bellman": ["BellmanAccountant"],
         "calibration": ["calibrate", "rounds_within"],
         "cubic": ["CubicAccountant", "QuinticAccountant"],

@@ -1,6 +1,6 @@
 """The smallest sound bound, and the name of the accountant that gave it.
 
-What an accountant is, and the register of accountants: one decorator on a class.
+Accountants are registered by one decorator on a class:
 
     @register(summary="Renyi divergences, added up and converted")
     class FooAccountant:

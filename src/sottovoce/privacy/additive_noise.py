@@ -1,6 +1,6 @@
-"""Laplace noise: its Renyi divergence, and which shift of a vector is worst.
+"""Laplace and staircase noise: exact divergences, and which shift of a vector is worst.
 
-One coordinate that moves by s scales, k = 2a - 1:
+Laplace. One coordinate that moves by s scales, k = 2a - 1:
 
     e^((a-1) D_a(s)) = (a e^((a-1) s) + (a-1) e^(-a s))/k                 (Mironov 2017, table II)
 
@@ -20,13 +20,11 @@ a (a-1) k^2 E/(a E + a - 1)^2 falls for E >= 1: F' is concave and 0 at 0, F'(s)/
 concave in s^2. So by Jensen the equal split is worst, d D_a(S/sqrt d), which is at most a S^2/2
 (F'(s)/s <= F''(0) = a (a-1)) and tends to it with d.
 
-Staircase noise: the exact law of its privacy loss.
-
-The density at x is c b^l, b = e^-L, where the level l counts the steps down, at distances
-nu, 1 + nu, 2 + nu, ... from 0 (in units of the step). A shift by s <= 1 passes at most one of them,
-so the loss is L, 0 or -L. It is L on the stretches of length s before each step down (for the
-first one: min(s, nu) on the far side, and min(nu, s - nu) on the near side if s > nu), so with
-g = nu + b (1 - nu) and c = (1 - b)/(2 g)
+Staircase. The density at x is c b^l, b = e^-L, where the level l counts the steps down, at
+distances nu, 1 + nu, 2 + nu, ... from 0 (in units of the step). A shift by s <= 1 passes at most
+one of them, so the loss is L, 0 or -L. It is L on the stretches of length s before each step down
+(for the first one: min(s, nu) on the far side, and min(nu, s - nu) on the near side if s > nu), so
+with g = nu + b (1 - nu) and c = (1 - b)/(2 g)
 
     P(loss = L) = m(s) = c (min(s, 2 nu) + s b/(1 - b)) = ((1 - b) min(s, 2 nu) + b s)/(2 g).
 
@@ -61,7 +59,7 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.privacy.envelope import renyi_curve
 from sottovoce.privacy.events import FinitePair, LaplaceNoise, PureDp, RenyiCurve, Repeated
 
-_staircase_ROUNDING = 2.0**-48
+_STAIRCASE_ROUNDING = 2.0**-48
 _LOG_ROUNDING = 2.0**-40  # logarithms of up to some thousand are added
 
 
@@ -76,7 +74,7 @@ def lost_mass(epsilon: float, nu: float, shift: float) -> float:
         )
     b, gap = math.exp(-epsilon), -math.expm1(-epsilon)
     exact = (gap * min(shift, 2.0 * nu) + b * shift) / (2.0 * (nu + b * (1.0 - nu)))
-    return min(exact * (1.0 + _staircase_ROUNDING), 1.0 / (1.0 + b) + 2.0**-52, 1.0)
+    return min(exact * (1.0 + _STAIRCASE_ROUNDING), 1.0 / (1.0 + b) + 2.0**-52, 1.0)
 
 
 def staircase_pair(epsilon: float, nu: float, shift: float, adjacency: Adjacency) -> FinitePair:
@@ -86,7 +84,7 @@ def staircase_pair(epsilon: float, nu: float, shift: float, adjacency: Adjacency
     sup P - x Q, m (1 - x b) for 1 <= x <= 1/b and symmetric, is nowhere lower.
     """
     mass = lost_mass(epsilon, nu, shift)
-    least = mass * math.exp(-epsilon) * (1.0 - _staircase_ROUNDING)
+    least = mass * math.exp(-epsilon) * (1.0 - _STAIRCASE_ROUNDING)
     first = (mass, max(0.0, 1.0 - mass - least), least)
     return FinitePair(first=first, second=first[::-1], adjacency=adjacency)
 
@@ -117,7 +115,7 @@ def product_staircase_renyi_l2(
     if not 0.0 <= shift <= 1.0:
         raise ParameterError(f"shift must lie between 0 and 1 step, got {shift!r}; widen the step")
     each = staircase_renyi(order, epsilon, nu, shift / math.sqrt(dimension))
-    return dimension * each * (1.0 + _staircase_ROUNDING)
+    return dimension * each * (1.0 + _STAIRCASE_ROUNDING)
 
 
 @lru_cache(maxsize=256)
@@ -131,7 +129,7 @@ def l2_staircase_event(
     wide as neighbours are apart are the ones to use.
     """
     if shift > 1.0:
-        steps = dimension + math.ceil(math.sqrt(dimension) * shift * (1.0 + _staircase_ROUNDING))
+        steps = dimension + math.ceil(math.sqrt(dimension) * shift * (1.0 + _STAIRCASE_ROUNDING))
         return PureDp(epsilon=steps * epsilon, adjacency=adjacency)
 
     def bound(order: float) -> float:

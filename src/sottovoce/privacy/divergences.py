@@ -1,10 +1,9 @@
-"""Exact divergences between finite laws and between Gaussians, in log space.
+"""Exact divergences between finite laws, between Gaussians, and of bits, in log space.
 
 These are the yardstick: a claimed guarantee is tested against them.
 
-Bits with logistic probabilities: the exact worst Renyi divergence over all logits.
-
-For one bit with logits z and z + s, A(z) = log(1 + e^z),
+Bits with logistic probabilities have a worst Renyi divergence over all logits. For one bit with
+logits z and z + s, A(z) = log(1 + e^z),
 
     (a - 1) D_a = A(z + a s) - a A(z + s) + (a - 1) A(z)        (both directions, as z ranges)
 

@@ -1,4 +1,4 @@
-"""Renyi divergence of an event on a secret sample.
+"""What an event costs on a secret sample: Renyi divergences, and a pair for swaps.
 
 Poisson, zero-out. With mix = (1-q) Q + q P, K ~ Bin(a, q), and D_k <= eps(k) both ways for (P, Q),
 
@@ -24,14 +24,12 @@ Reference: Wang, Balle and Kasiviswanathan 2019, theorem 9.
 
 Between whole orders: e^((a-1) D_a) - 1 = E_Q[y^a - 1 - a(y-1)], y the ratio, is a(a-1) times a
 mixture of the exponentials u^(a-2), u > 0 (Taylor's remainder). So the logarithm of that over
-a(a-1) is convex in a and lies below its chord (and Gaussian noise has a grid of its own, see
-`privacy.sampled_gaussian`). Below 2 the chord of (a-1) D_a, convex and 0 at 1,
-serves. Beyond `MAX_ORDER`, and wherever it is smaller, the unsampled curve holds: D_a is
-quasi-convex.
+a(a-1) is convex in a and lies below its chord (and Gaussian noise has a grid of its own,
+see below). Below 2 the chord of (a-1) D_a, convex and 0 at 1, serves. Beyond `MAX_ORDER`, and
+wherever it is smaller, the unsampled curve holds: D_a is quasi-convex.
 
-Renyi divergence of sampled Gaussian noise at orders between whole ones.
-
-With Q = N(0, 1), r = e^(mu x - mu^2/2) and y = 1 - q + q r,
+Sampled Gaussian noise at orders between whole ones. With Q = N(0, 1), r = e^(mu x - mu^2/2) and
+y = 1 - q + q r,
 
     e^((a-1) D_a) = E_Q y^a
 
@@ -39,10 +37,9 @@ in the direction (mix || Q), the larger one (Mironov, Talwar and Zhang 2019, the
 place t the law of log y is rounded up to a grid (`connect_dots`); above it y <= r (q + (1-q)/r_t),
 which leaves at most (q + (1-q)/r_t)^a e^(a (a-1) mu^2/2) Phi(a mu - t).
 
-Replace-one on a Poisson sample, where zero is the center of what a contribution may be.
-
-Both neighbors are mixtures: with probability 1 - q the contribution is left out, which leaves the
-law N of the rest, and with probability q it is there and moves N by at most half of what two
+Replace-one on a Poisson sample, where zero is the center of what a contribution may be. Both
+neighbors are mixtures: with probability 1 - q the contribution is left out, which leaves the law N
+of the rest, and with probability q it is there and moves N by at most half of what two
 contributions lie apart. `SwappedPair` does not know that half, so it is far from tight.
 
 Gaussian noise (docs/privacy.md, section 28). The worst neighbors are opposite: with
@@ -95,8 +92,8 @@ from sottovoce.privacy.pure import pure_epsilon
 LARGEST_CENTER = 30.0
 _DIGITS = 60
 _LARGEST_GROWTH = 300.0  # of a v: e^(jv) and its square stay within float64
-_sampled_swaps_ROUNDING = 2.0**-46
-_sampled_swaps_LEAST_RATE = 1e-9
+_SWAP_ROUNDING = 2.0**-46
+_LEAST_SWAP_RATE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +179,9 @@ def swapped_log_excess(square: float, rate: float, order: int) -> float:
     """The least log(e^((a-1) D_a) - 1) over some majorants; infinity where none is of use."""
     if not order * square <= _LARGEST_GROWTH or not rate < 1.0:
         return math.inf
-    rate = max(rate, _sampled_swaps_LEAST_RATE)  # more is told at a larger rate
+    rate = max(rate, _LEAST_SWAP_RATE)  # more is told at a larger rate
     return min(
-        _sampled_swaps_log_excess(square, rate, order, one)
-        for one in _majorants(square, rate, order - 1)
+        _log_swap_excess(square, rate, order, one) for one in _majorants(square, rate, order - 1)
     )
 
 
@@ -265,7 +261,7 @@ def _by_interpolation(step: float, rate: float, power: int) -> Iterator[_Majoran
             yield _majorant(h, p0, p1, p2)
 
 
-def _sampled_swaps_log_excess(square: float, rate: float, order: int, p: _Majorant) -> float:
+def _log_swap_excess(square: float, rate: float, order: int, p: _Majorant) -> float:
     """log of the sum less 1, which is the sum of C(a,j) (1-q)^(a-j) q^j (e^(j(j-1)v/2) G - 1).
 
     No term is negative: G is convex and at least 1 at 1. Each is right relatively to its parts.
@@ -297,8 +293,8 @@ def _sampled_swaps_log_excess(square: float, rate: float, order: int, p: _Majora
     top = float(np.max(logs))
     if not math.isfinite(top):
         return math.inf
-    slack = _sampled_swaps_ROUNDING * (4.0 * sizes + 2.0 * order * abs(math.log(rate)) + 1000.0)
-    slack += _sampled_swaps_ROUNDING * float(exponents[-1])
+    slack = _SWAP_ROUNDING * (4.0 * sizes + 2.0 * order * abs(math.log(rate)) + 1000.0)
+    slack += _SWAP_ROUNDING * float(exponents[-1])
     return top + math.log(float(np.sum(np.exp(logs - top)))) + slack
 
 

@@ -18,11 +18,9 @@ dominates in both directions, and so it composes.
 Reference: Feldman, McMillan and Talwar 2021, theorem 3.1 (the 2023 bound has an erratum and is not
 used). eps0 is between any two inputs, so a zero-out epsilon counts twice.
 
-Amplification by shuffling, for messages whose densities are bounded against one common law.
-
-n clients answer in a uniform, secret order. The law R of a client's message, whatever its input and
-the messages before, has lo <= dR/dQ <= hi against one law Q. Replacing one client's input is then
-dominated, in both orders, by
+Densities that are bounded against one common law amplify more: n clients answer in a uniform,
+secret order. The law R of a client's message, whatever its input and the messages before, has lo <=
+dR/dQ <= hi against one law Q. Replacing one client's input is then dominated, in both orders, by
 
     M ~ Bin(n-1, lo), known;   p = (1-lo)/(hi-lo);   (n0, n1) ~ Multinomial(M+1; p, p, 1-2p),
     L0 = lo + (hi-lo) n0/(M+1)   against   L1 = lo + (hi-lo) n1/(M+1),

@@ -1,7 +1,4 @@
-"""The page about one run or several: for who signs for the data, and for who trains the model.
-
-The charts of a run, and of several beside each other.
-"""
+"""The page about one run or several: for who signs for the data, and for who trains; its charts."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -6,9 +6,8 @@
 Drop the file into `attacks/`, or name its module under the entry point group `sottovoce.attacks`
 (see `sottovoce.core.registry`); then `sottovoce attack membership RUN --attack foo` runs it.
 
-All membership attacks on one or several targets, from the same shadow models.
-
-Whose membership is guessed, and which shadow model trains on whom.
+All attacks on one or several targets use the same shadow models. Whose membership is guessed, and
+which shadow model trains on whom:
 
     candidates   as many members as non-members of the target; the attacker knows them all.
     known        the target's other records: granted to the attacker, as differential privacy grants
@@ -17,7 +16,7 @@ Whose membership is guessed, and which shadow model trains on whom.
 Shadows come in pairs: one trains on a random half of the candidates, the other on the other half.
 So every candidate is in exactly half of them, and each shadow has half of the candidates.
 
-What models say about records: the confidence in the true class, on a scale without ends.
+What models say about records is the confidence in the true class, on a scale without ends:
 
     phi = log(p_y/(1 - p_y)) = z_y - log sum_{j != y} exp(z_j)
 

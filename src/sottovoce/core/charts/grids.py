@@ -1,10 +1,8 @@
-"""Matrices as inline SVG, cells by opacity: channels with their alphabet below, or maps.
+"""Matrices and pictures in rows and columns as inline SVG.
 
-Pictures in rows and columns as inline SVG, each with a caption: originals beside what was made.
-
-Pictures are held as PNG data URIs, so a page needs nothing beside itself.
-
-Small pictures as PNG, in a few lines and without a library.
+Cells of a matrix show by opacity: channels with their alphabet below, or maps. Pictures have a
+caption each, and are held as PNG data URIs, so a page needs nothing beside itself. The PNG is
+written here, without a library.
 
 Reference: ISO/IEC 15948 (PNG), clauses 5 and 11.
 """
@@ -60,7 +58,7 @@ def data_uri(image: NDArray[Any]) -> str:
     return "data:image/png;base64," + base64.b64encode(png(pixels)).decode()
 
 
-_LEFT, _image_grid_TOP, _image_grid_GAP, _CAPTION = 16, 30, 12, 20
+_LEFT, _IMAGE_TOP, _IMAGE_GAP, _CAPTION = 16, 30, 12, 20
 _NAMES_WIDTH = 120
 _LARGEST_SIDE = 112.0
 
@@ -91,10 +89,10 @@ class ImageGrid:
 
     def svg(self) -> str:
         """The figure, with an accessible name for the whole and for each picture."""
-        side = (WIDTH - _LEFT - _NAMES_WIDTH) / len(self.columns) - _image_grid_GAP
+        side = (WIDTH - _LEFT - _NAMES_WIDTH) / len(self.columns) - _IMAGE_GAP
         side = min(side, _LARGEST_SIDE)
-        block = side + _CAPTION + _image_grid_GAP
-        height = _image_grid_TOP + block * len(self.rows)
+        block = side + _CAPTION + _IMAGE_GAP
+        height = _IMAGE_TOP + block * len(self.rows)
         parts = [
             f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(self.title)}">'
         ]
@@ -105,7 +103,7 @@ class ImageGrid:
                 f"{escape(column)}</text>"
             )
         for number, row in enumerate(self.rows):
-            parts += self._row(row, side, _image_grid_TOP + number * block)
+            parts += self._row(row, side, _IMAGE_TOP + number * block)
         parts.append("</svg>")
         return "\n".join(parts)
 
@@ -135,7 +133,7 @@ class ImageGrid:
 
 
 def _place(column: int, side: float) -> float:
-    return _LEFT + _NAMES_WIDTH + column * (side + _image_grid_GAP)
+    return _LEFT + _NAMES_WIDTH + column * (side + _IMAGE_GAP)
 
 
 _GAP, _TOP, _STRIP = 28, 40, 58

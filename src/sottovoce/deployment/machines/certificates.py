@@ -2,9 +2,8 @@
 
 The operator's authority signs one certificate, the link's. A site trusts that authority, so it
 knows the link; the link knows a site by its public key. Private keys are their owner's alone from
-the moment the file exists, and nothing here overwrites one.
-
-A site's private key, `node.key`: it signs the calls of a node and the statements of a site.
+the moment the file exists, and nothing here overwrites one. A
+site's private key, `node.key`, signs the calls of its node and the statements of the site.
 """
 
 import datetime

@@ -3,9 +3,8 @@
 Each has a guard between it and its keeper (`guard.py`), by which it ends with all that it has
 started when its keeper does, even where that one is killed.
 
-A process that keeps a link or a node, in the foreground or the background.
-
-It holds a lock in its folder for as long as it lives, so a stale file never looks like a running
+A keeper is the process that keeps a link or a node, in the foreground or the background. It holds
+a lock in its folder for as long as it lives, so a stale file never looks like a running
 program. What a killed keeper has started ends with it; if its guards were killed as well, the next
 keeper, or 'deploy stop', ends what they have written down.
 """

@@ -10,9 +10,8 @@ witness.json     the newest receipt of the federation for that ledger, once ther
 audit.jsonl      what the site charged, answered and refused, line by line
 node/            what the running node keeps: log, Flower's own folder
 
-A site's account moves to another folder: to one that `deploy join` made for a new key, say.
-
-At every moment at most one of the two folders answers, and the ledger is whole in one of them at
+A site's account can move to another folder: to one that `deploy join` made for a new key, say. At
+every moment at most one of the two folders answers, and the ledger is whole in one of them at
 least. Interrupted, the move is finished by the same call. The new folder answers only once the
 seal of the old one says that the account has left: until then nothing was charged elsewhere, and
 the move can begin again, to the same folder or to another.

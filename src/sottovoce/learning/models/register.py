@@ -80,7 +80,7 @@ def check_groups(groups: int, channels: int) -> None:
         )
 
 
-# zero: all at 0. tanh, relu: drawn by the rules of `initialisation`, as the activations want it.
+# zero: all at 0. tanh, relu: drawn by the rules of `modules`, as the activations want it.
 # own: as `build` leaves them, which draws from torch's generator; that of a model without a word.
 InitialWeights = Literal["zero", "tanh", "relu", "own"]
 

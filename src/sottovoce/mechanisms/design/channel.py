@@ -11,7 +11,7 @@ a mixture of numbers in [l, e^eps l] lies there; and metric DP in the form
 
 for then |d log P_j / dx| <= eps everywhere, so P_j(x) <= e^(eps |x - x'|) P_j(x').
 
-Unbiased bitwise and generalised randomised response as channels on [0, 1].
+Unbiased bitwise and generalised randomised response are such channels.
 
 Reference: Chaudhuri, Guo and Rabbat 2022, sections 3.2 and 3.3, theorems 8 and 9.
 """
@@ -132,7 +132,7 @@ class IntegerTable:
         """Return (lo, hi), rounded outward: every row lies within them times one common law.
 
         The law is proportional to the column minima, which makes lo as large as it can be, or to
-        the sums of minima and maxima, whichever bounds shuffles better (`privacy.blanket`).
+        the sums of minima and maxima, whichever bounds shuffles better (`privacy.shuffling`).
         Mixtures of rows lie within them too.
         """
         columns = [(min(column), max(column)) for column in zip(*self.rows, strict=True)]

@@ -1,4 +1,4 @@
-"""Finite exponential families, and a certified bound on their Fisher information.
+"""Finite exponential families, a certified bound on their Fisher information, and Gauss-Hermite.
 
     P(j | z) = w_j e^(y_j z) / sum_k w_k e^(y_k z)        log-partition A(z) = log sum w_k e^(y_k z)
 
@@ -12,14 +12,13 @@ M = 1). A product over coordinates adds up, so the Euclidean distance of the til
 The law that runs is *defined* by the float64 values of y_j and w_j, and M is certified for exactly
 those values, so nothing rests on how accurately they were computed.
 
-The Gauss-Hermite exponential family: a finite alphabet that mimics a unit Gaussian.
-
-With the B-point Gauss-Hermite nodes y_j and weights w_j of N(0, 1),
+The Gauss-Hermite family is a finite alphabet that mimics a unit Gaussian. With the B-point
+Gauss-Hermite nodes y_j and weights w_j of N(0, 1),
 
     P(j | z) = w_j e^(y_j z) / sum_k w_k e^(y_k z)
 
-whose Fisher information about z is certified to be at most 1, up to 2e-6: see
-mechanisms/design/families.py, which also says why that is the Gaussian's privacy.
+whose Fisher information about z is certified to be at most 1, up to 2e-6: that is the
+Gaussian's privacy, as above.
 """
 
 import math

@@ -1,9 +1,10 @@
-"""How odds are truncated so that a seed can be chosen by rejection, and what that costs.
+"""How a seed is chosen by rejection: with truncated odds, or by a step; and what that costs.
 
-Signs b in {-1, 1}^D, fair under Q, have r(b) = exp(<b, z> - sum log cosh z_i) times their fair
-probability under the one-bit law P of the tilts z, |z| <= M. A candidate is accepted with
-probability c(b)/t, c = r cut to [1/t, t], at most J of them; the last one is sent if none was. So
-the message follows (1 - w) c/Z + w, in units of Q, with Z = E_Q c and w = (1 - Z/t)^(J-1).
+**Truncated odds.** Signs b in {-1, 1}^D, fair under Q, have r(b) = exp(<b, z> - sum log cosh z_i)
+times their fair probability under the one-bit law P of the tilts z, |z| <= M. A candidate is
+accepted with probability c(b)/t, c = r cut to [1/t, t], at most J of them; the last one is sent if
+none was. So the message follows (1 - w) c/Z + w, in units of Q, with Z = E_Q c and w = (1 -
+Z/t)^(J-1).
 
     log t = M^2/2 + M x,   x = sqrt(2 log(1/tail))
 
@@ -13,9 +14,8 @@ section 27, has what follows.
 
 Reference: Feldman and Talwar 2021 (seeds in place of outputs); the truncation is our own.
 
-Acceptance by a step: two probabilities, so a pure epsilon, and a certificate for their mean.
-
-Signs b in {-1, 1}^D have the score g = <b, z>/|z| and are accepted with probability
+**A step**: two probabilities, so a pure epsilon, and a certificate for their mean. Signs b in {-1,
+1}^D have the score g = <b, z>/|z| and are accepted with probability
 
     a(g) = e^-eps + (1 - e^-eps) Phi((g - cut)/width),
 

@@ -1,10 +1,6 @@
-"""What a scalar noise law can tell about itself.
+"""Scalar noise laws, each with its tail to any number of digits: Gaussian, Laplace, staircase.
 
-Gaussian noise, its tail to any number of digits.
-
-Laplace noise, its tail to any number of digits.
-
-Staircase noise: the additive noise of least variance that is epsilon-DP for shifts of one step.
+Staircase noise is the additive noise of least variance that is epsilon-DP for shifts of one step.
 
 With b = e^-epsilon, nu in (0, 1), in units of the step, and c = (1 - b)/(2 (nu + b (1 - nu))):
 
@@ -289,7 +285,7 @@ def pi(digits: int) -> Decimal:
         return Decimal(units).scaleb(-places)
 
 
-_laplace_GUARD_DIGITS = 5
+_LAPLACE_GUARD_DIGITS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,7 +321,7 @@ class Laplace:
     def survival(self, threshold: Fraction, digits: int) -> Decimal:
         """e^(-t/scale)/2: the exponent u is rounded by u 10^-prec, and u e^-u < 1."""
         exponent = threshold / Fraction(self.scale)
-        with decimal.localcontext(precise(digits + _laplace_GUARD_DIGITS)):
+        with decimal.localcontext(precise(digits + _LAPLACE_GUARD_DIGITS)):
             rounded = Decimal(exponent.numerator) / Decimal(exponent.denominator)
             return (-rounded).exp() / 2
 

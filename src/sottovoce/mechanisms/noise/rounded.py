@@ -16,15 +16,14 @@ products and the sum add less than 2^-51 of |x| and of t. So
 
 where r is 1/h for the draw alone and 2^-52 with 64 bits more; the margin is twice all but the first
 term. Tails below 2^-20 read on at once. The C kernel takes t from chords over cells of h instead
-(`mechanisms/noise/chords.py`). Time: the draw leaves a coordinate undecided with probability below
+(see below). Time: the draw leaves a coordinate undecided with probability below
 3e-8 for each step that the noise is wide, plus 2^-19 for the tails; 64 bits more, with some 1e-11.
 
-Quantiles of noise by chords over cells of the tail: the table that kernels read.
-
-A draw's 31 bits h stand for a tail v = (h + something in [0, 1)) 2^-32. The quantile Q(v) is convex
-where the density falls away from 0, and it does for every noise here. So over a cell of h the chord
-between the cell's ends lies above Q, and the gap g between them is concave, with g <= 2 g(middle):
-g(middle) is at least the mean of g(x) and of g at x mirrored. Hence
+Kernels read a table: quantiles of noise by chords over cells of the tail. A draw's 31 bits h stand
+for a tail v = (h + something in [0, 1)) 2^-32. The quantile Q(v) is convex where the density falls
+away from 0, and it does for every noise here. So over a cell of h the chord between the cell's ends
+lies above Q, and the gap g between them is concave, with g <= 2 g(middle): g(middle) is at least
+the mean of g(x) and of g at x mirrored. Hence
 
     chord(h + 1) - 2 g(middle)  <=  noise  <=  chord(h).
 

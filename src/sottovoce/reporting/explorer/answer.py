@@ -2,9 +2,8 @@
 
 Everything comes from the library that trains: the same calibration, laws and accountants.
 
-The table of a finite law as a picture needs it: few rows, few columns, nothing lost in sum.
-
-What one takes home: a spec, commands and Python that say the same as the sliders.
+The table of a finite law is cut to what a picture needs: few rows, few columns, nothing lost in
+sum. What one takes home is a spec, commands and Python that say the same as the sliders.
 """
 
 import dataclasses

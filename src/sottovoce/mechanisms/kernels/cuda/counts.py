@@ -1,14 +1,12 @@
-"""Sums of packed bits on a CUDA device: for each coordinate, how many clients sent a 1.
+"""How many clients sent each code, for each coordinate, from packed codes on a CUDA device.
 
-A lane takes a column, one word of every client's payload, and adds the clients' words bit by bit
-with carries saved: plane p holds, for each of the word's bits, bit p of its count. Full adders take
-eight words into the lowest three planes, and what they carry ripples through the others. Ten planes
-count 1023 clients; then the planes are read out into int32 counts, and begin anew.
+Bits. A lane takes a column, one word of every client's payload, and adds the clients' words bit by
+bit with carries saved: plane p holds, for each of the word's bits, bit p of its count. Full adders
+take eight words into the lowest three planes, and what they carry ripples through the others. Ten
+planes count 1023 clients; then the planes are read out into int32 counts, and begin anew.
 
-Counts of packed codes of 2 to 4 bits on a CUDA device: how many clients sent each code.
-
-A lane takes a coordinate and goes through the clients; a row of counters for each level is kept in
-registers and added to the counts at the end.
+Codes of 2 to 4 bits. A lane takes a coordinate and goes through the clients; a row of counters for
+each level is kept in registers and added to the counts at the end.
 """
 
 import torch
@@ -218,7 +216,7 @@ _BLOCK = 256
 
 
 @triton.jit(do_not_specialize=["dimension", "size", "clients", "each", "stride", "levels"])
-def _level_counts_count(
+def _count_levels(
     payloads, counts, beyond, dimension, size, clients, each, stride, levels,
     bits: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
@@ -276,7 +274,7 @@ class LevelCounts:
         groups = -(-dimension // _BLOCK)
         shares = max(1, min(-(-clients // 32), _ENOUGH // groups, _MOST_SHARES))
         with on_device(counts):
-            _level_counts_count[(groups, shares)](
+            _count_levels[(groups, shares)](
                 payloads, counts, beyond, dimension, size, clients, -(-clients // shares),
                 payloads.stride(0), levels, bits=bits, block=_BLOCK, num_warps=4,
             )  # fmt: skip

@@ -1,6 +1,6 @@
-"""The draws of every coordinate, of 16 or 32 bits, in memory: for kernels that do little else.
+"""What the kernels for codes and grid noise share: draws of 16 or 32 bits, and what is left open.
 
-What a kernel leaves open, and what the CPU needs to decide it.
+What a kernel leaves open, the CPU decides.
 """
 
 from typing import NamedTuple
