@@ -1,8 +1,8 @@
 """The formulas of UDP-FL as printed, here and nowhere else, each with where it fails.
 
 Reference: Feng et al., "Universally Harmonizing Differential Privacy Mechanisms for Federated
-Learning" (UDP-FL). What is right instead is in privacy/additive_noise.py, privacy/additive_noise.py,
-privacy/shuffling.py and noises/.
+Learning" (UDP-FL). What is right instead is in privacy/additive_noise.py, privacy/shuffling.py
+and mechanisms/noise/.
 """
 
 import itertools
