@@ -114,7 +114,7 @@ def test_no_registered_example_exceeds_its_certificate(
 def test_a_row_of_the_table_that_is_off_by_one_in_256_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    honest = randomized_response._table
+    honest = randomized_response._generalized_table
 
     def off_by_one(epsilon: float, bits: int) -> object:
         table = honest(epsilon, bits)
@@ -125,7 +125,7 @@ def test_a_row_of_the_table_that_is_off_by_one_in_256_is_found(
 
     mechanism = GeneralisedRandomisedResponse(input_domain=INTERVAL, epsilon=1.0, bits=1)
     assert not _violated(mechanism, Adjacency.REPLACE_ONE)
-    monkeypatch.setattr(randomized_response, "_table", off_by_one)
+    monkeypatch.setattr(randomized_response, "_generalized_table", off_by_one)
     assert _violated(mechanism, Adjacency.REPLACE_ONE)
 
 
@@ -134,12 +134,12 @@ def test_the_last_bit_of_the_table_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
     mechanism = GeneralisedRandomisedResponse(input_domain=INTERVAL, epsilon=1.0, bits=1)
     ends = np.array([-1.0]), np.array([1.0])
     before = table_delta(mechanism, *ends, 0.0)
-    honest = randomized_response._table(1.0, 1)
+    honest = randomized_response._generalized_table(1.0, 1)
     rows = [list(row) for row in honest.rows]
     rows[0][0] += 2**70
     rows[0][1] -= 2**70
     changed = type(honest).of(honest.knots.copy(), honest.letters.copy(), rows)
-    monkeypatch.setattr(randomized_response, "_table", lambda epsilon, bits: changed)
+    monkeypatch.setattr(randomized_response, "_generalized_table", lambda epsilon, bits: changed)
     (row,) = table_rows(mechanism, ends[0])
     assert row[0] - Fraction(honest.rows[0][0], 2**128) == Fraction(1, 2**58)
     assert table_delta(mechanism, *ends, 0.0) >= before

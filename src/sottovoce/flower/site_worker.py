@@ -78,7 +78,6 @@ _BUSY_SECONDS = 60.0
 _AGAIN_SECONDS = 1.0
 _OVERDUE = 3  # the exit status of a worker that ends itself
 
-Answer = Callable[[Message, Context], Message]
 Client = TypeVar("Client", bound=RuntimeHttpClient)
 
 
