@@ -23,7 +23,7 @@ from gpu_checks import COUNT_SHAPES, VARIANTS, built, check_all
 
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.encoding import encode_packed, prepare
-from sottovoce.mechanisms.kernels.cuda import counts, norm, seeded
+from sottovoce.mechanisms.kernels.cuda import level_counts, norm, seeded
 from sottovoce.mechanisms.kernels.cuda.counts import OneCounts
 from sottovoce.mechanisms.kernels.cuda.one_bit import Drawing, Options, sample_rows
 from sottovoce.mechanisms.mechanism import Mechanism
@@ -163,7 +163,7 @@ def measure_counts(table: Table, dimension: int, clients: int) -> None:
         bits = (levels - 1).bit_length()
         width = -(-dimension * bits // 8)
         payloads = torch.randint(0, 256, (clients, width), dtype=torch.uint8, device="cuda")
-        several = counts.LevelCounts(dimension, levels, "cuda")
+        several = level_counts.LevelCounts(dimension, levels, "cuda")
         seconds = table.time(partial(several.add, payloads))
         moved = float(clients * width + 8 * (levels - 1) * dimension)
         name = f"counts of {levels} levels, {clients} of {dimension}"

@@ -23,7 +23,7 @@ from sottovoce.core.errors import DomainError, ParameterError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import encoding, registry
 from sottovoce.mechanisms.encoding import encode_packed, prepare
-from sottovoce.mechanisms.kernels.cuda import counts, norm, seeded
+from sottovoce.mechanisms.kernels.cuda import level_counts, norm, seeded
 from sottovoce.mechanisms.kernels.cuda.counts import OneCounts
 from sottovoce.mechanisms.kernels.cuda.one_bit import Options, sample_rows
 from sottovoce.mechanisms.kernels.reference.one_bit import exact_bit
@@ -276,7 +276,7 @@ def check_level_counts(checks: Checks, levels: int) -> None:
         rows = np.stack([np.frombuffer(encoding.pack(one, bits), np.uint8) for one in codes])
         expected = LevelCounts(dimension, levels)
         expected.add_rows(rows)
-        counted = counts.LevelCounts(dimension, levels, "cuda")
+        counted = level_counts.LevelCounts(dimension, levels, "cuda")
         counted.add(torch.from_numpy(rows).cuda())
         label = f"counts of {levels} levels, {dimension} of {clients}"
         checks.same(label, counted.counts.cpu().numpy(), expected.counts())

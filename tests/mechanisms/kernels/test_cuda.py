@@ -32,7 +32,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not cuda.available():
     pytest.skip("no CUDA device: the CUDA kernels are not tested", allow_module_level=True)
 
-from sottovoce.mechanisms.kernels.cuda import counts, ladder, norm  # noqa: E402
+from sottovoce.mechanisms.kernels.cuda import ladder, level_counts, norm  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import packing as cuda_packing  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import rows as device_rows  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import seeded as cuda_seeded  # noqa: E402
@@ -233,7 +233,7 @@ def test_counts_of_levels_are_those_of_the_cpu(dimension: int, clients: int, lev
     expected.add_rows(np.stack(rows))
     expected.add_rows(np.stack(rows))
     wide = torch.from_numpy(np.stack([np.append(row, np.uint8(255)) for row in rows])).to(DEVICE)
-    counted = counts.LevelCounts(dimension, levels, DEVICE)
+    counted = level_counts.LevelCounts(dimension, levels, DEVICE)
     counted.add(wide[:, :-1].contiguous())
     counted.add(wide[:, :-1])  # with something between the payloads
     assert counted.clients == expected.received

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.kernels.cuda.chacha import prepare
-from sottovoce.mechanisms.kernels.cuda.draws import Left, Room, drawn, listed
+from sottovoce.mechanisms.kernels.cuda.draws import drawn
 from sottovoce.mechanisms.kernels.cuda.place import checked, on_device
+from sottovoce.mechanisms.kernels.cuda.undecided import Left, Room, listed
 
 _TOGETHER = 512
 _MOST = 2**34  # coordinates: as far as one keystream reaches

@@ -18,8 +18,9 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.kernels import family, table
 from sottovoce.mechanisms.kernels.cuda.chacha import prepare
-from sottovoce.mechanisms.kernels.cuda.draws import Left, Room, drawn, listed
+from sottovoce.mechanisms.kernels.cuda.draws import drawn
 from sottovoce.mechanisms.kernels.cuda.place import checked, on_device
+from sottovoce.mechanisms.kernels.cuda.undecided import Left, Room, listed
 from sottovoce.mechanisms.kernels.ladder import Affine, Ladder, is_far
 from sottovoce.mechanisms.kernels.reference import family as exact_family
 from sottovoce.mechanisms.kernels.reference import table as exact_table
