@@ -11,7 +11,7 @@ import pytest
 
 import sottovoce
 from sottovoce.cli import doctor, self_test
-from sottovoce.core import faces, native
+from sottovoce.core import extras, native
 from sottovoce.core.errors import UnknownNameError
 
 # As on a machine where nothing but the core packages can be imported.
@@ -45,7 +45,7 @@ def test_people_read_tables(cli: Any) -> None:
 
 
 def test_only_core_packages_are_needed(tmp_path: Path) -> None:
-    absent = [one.module for one in faces.OPTIONAL]
+    absent = [one.module for one in extras.OPTIONAL]
     shown = subprocess.run(
         [sys.executable, "-c", WITHOUT_EXTRAS.format(absent=absent)],
         capture_output=True,
@@ -124,7 +124,7 @@ def test_an_unknown_level_of_kernels_is_said_with_what_to_do(
 
 
 def test_what_an_extra_brings_along_is_found_by_its_module() -> None:
-    assert faces.find("starlette.routing").install == "pip install 'sottovoce[flower]'"
-    assert faces.find("pandas").install == "pip install pandas"
+    assert extras.find("starlette.routing").install == "pip install 'sottovoce[flower]'"
+    assert extras.find("pandas").install == "pip install pandas"
     with pytest.raises(UnknownNameError):
-        faces.find("nothing_of_ours")
+        extras.find("nothing_of_ours")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.core.files import BoundsError, JsonError, loads
+from sottovoce.core.bounded_json import BoundsError, JsonError, loads
 
 odd_text = st.text(st.sampled_from('a"\\[]{},0é\n'), max_size=9)
 values = st.recursive(

@@ -10,7 +10,7 @@ import pytest
 
 from sottovoce.cli import output, watch
 from sottovoce.core.adjacency import Adjacency, Unit
-from sottovoce.core.display import logger, printable, printable_data, printable_lines
+from sottovoce.core.printable_text import logger, printable, printable_data, printable_lines
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
 from sottovoce.privacy.events import PureDp

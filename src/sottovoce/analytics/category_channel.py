@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms.design.channel import IntegerTable, k_ary, round_pure
+from sottovoce.mechanisms.design.channel import IntegerTable, round_pure
+from sottovoce.mechanisms.design.randomized_response import k_ary
 from sottovoce.mechanisms.design.store import table_epsilon
 from sottovoce.mechanisms.kernels.table import MAX_LEVELS, sample_table
 from sottovoce.mechanisms.mechanism import LevelCodes, Sampling

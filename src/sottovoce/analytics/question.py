@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from sottovoce.analytics.result import FLOAT, WHOM, Estimate, Number
 from sottovoce.analytics.tallies import Tally
-from sottovoce.core import files
+from sottovoce.core import bounded_json
 from sottovoce.core.errors import ParameterError, UnknownNameError
 from sottovoce.core.randomness import Randomness
 from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Sampling
@@ -127,8 +127,8 @@ def check_tables(found: Question, plain: Mapping[str, Any]) -> None:
 
 def from_json(text: str) -> Question:
     try:
-        plain = files.loads(text.encode(errors="replace"))
-    except files.JsonError as error:
+        plain = bounded_json.loads(text.encode(errors="replace"))
+    except bounded_json.JsonError as error:
         raise ParameterError(f"a question is JSON; this {error}") from None
     if not isinstance(plain, dict):
         raise ParameterError(f"a question is a JSON object, got {type(plain).__name__}")

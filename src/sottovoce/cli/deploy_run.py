@@ -106,8 +106,8 @@ def _check_folder(run_folder: "RunFolder", federation: Path, *, resume: bool) ->
 
 def _check_clients(spec: "RunSpec", federation: "Federation") -> None:
     """A run that waits for sites that will never come is noticed now."""
-    from sottovoce.core.display import client_name
     from sottovoce.core.errors import ConfigError
+    from sottovoce.core.printable_text import client_name
 
     data = spec.data
     numbered = [client_name(number) for number in range(data.clients or 0)]

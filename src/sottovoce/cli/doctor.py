@@ -19,7 +19,7 @@ import typer
 
 from sottovoce.cli.output import Json, print_fields, print_json, print_table, say
 from sottovoce.cli.self_test import Check, self_test
-from sottovoce.core import faces, native, threads
+from sottovoce.core import extras, native, threads
 from sottovoce.core.errors import DeploymentError, SottovoceError
 from sottovoce.learning import datasets
 from sottovoce.mechanisms.design import store
@@ -155,7 +155,7 @@ def _packages() -> tuple[Package, ...]:
             purpose="everything",
             install=f"pip install {name}",
         )
-        for name in faces.CORE
+        for name in extras.CORE
     ]
     optional = [
         Package(
@@ -165,12 +165,12 @@ def _packages() -> tuple[Package, ...]:
             purpose=one.purpose,
             install=one.install,
         )
-        for one in faces.OPTIONAL
+        for one in extras.OPTIONAL
     ]
     return (*core, *optional)
 
 
-def _alias_version(one: faces.Optional) -> str | None:
+def _alias_version(one: extras.Optional) -> str | None:
     """A package that came under another distribution's name, such as mlflow for mlflow-skinny."""
     return _version_of(one.module) if importlib.util.find_spec(one.module) else None
 
@@ -293,7 +293,6 @@ _UNUSABLE = 1
 
 def doctor(as_json: Json = False) -> None:
     """What is installed, which kernels run, where data is looked for, and a self test."""
-    pass
 
     found = diagnose()
     if as_json:

@@ -37,7 +37,7 @@ from sottovoce.cli import (
     watch,
 )
 from sottovoce.cli.output import print_json
-from sottovoce.core.display import printable_lines
+from sottovoce.core.printable_text import printable_lines
 from sottovoce.version import __version__
 
 # What a shell reports of a program that SIGPIPE ended, as it ends `yes | head -1`.

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.cli.commands import OpenGroup
-from sottovoce.core import faces
-from sottovoce.core.display import printable, printable_lines
+from sottovoce.core import extras
 from sottovoce.core.errors import DeploymentError, SottovoceError, UnknownNameError
+from sottovoce.core.printable_text import printable, printable_lines
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 _ADDRESS = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
@@ -97,7 +97,7 @@ def explain(error: Exception, *, is_output: bool = False) -> str | None:
 
 def _missing(module: str) -> str | None:
     try:
-        return f"error: this needs {module}: {faces.find(module).install}"
+        return f"error: this needs {module}: {extras.find(module).install}"
     except UnknownNameError:
         return None
 

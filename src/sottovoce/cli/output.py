@@ -8,9 +8,10 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
-from sottovoce.core.display import printable, printable_data, printable_lines, text_fields
 from sottovoce.core.display import show as show
+from sottovoce.core.display import text_fields
 from sottovoce.core.files import PUBLIC, write_atomic
+from sottovoce.core.printable_text import printable, printable_data, printable_lines
 from sottovoce.runs.site_counts import round_note as round_note
 
 _PROSE_WIDTH = 24

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sottovoce.cli.output import Json, print_json, say
-from sottovoce.core.display import printable_data
+from sottovoce.core.printable_text import printable_data
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -1,10 +1,4 @@
-"""Files that are whole or absent, and errors that say what to do.
-
-JSON is of bounded size, depth and numbers, checked before anything is parsed. A few bytes of JSON
-can take a hundred times their size in memory (`[[],[],...`), and text nested some thousand deep
-ends Python's recursion. So the text is scanned first, by passes that take time and memory in
-proportion to its bytes: strings are left out, brackets and commas counted.
-"""
+"""Files that are whole or absent, and errors that say what to do."""
 
 import contextlib
 import json
@@ -19,85 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from sottovoce.core import bounded_json
 from sottovoce.core.errors import OutputError
-
-MOST_NESTED = 64  # a spec within a run's record is nested less than half as deep
-_MOST_DIGITS = 300  # a whole number of more is larger than any float
-_SKELETON = bytes.maketrans(b"{}123456789", b"[]000000000")  # one kind of brackets, and of digits
-_REST = bytes(set(range(256)) - set(b"[]{},0123456789"))
-
-
-class JsonError(ValueError):
-    """Text that is not read; the message follows the name of the text: "is not valid JSON"."""
-
-
-class BoundsError(JsonError):
-    """Text that is too large, too deep, or holds numbers that are too long."""
-
-
-def loads(
-    text: bytes,
-    *,
-    most_bytes: int | None = None,
-    most_values: int | None = None,
-    most_nested: int = MOST_NESTED,
-    finite: bool = False,
-) -> Any:
-    """Parse UTF-8 JSON within bounds.
-
-    Args:
-        text: The JSON.
-        most_bytes: The longest text that is parsed, in bytes.
-        most_values: The most members of lists and objects, all together.
-        most_nested: How deep lists and objects may be nested.
-        finite: Refuse NaN, Infinity and numbers that overflow, as standard JSON does.
-
-    Raises:
-        BoundsError: The text is outside of the bounds; it was not parsed.
-        JsonError: The text is no JSON.
-
-    Example:
-        >>> loads(b'{"rounds": [1, 2]}', most_values=3)
-        {'rounds': [1, 2]}
-        >>> loads(b"[" * 100_000)
-        Traceback (most recent call last):
-        sottovoce.core.files.BoundsError: is nested more than 64 deep
-    """
-    if most_bytes is not None and len(text) > most_bytes:
-        raise BoundsError(f"has {len(text)} bytes, and at most {most_bytes} are read")
-    _check_structure(text, most_values, most_nested)
-    hook = _finite_number if finite else None
-    try:
-        return json.loads(text.decode(), parse_constant=hook, parse_float=hook)
-    except UnicodeDecodeError:
-        raise JsonError("is not UTF-8 text") from None
-    except (ValueError, RecursionError) as error:
-        raise JsonError(f"is not valid JSON: {error}") from None
-
-
-def _check_structure(text: bytes, most_values: int | None, most_nested: int) -> None:
-    unescaped = text.replace(rb"\\", b"").replace(rb"\"", b"")
-    # Two strings a member at most, its key and its value, each with two quotation marks.
-    if most_values is not None and unescaped.count(b'"') > 4 * most_values + 2:
-        raise BoundsError(f"holds more than {most_values} values")
-    skeleton = b"".join(unescaped.split(b'"')[::2]).translate(_SKELETON, _REST)
-    if b"0" * (_MOST_DIGITS + 1) in skeleton:
-        raise BoundsError(f"holds a number of more than {_MOST_DIGITS} digits")
-    if most_values is not None and skeleton.count(b",") + skeleton.count(b"[") > most_values:
-        raise BoundsError(f"holds more than {most_values} values")
-    brackets = skeleton.translate(None, b",0")
-    for _ in range(most_nested):  # each pass takes the innermost pairs away
-        brackets = brackets.replace(b"[]", b"")
-    if b"[]" in brackets or brackets.count(b"[") > most_nested:
-        raise BoundsError(f"is nested more than {most_nested} deep")
-
-
-def _finite_number(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is not a number of JSON")
-    return value
-
 
 PUBLIC, PRIVATE, PRIVATE_FOLDER = 0o644, 0o600, 0o700  # modes: what others may read, and may not
 _AS_BYTES = getattr(os, "O_BINARY", 0)  # of Windows
@@ -237,8 +154,8 @@ def read_json(path: Path) -> Any:
     try:
         with explained("read", path):
             content = path.read_bytes()
-        return loads(content)
-    except JsonError as error:
+        return bounded_json.loads(content)
+    except bounded_json.JsonError as error:
         raise OutputError(f"{path} is damaged: it {error}; restore it or start a new run") from None
 
 

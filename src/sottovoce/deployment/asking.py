@@ -19,7 +19,7 @@ import sottovoce.analytics.estimates  # noqa: F401  (which knows every kind of q
 from sottovoce.analytics.question import Question, to_dict
 from sottovoce.analytics.result import Estimate
 from sottovoce.analytics.tallies import Tally, added
-from sottovoce.core import display, files
+from sottovoce.core import files, printable_text
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import DeploymentError, WireError
 from sottovoce.deployment.orders import (
@@ -33,7 +33,7 @@ from sottovoce.deployment.post import OVERHEAD_BYTES, Post, Reply, announce, che
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.records import Due, Release
 
-_LOG = display.logger()
+_LOG = printable_text.logger()
 _POLL_SECONDS = 0.2
 QUESTION_NAME, ESTIMATE_NAME = "question.json", "estimate.json"
 
@@ -183,7 +183,7 @@ def _written(asking: Asking, reached: Sequence[str]) -> dict[str, Any]:
 
 
 def _estimated(asking: Asking, inbox: _Inbox, folder: Path) -> Estimate:
-    told = display.reasons_told(inbox.failed)
+    told = printable_text.reasons_told(inbox.failed)
     if len(inbox.tallies) < asking.minimum_sites:
         raise DeploymentError(
             f"{len(inbox.tallies)} of {len(inbox.asked)} sites have answered, and the question "

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sottovoce.core import files
+from sottovoce.core import bounded_json, files
 from sottovoce.core.errors import OutputError
 from sottovoce.ledger import records
 
@@ -79,7 +79,7 @@ def _parsed(raw: bytes) -> tuple[Entry | None, bytes | None]:
     JSON, a number that overflows or is very long, or lists within lists.
     """
     try:
-        entry = files.loads(raw, most_nested=_MOST_NESTED, finite=True)
+        entry = bounded_json.loads(raw, most_nested=_MOST_NESTED, finite=True)
         return entry, bytes.fromhex(entry.pop(CHAIN))
     except (ValueError, AttributeError, KeyError, TypeError):
         ending = _ENDING.search(raw)

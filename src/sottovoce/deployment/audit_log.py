@@ -28,9 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sottovoce.core import display, files
-from sottovoce.core.display import printable, show_epsilon
+from sottovoce.core import files, printable_text
+from sottovoce.core.display import show_epsilon
 from sottovoce.core.errors import PolicyError, SottovoceError
+from sottovoce.core.printable_text import printable
 from sottovoce.deployment import audit_file
 from sottovoce.deployment.audit_file import Entry, LogState, Throttle, time_text
 from sottovoce.deployment.policy import Policy
@@ -42,7 +43,7 @@ from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.version import __version__
 
 LOG_NAME = "audit.jsonl"
-_LOG = display.logger()
+_LOG = printable_text.logger()
 _LONGEST_TEXT = 300
 _CLOCK_SECONDS = 60.0  # a clock that is adjusted by less was not wrong
 _BUDGET, _DELTA, _NOISE, _CHAIN, _LEDGER = "budget", "delta", "noise floor", "log", "ledger"

@@ -22,7 +22,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from sottovoce.analytics.histogram import HistogramQuestion
 from sottovoce.analytics.question import Question
 from sottovoce.analytics.tallies import CodeCounts, Moments, Tally
-from sottovoce.core import files
+from sottovoce.core import bounded_json
 from sottovoce.core.errors import DomainError, WireError
 from sottovoce.runs.validation import problem_in
 
@@ -150,14 +150,14 @@ def strict_json(
 ) -> object:
     """What JSON in the strict sense says; WireError, before it is parsed, if it is too large."""
     try:
-        return files.loads(
+        return bounded_json.loads(
             text,
             most_bytes=most_bytes,
             most_values=most_values,
             most_nested=_MOST_NESTED,
             finite=True,
         )
-    except files.JsonError as error:
+    except bounded_json.JsonError as error:
         raise WireError(f"{what} {error}") from None
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from sottovoce.core import display, files
+from sottovoce.core import files, printable_text
 from sottovoce.core.errors import OutputError, SottovoceError, WireError
 from sottovoce.deployment.orders import STATEMENT, Blobs
 from sottovoce.deployment.witness import Receipt
@@ -125,7 +125,7 @@ class Post(Protocol[P]):
         ...
 
 
-_LOG = display.logger()
+_LOG = printable_text.logger()
 
 
 class Witness(Protocol):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sottovoce.core import display
+from sottovoce.core import printable_text
 from sottovoce.core.errors import DeploymentError, WireError
 from sottovoce.deployment.orders import Order, read_refusal, read_reply, read_rounds_charged
 from sottovoce.deployment.post import OVERHEAD_BYTES, Post, Reply, announce, check_length
@@ -24,7 +24,7 @@ from sottovoce.protocol.broadcast import DownlinkFormat, Start, sent
 from sottovoce.protocol.message import open_packed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
-_LOG = display.logger()
+_LOG = printable_text.logger()
 # Replies are looked for often at first, and less often the longer a round takes.
 _POLL_SECONDS = (0.1, 1.0)
 
@@ -162,7 +162,7 @@ class RemoteRounds(ChargedRounds):
             raise DeploymentError(
                 f"{self._so_far.idle_rounds} rounds in a row, up to round {number}, brought fewer "
                 f"than {self.patience.minimum_replies} replies; "
-                f"{display.reasons_told(self._so_far.reasons)}if sites refused, "
+                f"{printable_text.reasons_told(self._so_far.reasons)}if sites refused, "
                 "ask for less (a lower privacy.epsilon), or let the sites allow more; "
                 "otherwise look at the sites' logs; then resume the run"
             )

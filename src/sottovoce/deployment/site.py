@@ -18,7 +18,7 @@ from typing import Annotated, Any, Protocol
 import numpy as np
 from pydantic import Field, ValidationError
 
-from sottovoce.core import display, parameter_rules
+from sottovoce.core import parameter_rules, printable_text
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import AdjacencyMismatchError, PolicyError, SottovoceError
@@ -40,7 +40,7 @@ from sottovoce.protocol.client import Refused, Request, privatise
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.runs.validation import Section, problem_in
 
-_LOG = display.logger()
+_LOG = printable_text.logger()
 LEDGER_LOST = 4  # the exit status of a worker whose site must stop
 
 

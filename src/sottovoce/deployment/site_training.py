@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sottovoce.core import display
+from sottovoce.core import printable_text
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.domains import MAX_DIMENSION, Domain, Vector
 from sottovoce.core.errors import (
@@ -48,7 +48,7 @@ from sottovoce.runs.parts import channel_of, rounds_of_one
 from sottovoce.runs.section import to_model
 from sottovoce.runs.spec import RunSpec
 
-_LOG = display.logger()
+_LOG = printable_text.logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from sottovoce.core import display, files
+from sottovoce.core import files, printable_text
 from sottovoce.core.errors import DeploymentError, WireError
 from sottovoce.deployment.machines.certificates import read_node_key
 from sottovoce.deployment.orders import STATEMENT
@@ -28,7 +28,7 @@ from sottovoce.deployment.witness import (
 )
 from sottovoce.ledger.ledger import Ledger
 
-_LOG = display.logger()
+_LOG = printable_text.logger()
 
 
 def check_witnessed(site: Site, given: Mapping[str, Any] | None) -> None:

@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from sottovoce.core import files, parameter_rules
+from sottovoce.core import bounded_json, parameter_rules
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import DeploymentError, PolicyError, SottovoceError
@@ -101,7 +101,7 @@ def read_announcement(record: ConfigRecord) -> Announcement:
     """The announcement in a server's record; what cannot be read is refused."""
     try:
         text = str(record.get(PLAN)).encode(errors="replace")
-        fields = files.loads(text, most_bytes=_MOST_BYTES, most_values=_MOST_VALUES)
+        fields = bounded_json.loads(text, most_bytes=_MOST_BYTES, most_values=_MOST_VALUES)
         version = fields.pop("version")
         if version != VERSION:
             raise PolicyError(

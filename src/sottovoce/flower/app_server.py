@@ -16,7 +16,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from sottovoce.analytics.question import from_json
-from sottovoce.core import files
+from sottovoce.core import bounded_json
 from sottovoce.core.errors import ConfigError
 from sottovoce.deployment.machines.federation import Federation
 from sottovoce.deployment.machines.witness_store import WitnessStore
@@ -100,8 +100,8 @@ def _table(text: str) -> dict[str, Any]:
     """The spec as people write it, or as 'sottovoce deploy run' does."""
     if text.startswith("{"):
         try:
-            found: dict[str, Any] = files.loads(text.encode(errors="replace"))
-        except files.JsonError as error:
+            found: dict[str, Any] = bounded_json.loads(text.encode(errors="replace"))
+        except bounded_json.JsonError as error:
             raise ConfigError(f"the run's spec {error}") from None
         return found
     return parse_text(text, "the run's spec")

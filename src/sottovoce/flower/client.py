@@ -14,7 +14,7 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
-from sottovoce.core import display
+from sottovoce.core import printable_text
 from sottovoce.core.errors import (
     BudgetExhaustedError,
     ConfigError,
@@ -70,7 +70,7 @@ def site_of(context: Context) -> Site:
         raise NoSiteError(str(error)) from None
 
 
-_LOG = display.logger()
+_LOG = printable_text.logger()
 # Reasons that follow from the order, the policy and the ledger alone.
 _PUBLIC = (PolicyError, BudgetExhaustedError, WireError, ConfigError, RolledBackError)
 

@@ -35,7 +35,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from sottovoce.core import display
+from sottovoce.core import printable_text
 from sottovoce.deployment.machines.federation import Federation
 from sottovoce.deployment.machines.site_signatures import SignatureError, SiteKeys, UnknownKeyError
 from sottovoce.deployment.post import OVERHEAD_BYTES, RepliesDue
@@ -51,7 +51,7 @@ _SHARES = 4  # sites that may send their largest replies at once
 _WAIT_SECONDS = 30.0
 _SAID_SECONDS = 60.0
 
-_LOG = display.logger()
+_LOG = printable_text.logger()
 
 
 class Refusal(Exception):

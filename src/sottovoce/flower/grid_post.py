@@ -17,7 +17,7 @@ import httpx
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid as Grid
 
-from sottovoce.core import display
+from sottovoce.core import printable_text
 from sottovoce.core.errors import DeploymentError, WireError
 from sottovoce.deployment.post import Parcel, Reply
 from sottovoce.flower.records import failure_of, from_records, to_records, total_bytes
@@ -169,7 +169,7 @@ def wait_for_all(
 
 CountTraffic = Callable[[], tuple[int, int] | None]
 
-_LOG = display.logger()
+_LOG = printable_text.logger()
 _COLLECT_SECONDS = 2.0
 _PULLS_TOGETHER = 8
 

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sottovoce.core.display import printable_lines
 from sottovoce.core.errors import DeploymentError
+from sottovoce.core.printable_text import printable_lines
 from sottovoce.deployment.machines import processes
 from sottovoce.deployment.machines.address import LOOPBACK, Address, free_port
 from sottovoce.deployment.machines.processes import (

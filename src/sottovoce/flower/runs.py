@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sottovoce.core import files
+from sottovoce.core import bounded_json, files
 from sottovoce.core.errors import DeploymentError, OutputError
 from sottovoce.deployment.asking import ESTIMATE_NAME
 from sottovoce.deployment.machines import certificates, processes
@@ -141,7 +141,7 @@ def _record(path: Path) -> dict[str, Any]:
 
 def _json_in(text: str) -> dict[str, Any]:
     try:
-        found = files.loads(text.encode(errors="replace"))
+        found = bounded_json.loads(text.encode(errors="replace"))
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

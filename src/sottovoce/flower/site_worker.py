@@ -32,7 +32,7 @@ from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-from sottovoce.core import display
+from sottovoce.core import printable_text
 from sottovoce.core.errors import PolicyError
 from sottovoce.deployment.orders import ORDER, REFUSED
 from sottovoce.flower.client import Answer, SiteOf
@@ -70,7 +70,7 @@ def _installed(reference: str) -> ClientApp:
     return found
 
 
-_LOG = display.logger()
+_LOG = printable_text.logger()
 # Often while a run is on; a node without work should not keep a machine busy.
 _POLL_SECONDS = 0.1
 _IDLE_POLL_SECONDS = 1.0

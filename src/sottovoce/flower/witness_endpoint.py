@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from sottovoce.core import files
+from sottovoce.core import bounded_json
 from sottovoce.core.errors import DeploymentError
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.witness_store import FOLDER_NAME, read_entry
@@ -74,7 +74,7 @@ def fetch_receipt(address: Address, authority: Path, key: str) -> dict[str, Any]
                     return None
             if not answer.is_success:
                 return None
-        found = files.loads(content, most_bytes=MOST_BYTES)
+        found = bounded_json.loads(content, most_bytes=MOST_BYTES)
     except (httpx.HTTPError, ValueError):
         return None
     return found if isinstance(found, dict) else None

@@ -7,8 +7,8 @@ import sys
 import threading
 from pathlib import Path
 
-from sottovoce.core.display import printable
 from sottovoce.core.errors import LedgerError, LedgerLostError, SottovoceError
+from sottovoce.core.printable_text import printable
 from sottovoce.deployment.site import LEDGER_LOST, read_site
 from sottovoce.deployment.site_training import compute
 from sottovoce.flower.client import SITE_VARIABLE, client_app, site_of

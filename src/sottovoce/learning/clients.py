@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sottovoce.core.display import client_name as client_name
 from sottovoce.core.errors import DataError
+from sottovoce.core.printable_text import client_name as client_name
 
 
 @dataclass(frozen=True, slots=True)

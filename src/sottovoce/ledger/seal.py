@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sottovoce.core import display, files
+from sottovoce.core import bounded_json, files, printable_text
 from sottovoce.core.errors import LedgerError, LedgerLostError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.reader import LedgerReader
@@ -23,7 +23,7 @@ from sottovoce.ledger.verification import Chain
 SEAL_NAME = "ledger.seal"
 _MOST_BYTES = 2**16  # two paths and some numbers
 _LARGEST_COUNT = 2**63 - 1  # of rows in SQLite
-_LOG = display.logger()
+_LOG = printable_text.logger()
 _Kind = TypeVar("_Kind", bound=LedgerReader)
 _RESTORE = (
     "restore its newest copy; if none is as new, make a new folder with 'sottovoce deploy join', "
@@ -61,7 +61,7 @@ def read(path: Path) -> Seal | None:
     except OSError as error:
         raise LedgerError(f"cannot read {path}: {error.strerror or error}") from error
     try:
-        return _seal_in(files.loads(text, most_bytes=_MOST_BYTES))
+        return _seal_in(bounded_json.loads(text, most_bytes=_MOST_BYTES))
     except (ValueError, TypeError, KeyError):
         raise LedgerLostError(
             f"{path} is damaged, and without it nobody knows whether the ledger beside it is whole;"

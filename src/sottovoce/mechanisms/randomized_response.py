@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Box
-from sottovoce.mechanisms.design import channel
+from sottovoce.mechanisms.design import randomized_response
 from sottovoce.mechanisms.design.channel import IntegerTable, round_pure
 from sottovoce.mechanisms.design.store import EPSILON_RANGE, MAX_BITS
 from sottovoce.mechanisms.finite_channel import IntervalTable
@@ -17,7 +17,7 @@ from sottovoce.mechanisms.registry import Knob, register
 
 @lru_cache(maxsize=64)
 def _generalized_table(epsilon: float, bits: int) -> IntegerTable:
-    return round_pure(channel.generalised(epsilon, bits), epsilon)
+    return round_pure(randomized_response.generalised(epsilon, bits), epsilon)
 
 
 @register(
@@ -58,7 +58,7 @@ class GeneralisedRandomisedResponse(IntervalTable):
 
 @lru_cache(maxsize=64)
 def _bitwise_table(epsilon: float, bits: int) -> IntegerTable:
-    return round_pure(channel.bitwise(epsilon, bits), epsilon)
+    return round_pure(randomized_response.bitwise(epsilon, bits), epsilon)
 
 
 @register(

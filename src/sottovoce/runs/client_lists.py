@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sottovoce.core import files
+from sottovoce.core import bounded_json, files
 from sottovoce.core.errors import OutputError
 from sottovoce.core.files import finite_or_none
 from sottovoce.ledger.records import SpendingRecord
@@ -143,7 +143,7 @@ def _rows(packed: bytes, digest: object, count: object) -> Sequence[dict[str, An
             content = file.read(most_bytes + 1)
         if len(content) > most_bytes or hashlib.sha256(content).hexdigest() != digest:
             return None
-        columns = files.loads(
+        columns = bounded_json.loads(
             content, most_bytes=most_bytes, most_values=(count + 1) * _MOST_COLUMNS
         )
         # Each row has an entry of every column.

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.core import files
+from sottovoce.core import bounded_json, files
 from sottovoce.core.domains import MAX_DIMENSION
 from sottovoce.core.errors import OutputError
 from sottovoce.federated.training import Progress
@@ -132,10 +132,10 @@ class RunFolder:
             lines = path.read_bytes().splitlines()
         for number, line in enumerate(lines, start=1):
             try:
-                row = files.loads(line)
-            except files.BoundsError as error:  # no crash leaves such a line
+                row = bounded_json.loads(line)
+            except bounded_json.BoundsError as error:  # no crash leaves such a line
                 raise OutputError(f"{path} is damaged: line {number} {error}; restore it") from None
-            except files.JsonError:
+            except bounded_json.JsonError:
                 break
             if not isinstance(row, dict) or "round" not in row:
                 break

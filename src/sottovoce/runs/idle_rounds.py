@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sottovoce.core.display import reasons_told
 from sottovoce.core.errors import DeploymentError
+from sottovoce.core.printable_text import reasons_told
 
 
 def why_nobody_was_asked(row: Mapping[str, Any]) -> str:

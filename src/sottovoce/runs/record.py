@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from sottovoce.core import files
+from sottovoce.core import bounded_json, files
 from sottovoce.core.errors import ConfigError, OutputError
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.loading import parse
@@ -215,9 +215,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
         try:
-            row = files.loads(line)
-        except files.JsonError as error:
-            if number == len(lines) and not isinstance(error, files.BoundsError):
+            row = bounded_json.loads(line)
+        except bounded_json.JsonError as error:
+            if number == len(lines) and not isinstance(error, bounded_json.BoundsError):
                 break
             raise OutputError(f"{path} is damaged: line {number} {error}; restore it") from None
         _check(_Row, path, row, where=f"line {number}: ")

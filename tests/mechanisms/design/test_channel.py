@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sottovoce.core.errors import DesignError
-from sottovoce.mechanisms.design import channel as randomized_response
-from sottovoce.mechanisms.design import metric, window
+from sottovoce.mechanisms.design import metric, randomized_response, window
 from sottovoce.mechanisms.design.channel import (
     TABLE_BITS,
     Channel,

@@ -7,8 +7,7 @@ import pytest
 from cases import denser
 from scipy.optimize import linprog
 
-from sottovoce.mechanisms.design import channel as randomized_response
-from sottovoce.mechanisms.design import lower_bound, window
+from sottovoce.mechanisms.design import lower_bound, randomized_response, window
 from sottovoce.mechanisms.design.lower_bound import variance_lower_bound
 
 

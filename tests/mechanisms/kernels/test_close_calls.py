@@ -20,8 +20,7 @@ from precise_noise import precise_quantile, precise_tail
 from sottovoce.core import native
 from sottovoce.core.domains import Vector
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms.design import channel as randomized_response
-from sottovoce.mechanisms.design import store
+from sottovoce.mechanisms.design import randomized_response, store
 from sottovoce.mechanisms.design.channel import IntegerTable, round_pure
 from sottovoce.mechanisms.design.families import gauss_hermite
 from sottovoce.mechanisms.kernels import one_bit

@@ -19,8 +19,7 @@ from sottovoce.core import domains, native, threads
 from sottovoce.core.domains import Domain, Vector
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.design import channel as randomized_response
-from sottovoce.mechanisms.design import store
+from sottovoce.mechanisms.design import randomized_response, store
 from sottovoce.mechanisms.design.channel import IntegerTable, round_pure
 from sottovoce.mechanisms.design.families import gauss_hermite
 from sottovoce.mechanisms.interpolated_mvu import interpolated_family

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from precise_noise import precise_quantile
 
 from sottovoce.core.domains import Vector
-from sottovoce.mechanisms.design import channel as randomized_response
-from sottovoce.mechanisms.design import store
+from sottovoce.mechanisms.design import randomized_response, store
 from sottovoce.mechanisms.design.channel import IntegerTable, round_pure
 from sottovoce.mechanisms.design.families import ExponentialFamily, gauss_hermite
 from sottovoce.mechanisms.interpolated_mvu import interpolated_family

@@ -11,14 +11,14 @@ from scipy import stats
 
 from sottovoce.core.errors import DomainError
 from sottovoce.core.randomness import Keystream, SeededRandomness
-from sottovoce.mechanisms.design import channel
+from sottovoce.mechanisms.design import randomized_response
 from sottovoce.mechanisms.design.channel import IntegerTable, round_pure
 from sottovoce.mechanisms.kernels.reference import table as kernel
 from sottovoce.mechanisms.kernels.reference.table import exact_code, sample_table
 
 
 def a_table(epsilon: float = 2.0, bits: int = 3) -> IntegerTable:
-    return round_pure(channel.generalised(epsilon, bits), epsilon)
+    return round_pure(randomized_response.generalised(epsilon, bits), epsilon)
 
 
 def limits(table: IntegerTable, position: float) -> list[Fraction]:

@@ -14,7 +14,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from sottovoce.core import display
+from sottovoce.core import printable_text
 from sottovoce.core.errors import SottovoceError
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.federation import FILE_NAME, Federation
@@ -24,7 +24,7 @@ TIMESTAMP_HEADER = "flwr-timestamp"
 # Flower's own: how far ahead of this machine's clock, and how long ago, a call may be signed.
 MOST_AHEAD_SECONDS, MOST_AGE_SECONDS = 5.0, 305.0
 
-_LOG = display.logger()
+_LOG = printable_text.logger()
 
 
 class UnknownKeyError(Exception):

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from sottovoce.core import display, files
+from sottovoce.core import files, printable_text
 from sottovoce.core.errors import DeploymentError, WireError
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.federation import Federation
@@ -30,7 +30,7 @@ from sottovoce.deployment.witness import (
     key_digest,
 )
 
-_LOG = display.logger()
+_LOG = printable_text.logger()
 FOLDER_NAME = "witness"  # in the link's folder
 
 

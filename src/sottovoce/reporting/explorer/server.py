@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from sottovoce.core import files as bounded_json
+from sottovoce.core import bounded_json
 from sottovoce.core.charts.style import PAGE
 from sottovoce.core.errors import ParameterError, SottovoceError
 from sottovoce.reporting.explorer.answer import answer, curve
