@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.cli import output, watch_view
+from sottovoce.cli import output, watch
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.printable_text import logger, printable, printable_data, printable_lines
 from sottovoce.ledger.ledger import Ledger
@@ -74,7 +74,7 @@ def test_a_panel_is_plain() -> None:
     }
     console = Console(width=400)
     with console.capture() as captured:
-        console.print(watch_view.panel(state, []))
+        console.print(watch.panel(state, []))
     assert _is_plain(captured.get())
 
 
