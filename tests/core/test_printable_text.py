@@ -89,7 +89,8 @@ def test_logs_are_plain_with_their_tracebacks(caplog: pytest.LogCaptureFixture) 
     log = logger()
     assert logger() is log
     assert (
-        len([one for one in log.filters if type(one).__module__ == "sottovoce.core.display"]) == 1
+        len([one for one in log.filters if type(one).__module__ == "sottovoce.core.printable_text"])
+        == 1
     )
     with caplog.at_level(logging.WARNING, logger="sottovoce"):
         log.warning("a reply of '%s' is no use", "x\x1b]0;owned\x07")
