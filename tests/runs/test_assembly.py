@@ -14,6 +14,7 @@ from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.parts import _is_rotated, assemble
 from sottovoce.runs.runner import run
 
+pytestmark = pytest.mark.usefixtures("ranked_once")
 GAUSS_HERMITE = {"kind": "gauss_hermite", "levels": 4}
 
 
