@@ -82,7 +82,7 @@ def test_samples_follow_the_declared_law(case: Case, records: int) -> None:
     )
     # What is drawn message by message takes its time, and its own tests draw thousands.
     jointly = isinstance(found.mechanism().law(origin(found.domain)), JointLaw | MomentLaw)
-    num_samples = cases(500 if jointly else 1500)
+    num_samples = cases(250 if jointly else 1500)
     for values in every:
         contract.samples_follow_the_law(found.mechanism(), values, num_samples=num_samples)
 
