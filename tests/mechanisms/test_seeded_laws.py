@@ -74,7 +74,7 @@ def stepped(dimension: int, epsilon: float, length: str = "kept") -> SeededStep:
         (10, 1, 1, 0.01),
         (10, 2, 1, 0.2),
         (10, 2, 1, None),
-        (6, 2, 4, 0.2),
+        (9, 2, 4, 0.2),
     ],
 )
 def test_the_claim_covers_every_divergence_of_the_whole_law(
