@@ -56,8 +56,8 @@ def test_every_registered_example_passes_a_short_audit(
         monkeypatch.setattr(module, "LEAST_SIGNS", 400)
         monkeypatch.setattr(module, "_layout", module._layout.__wrapped__)
     mechanism = registration.build(dataclasses.replace(domain, dimension=2), example)
-    draws = {"cldp": 1_000, "staircase": 2_000, "no_privacy": 2_000}
-    draws |= {"seeded_sign": 600, "seeded_step": 600}
+    draws = {"cldp": 500, "staircase": 800, "no_privacy": 500}  # drawn call by call
+    draws |= {"seeded_sign": 300, "seeded_step": 300}
     verdict = audit_by_sampling(
         mechanism,
         adjacency,
@@ -133,11 +133,11 @@ HALVED: dict[str, tuple[type, str, Callable[[Any], Any]]] = {
 
 @pytest.mark.parametrize("name", [*HALVED])
 def test_half_of_the_noise_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = _verdict(name)
+    honest = _verdict(name, draws=50_000)
     assert not honest.violated, honest.finding
     owner, attribute, half = HALVED[name]
     monkeypatch.setattr(owner, attribute, half(owner))
-    found = _verdict(name)
+    found = _verdict(name, draws=50_000)
     assert found.violated
     # Whatever is declared, more leaks than is certified.
     assert found.law_refuted is None
@@ -151,8 +151,8 @@ def test_replace_one_charged_as_zero_out_is_found(
     for ball in (L1Ball, L2Ball):
         radius = lambda self, adjacency: self.radius / self.records  # noqa: E731
         monkeypatch.setattr(ball, "sensitivity", radius)
-    assert _verdict(name, Adjacency.ZERO_OUT).violated is False
-    assert _verdict(name, Adjacency.REPLACE_ONE).violated
+    assert _verdict(name, Adjacency.ZERO_OUT, draws=50_000).violated is False
+    assert _verdict(name, Adjacency.REPLACE_ONE, draws=50_000).violated
 
 
 @pytest.mark.parametrize("kernels", ["numpy", "auto"])
@@ -171,7 +171,7 @@ def test_a_threshold_of_the_table_that_is_off_by_one_in_256_is_found(
         table, "ladders_of", lambda knots, found: honest_ladders(knots, found - 1.0 / 256.0)
     )
     with native.using(kernels):
-        found = _verdict(name, draws=1_000_000)
+        found = _verdict(name, draws=400_000)
     assert found.violated
     assert "declared" in found.finding or "delta" in found.finding
 
@@ -223,7 +223,7 @@ def test_a_kernel_whose_tilts_are_a_tenth_too_steep_is_found(
     monkeypatch.setattr(family, "_chords", steep)
     for kept in (family._ladder, family._narrow):
         monkeypatch.setattr(family, kept.__name__, kept.__wrapped__)
-    found = _verdict(name, draws=1_000_000)
+    found = _verdict(name, draws=200_000)
     assert found.violated
 
 

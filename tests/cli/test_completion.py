@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +13,24 @@ import pytest
 from sottovoce.cli import completion
 from sottovoce_papers import cli_experiment
 
-COMMAND = [sys.executable, "-m", "sottovoce"]
 
-
-def completed(*words: str, cwd: Path | None = None) -> list[str]:
+@pytest.fixture
+def completed(cli: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """What can stand in place of the last word."""
-    shown = subprocess.run(
-        COMMAND,
-        env={
-            **os.environ,
-            completion.VARIABLE: "complete_bash",
-            "COMP_WORDS": " ".join(["sottovoce", *words]),
-            "COMP_CWORD": str(len(words)),
-        },
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=cwd,
-    )
-    return shown.stdout.split()
+
+    def ask(*words: str) -> list[str]:
+        with monkeypatch.context() as patch:
+            patch.setenv(completion.VARIABLE, "complete_bash")
+            patch.setenv("COMP_WORDS", " ".join(["sottovoce", *words]))
+            patch.setenv("COMP_CWORD", str(len(words)))
+            shown = cli()
+        assert (shown.code, shown.err) == (0, "")
+        return str(shown.out).split()
+
+    return ask
 
 
-def test_commands_options_and_names_are_completed() -> None:
+def test_commands_options_and_names_are_completed(completed: Any) -> None:
     assert "plan" in completed("")
     assert completed("pla") == ["plan"]
     assert "--sampling-rate" in completed("privacy", "spend", "--sam")
@@ -54,7 +51,9 @@ def test_names_in_the_sources_are_those_that_are_registered() -> None:
     assert completion.datasets() == [one.name for one in datasets.entries()]
 
 
-def test_run_folders_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_folders_are_completed(
+    completed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for run in ("runs/first", "runs/second", "here", "deep/er/third"):
         (tmp_path / run).mkdir(parents=True)
         (tmp_path / run / "run.json").write_text("{}")
@@ -66,7 +65,7 @@ def test_run_folders_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert f"{tmp_path}/here" in completion.run_folders(f"{tmp_path}/h")
     assert completion.run_folders("nowhere/x") == []
     for words in (("export",), ("ledger", "show"), ("attack", "membership"), ("audit", "run")):
-        assert completed(*words, "runs/s", cwd=tmp_path) == ["runs/second"]
+        assert completed(*words, "runs/s") == ["runs/second"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

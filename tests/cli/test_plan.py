@@ -81,12 +81,14 @@ def test_all_settings_are_more_than_the_best_of_each(cli: Any) -> None:
     assert {2, 4, 8, 16} <= levels
 
 
-def test_a_sample_is_named_with_what_it_assumes(cli: Any) -> None:
+def test_a_sample_is_named_with_what_it_assumes(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = tuple(registry.find(kind) for kind in ("gauss_hermite", "gaussian", "seeded_sign"))
+    monkeypatch.setattr(registry, "registrations", lambda: few)
     words = f"plan {SMALL} --rounds 10 --sampling-rate 0.1 --bits 1 --json"
     result = cli(*words.split()).json
     assert result["setting"]["sampling"]["rate"] == 0.1
     assert "in secret" in result["setting"]["assumes"]
-    assert all(entry["bits_per_coordinate"] <= 1 for entry in result["ranking"])
+    assert [entry["mechanism"] for entry in result["ranking"]] == ["gauss_hermite"]
 
 
 def test_the_frontier_is_drawn(cli: Any, tmp_path: Path) -> None:
@@ -110,7 +112,7 @@ def test_the_frontier_is_drawn(cli: Any, tmp_path: Path) -> None:
         ("--epsilon 1 --delta 1e-5 --dimension 3 --clip-geometry l3", "clip geometry 'l3'"),
         ("--epsilon 1 --delta 1e-5 --dimension 3 --rounds 0", "rounds must be"),
         ("--epsilon 1 --delta 1e-5 --dimension 3 --adjacency other", "adjacency 'other'"),
-        ("--epsilon 1 --delta 1e-5 --dimension 3 --bits 0.1", "the fewest are 1 bit"),
+        (f"{SMALL} --bits 0.1", "the fewest are 1 bit"),
         ("--epsilon 1 --delta 1e-5 --dimension 3 --bits 0", "bits"),
         (
             "--epsilon 1e-9 --delta 1e-5 --dimension 100 --rounds 1000000000000",

@@ -284,7 +284,7 @@ def test_what_rests_on_a_mechanisms_word_says_so_wherever_it_is_printed(cli: Any
 
 
 def test_the_plan_ranks_a_mechanism_from_outside_and_does_not_choose_it(cli: Any) -> None:
-    words = ("--epsilon", 2, "--delta", 1e-5, "--rounds", 5, "--dimension", 4, "--bits", 4)
+    words = ("--epsilon", 2, "--delta", 1e-5, "--rounds", 5, "--dimension", 50, "--bits", 4)
     plan = cli("plan", *words, "--json").json
     (found,) = (row for row in plan["ranking"] if row["mechanism"] == "whisper")
     assert found["assumes"] == WORD.format("mechanism", "whisper")

@@ -2,9 +2,8 @@
 
 import json
 import logging
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,28 +102,23 @@ def test_logs_are_plain_with_their_tracebacks(caplog: pytest.LogCaptureFixture) 
     assert "ValueError: ada" in caplog.text
 
 
-def sottovoce(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sottovoce", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def test_a_clients_name_is_plain_wherever_the_ledger_prints_it(tmp_path: Path) -> None:
+def test_a_clients_name_is_plain_wherever_the_ledger_prints_it(cli: Any, tmp_path: Path) -> None:
     name = EVIL.replace("\ud800", "")  # which no ledger takes
     with Ledger(tmp_path / "l.db", create=True) as ledger:
         release = Release(unit=Unit.CLIENT, run="run", client=name, round=1, uplink=0)
         ledger.charge(release, 0, PureDp(epsilon=1.0, adjacency=Adjacency.ZERO_OUT))
     for arguments in (["show", "--delta", "1e-6"], ["show"], ["export"], ["show", "--client", "b"]):
-        done = sottovoce("ledger", arguments[0], tmp_path / "l.db", *arguments[1:])
-        assert done.returncode in (0, 2)
-        assert "ada" in done.stdout + done.stderr
-        assert _is_plain(done.stdout)
-        assert _is_plain(done.stderr)
+        done = cli("ledger", arguments[0], tmp_path / "l.db", *arguments[1:])
+        assert done.code in (0, 2)
+        assert "ada" in done.out + done.err
+        assert _is_plain(done.out)
+        assert _is_plain(done.err)
 
 
-def test_a_specs_keys_are_plain_in_errors(tmp_path: Path) -> None:
+def test_a_specs_keys_are_plain_in_errors(cli: Any, tmp_path: Path) -> None:
     spec = tmp_path / "spec.toml"
     spec.write_text('"na\\u001b[2Jme" = 1\n')
-    done = sottovoce("run", spec)
-    assert done.returncode == 2
-    assert _is_plain(done.stderr)
-    assert "\\u001b[2J" in done.stderr
+    done = cli("run", spec)
+    assert done.code == 2
+    assert _is_plain(done.err)
+    assert "\\u001b[2J" in done.err

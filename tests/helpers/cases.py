@@ -1,16 +1,20 @@
 """How many cases a test tries: its usual number, times CASES (1 unless the environment says more).
 
 `make soundness` sets CASES=10. Numbers of random cases go through `cases`, grids of values through
-`denser`; examples of property tests are multiplied in conftest.py.
+`denser`; examples of property tests are multiplied in conftest.py. Of a long grid `thinned` leaves
+some cells to `make test-full`, `make soundness` and `make mutations`.
 """
 
+import itertools
 import json
 import math
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
+
+import pytest
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,6 +46,27 @@ def denser(values: Sequence[float]) -> list[float]:
     else:
         between = [low + part * (high - low) for part in parts]
     return sorted({*values, *(round(one) if whole else one for one in between)})
+
+
+def thinned(*axes: Sequence[Any]) -> list[Any]:
+    """Every combination of the axes' values, for `parametrize`; only some of them are not slow.
+
+    Those are the corners, where each value is the first or the last of its axis, and one diagonal,
+    so that every value of every axis is tried in `make test`, too.
+    """
+    longest = max(len(axis) for axis in axes)
+    ends = [{0, len(axis) - 1} for axis in axes]
+    quick = set(itertools.product(*ends))
+    quick |= {
+        tuple((at + turn) % len(axis) for turn, axis in enumerate(axes)) for at in range(longest)
+    }
+    return [
+        pytest.param(
+            *(axis[at] for axis, at in zip(axes, cell, strict=True)),
+            marks=[pytest.mark.slow] * (cell not in quick),
+        )
+        for cell in itertools.product(*(range(len(axis)) for axis in axes))
+    ]
 
 
 def counted(function: Callable[P, R]) -> Callable[P, R]:

@@ -4,7 +4,8 @@ In a page of docs/ a fenced block is
 
 - a file, if it has a title (```toml title="first.toml"), written as it stands;
 - `sh`: run by bash, with `sottovoce` on the path, in one folder for the whole page. Where every
-  line is a plain `sottovoce` command they are called in this process, which spares its start;
+  line is a plain `sottovoce` command they are called in this process, which spares its start; a
+  variable for its first words, and `|| echo "exit code $?"` after it, are understood there, too;
 - `python`: run in one namespace for the whole page, in the same folder;
 - `text` after one of these: lines that its output must hold, in this order. `...` stands for
   anything within a line, or between lines;
@@ -29,6 +30,7 @@ from command_line import call, inside
 
 ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SHOW_CODE = ' || echo "exit code $?"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,14 @@ class Block:
     language: str
     title: str | None
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What stands after `sottovoce`, and whether the page shows how it fails."""
+
+    words: list[str]
+    may_fail: bool
 
 
 def blocks(page: Path) -> list[Block]:
@@ -93,20 +103,31 @@ def _words(text: str) -> list[str]:
     return [line for line in squeezed if line]
 
 
-def _plain_commands(text: str) -> list[list[str]]:
-    """The words of every line, if all are commands of ours that need no shell."""
-    lines = text.replace("\\\n", " ").strip().splitlines()
-    if not all(line.startswith("sottovoce ") for line in lines) or re.search(r"[$|&;<>`*]", text):
-        return []
-    return [shlex.split(line)[1:] for line in lines]
+def _plain_commands(text: str) -> list[Command]:
+    """Every line's command, if all are ours and need no shell."""
+    found, variables = [], {}
+    for line in text.replace("\\\n", " ").strip().splitlines():
+        if assigned := re.fullmatch(r'(\w+)="([^"$`\\]*)"', line):
+            variables[f"${assigned[1]}"] = assigned[2]
+            continue
+        plain = line.removesuffix(_SHOW_CODE)
+        first, _, others = plain.partition(" ")
+        command = f"{variables.get(first, first)} {others}"
+        if not command.startswith("sottovoce ") or re.search(r"[$|&;<>`*]", command):
+            return []
+        found.append(Command(words=shlex.split(command)[1:], may_fail=plain != line))
+    return found
 
 
-def _called(block: Block, commands: list[list[str]], folder: Path) -> str:
+def _called(block: Block, commands: list[Command], folder: Path) -> str:
     output = ""
-    for words in commands:
-        shown = call(*words, folder=folder, environment=environment(folder))
+    for command in commands:
+        shown = call(*command.words, folder=folder, environment=environment(folder))
         output += shown.text
-        assert shown.code == 0, f"{block.place}\n{output}"
+        if command.may_fail and shown.code:
+            output += f"exit code {shown.code}\n"
+        else:
+            assert shown.code == 0, f"{block.place}\n{output}"
     return output
 
 

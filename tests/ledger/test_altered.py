@@ -2,10 +2,9 @@
 
 import json
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -142,35 +141,32 @@ def test_an_altered_message_is_not_sent_again(tmp_path: Path) -> None:
         assert ledger.latest(rel(1)) is not None
 
 
-def sottovoce(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sottovoce", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 @pytest.mark.parametrize("command", ["show", "export"])
-def test_figures_of_an_altered_ledger_are_not_printed(tmp_path: Path, command: str) -> None:
+def test_figures_of_an_altered_ledger_are_not_printed(
+    cli: Any, tmp_path: Path, command: str
+) -> None:
     path = filled(tmp_path / "l.db")
     delta = ["--delta", "1e-6"] if command == "show" else []
-    assert sottovoce("ledger", command, path, *delta).returncode == 0
+    assert cli("ledger", command, path, *delta).code == 0
     alter(path, "UPDATE spending SET count = 1")
-    done = sottovoce("ledger", command, path, *delta)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: the ledger")
-    assert done.stderr.count("\n") == 1
+    done = cli("ledger", command, path, *delta)
+    assert done.code == 2
+    assert done.out == ""
+    assert done.err.startswith("error: the ledger")
+    assert done.err.count("\n") == 1
 
 
-def test_copies_are_compared(tmp_path: Path) -> None:
+def test_copies_are_compared(cli: Any, tmp_path: Path) -> None:
     first = filled(tmp_path / "first.db")
     second = tmp_path / "second.db"
     second.write_bytes(first.read_bytes())
-    assert sottovoce("ledger", "compare", first, second).returncode == 0
+    assert cli("ledger", "compare", first, second).code == 0
 
     with Ledger(first, create=True) as ledger:
         ledger.charge(rel(20), 0, CHEAP)
-    longer = sottovoce("ledger", "compare", first, second, "--json")
-    assert longer.returncode == 1
-    found = json.loads(longer.stdout)
+    longer = cli("ledger", "compare", first, second, "--json")
+    assert longer.code == 1
+    found = json.loads(longer.out)
     assert found["parts_at"] is None
     assert found["tables"][0] == {
         "table": "charges",
@@ -182,10 +178,10 @@ def test_copies_are_compared(tmp_path: Path) -> None:
     }
     with Ledger(second, create=True) as ledger:
         ledger.charge(rel(20, "bob"), 0, GaussianNoise(mu=1.0, adjacency=Z))
-    parted = sottovoce("ledger", "compare", first, second)
-    assert parted.returncode == 1
-    assert "they part at charge 6" in parted.stdout
-    assert "budgets: the same 1" in parted.stdout
+    parted = cli("ledger", "compare", first, second)
+    assert parted.code == 1
+    assert "they part at charge 6" in parted.out
+    assert "budgets: the same 1" in parted.out
 
     alter(second, "UPDATE spending SET count = 1")
-    assert sottovoce("ledger", "compare", first, second).returncode == 2
+    assert cli("ledger", "compare", first, second).code == 2

@@ -21,7 +21,7 @@ from sottovoce.privacy.renyi import renyi_divergence
 
 SEEDS = 2**16
 ORDERS = (1.1, 2.0, 4.0, 8.0)
-SAMPLES = 6000
+SAMPLES = 2000
 
 
 class Toy:

@@ -3,7 +3,7 @@ import math
 import mpmath as mp
 import numpy as np
 import pytest
-from cases import denser
+from cases import denser, thinned
 from scipy.special import ive
 
 from sottovoce.core.adjacency import Adjacency
@@ -40,9 +40,10 @@ def exact_divergence(order: int, shift: int, variance: float) -> float:
         return float(mp.log(mp.fsum(terms) * mp.e ** (-mp.mpf(variance))) / (order - 1))
 
 
-@pytest.mark.parametrize("variance", denser([0.05, 0.3, 1.0, 3.0, 10.0, 40.0]))
-@pytest.mark.parametrize("order", [2, 3, 5, 10, 30, 64])
-@pytest.mark.parametrize("shift", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("variance", "order", "shift"),
+    thinned(denser([0.05, 0.3, 1.0, 3.0, 10.0, 40.0]), [2, 3, 5, 10, 30, 64], [1, 2, 5]),
+)
 def test_the_published_bound_holds_for_integer_shifts(
     variance: float, order: int, shift: int
 ) -> None:

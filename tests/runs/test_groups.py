@@ -196,11 +196,12 @@ def test_a_secure_sum_has_one_mechanism() -> None:
         "data": {"dataset": "digits", "clients": 6},
         "privacy": {"level": "client", "clip_norm": 0.5, "epsilon": 8.0, "delta": 1e-5},
         "algorithm": LOCAL_STEPS,
-        "mechanism": {"kind": "clamped_sign", "logit_bound": 1.0},
+        "mechanism": {"kind": "clamped_sign", "logit_bound": 1.0, "noise_multiplier": 20.0},
         "channel": {"kind": "secure_sum", "minimum_clients": 4},
     }
+    other = {**table["mechanism"], "noise_multiplier": 40.0}
     with pytest.raises(ParameterError, match="same mechanism"):
-        resolve(load_inputs(a_spec({"clients": 1, "epsilon": 4.0}, **table)))
+        resolve(load_inputs(a_spec({"clients": 1, "epsilon": 4.0, "mechanism": other}, **table)))
 
 
 # -- penalties -----------------------------------------------------------------------------

@@ -7,10 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from specs import small_spec, small_table
 
@@ -33,7 +35,10 @@ from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.runner import launch
 from sottovoce.federated.training import Training
+from sottovoce.runs.parts import assemble
+from specs import small_spec
 
+assemble(small_spec(checkpoint_every=10))  # modules, data and calibration, for every life
 step, encode, save = Training.step, GaussHermite.encode_packed, RunFolder.save_checkpoint
 
 def live(words, waits_in, saves_slowly):
@@ -86,7 +91,15 @@ class Lives:
 
     def reads(self) -> str:
         assert self._parent.stdout is not None
-        return self._parent.stdout.readline().strip()
+        line = self._parent.stdout.readline()
+        assert line, "there is no more to read"
+        return line.strip()
+
+    def finishes(self) -> int:
+        """The status, which follows whatever is printed."""
+        while not (line := self.reads()).lstrip("-").isdigit():
+            pass
+        return int(line)
 
     def ended(self) -> tuple[int, list[str]]:
         """The status, and what was said on stderr."""
@@ -159,10 +172,7 @@ def test_a_signal_in_a_round_saves_those_before_it_and_resume_says_where_it_goes
     assert lives.ended()[0] == -signal.SIGKILL
 
     lives.start(*words, "--resume")
-    printed = [lives.reads()]
-    while not printed[-1].lstrip("-").isdigit():
-        printed.append(lives.reads())
-    assert printed[-1] == "0"
+    assert lives.finishes() == 0
     assert_same_outcome(tmp_path / "whole", out)
     with Ledger(out / "ledger.sqlite") as ledger:
         assert [row["attempt"] for row in ledger.rows()] == [0] * 6 * 4
@@ -179,6 +189,36 @@ def test_a_second_signal_ends_the_process_at_once(tmp_path: Path, lives: Lives) 
     os.kill(process, signal.SIGINT)
     assert lives.ended() == (-signal.SIGINT, [])
     assert RunFolder(tmp_path / "run").checkpoint_saved() is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="lives are forked")
+def test_kill_nine_at_any_point_loses_nothing_and_hides_no_charge(
+    tmp_path: Path, lives: Lives
+) -> None:
+    """A real process, really killed, again and again, then resumed to the end."""
+    run(small_spec(rounds=30), tmp_path / "whole")
+    spec, out = tmp_path / "spec.toml", tmp_path / "cut"
+    spec.write_text(toml_text(small_table(rounds=30)))
+    generator = np.random.default_rng(0)
+    codes: list[int] = []
+    while 0 not in codes:
+        assert len(codes) < 40
+        resume = ["--resume"] * (out / "run.json").exists()
+        process = lives.start("run", spec, "--out", out, *resume)
+        if len(codes) < 6:
+            time.sleep(generator.uniform(0.0, 0.3))
+            with contextlib.suppress(ProcessLookupError):  # it may be over
+                os.kill(process, signal.SIGKILL)
+        codes.append(lives.finishes())
+    assert set(codes) == {-signal.SIGKILL, 0}
+    assert_same_outcome(tmp_path / "whole", out)
+    with Ledger(tmp_path / "whole" / "ledger.sqlite") as one, Ledger(out / "ledger.sqlite") as two:
+        keys = [
+            [{k: row[k] for k in ("client", "round", "attempt", "event")} for row in ledger.rows()]
+            for ledger in (one, two)
+        ]
+        assert keys[0] == keys[1]
+        assert two.verify() == []
 
 
 def assert_same_outcome(first: Path, second: Path) -> None:

@@ -15,6 +15,7 @@ from sottovoce.runs.inputs import load_inputs
 from sottovoce.runs.resolve import _is_rotated, resolve
 from sottovoce.runs.runner import run
 
+pytestmark = pytest.mark.usefixtures("ranked_once")
 GAUSS_HERMITE = {"kind": "gauss_hermite", "levels": 4}
 
 

@@ -1,10 +1,4 @@
-import contextlib
-import os
-import signal
 import sqlite3
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -108,64 +102,6 @@ def assert_same(first: Path, second: Path) -> None:
         ]
         assert keys[0] == keys[1]
         assert two.verify() == []
-
-
-# A life of a run for each line that is read, each a process of its own; torch is loaded once.
-LIVES = """
-import os, sys
-from pathlib import Path
-import sklearn.datasets, torch
-from specs import small_spec
-from sottovoce.runs.runner import run
-folder = Path(sys.argv[1])
-for _ in sys.stdin:
-    if os.fork() == 0:
-        print(os.getpid(), flush=True)
-        run(small_spec(rounds=30), folder, resume=(folder / "run.json").exists())
-        print("done", flush=True)
-        os._exit(0)
-    os.wait()
-    print("over", flush=True)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="lives are forked")
-def test_kill_nine_at_any_point_loses_nothing_and_hides_no_charge(tmp_path: Path) -> None:
-    """A real process, really killed, again and again, then resumed to the end."""
-    run(small_spec(rounds=30), tmp_path / "whole")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-        "OMP_NUM_THREADS": "1",  # threads would not survive a fork
-    }
-    generator = np.random.default_rng(0)
-    killed, finished = 0, False
-    with subprocess.Popen(
-        [sys.executable, "-c", LIVES, str(tmp_path / "cut")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as lives:
-        assert lives.stdin is not None
-        assert lives.stdout is not None
-        for attempt in range(40):
-            lives.stdin.write("one more\n")
-            lives.stdin.flush()
-            life = int(lives.stdout.readline())
-            if attempt < 8:
-                time.sleep(generator.uniform(0.0, 0.3))
-                with contextlib.suppress(ProcessLookupError):  # it may be over
-                    os.kill(life, signal.SIGKILL)
-            finished = lives.stdout.readline() == "done\n"
-            if finished:
-                break
-            killed += 1
-        lives.stdin.close()
-        lives.stdout.read()
-    assert finished
-    assert killed > 0
-    assert_same(tmp_path / "whole", tmp_path / "cut")
 
 
 def test_system_randomness_runs_resume_without_charging_finished_messages_again(
