@@ -60,10 +60,6 @@ def pytest_runtestloop() -> None:
 
 @pytest.fixture(scope="module")
 def ranked_once() -> Iterator[None]:
-<<<<<<< HEAD
-    """Tests that ask for the same plan share its ranking; what a ranking is worth has its own."""
-    from sottovoce.planning.plan import rank  # with all mechanisms: not for every test
-=======
     """Rankings of the same setting share their calibrations; bits and exactness only choose."""
     from sottovoce.core.errors import SottovoceError
     from sottovoce.planning import candidates  # with all mechanisms: not for every test
@@ -82,7 +78,6 @@ def ranked_once() -> Iterator[None]:
         if isinstance(known[key], SottovoceError):
             raise known[key]
         return known[key]
->>>>>>> h6/tests
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(candidates, "_candidate", once)

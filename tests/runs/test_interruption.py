@@ -35,10 +35,11 @@ from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.runner import launch
 from sottovoce.federated.training import Training
-from sottovoce.runs.parts import assemble
+from sottovoce.runs.inputs import load_inputs
+from sottovoce.runs.resolve import resolve
 from specs import small_spec
 
-assemble(small_spec(checkpoint_every=10))  # modules, data and calibration, for every life
+resolve(load_inputs(small_spec(checkpoint_every=10)))  # modules, data and calibration, for every life
 step, encode, save = Training.step, GaussHermite.encode_packed, RunFolder.save_checkpoint
 
 def live(words, waits_in, saves_slowly):
