@@ -39,7 +39,7 @@ from sottovoce.runs.inputs import load_inputs
 from sottovoce.runs.resolve import resolve
 from specs import small_spec
 
-resolve(load_inputs(small_spec(checkpoint_every=10)))  # modules, data and calibration, for every life
+resolve(load_inputs(small_spec(checkpoint_every=10)))  # modules, data, calibration
 step, encode, save = Training.step, GaussHermite.encode_packed, RunFolder.save_checkpoint
 
 def live(words, waits_in, saves_slowly):
