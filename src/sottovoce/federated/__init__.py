@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         register_aggregation as register_aggregation,
     )
     from sottovoce.federated.algorithms.algorithm import Algorithm as Algorithm
+    from sottovoce.federated.algorithms.algorithm import Block as Block
     from sottovoce.federated.algorithms.fedavg import FedAvg as FedAvg
     from sottovoce.federated.algorithms.fedavg import LocalSgd as LocalSgd
     from sottovoce.federated.algorithms.fedavg import SampleClippedGradient as SampleClippedGradient
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from sottovoce.federated.algorithms.recipe import AlgorithmSection as AlgorithmSection
     from sottovoce.federated.algorithms.recipe import AlgorithmTraits as AlgorithmTraits
     from sottovoce.federated.algorithms.recipe import Facts as Facts
+    from sottovoce.federated.algorithms.recipe import PublicRows as PublicRows
     from sottovoce.federated.algorithms.recipe import Setting as Setting
     from sottovoce.federated.algorithms.recipe import register as register
     from sottovoce.federated.algorithms.scaffold import Scaffold as Scaffold
@@ -36,13 +38,14 @@ show(
     __name__,
     {
         "algorithms.aggregation": ["AggregationSection", "register_aggregation"],
-        "algorithms.algorithm": ["Algorithm"],
+        "algorithms.algorithm": ["Algorithm", "Block"],
         "algorithms.fedavg": ["FedAvg", "LocalSgd", "SampleClippedGradient"],
         "algorithms.recipe": [
             "AlgorithmSection",
             "AlgorithmTraits",
             "Facts",
             "POSITIVE",
+            "PublicRows",
             "Setting",
             "register",
         ],

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from sottovoce.protocol.channels.channel import register_channel as register_channel
     from sottovoce.protocol.channels.direct import Direct as Direct
     from sottovoce.protocol.channels.facts import ChannelContext as ChannelContext
+    from sottovoce.protocol.channels.facts import RuntimeFacts as RuntimeFacts
+    from sottovoce.protocol.channels.facts import SamplingFacts as SamplingFacts
     from sottovoce.protocol.channels.secret_order import SecretOrder as SecretOrder
     from sottovoce.protocol.channels.secure_sum import SecureSum as SecureSum
     from sottovoce.protocol.channels.shuffler import Shuffler as Shuffler
@@ -39,7 +41,7 @@ show(
         "channels.central": ["Central"],
         "channels.channel": ["Channel", "register_channel"],
         "channels.direct": ["Direct"],
-        "channels.facts": ["ChannelContext"],
+        "channels.facts": ["ChannelContext", "RuntimeFacts", "SamplingFacts"],
         "channels.secret_order": ["SecretOrder"],
         "channels.secure_sum": ["SecureSum"],
         "channels.shuffler": ["Shuffler"],

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
+from sottovoce.core.errors import PluginError
+from sottovoce.core.plugin_returns import MAPPING, TEXTS, Contract, hold
 from sottovoce.core.registry import Register
 from sottovoce.core.sections import Registered, check_keys
-from sottovoce.federated.algorithms.algorithm import Algorithm, State
-from sottovoce.federated.algorithms.recipe import PublicRows, Setting
+from sottovoce.federated.algorithms.algorithm import ALGORITHM, Algorithm, State
+from sottovoce.federated.algorithms.recipe import HELD_OUT, PublicRows, Setting
 
 if TYPE_CHECKING:  # bring torch
     from sottovoce.federated.algorithms.fedavg import FedAvg
@@ -65,10 +67,32 @@ AGGREGATIONS: Register[Registered[AggregationSection]] = Register(
 )
 
 
+_CONTRACT = Contract(
+    base=AggregationSection,
+    needs=("build",),
+    returns={
+        "hold_out": HELD_OUT,
+        "build": ALGORITHM,
+        "warnings": TEXTS,
+        "metrics": MAPPING,
+    },
+)
+
+
 def register_aggregation(kind: str, *, summary: str) -> Callable[[R], R]:
-    """Class decorator that enters an aggregation."""
+    """Class decorator that enters an aggregation, a frozen dataclass with a method `build`.
+
+    Raises:
+        PluginError: If the class is no `AggregationSection`, or lacks `build`.
+    """
 
     def enter(section: R) -> R:
+        if not issubclass(section, AggregationSection):
+            raise PluginError(
+                f"the aggregation '{kind}' is registered by a class that is no AggregationSection; "
+                "inherit from sottovoce.federated.AggregationSection"
+            )
+        hold(AGGREGATIONS, kind, section, _CONTRACT)
         registered: Registered[AggregationSection] = Registered(section=section, summary=summary)
         AGGREGATIONS.enter(kind, registered, module=section.__module__)
         return section

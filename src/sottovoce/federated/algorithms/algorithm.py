@@ -1,13 +1,15 @@
 """What an algorithm is: state in, state out."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.domains import L2Ball, Vector
+from sottovoce.core.plugin_returns import MAPPING, Returns, having, instance
 from sottovoce.core.randomness import Randomness
 
 if TYPE_CHECKING:  # bring torch, which a reader of checkpoints does not need
@@ -121,3 +123,36 @@ class Algorithm(Protocol):
     ) -> tuple[Vector, State]:
         """The next model from what arrived of each uplink."""
         ...
+
+
+def _is_next(value: object) -> bool:
+    return (
+        isinstance(value, tuple)
+        and len(value) == 2
+        and isinstance(value[0], np.ndarray)
+        and isinstance(value[1], Mapping)
+    )
+
+
+# What a plug-in must return for an algorithm.
+ALGORITHM = having(
+    (
+        *("unit", "record_sampling_rate", "uplinks", "shared_state", "gathers", "domain"),
+        *("weight", "initialise", "client_steps", "server_step"),
+    ),
+    "a sottovoce.federated.Algorithm",
+    methods={
+        "domain": instance(L2Ball, "a sottovoce.core.L2Ball"),
+        "weight": instance((int, float), "a number"),
+        "initialise": MAPPING,
+        "client_steps": Returns(
+            what="an iterator of sottovoce.federated.Block",
+            fits=lambda value: isinstance(value, Iterable),
+            yields=instance(Block, "a sottovoce.federated.Block"),
+        ),
+        "server_step": Returns(
+            what="the next model, a numpy array, and the next state, a dictionary of arrays",
+            fits=_is_next,
+        ),
+    },
+)

@@ -26,11 +26,20 @@ from numpy.typing import NDArray
 
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import ConfigError, PluginError
+from sottovoce.core.plugin_returns import (
+    MAPPING,
+    TEXT,
+    TEXTS,
+    Contract,
+    Returns,
+    hold,
+    instance,
+)
 from sottovoce.core.randomness import Randomness, SeededRandomness
 from sottovoce.core.registry import Register
 from sottovoce.core.sections import POSITIVE as POSITIVE
 from sottovoce.core.sections import Registered, check_keys
-from sottovoce.federated.algorithms.algorithm import Algorithm, State
+from sottovoce.federated.algorithms.algorithm import ALGORITHM, Algorithm, State
 
 if TYPE_CHECKING:  # bring torch
     from sottovoce.learning.clients import Clients
@@ -252,6 +261,30 @@ RECIPES: Register[Registered[AlgorithmSection]] = Register(
 )
 
 
+HELD_OUT = Returns(
+    what="the data that are left, and the sottovoce.federated.PublicRows taken from them or None",
+    fits=lambda value: isinstance(value, tuple) and len(value) == 2 and value[0] is not None,
+)
+_CONTRACT = Contract(
+    base=AlgorithmSection,
+    needs=("build",),
+    returns={
+        "traits": instance(AlgorithmTraits, "sottovoce.federated.AlgorithmTraits"),
+        "sends": TEXT,
+        "hold_out": HELD_OUT,
+        "adjust": MAPPING,
+        "build": ALGORITHM,
+        "at_site": instance(AlgorithmSection, "an AlgorithmSection"),
+        "guarantee": TEXT,
+        "warnings": TEXTS,
+        "metrics": MAPPING,
+        "figures": MAPPING,
+        "plug_ins": TEXTS,
+        "written": MAPPING,
+    },
+)
+
+
 def register(kind: str, *, summary: str) -> Callable[[R], R]:
     """Class decorator that enters a section, a frozen dataclass with a method `build`.
 
@@ -265,6 +298,7 @@ def register(kind: str, *, summary: str) -> Callable[[R], R]:
                 f"the algorithm '{kind}' is registered by a class that is no AlgorithmSection; "
                 "inherit from sottovoce.federated.algorithms.recipe.AlgorithmSection"
             )
+        hold(RECIPES, kind, section, _CONTRACT)
         registered: Registered[AlgorithmSection] = Registered(section=section, summary=summary)
         RECIPES.enter(kind, registered, module=section.__module__)
         return section

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from sottovoce.core.errors import ParameterError, UnknownNameError
+from sottovoce.core.plugin_returns import held, instance
 from sottovoce.core.registry import Register
 from sottovoce.learning.datasets.dataset import Dataset
 from sottovoce.learning.datasets.sources import Source
@@ -57,6 +58,7 @@ class Entry:
 
 
 DATASETS: Register[Entry] = Register("dataset", package="sottovoce.learning.datasets")
+_RETURNS = instance(Dataset, "a sottovoce.learning.Dataset")
 
 
 def register(
@@ -78,7 +80,7 @@ def register(
             name=name,
             summary=summary,
             placeholder=placeholder,
-            loader=loader,
+            loader=held(DATASETS, name, loader, _RETURNS),
             sources_of=sources if callable(sources) else lambda _: fixed,
             remedy=remedy,
         )

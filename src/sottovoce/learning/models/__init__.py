@@ -6,11 +6,11 @@ A module takes batches of shape (n, *input_shape) and flattens them itself where
 user's own module joins by `UserModule`, or `InMemoryModule`; a plug-in's by its name in a spec.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
-from sottovoce.core.errors import ParameterError
+from sottovoce.core.errors import ParameterError, PluginError
 from sottovoce.learning.models.linear import Linear
 from sottovoce.learning.models.mlp import Mlp
 from sottovoce.learning.models.register import (
@@ -80,6 +80,11 @@ def initialise(model: Model, module: "nn.Module", generator: np.random.Generator
 
 def _rule(model: Model) -> InitialWeights:
     rule: InitialWeights = getattr(model, "initial_weights", "own")
+    if rule not in get_args(InitialWeights):
+        raise PluginError(
+            f"the model '{type(model).__name__}' has initial_weights = {rule!r}, and it must be "
+            f"one of {', '.join(get_args(InitialWeights))}"
+        )
     return rule
 
 

@@ -19,6 +19,7 @@ Shapes of one sample, and what layers make of them.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
+from sottovoce.core.plugin_returns import Contract, Returns, hold
 from sottovoce.core.registry import Register
 from sottovoce.core.sections import Registered, section_from
 
@@ -113,10 +114,22 @@ MODELS: Register[Registered[Any]] = Register(
 )
 
 
+def _is_module(value: object) -> bool:
+    from torch import nn
+
+    return isinstance(value, nn.Module)
+
+
+_CONTRACT = Contract(
+    needs=("build",), returns={"build": Returns(what="a torch.nn.Module", fits=_is_module)}
+)
+
+
 def register_model(kind: str, *, summary: str) -> Callable[[M], M]:
     """Class decorator that enters a model, a frozen dataclass with a method `build`."""
 
     def enter(section: M) -> M:
+        hold(MODELS, kind, section, _CONTRACT)
         MODELS.enter(kind, Registered(section=section, summary=summary), module=section.__module__)
         return section
 
