@@ -175,7 +175,7 @@ MUTE_MECHANISM = (
 )
 MUTE_KINDS = ("model", "feature", "partition", "sampling", "channel", "backend")
 FEDAVG = {"kind": "fedavg", "server_learning_rate": 1.0}
-RETURNED = {
+RETURNED: dict[str, tuple[dict[str, Any], str]] = {
     "dataset": ({"data": {"dataset": "mute", "clients": 2}}, "None, and must be a sottovoce.lea"),
     "model": ({"model": {"kind": "mute"}}, "build() is None, and must be a torch.nn.Module"),
     "feature": ({"features": [{"kind": "mute"}]}, "prepare() is None, and must be a function"),

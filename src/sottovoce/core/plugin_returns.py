@@ -81,8 +81,9 @@ def hold_methods(who: Callable[[], str], owner: type, returns: Mapping[str, Retu
     for name, wanted in returns.items():
         definer = next((one for one in owner.__mro__ if name in vars(one)), object)
         defined = vars(definer).get(name)
-        own = inspect.isfunction(defined) and not is_ours(definer.__module__)
-        if own and not hasattr(defined, "held"):
+        if is_ours(definer.__module__) or hasattr(defined, "held"):
+            continue
+        if inspect.isfunction(defined):
             setattr(owner, name, _held(defined, who, f"the result of {name}()", wanted))
 
 

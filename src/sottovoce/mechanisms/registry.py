@@ -223,7 +223,10 @@ _CONTRACT = Contract(
             what="a law, such as sottovoce.mechanisms.FiniteLaw",
             fits=lambda value: isinstance(value, get_args(Law)),
         ),
-        "privacy": instance(PrivacyEvent, "a privacy event, such as sottovoce.privacy.PureDp"),
+        "privacy": Returns(
+            what="a privacy event, such as sottovoce.privacy.PureDp",
+            fits=lambda value: isinstance(value, PrivacyEvent),
+        ),
     },
 )
 
