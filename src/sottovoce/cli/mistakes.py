@@ -114,7 +114,7 @@ def _usage(error: Any) -> str:
         typed = message.partition("'")[2].rpartition("'")[0]
         near = _near_command(error, typed)
         return f"{message}{_did_you_mean(near)}; see --help"
-    message = error.format_message().rstrip(".")
+    message = " ".join(error.format_message().split()).rstrip(".")  # choices stand in lines
     if kind == "MissingParameter" and getattr(error.param, "name", "") == "spec":
         return f"{message}, a TOML file that says what to train{_specs_here(Path())}; see --help"
     if kind == "MissingParameter" and len(absent := _absent_options(error)) > 1:
