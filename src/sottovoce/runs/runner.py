@@ -182,7 +182,7 @@ def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
         )
     if found != spec.hash:
         raise ConfigError(
-            f"{run_folder.path} was made from another spec (hash {found}, this one {spec.hash}), "
+            f"{run_folder.path} was made from another spec ({spec.changes_since(header['spec'])}), "
             f"or by a version that calibrates other noise for it; it was begun by version {begun}, "
             f"and this is {__version__}: resume with the same spec and version, set the "
             "mechanism's parameters to those in its run.json (--set "
