@@ -29,11 +29,11 @@ def test_a_name_from_an_old_module_names_the_new_one() -> None:
     [
         (
             "from sottovoce.adjacency import Unit",
-            "change the import to 'from sottovoce import Unit'",
+            "import to 'from sottovoce import Unit'",
         ),
         (
             "from sottovoce.wire import seal",
-            "change the import to 'from sottovoce.protocol import sea",
+            "import to 'from sottovoce.protocol import seal'",
         ),
         ("from sottovoce.api import plan, spend", "to 'from sottovoce import plan, spend'"),
         ("import sottovoce.adjacency", "public names: 'from sottovoce import Adjacency, Unit'"),
