@@ -367,7 +367,8 @@ def test_the_attack_is_run_by_name_and_not_unasked(cli: Any, tmp_path: Path) -> 
     assert own_attacks() == ("shokri", "lira-offline", "lira-online", "canary")
 
 
-GRR = ("--mechanism", "generalized_rr", "--param", "epsilon=0.5", "--param", "bits=2")
+GRR = ("--mechanism", "generalized_rr", "--param", "epsilon=0.5", "--param", "bits=2",
+       "--dimension", 1)  # fmt: skip
 
 
 def test_an_accountant_from_outside_is_asked_by_name_with_ours_beside_it(cli: Any) -> None:
@@ -400,7 +401,7 @@ def test_what_rests_on_a_mechanisms_word_says_so_wherever_it_is_printed(cli: Any
     assert word in found.out
     plain = cli(
         "privacy", "spend", "--mechanism", "mvu", "--param", "epsilon=1", "--param",
-        "input_bits=2", "--param", "output_bits=2", "--delta", 1e-5, "--json",
+        "input_bits=2", "--param", "output_bits=2", "--dimension", 1, "--delta", 1e-5, "--json",
     ).json  # fmt: skip
     assert plain["assumes"] is None
 

@@ -109,7 +109,7 @@ class ReleaseOptions:
     ]
     dimension: Annotated[
         int | None,
-        typer.Option(help="Coordinates of an update [1; for one-bit codes, any number]."),
+        typer.Option(help="Coordinates of an update [any number, if the cost is the same]."),
     ] = None
     clip_norm: Annotated[float, typer.Option(help="The largest norm of a contribution.")] = 1.0
     clip_geometry: ClipGeometry = None
