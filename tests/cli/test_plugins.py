@@ -87,20 +87,6 @@ class Halved(AggregationSection):
     def build(self, averaging, setting):
         return replace(averaging, server_learning_rate=averaging.server_learning_rate / self.by)
 """
-PEBBLES = """
-import numpy as np
-from sottovoce.learning.datasets.arrays import with_random_test_part
-from sottovoce.learning.datasets.register import register
-
-@register("pebbles", summary="a toy")
-def pebbles(request):
-    points = request.generator.standard_normal((60, 3), dtype=np.float32)
-    labels = (points[:, 0] > 0).astype(np.int64)
-    return with_random_test_part(
-        request.name, points, labels, request.generator, num_classes=2, note=""
-    )
-"""
-
 # Plug-ins that return nothing, one of each kind; and classes that cannot be registered at all.
 MUTE = """
 from dataclasses import dataclass
@@ -217,7 +203,6 @@ def whispering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
             "hush": HUSH,
             "free": FREE,
             "halved": HALVED,
-            "pebbles": PEBBLES,
             "mute": MUTE,
             "mute_mechanism": MUTE_MECHANISM,
             "off": "import nothing_of_that_name\n",
@@ -230,7 +215,7 @@ def whispering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
             "sottovoce.accountants": {"free": "free"},
             "sottovoce.aggregations": {"halved": "halved", "mute": "mute"},
             "sottovoce.algorithms": {"scaffold": "off", "mute": "mute"},
-            "sottovoce.datasets": {"pebbles": "pebbles", "mute": "mute"},
+            "sottovoce.datasets": {"mute": "mute"},
             **{f"sottovoce.{kind}s": {"mute": "mute"} for kind in MUTE_KINDS},
         },
     )
@@ -240,7 +225,7 @@ def whispering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         monkeypatch.setattr(register, "_problems", {})
     monkeypatch.syspath_prepend(str(folder))
     yield
-    for name in (*modules, "hush", "free", "halved", "pebbles", "off", "mute", "mute_mechanism"):
+    for name in (*modules, "hush", "free", "halved", "off", "mute", "mute_mechanism"):
         sys.modules.pop(name, None)
 
 
@@ -444,12 +429,22 @@ def test_a_broken_plug_in_and_a_taken_name_are_errors_only_where_they_are_asked_
     assert "sottovoce and distribution whistling 0.1" in taken.err
 
 
-def test_a_data_set_from_outside_is_loaded(cli: Any, tmp_path: Path) -> None:
-    place = spec_file(
-        tmp_path, data={"dataset": "pebbles", "clients": 3}, algorithm={"kind": "sign_descent"}
-    )
-    assert cli("run", place, "--out", tmp_path / "run").code == 0
+def test_data_clients_and_channel_of_the_page_run(cli: Any, tmp_path: Path) -> None:
+    place = tmp_path / "heaps.toml"
+    place.write_text(FILES["heaps.toml"])
+    result = cli("run", place, "--out", tmp_path / "run", "--json").json
+    assert result["channel"] == "pigeons: the flock forgets senders"
+    assert {row["rounds"] for row in result["clients"]} == {2}  # five of ten in each of 4 rounds
+    header = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert header["spec"]["sampling"] == {"kind": "in_turn", "size": 5}
     assert "pebbles" in cli("data", "list").out
+    halves = ("--set", "data.partition.kind=halves", "--set", "sampling.size=2", "--out")
+    few = cli("run", place, *halves, tmp_path / "few")
+    assert "releases nothing of fewer than 5 messages, and a round has 2 clients" in few.err
+    two = cli("run", place, *halves, tmp_path / "two", "--set", "channel.flock=2", "--json").json
+    assert len(two["clients"]) == 2
+    year = cli("run", place, "--set", "rounds=400", "--out", tmp_path / "year")
+    assert "for a year at most" in year.err
 
 
 @pytest.mark.parametrize("kind", RETURNED)

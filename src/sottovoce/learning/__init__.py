@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from sottovoce.learning.datasets.dataset import Dataset as Dataset
     from sottovoce.learning.datasets.register import Request as Request
     from sottovoce.learning.datasets.register import register as register
+    from sottovoce.learning.datasets.sources import DataFile as DataFile
+    from sottovoce.learning.datasets.sources import Digest as Digest
+    from sottovoce.learning.datasets.sources import Source as Source
     from sottovoce.learning.features import Features as Features
     from sottovoce.learning.features import Setting as Setting
     from sottovoce.learning.features import Step as Step
@@ -41,6 +44,7 @@ show(
         "datasets": ["load"],
         "datasets.dataset": ["Dataset"],
         "datasets.register": ["Request", "register"],
+        "datasets.sources": ["DataFile", "Digest", "Source"],
         "features": ["Features", "Setting", "Step", "register_feature"],
         "models.register": ["Model", "register_model"],
         "partition": [
