@@ -14,8 +14,9 @@ import numpy as np
 import torch
 
 from sottovoce.learning.datasets import Dataset, with_training_rows
+from sottovoce.runs.inputs import load_inputs
 from sottovoce.runs.loading import parse
-from sottovoce.runs.parts import assemble
+from sottovoce.runs.resolve import resolve
 from sottovoce.runs.stacked_runs import train_many
 
 IMAGES, ROUNDS, RATE = 5_000, 500, 0.02
@@ -59,7 +60,7 @@ def main() -> None:
         (seed, np.sort(generator.choice(IMAGES, IMAGES // 2, replace=False)))
         for seed in range(shadows)
     ]
-    resolved = assemble(spec, with_training_rows(data, runs[0][1])).spec
+    resolved = resolve(load_inputs(spec, with_training_rows(data, runs[0][1]))).spec
     start, processor = time.perf_counter(), time.process_time()
     models = train_many(resolved, data, runs)
     seconds, busy = time.perf_counter() - start, time.process_time() - processor

@@ -10,10 +10,10 @@ from typing import Any, get_args
 
 import pytest
 
-import sottovoce.analytics.estimates  # noqa: F401  (which knows every kind of question)
+from sottovoce.analytics.estimates import question_for
 from sottovoce.analytics.question import _KINDS
 from sottovoce.core.adjacency import Adjacency, Unit
-from sottovoce.core.domains import Box, L1Ball, L2Ball
+from sottovoce.core.domains import Box, Categories, L1Ball, L2Ball
 from sottovoce.core.errors import LedgerError
 from sottovoce.deployment.policy import Policy
 from sottovoce.federated.training import RoundRecord
@@ -252,6 +252,26 @@ def test_every_mechanism_keeps_the_hash_of_its_parameters() -> None:
         if not isinstance(mechanism, registry.Designed):
             found[one.kind] = registry.parameter_hash(mechanism).hex()
     assert found == PARAMETER_HASHES
+
+
+def test_categories_keep_their_name() -> None:
+    domain = Categories(dimension=2, num_categories=5)
+    mechanism = registry.find("generalized_rr").build(domain, {"epsilon": 1.0, "bits": 3})
+    assert registry.public_parameters(mechanism)["domain"] == {
+        "shape": "Categories",
+        "dimension": 2,
+        "num_categories": 5,
+    }
+
+
+def test_an_answer_keeps_its_mechanism_and_its_charge() -> None:
+    one = '{"adjacency":"replace-one","epsilon":1.0,"shape":"PureDp"}'
+    for kind in ("histogram", "quantiles"):
+        asked = question_for(kind, public_seed=1, lower=0.0, upper=1.0, epsilon=1)
+        assert (asked.mechanism_kind, to_json(asked.event)) == ("generalized_rr", one)
+    mean = question_for("mean", lower=0.0, upper=1.0, epsilon=1)
+    assert mean.mechanism_kind == "mvu"
+    assert to_json(mean.event) == f'{{"count":1,"event":{one},"shape":"Repeated"}}'
 
 
 @pytest.mark.parametrize(("shape", "names"), FIELDS.items(), ids=lambda one: str(one))

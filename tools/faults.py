@@ -379,7 +379,7 @@ FAULTS = (
     ),
     Fault(
         "Randomised response among categories",
-        "analytics/category_channel.py",
+        "mechanisms/generalized_rr.py",
         "return round_pure(k_ary(epsilon, levels), epsilon)",
         "return round_pure(k_ary(1.01 * epsilon, levels), 1.01 * epsilon)",
     ),

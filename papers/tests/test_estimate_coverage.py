@@ -77,10 +77,10 @@ def test_the_study_runs_and_judges_itself(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_grid_holds_everything_that_is_offered() -> None:
-    from sottovoce.analytics import histogram, quantiles, scalar_channel
+    from sottovoce.analytics import histogram, quantiles, scalar_randomizer
 
-    offered = {("mean", name) for name in scalar_channel.MECHANISMS}
-    offered |= {("variance", name) for name in scalar_channel.MECHANISMS}
+    offered = {("mean", name) for name in scalar_randomizer.MECHANISMS}
+    offered |= {("variance", name) for name in scalar_randomizer.MECHANISMS}
     offered |= {("histogram", name) for name in histogram.MECHANISMS}
     offered |= {("quantiles", name) for name in quantiles.MECHANISMS}
     offered |= {("location", "metric_mvu")}

@@ -12,8 +12,9 @@ from sottovoce.core.errors import ConfigError, PrivacyError, UnknownNameError
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import GaussianNoise, Repeated
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.inputs import load_inputs
 from sottovoce.runs.loading import load
-from sottovoce.runs.parts import assemble
+from sottovoce.runs.resolve import resolve
 from sottovoce.runs.runner import run
 from sottovoce.runs.spec import RunSpec
 from sottovoce_papers.algorithms.nbafl import NbAfl
@@ -43,7 +44,7 @@ def without_epsilon() -> dict[str, Any]:
 
 def test_the_result_has_the_published_epsilon_and_the_sound_one(tmp_path: Path) -> None:
     result = run(a_spec(), tmp_path / "run")
-    smallest = min(client.num_samples for client in assemble(a_spec()).clients)
+    smallest = min(client.num_samples for client in resolve(load_inputs(a_spec())).clients)
     multiplier = math.sqrt(2.0 * math.log(1.25e3)) * 4 * 2.0 / (smallest * 10.0)
     assert result["mechanism"]["noise_multiplier"] == pytest.approx(multiplier, rel=1e-12)
     assert result["published_epsilon"] == pytest.approx(10.0, rel=1e-12)
@@ -68,13 +69,13 @@ def test_the_published_epsilon_counts_how_often_a_model_was_really_sent(tmp_path
 
 def test_few_exposures_add_noise_on_the_way_down() -> None:
     some = {**NBAFL["algorithm"], "exposures": 2}
-    assembly = assemble(a_spec(algorithm=some, rounds=10))  # 10 > 2 sqrt 4
-    assert isinstance(assembly.algorithm, NbAfl)
-    smallest = min(client.num_samples for client in assembly.clients)
+    resolved = resolve(load_inputs(a_spec(algorithm=some, rounds=10)))  # 10 > 2 sqrt 4
+    assert isinstance(resolved.algorithm, NbAfl)
+    smallest = min(client.num_samples for client in resolved.clients)
     constant = math.sqrt(2.0 * math.log(1.25e3))
     expected = 2.0 * constant * 3.0 * math.sqrt(100 - 4 * 4) / (smallest * 4 * 10.0)
-    assert assembly.algorithm.downlink_stddev == pytest.approx(expected, rel=1e-9)
-    every = assemble(a_spec(rounds=10))
+    assert resolved.algorithm.downlink_stddev == pytest.approx(expected, rel=1e-9)
+    every = resolve(load_inputs(a_spec(rounds=10)))
     assert isinstance(every.algorithm, NbAfl)
     assert every.algorithm.downlink_stddev == 0.0
 
@@ -90,8 +91,8 @@ def test_resume_continues_bit_for_bit_with_downlink_noise(tmp_path: Path) -> Non
 
 
 def test_the_resolved_spec_says_the_same_again() -> None:
-    resolved = assemble(a_spec()).spec
-    assert assemble(resolved).spec == resolved
+    written = resolve(load_inputs(a_spec())).spec
+    assert resolve(load_inputs(written)).spec == written
 
 
 def test_a_noise_multiplier_alone_will_do(tmp_path: Path) -> None:
@@ -162,11 +163,11 @@ def test_an_unknown_algorithm_is_answered_with_the_nearest(tmp_path: Path) -> No
 
 
 def test_the_example_has_the_epsilons_that_it_states() -> None:
-    assembly = assemble(load(EXAMPLE))
+    resolved = resolve(load_inputs(load(EXAMPLE)))
     spec, event = (
-        assembly.spec,
-        assembly.parts[0].mechanism.privacy(assembly.spec.privacy.adjacency),
+        resolved.spec,
+        resolved.parts[0].mechanism.privacy(resolved.spec.privacy.adjacency),
     )
-    assert assembly.budgets == {}
+    assert resolved.budgets == {}
     spent = accounting.epsilon(Repeated(event=event, count=spec.rounds), spec.privacy.delta)
     assert spent == pytest.approx(3900.0, rel=0.02)

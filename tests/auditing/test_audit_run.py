@@ -19,8 +19,9 @@ from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.laplace import Laplace
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.protocol import client
+from sottovoce.runs.inputs import load_inputs
 from sottovoce.runs.loading import parse
-from sottovoce.runs.parts import assemble
+from sottovoce.runs.resolve import resolve
 from sottovoce.runs.runner import run
 from sottovoce.runs.spec import RunSpec
 
@@ -352,7 +353,7 @@ def test_the_certificate_of_one_run_is_that_of_its_dearest_client() -> None:
         privacy=SAMPLE,
         mechanism=METRIC_MVU,
     )
-    clients = assemble(spec)
+    clients = resolve(load_inputs(spec))
     alone = [
         privacy_spent(part.mechanism.privacy(spec.privacy.adjacency), 1e-5).epsilon
         for part in clients.parts

@@ -14,7 +14,7 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import Combined, Each, Step
 from sottovoce.learning.clients import ClientData
-from sottovoce.runs.inputs import lay_ground
+from sottovoce.runs.inputs import load_inputs
 
 CANARIES = Canaries(
     blocks=(slice(0, 4), slice(4, 8), slice(0, 8)),
@@ -90,7 +90,7 @@ def _wide(dimension: int, **changes: object) -> Canaries:
 
 @pytest.mark.parametrize("sampled", [False, True])
 def test_gradients_are_the_tasks_own_but_for_canaries_and_silence(sampled: bool) -> None:
-    task = lay_ground(small_spec()).task
+    task = load_inputs(small_spec()).task
     model, clients = task.initial_model(), _clients("cabrd", 3)
     canaries = _wide(task.dimension)
     planted = CanaryTask(task, canaries, 1, model, sampled=sampled)
@@ -119,7 +119,7 @@ def _gradient(task: object, model: object, client: ClientData, record: int) -> t
 
 
 def test_a_mask_chooses_among_the_same_rows() -> None:
-    task = lay_ground(small_spec()).task
+    task = load_inputs(small_spec()).task
     model, clients = task.initial_model(), _clients("cabr", 3)
     planted = CanaryTask(task, _wide(task.dimension), 1, model, sampled=True)
     mask = torch.arange(12) % 2 == 0
@@ -135,7 +135,7 @@ def test_a_mask_chooses_among_the_same_rows() -> None:
 
 
 def test_local_models_are_moved_by_the_canary_and_nothing_else() -> None:
-    task = lay_ground(small_spec()).task
+    task = load_inputs(small_spec()).task
     model, clients = task.initial_model(), _clients("cabrd", 3)
     canaries = _wide(task.dimension)
     planted = CanaryTask(task, canaries, 1, model, sampled=False)
@@ -151,10 +151,10 @@ def test_local_models_are_moved_by_the_canary_and_nothing_else() -> None:
 
 
 def test_the_model_goes_on_from_real_messages_alone() -> None:
-    ground = lay_ground(small_spec())
-    dimension = ground.task.dimension
+    inputs = load_inputs(small_spec())
+    dimension = inputs.task.dimension
     algorithm = CanaryAlgorithm(
-        inner=ground.algorithm, canaries=_wide(dimension), gathers=True, sends_models=False
+        inner=inputs.algorithm, canaries=_wide(dimension), gathers=True, sends_models=False
     )
     model = np.zeros(dimension)
     state = algorithm.initialise(model)
@@ -169,11 +169,11 @@ def test_the_model_goes_on_from_real_messages_alone() -> None:
 
 
 def test_it_is_the_real_algorithm_that_clips() -> None:
-    ground = lay_ground(small_spec())
-    task = ground.task
+    inputs = load_inputs(small_spec())
+    task = inputs.task
     canaries = _wide(task.dimension, clip_norm=1.0)
     algorithm = CanaryAlgorithm(
-        inner=ground.algorithm, canaries=canaries, gathers=True, sends_models=False
+        inner=inputs.algorithm, canaries=canaries, gathers=True, sends_models=False
     )
     step = Step(
         run="r", round=1, model=task.initial_model(), state={}, randomness=SeededRandomness(0)

@@ -116,8 +116,8 @@ def test_a_row_of_the_table_that_is_off_by_one_in_256_is_found(
 ) -> None:
     honest = generalized_rr._table
 
-    def off_by_one(epsilon: float, bits: int) -> object:
-        table = honest(epsilon, bits)
+    def off_by_one(epsilon: float, levels: int) -> object:
+        table = honest(epsilon, levels)
         rows = [list(row) for row in table.rows]
         rows[0][0] += 2**120
         rows[0][1] -= 2**120
@@ -134,12 +134,12 @@ def test_the_last_bit_of_the_table_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
     mechanism = GeneralisedRandomisedResponse(input_domain=INTERVAL, epsilon=1.0, bits=1)
     ends = np.array([-1.0]), np.array([1.0])
     before = table_delta(mechanism, *ends, 0.0)
-    honest = generalized_rr._table(1.0, 1)
+    honest = generalized_rr._table(1.0, 2)
     rows = [list(row) for row in honest.rows]
     rows[0][0] += 2**70
     rows[0][1] -= 2**70
     changed = type(honest).of(honest.knots.copy(), honest.letters.copy(), rows)
-    monkeypatch.setattr(generalized_rr, "_table", lambda epsilon, bits: changed)
+    monkeypatch.setattr(generalized_rr, "_table", lambda epsilon, levels: changed)
     (row,) = table_rows(mechanism, ends[0])
     assert row[0] - Fraction(honest.rows[0][0], 2**128) == Fraction(1, 2**58)
     assert table_delta(mechanism, *ends, 0.0) >= before

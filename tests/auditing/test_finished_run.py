@@ -25,10 +25,10 @@ def own_data(path: Path, seed: int) -> None:
 
 def test_the_model_comes_back_with_what_it_was_trained_on(folder: Path) -> None:
     found = open_run(folder)
-    accuracy = found.ground.task.evaluate(found.model).accuracy
+    accuracy = found.inputs.task.evaluate(found.model).accuracy
     assert found.result is not None
     assert accuracy == found.result["accuracy"]
-    features, labels = found.ground.clients.samples()
+    features, labels = found.inputs.clients.samples()
     assert found.rounds_done == 6
     assert sorted(map(bytes, found.data.train_features)) == sorted(map(bytes, features.numpy()))
     assert sorted(found.data.train_labels) == sorted(labels.tolist())

@@ -249,5 +249,5 @@ def test_one_per_cent_of_epsilon_is_found_by_a_million_draws(
         )
 
     assert 0.99 * epsilon < verdict().lower_bound <= epsilon
-    monkeypatch.setattr(generalized_rr, "_table", lambda e, bits: honest(1.01 * e, bits))
+    monkeypatch.setattr(generalized_rr, "_table", lambda e, levels: honest(1.01 * e, levels))
     assert verdict().lower_bound > epsilon

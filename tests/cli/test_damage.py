@@ -201,7 +201,7 @@ def test_only_what_the_streams_themselves_raise_is_called_the_output(
     def cut_off(*_: object, **__: object) -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-    monkeypatch.setattr("sottovoce.runs.export.export_model", cut_off)
+    monkeypatch.setattr("sottovoce.runs.opened.export_model", cut_off)
     shown = cli("export", folder, folder.parent / "model.safetensors", "--json")
     assert shown.code == 2
     assert "a network connection failed: Broken pipe" in shown.err

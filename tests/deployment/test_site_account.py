@@ -19,8 +19,8 @@ from sottovoce.ledger.records import Release
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import GaussianNoise, Repeated
-from sottovoce.runs.federated import oversampled
 from sottovoce.runs.loading import load
+from sottovoce.runs.resolve import oversampled
 
 ROOT = Path(__file__).parent.parent.parent
 SITE = """

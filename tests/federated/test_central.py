@@ -16,8 +16,9 @@ from sottovoce.federated.training import Training
 from sottovoce.federated.uplinks import finite_rows
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated, Sampled
-from sottovoce.runs.build import training_of
-from sottovoce.runs.parts import Assembly, assemble
+from sottovoce.runs.build import build
+from sottovoce.runs.inputs import load_inputs
+from sottovoce.runs.resolve import Resolved, resolve
 from sottovoce.runs.spec import RunSpec
 from sottovoce_papers.trial import trial
 
@@ -51,22 +52,22 @@ def a_spec(**changes: Any) -> RunSpec:
     return small_spec(**{**CENTRAL, **changes})
 
 
-def opened(spec: RunSpec) -> tuple[Assembly, Training]:
-    assembly = assemble(spec)
-    return assembly, training_of(assembly)
+def opened(spec: RunSpec) -> tuple[Resolved, Training]:
+    resolved = resolve(load_inputs(spec))
+    return resolved, build(resolved)
 
 
-def clipped_updates(assembly: Assembly, model: Vector) -> list[Vector]:
+def clipped_updates(resolved: Resolved, model: Vector) -> list[Vector]:
     step = Step(run="r", round=1, model=model, state={}, randomness=SeededRandomness(0))
-    (block,) = assembly.algorithm.client_steps(assembly.task, list(assembly.clients), step)
+    (block,) = resolved.algorithm.client_steps(resolved.task, list(resolved.clients), step)
     return [
         part.mechanism.input_domain.project(row)
-        for part, row in zip(assembly.parts, finite_rows(block.uplinks[0]), strict=True)
+        for part, row in zip(resolved.parts, finite_rows(block.uplinks[0]), strict=True)
     ]
 
 
 def test_every_client_is_charged_in_every_round_drawn_or_not() -> None:
-    assembly, simulation = opened(a_spec())
+    resolved, simulation = opened(a_spec())
     progress, cohorts = simulation.start(), []
     for number in range(1, 7):
         assert simulation.backend.able(number).all()
@@ -74,11 +75,11 @@ def test_every_client_is_charged_in_every_round_drawn_or_not() -> None:
         outcome = simulation.step(progress)
         assert isinstance(outcome, tuple)
         progress, record = outcome
-        charged = simulation.record.rounds_charged(assembly.run)
+        charged = simulation.record.rounds_charged(resolved.run)
         assert list(charged.values()) == [number] * 4
         assert (record.clients_asked, record.clients_received) == (4, 4)
     assert any(len(cohort) < 4 for cohort in cohorts)  # some were left out, and paid
-    event = assembly.terms(assembly.parts[0].mechanism)
+    event = resolved.terms(resolved.parts[0].mechanism)
     assert isinstance(event, Sampled)
     assert (event.rate, event.scheme, event.hidden_by) == (0.5, "poisson", "central-noise")
     spent = simulation.record.largest_spent(1e-5)
@@ -88,9 +89,9 @@ def test_every_client_is_charged_in_every_round_drawn_or_not() -> None:
 
 
 def test_the_sum_is_divided_by_whom_one_expects_and_never_by_who_came() -> None:
-    assembly, simulation = opened(a_spec(**QUIET))
+    resolved, simulation = opened(a_spec(**QUIET))
     start = simulation.sent_down(simulation.start())
-    updates = clipped_updates(assembly, start.model)
+    updates = clipped_updates(resolved, start.model)
     for cohort in ([0, 2], [1], [0, 1, 2, 3]):
         collected = simulation.backend.collect(1, cohort, start)
         expected = sum(updates[i] for i in cohort) / (0.5 * 4)
@@ -113,14 +114,14 @@ def test_there_is_one_noise_however_many_clients_there_are(kind: str) -> None:
     data = {"dataset": "digits", "clients": 16}
     mechanism = {"kind": kind, "noise_multiplier": 50.0}
     privacy = {**CLIENT_LEVEL, "clip_norm": 1e-3}
-    assembly, simulation = opened(
+    resolved, simulation = opened(
         a_spec(data=data, mechanism=mechanism, privacy=privacy, sampling={"kind": "everyone"})
     )
     start, draws = simulation.sent_down(simulation.start()), []
     for number in range(1, 31):
         collected = simulation.backend.collect(number, range(16), start)
         draws.append(collected.combined[0].mean * 16)
-    stddev = getattr(assembly.parts[0].mechanism, "noise_stddev", None)
+    stddev = getattr(resolved.parts[0].mechanism, "noise_stddev", None)
     assert np.std(draws) == pytest.approx(stddev, rel=0.05)
 
 
@@ -129,22 +130,22 @@ def test_at_sample_level_the_divisor_is_the_public_number_of_records() -> None:
     data = {"dataset": "digits", "clients": 4, "partition": dirichlet}
     privacy = {name: SAMPLES["privacy"][name] for name in ("level", "clip_norm", "delta")}
     spec = a_spec(**{**SAMPLES, "data": data, **QUIET, "privacy": privacy})
-    assembly, simulation = opened(spec)
-    sizes = assembly.clients.sizes
+    resolved, simulation = opened(spec)
+    sizes = resolved.clients.sizes
     assert len(set(sizes)) > 1
     start = simulation.sent_down(simulation.start())
     collected = simulation.backend.collect(1, range(4), start)
     sums = [
-        size * row for size, row in zip(sizes, clipped_updates(assembly, start.model), strict=True)
+        size * row for size, row in zip(sizes, clipped_updates(resolved, start.model), strict=True)
     ]
     np.testing.assert_allclose(collected.combined[0].mean, sum(sums) / sum(sizes), atol=1e-6)
 
 
 def test_at_sample_level_the_noise_is_on_the_sum_of_all_records() -> None:
     """One sample moves that sum by C, so it has the multiplier times C, once for all clients."""
-    assembly, simulation = opened(a_spec(**SAMPLES, rounds=20))
-    multiplier = assembly.spec.mechanism.parameters["noise_multiplier"]
-    total = sum(assembly.clients.sizes)
+    resolved, simulation = opened(a_spec(**SAMPLES, rounds=20))
+    multiplier = resolved.spec.mechanism.parameters["noise_multiplier"]
+    total = sum(resolved.clients.sizes)
     start, draws = simulation.sent_down(simulation.start()), []
     for number in range(1, 21):
         collected = simulation.backend.collect(number, [], start)
@@ -153,9 +154,9 @@ def test_at_sample_level_the_noise_is_on_the_sum_of_all_records() -> None:
 
 
 def test_sampled_records_are_charged_as_sampled_and_take_less_noise() -> None:
-    whole = assemble(a_spec(**SAMPLES))
+    whole = resolve(load_inputs(a_spec(**SAMPLES)))
     some = a_spec(**{**SAMPLES, "privacy": {**SAMPLES["privacy"], "record_sampling_rate": 0.2}})
-    assembly, simulation = opened(some)
+    resolved, simulation = opened(some)
     progress = simulation.start()
     for _ in range(6):
         outcome = simulation.step(progress)
@@ -164,13 +165,13 @@ def test_sampled_records_are_charged_as_sampled_and_take_less_noise() -> None:
     spent = simulation.record.largest_spent(1e-5)
     assert spent is not None
     event = Sampled(
-        event=assembly.parts[0].mechanism.privacy(some.privacy.adjacency),
+        event=resolved.parts[0].mechanism.privacy(some.privacy.adjacency),
         rate=0.2,
         scheme="poisson",
         hidden_by="central-noise",
     )
     assert spent.epsilon == accounting.epsilon(Repeated(event=event, count=6), 1e-5) <= 4.0
-    multipliers = [a.spec.mechanism.parameters["noise_multiplier"] for a in (assembly, whole)]
+    multipliers = [a.spec.mechanism.parameters["noise_multiplier"] for a in (resolved, whole)]
     assert multipliers[0] < 0.6 * multipliers[1]
 
 
@@ -179,7 +180,7 @@ def test_budgets_stop_everyone_at_once_whoever_was_drawn() -> None:
     loud = {"kind": "gaussian", "noise_multiplier": 1.0}
     result = trial(a_spec(mechanism=loud, rounds=40))
     event = Sampled(
-        event=assemble(a_spec(mechanism=loud))
+        event=resolve(load_inputs(a_spec(mechanism=loud)))
         .parts[0]
         .mechanism.privacy(a_spec().privacy.adjacency),
         rate=0.5,

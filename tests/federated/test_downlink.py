@@ -19,9 +19,10 @@ from sottovoce.federated.training import Halted, Progress, Training
 from sottovoce.protocol import round_broadcast
 from sottovoce.protocol.broadcast import DOWNLINK_FORMATS, DownlinkFormat, pack, unpack
 from sottovoce.protocol.message import HEADER_BYTES
-from sottovoce.runs.build import training_of
+from sottovoce.runs.build import build
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.parts import assemble
+from sottovoce.runs.inputs import load_inputs
+from sottovoce.runs.resolve import resolve
 from sottovoce.runs.runner import run
 from sottovoce.runs.spec import RunSpec
 
@@ -158,15 +159,17 @@ def test_the_control_variate_that_scaffold_sends_down_is_rounded_too(
 
 
 def without_noise(case: dict[str, Any], downlink: str) -> Training:
-    assembly = assemble(
-        a_spec(
-            {**case, "runtime": {"messages": "packed"}},
-            downlink,
-            privacy={"level": "client", "clip_norm": 5.0, "delta": 1e-5},
-            mechanism={"kind": "no_privacy"},
+    resolved = resolve(
+        load_inputs(
+            a_spec(
+                {**case, "runtime": {"messages": "packed"}},
+                downlink,
+                privacy={"level": "client", "clip_norm": 5.0, "delta": 1e-5},
+                mechanism={"kind": "no_privacy"},
+            )
         )
     )
-    return training_of(assembly)
+    return build(resolved)
 
 
 def stepped(simulation: Training, progress: Progress) -> Progress:

@@ -47,9 +47,9 @@ from sottovoce.protocol.client import Request
 from sottovoce.protocol.message import open_sealed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.inputs import task_of
+from sottovoce.runs.inputs import load_inputs, task_of
 from sottovoce.runs.loading import parse
-from sottovoce.runs.parts import assemble
+from sottovoce.runs.resolve import resolve
 from sottovoce.runs.runner import run
 from sottovoce.runs.spec import RunSpec
 
@@ -383,7 +383,7 @@ def test_another_clients_order_is_not_answered(order: Order, tmp_path: Path) -> 
 def test_a_model_is_as_large_as_what_arrived_or_is_not_built(
     order: Order, site: Site, monkeypatch: pytest.MonkeyPatch, model: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(site_training, "lay_ground", forbidden)
+    monkeypatch.setattr(site_training, "load_inputs", forbidden)
     with pytest.raises(WireError, match="bytes arrived for a model of"):
         compute(dataclasses.replace(order, spec={**order.spec, "model": model}), site)
 
@@ -495,8 +495,8 @@ def test_the_charge_follows_from_the_sites_own_records(order: Order, tmp_path: P
     site = sites_in(tmp_path, "sample")(order.client)
     compute(order, site)
     spec = parse(order.spec)
-    assembly = assemble(spec)
-    (part,) = (part for part in assembly.parts if part.client == order.client)
+    resolved = resolve(load_inputs(spec))
+    (part,) = (part for part in resolved.parts if part.client == order.client)
     with site.open_ledger() as ledger:
         ((event, count),) = ledger.history(order.client)
     assert count == 1
@@ -508,7 +508,7 @@ def test_a_message_does_not_open_under_a_plan_that_lies_about_records(
 ) -> None:
     (message,) = compute(order, site)
     spec = parse(order.spec)
-    honest = next(part for part in assemble(spec).parts if part.client == order.client)
+    honest = next(part for part in resolve(load_inputs(spec)).parts if part.client == order.client)
     claimed = honest.mechanism
     assert isinstance(claimed, GaussHermite)
     ball = claimed.input_domain
@@ -522,7 +522,7 @@ def test_a_message_does_not_open_under_a_plan_that_lies_about_records(
         made = RoundPlan(
             run=order.run,
             round=order.round,
-            unit=assemble(spec).algorithm.unit,
+            unit=resolve(load_inputs(spec)).algorithm.unit,
             adjacency=spec.privacy.adjacency,
             clients=(part,),
             rotation=Rotation.of_round(order.run, order.round, ball.dimension),
@@ -672,7 +672,7 @@ def _by_hand(order: Order, given: RunSpec, folder: Path, kind: str) -> bytes:
     features, labels = arrays("ada", RECORDS["ada"])
     if kind == "csv":
         features = ((features.astype(np.float64) + 1.0) / 2.0 - 0.5).astype(np.float32)
-    assembly = assemble(spec)
+    resolved = resolve(load_inputs(spec))
     data = datasets.load(
         spec.data.dataset,
         SeededRandomness(spec.seed).generator("test split"),
@@ -686,12 +686,12 @@ def _by_hand(order: Order, given: RunSpec, folder: Path, kind: str) -> bytes:
     step = Step(
         run=order.run, round=order.round, model=model, state={}, randomness=SeededRandomness(3)
     )
-    (uplink,) = finite_uplinks(assembly.algorithm, task, [client], step)
-    part = next(one for one in assembly.parts if one.client == "ada")
+    (uplink,) = finite_uplinks(resolved.algorithm, task, [client], step)
+    part = next(one for one in resolved.parts if one.client == "ada")
     plan = RoundPlan(
         run=order.run,
         round=order.round,
-        unit=assembly.algorithm.unit,
+        unit=resolved.algorithm.unit,
         adjacency=spec.privacy.adjacency,
         clients=(part,),
         rotation=Rotation.of_round(order.run, order.round, task.dimension),

@@ -31,10 +31,10 @@ from sottovoce.learning.datasets.tables import CsvOptions
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.design import store
 from sottovoce.mechanisms.design.store import DesignSpec
-from sottovoce.runs.export import export_model
+from sottovoce.runs import tracking
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.loading import parse, parse_text
-from sottovoce.runs.trackers import tracker
+from sottovoce.runs.opened import export_model
 from sottovoce_papers.features import public_images
 
 
@@ -284,6 +284,6 @@ def test_damaged_images_and_designs_are_said_to_be_damaged(tmp_path: Path, conte
 
 def test_trackers_leave_out_what_is_no_figure() -> None:
     row = {"accuracy": "high", "loss": [1], "epsilon": math.inf, "payload_bytes_up": 10**400}
-    assert tracker.round_figures(row) == {}
-    assert tracker.final_words({"warnings": 3}) == {}
-    assert tracker.final_words({"warnings": ["a", 1]}) == {"warnings": "a; 1"}
+    assert tracking.round_figures(row) == {}
+    assert tracking.final_words({"warnings": 3}) == {}
+    assert tracking.final_words({"warnings": ["a", 1]}) == {"warnings": "a; 1"}

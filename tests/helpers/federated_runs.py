@@ -28,7 +28,7 @@ from sottovoce.protocol.round_broadcast import Start
 from sottovoce.runs.build import stored_here
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.loading import parse, parse_text
-from sottovoce.runs.parts import Assembly
+from sottovoce.runs.resolve import Resolved
 from sottovoce.runs.runner import run
 from sottovoce.runs.spec import RunSpec
 
@@ -231,10 +231,10 @@ class _WithAbsentees:
 def simulated(table: Mapping[str, Any], out: Path, absent: Absent | None = None) -> RunFolder:
     """The same spec in one process, where some clients are missing in some rounds."""
 
-    def backend(assembly: Assembly, ledger: Ledger) -> Backend:
-        names = [part.client for part in assembly.parts]
+    def backend(resolved: Resolved, ledger: Ledger) -> Backend:
+        names = [part.client for part in resolved.parts]
         return _WithAbsentees(
-            backend=stored_here(assembly, ledger), names=names, absent=absent or {}
+            backend=stored_here(resolved, ledger), names=names, absent=absent or {}
         )
 
     run(spec_of(table), out, backend_of=backend)

@@ -90,7 +90,7 @@ def run_with_sites(
         spec.model_copy(update={"runtime": runtime}),
         folder,
         resume=resume,
-        backend_of=lambda assembly, ledger: _rounds_over(post, assembly, ledger),
+        backend_of=lambda resolved, ledger: _rounds_over(post, resolved, ledger),
     )
 
 

@@ -20,8 +20,8 @@ from command_line import printed_json
 from specs import small_table
 
 import sottovoce
-from sottovoce.analytics.scalar_channel import MECHANISMS as NUMBERS
-from sottovoce.analytics.scalar_channel import channel_for
+from sottovoce.analytics.scalar_randomizer import MECHANISMS as NUMBERS
+from sottovoce.analytics.scalar_randomizer import randomizer_for
 from sottovoce.cli.options import option
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Domain, L2Ball, clipped
@@ -58,8 +58,9 @@ from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.protocol.channels.central import Central
 from sottovoce.protocol.plan import RoundPlan
 from sottovoce.runs.build import tally_of
+from sottovoce.runs.inputs import load_inputs
 from sottovoce.runs.loading import parse
-from sottovoce.runs.parts import Assembly, assemble
+from sottovoce.runs.resolve import Resolved, resolve
 
 CLIENTS, MINIMUM, DIMENSION, CLIP_NORM = 8, 5, 6, 0.5
 ROUNDS, DELTA = 2, 1e-5
@@ -149,16 +150,16 @@ def table(case: Case, **changes: Any) -> dict[str, Any]:
     )
 
 
-def assembled(case: Case, **changes: Any) -> Assembly:
-    return assemble(parse(table(case, **changes)), data(case.samples))
+def resolved_with(case: Case, **changes: Any) -> Resolved:
+    return resolve(load_inputs(parse(table(case, **changes)), data(case.samples)))
 
 
-unchanged = lru_cache(maxsize=1)(assembled)  # the case that is looked at
+unchanged = lru_cache(maxsize=1)(resolved_with)  # the case that is looked at
 
 
-def charged(assembly: Assembly, client: str = "client-0000") -> PrivacyEvent:
+def charged(resolved: Resolved, client: str = "client-0000") -> PrivacyEvent:
     """What a client pays for its message of one round."""
-    tally = tally_of(assembly)
+    tally = tally_of(resolved)
     tally.charge(1, range(CLIENTS))
     ((event, count),) = tally.history(client)
     assert count == 1
@@ -236,16 +237,16 @@ def planned(case: Case, options: dict[str, Any]) -> PrivacyEvent:
 
 def in_a_round(case: Case) -> PrivacyEvent:
     """As ledgers and sites charge."""
-    assembly = unchanged(case)
-    assert not isinstance(assembly.channel, Central)
+    resolved = unchanged(case)
+    assert not isinstance(resolved.channel, Central)
     plan = RoundPlan(
         run="run",
         round=1,
-        unit=assembly.algorithm.unit,
-        adjacency=assembly.spec.privacy.adjacency,
-        clients=assembly.parts,
-        channel=assembly.channel,
-        record_sampling_rate=assembly.algorithm.record_sampling_rate,
+        unit=resolved.algorithm.unit,
+        adjacency=resolved.spec.privacy.adjacency,
+        clients=resolved.parts,
+        channel=resolved.channel,
+        record_sampling_rate=resolved.algorithm.record_sampling_rate,
     )
     return plan.event(plan.clients[0])
 
@@ -298,16 +299,16 @@ def check_local(case: Case, event: PrivacyEvent) -> None:
 def test_clients_of_groups_pay_for_their_own_mechanism_and_hide_in_no_crowd() -> None:
     case = Case("gauss_hermite", "direct", "replace-one", "sample", 6, 0.5, 1.0)
     group = {"clients": 2, "mechanism": {"kind": "gaussian", "noise_multiplier": 3.0}}
-    found = assembled(case, groups=[group])
+    found = resolved_with(case, groups=[group])
     assert charged(found, "client-0007") == by_name(case, asked(case))
     gaussian = registry.find("gaussian").build(domain_of(case), {"noise_multiplier": 3.0})
     assert charged(found) == release_of(gaussian, **asked(case)).terms(gaussian)
     for channel in ("shuffler", "secret_order"):
         hidden = case._replace(kind="cldp", channel=channel, level="client", rate=1.0)
-        assert isinstance(charged(assembled(hidden)), Shuffled)
+        assert isinstance(charged(resolved_with(hidden)), Shuffled)
         group = {"clients": 2, "mechanism": {"kind": "cldp", "epsilon": 0.5}}
         with pytest.raises(SottovoceError, match=r"privacy\.groups"):
-            assembled(hidden, groups=[group])
+            resolved_with(hidden, groups=[group])
 
 
 def compared() -> list[Case]:
@@ -433,7 +434,7 @@ def test_a_run_calibrates_to_what_the_command_finds() -> None:
         level = ("client", 6) if rate == 1.0 else ("sample", 6)
         case = Case(kind, channel, "replace-one", *level, rate=rate, client_rate=1.0)
         spec = {**table(case, epsilon=1.0), "mechanism": {"kind": kind}}
-        run = assemble(parse(spec), data(case.samples)).spec.mechanism.parameters
+        run = resolve(load_inputs(parse(spec), data(case.samples))).spec.mechanism.parameters
         command = ["--mechanism", kind, *words(stated(case)), "--epsilon", "1.0"]
         found = printed_json("privacy", "calibrate", *command, "--rounds", str(ROUNDS))
         assert found["parameters"] == run, case
@@ -441,14 +442,14 @@ def test_a_run_calibrates_to_what_the_command_finds() -> None:
 
 @pytest.mark.parametrize("kind", NUMBERS)
 def test_an_estimate_costs_what_its_mechanism_does(kind: str) -> None:
-    channel = channel_for(0.0, 1.0, 1.0, None, kind)
+    randomizer = randomizer_for(0.0, 1.0, 1.0, None, kind)
     answered = sottovoce.estimate(
         "mean", [0.0, 0.5, 1.0], lower=0.0, upper=1.0, epsilon=1.0, mechanism=kind, seed=1
     )
-    event = release_event(channel.build(1), adjacency=Adjacency.REPLACE_ONE)
-    assert channel.event == event
+    event = release_event(randomizer.build(1), adjacency=Adjacency.REPLACE_ONE)
+    assert randomizer.event == event
     assert answered.epsilon == pytest.approx(pure_epsilon(event), rel=2.0**-40)
-    spent = sottovoce.spend(channel.build(1), adjacency="replace-one", delta=1e-9)
+    spent = sottovoce.spend(randomizer.build(1), adjacency="replace-one", delta=1e-9)
     assert spent.epsilon <= answered.epsilon * (1.0 + 2.0**-40)
 
 

@@ -16,9 +16,10 @@ from sottovoce.federated.algorithms.scaffold import Scaffold
 from sottovoce.learning import datasets
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated
-from sottovoce.runs import algorithms, inputs
+from sottovoce.runs import inputs
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.parts import assemble
+from sottovoce.runs.inputs import load_inputs
+from sottovoce.runs.resolve import resolve
 from sottovoce.runs.runner import run
 from sottovoce.runs.spec import RunSpec
 from sottovoce_papers.algorithms.connected import ConnectedAverage
@@ -144,9 +145,9 @@ def test_scaffold_pays_for_both_uplinks_of_every_round(tmp_path: Path) -> None:
 
 
 def test_the_automatic_clip_of_controls_is_that_of_updates_over_a_rounds_path() -> None:
-    assembly = assemble(a_spec("scaffold-client"))
-    assert isinstance(assembly.algorithm, Scaffold)
-    assert assembly.algorithm.control_clip_norm == pytest.approx(0.5 / (3 * 0.5))
+    resolved = resolve(load_inputs(a_spec("scaffold-client")))
+    assert isinstance(resolved.algorithm, Scaffold)
+    assert resolved.algorithm.control_clip_norm == pytest.approx(0.5 / (3 * 0.5))
 
 
 @pytest.mark.parametrize("case", ["scaffold-client", "scaffold-sample"])
@@ -178,19 +179,19 @@ def test_median_and_trimmed_mean_say_what_they_cost() -> None:
 
 def test_no_client_has_a_public_sample_and_the_test_data_stays() -> None:
     spec = a_spec("connected")
-    assembly = assemble(spec)
-    assert isinstance(assembly.algorithm, ConnectedAverage)
-    proxy = assembly.algorithm.joining.proxy
+    resolved = resolve(load_inputs(spec))
+    assert isinstance(resolved.algorithm, ConnectedAverage)
+    proxy = resolved.algorithm.joining.proxy
     assert proxy is not None
     data = datasets.load("digits", SeededRandomness(spec.seed).generator("test split"))
-    features, labels = assembly.clients.samples()
+    features, labels = resolved.clients.samples()
     assert len(proxy.labels) == 60
     assert len(labels) + 60 == len(data.train_labels)
     rows = sorted(map(bytes, np.concatenate([features.numpy(), proxy.features.numpy()])))
     assert rows == sorted(map(bytes, data.train_features))
-    plain = assemble(small_spec(rounds=2))
+    plain = resolve(load_inputs(small_spec(rounds=2)))
     model = plain.task.initial_model()
-    assert assembly.task.evaluate(model) == plain.task.evaluate(model)
+    assert resolved.task.evaluate(model) == plain.task.evaluate(model)
 
 
 def test_all_three_models_are_tested_beside_each_other(tmp_path: Path) -> None:
@@ -217,8 +218,8 @@ def test_the_run_goes_on_from_the_model_it_follows(tmp_path: Path, follow: str) 
 
 def test_following_the_average_is_federated_averaging(tmp_path: Path) -> None:
     spec = a_spec("connected", **fedavg(**CURVES, follow="average"))
-    assembly = assemble(spec)
-    assert isinstance(assembly.algorithm, ConnectedAverage)
+    resolved = resolve(load_inputs(spec))
+    assert isinstance(resolved.algorithm, ConnectedAverage)
     run(spec, tmp_path / "run")
     ended = progress_of(tmp_path / "run")
     # The same data, without the public samples, and the same messages.
@@ -329,10 +330,10 @@ def test_what_would_not_fit_into_memory_is_refused_with_a_remedy(
         monkeypatch.setattr(recipe, "MOST_BYTES", limit)
         spec = a_spec(case, sampling={"kind": "everyone"})
         if not refused:
-            assemble(spec)
+            resolve(load_inputs(spec))
             continue
         with pytest.raises(SottovoceError, match=r"4 clients times 650 .*use fewer clients"):
-            assemble(spec)
+            resolve(load_inputs(spec))
 
 
 def test_a_sample_that_is_not_taken_is_not_charged_for() -> None:
@@ -348,7 +349,7 @@ def test_a_sample_that_is_not_taken_is_not_charged_for() -> None:
         "mechanism": {"kind": "gaussian", "noise_multiplier": 2.0},
     }
     with pytest.raises(ConfigError, match="record_sampling_rate"):
-        assemble(small_spec(**table))
+        resolve(load_inputs(small_spec(**table)))
 
 
 def test_a_table_that_hides_against_zero_alone_takes_no_sample_of_records() -> None:
@@ -363,7 +364,7 @@ def test_a_table_that_hides_against_zero_alone_takes_no_sample_of_records() -> N
         "mechanism": METRIC_MVU,
     }
     with pytest.raises(PrivacyError, match="replace-one"):
-        assemble(small_spec(**table))
+        resolve(load_inputs(small_spec(**table)))
 
 
 def test_the_guarantee_says_what_it_assumes_and_how_values_are_drawn(tmp_path: Path) -> None:
@@ -374,7 +375,7 @@ def test_the_guarantee_says_what_it_assumes_and_how_values_are_drawn(tmp_path: P
     result = run(spec, tmp_path / "run")
     assert "samples its own records in secret" in result["guarantee"]
     assert "samples its own records in secret" in result["assumes"]
-    seen = assemble(spec).parts[0].mechanism.privacy(Adjacency.ZERO_OUT)
+    seen = resolve(load_inputs(spec)).parts[0].mechanism.privacy(Adjacency.ZERO_OUT)
     if_seen = accounting.epsilon(Repeated(event=seen, count=2), 1e-5)
     assert result["local_epsilon"] == if_seen > 1.3 * result["epsilon"]
     assert result["central_epsilon"] is None
@@ -393,7 +394,7 @@ def test_what_is_charged_follows_what_the_algorithm_samples_not_what_the_spec_sa
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if a spec's rate slipped past its check, all records would be charged for."""
-    build = algorithms.algorithm_of
+    build = inputs.algorithm_of
 
     def unchecked(spec: RunSpec, *parts: Any, **others: Any) -> Any:
         privacy = spec.privacy.model_copy(update={"record_sampling_rate": 1.0})

@@ -25,8 +25,9 @@ from sottovoce.privacy import events
 from sottovoce.protocol.channels.channel import CHANNELS, Channel, register_channel, terms_of
 from sottovoce.reporting.words import facts
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.parts import assemble
+from sottovoce.runs.inputs import load_inputs
 from sottovoce.runs.record import read_record
+from sottovoce.runs.resolve import resolve
 from sottovoce.runs.runner import run
 
 PIGEONS = """
@@ -146,18 +147,20 @@ def test_a_run_over_a_channel_from_outside(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_run_with_a_sampling_from_outside(tmp_path: Path) -> None:
     spec = small_spec(sampling={"kind": "in_turn"}, rounds=4)
-    assembly = assemble(spec)
-    assert assembly.spec.sampling.model_dump() == {"kind": "in_turn", "steps": 1}
+    resolved = resolve(load_inputs(spec))
+    assert resolved.spec.sampling.model_dump() == {"kind": "in_turn", "steps": 1}
     # Noise is made for one round of each client, and everyone pays for one.
     assert run(spec, tmp_path / "run")["epsilon"] == pytest.approx(4.0, rel=1e-3)
     with RunFolder(tmp_path / "run").ledger() as ledger:
-        assert set(ledger.rounds_charged(assembly.run).values()) == {1}
+        assert set(ledger.rounds_charged(resolved.run).values()) == {1}
 
 
 def test_a_partition_from_outside() -> None:
-    assembly = assemble(small_spec(data={"dataset": "digits", "partition": {"kind": "halves"}}))
-    assert len(assembly.clients) == 2
-    assert assembly.spec.data.partition.model_dump() == {"kind": "halves", "overlap": 0}
+    resolved = resolve(
+        load_inputs(small_spec(data={"dataset": "digits", "partition": {"kind": "halves"}}))
+    )
+    assert len(resolved.clients) == 2
+    assert resolved.spec.data.partition.model_dump() == {"kind": "halves", "overlap": 0}
 
 
 def halves(overlap: int) -> dict[str, Any]:
@@ -205,7 +208,7 @@ CENTRAL: dict[str, Any] = {
 )
 def test_what_is_refused(changes: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        assemble(small_spec(**{**CLIENT_LEVEL, **changes}))
+        resolve(load_inputs(small_spec(**{**CLIENT_LEVEL, **changes})))
 
 
 @pytest.mark.parametrize(
@@ -218,13 +221,13 @@ def test_a_site_takes_neither(changes: dict[str, Any]) -> None:
 
 
 def test_a_client_that_is_drawn_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    assembly = assemble(small_spec(sampling={"kind": "in_turn"}))
+    resolved = resolve(load_inputs(small_spec(sampling={"kind": "in_turn"})))
     from sottovoce.core.randomness import SeededRandomness
     from sottovoce.federated.cohorts import draw
 
-    monkeypatch.setattr(type(assembly.sampling), "draw", lambda *_: [1, 1])
+    monkeypatch.setattr(type(resolved.sampling), "draw", lambda *_: [1, 1])
     with pytest.raises(PluginError, match="draw distinct positions from 0 to 3"):
-        draw(assembly.sampling, 4, SeededRandomness(0), 1)
+        draw(resolved.sampling, 4, SeededRandomness(0), 1)
 
 
 def test_a_channel_may_not_say_what_follows_from_its_visibility() -> None:

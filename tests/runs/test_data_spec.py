@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from sottovoce.learning.partition import ByOwner
-from sottovoce.runs.data_spec import DataSpec
+from sottovoce.runs.spec import DataSpec
 
 
 def parsed(**given: Any) -> DataSpec:

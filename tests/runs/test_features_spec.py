@@ -5,14 +5,17 @@ import sys
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from sottovoce.learning.features import Flatten, files_of
+from sottovoce.learning.features import Flatten, Step, files_of
 from sottovoce.runs.loading import parse_text
-from sottovoce.runs.open_sections import steps_of
-from sottovoce.runs.section import FeatureSpec
+from sottovoce.runs.spec import FeatureSpec
 from sottovoce_papers.features.precondition_step import Precondition
 from sottovoce_papers.features.scattering_step import Scattering
 
 TABLES: TypeAdapter[tuple[FeatureSpec, ...]] = TypeAdapter(tuple[FeatureSpec, ...])
+
+
+def opened(specs: tuple[FeatureSpec, ...]) -> tuple[Step, ...]:
+    return tuple(spec.opened() for spec in specs)
 
 
 def read(text: str) -> tuple[FeatureSpec, ...]:
@@ -37,7 +40,7 @@ def test_tables_become_steps_in_their_order() -> None:
         kind = "flatten"
         """
     )
-    assert steps_of(specs) == (
+    assert opened(specs) == (
         Scattering(scales=2, angles=11, groups=6),
         Precondition(images="strokes", count=8000, components=100, exponent=0.5, bias=0.1, seed=0),
         Flatten(),
@@ -48,7 +51,7 @@ PUBLIC = '[[features]]\nkind = "precondition"\ncount = 10\ncomponents = 3\nimage
 
 
 def test_a_step_says_which_files_it_reads() -> None:
-    drawn, read_from = steps_of((*read(PUBLIC + '"dead_leaves"'), *read(PUBLIC + '"public/a.npz"')))
+    drawn, read_from = opened((*read(PUBLIC + '"dead_leaves"'), *read(PUBLIC + '"public/a.npz"')))
     assert files_of(drawn) == files_of(Flatten()) == ()
     assert files_of(read_from) == ("public/a.npz",)
 
@@ -77,19 +80,19 @@ def test_a_wrong_key_or_value_is_refused(line: str) -> None:
 
 def test_views_reach_the_step() -> None:
     specs = read('[[features]]\nkind = "scattering"\nviews = ["opponent", "log"]')
-    assert steps_of(specs) == (Scattering(views=("opponent", "log")),)
+    assert opened(specs) == (Scattering(views=("opponent", "log")),)
     assert specs[0].model_dump(mode="json")["views"] == ["opponent", "log"]
 
 
 def test_specs_without_views_are_written_as_before_there_were_any() -> None:
     (spec,) = read('[[features]]\nkind = "scattering"')
     assert spec.model_dump() == {"kind": "scattering", "scales": 2, "angles": 8, "groups": 27}
-    assert steps_of((spec,)) == (Scattering(),)
+    assert opened((spec,)) == (Scattering(),)
 
 
 def test_reading_a_spec_does_not_load_torch() -> None:
     code = (
-        "import sys; from sottovoce.runs.section import FeatureSpec\n"
+        "import sys; from sottovoce.runs.spec import FeatureSpec\n"
         "FeatureSpec.model_validate({'kind': 'scattering'})\n"
         "FeatureSpec.model_validate({'kind': 'precondition', 'images': 'strokes', 'count': 9, "
         "'components': 2})\n"

@@ -15,8 +15,9 @@ from sottovoce.mechanisms.laplace import Laplace
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.inputs import load_inputs
 from sottovoce.runs.loading import load, parse
-from sottovoce.runs.parts import assemble
+from sottovoce.runs.resolve import resolve
 from sottovoce.runs.runner import run
 from sottovoce.runs.spec import RunSpec
 
@@ -64,17 +65,17 @@ def test_each_group_is_calibrated_for_its_own_budget(tmp_path: Path) -> None:
 
 def test_the_resolved_spec_says_everything_and_is_its_own_resolution(tmp_path: Path) -> None:
     spec = a_spec(SMALL, NAMED)
-    resolved = assemble(spec).spec
-    first, second = resolved.privacy.groups
+    written = resolve(load_inputs(spec)).spec
+    first, second = written.privacy.groups
     assert first.mechanism is not None
     assert first.mechanism.parameters["noise_multiplier"] > 0
     assert (first.epsilon, first.delta) == (1.0, 1e-6)
     assert (second.epsilon, second.delta) == (4.0, 1e-5)
-    assert assemble(parse(resolved.plain())).spec == resolved
+    assert resolve(load_inputs(parse(written.plain()))).spec == written
     run(spec, tmp_path / "run")
     header = RunFolder(tmp_path / "run").header()
-    assert header["spec"] == resolved.plain()
-    assert run(resolved, tmp_path / "run", resume=True)["rounds"] == 6
+    assert header["spec"] == written.plain()
+    assert run(written, tmp_path / "run", resume=True)["rounds"] == 6
 
 
 def test_a_result_names_what_any_clients_epsilon_rests_on(tmp_path: Path) -> None:
@@ -93,21 +94,23 @@ def test_a_result_names_what_any_clients_epsilon_rests_on(tmp_path: Path) -> Non
 
 
 def test_a_groups_noise_holds_its_budget_by_the_accountants_own_word() -> None:
-    assembly = assemble(a_spec(SMALL, NAMED))
-    for part in assembly.parts:
+    resolved = resolve(load_inputs(a_spec(SMALL, NAMED)))
+    for part in resolved.parts:
         event = part.mechanism.privacy(Adjacency.ZERO_OUT)
-        budget = assembly.budgets[part.client]
+        budget = resolved.budgets[part.client]
         spent = privacy_spent(Repeated(event=event, count=6), budget.delta).epsilon
         assert 0.99 * budget.epsilon < spent <= budget.epsilon
-    kinds = [type(part.mechanism) for part in assembly.parts]
+    kinds = [type(part.mechanism) for part in resolved.parts]
     assert kinds == [Laplace, *[GaussHermite] * 4, Laplace]
-    assert assembly.spec.rotation == "on"  # one that gains by it is enough
+    assert resolved.spec.rotation == "on"  # one that gains by it is enough
 
 
 def test_groups_may_hold_everybody() -> None:
-    assembly = assemble(a_spec({"clients": 4, "epsilon": 2.0}, {"clients": 2, "epsilon": 3.0}))
-    assert [len(group.clients) for group in assembly.groups] == [4, 2]
-    assert {budget.epsilon for budget in assembly.budgets.values()} == {2.0, 3.0}
+    resolved = resolve(
+        load_inputs(a_spec({"clients": 4, "epsilon": 2.0}, {"clients": 2, "epsilon": 3.0}))
+    )
+    assert [len(group.clients) for group in resolved.groups] == [4, 2]
+    assert {budget.epsilon for budget in resolved.budgets.values()} == {2.0, 3.0}
 
 
 def test_a_given_parameter_is_kept_and_the_budget_decides_when_it_ends(tmp_path: Path) -> None:
@@ -163,14 +166,14 @@ def test_a_group_in_a_run_without_privacy_is_refused() -> None:
     table["privacy"] = {"level": "sample", "clip_norm": 1.0, "delta": 1e-5}
     table["privacy"]["groups"] = [{"clients": 1, "epsilon": 1.0, "mechanism": {"kind": "gaussian"}}]
     with pytest.raises(ConfigError, match=r"'no_privacy', which 'privacy' uses.*no privacy"):
-        assemble(parse(table))
+        resolve(load_inputs(parse(table)))
 
 
 def test_groups_have_no_place_beside_a_published_epsilon() -> None:
     algorithm = {"kind": "nbafl", "local_learning_rate": 0.5}
     spec = a_spec(SMALL, privacy=CLIENT_LEVEL, algorithm=algorithm, mechanism={"kind": "gaussian"})
     with pytest.raises(ConfigError, match=r"NbAFL's epsilon is none; use the algorithm 'fedavg'"):
-        assemble(spec)
+        resolve(load_inputs(spec))
 
 
 def test_a_budget_that_no_parameter_meets_names_its_group(tmp_path: Path) -> None:
@@ -184,7 +187,7 @@ def test_more_clients_than_there_are_can_never_go_on() -> None:
     spec = a_spec()
     privacy = spec.privacy.model_copy(update={"minimum_clients": 7})
     with pytest.raises(ConfigError, match=r"minimum_clients 7 exceeds the 6 clients"):
-        assemble(spec.model_copy(update={"privacy": privacy}))
+        resolve(load_inputs(spec.model_copy(update={"privacy": privacy})))
 
 
 def test_a_secure_sum_has_one_mechanism() -> None:
@@ -197,7 +200,7 @@ def test_a_secure_sum_has_one_mechanism() -> None:
         "channel": {"kind": "secure_sum", "minimum_clients": 4},
     }
     with pytest.raises(ParameterError, match="same mechanism"):
-        assemble(a_spec({"clients": 1, "epsilon": 4.0}, **table))
+        resolve(load_inputs(a_spec({"clients": 1, "epsilon": 4.0}, **table)))
 
 
 # -- penalties -----------------------------------------------------------------------------
@@ -206,12 +209,12 @@ def test_a_secure_sum_has_one_mechanism() -> None:
 def test_a_penalty_follows_from_the_budgets() -> None:
     penalised = {**LOCAL_STEPS, "budget_penalty": True}
     for algorithm, expected in ((LOCAL_STEPS, {}), (penalised, [0.75, 0.75, 0.0, 0.0, 0.0, 0.0])):
-        assembly = assemble(a_spec(SMALL, privacy=CLIENT_LEVEL, algorithm=algorithm))
-        assert isinstance(assembly.algorithm, FedAvg)
-        work = assembly.algorithm.local_work
+        resolved = resolve(load_inputs(a_spec(SMALL, privacy=CLIENT_LEVEL, algorithm=algorithm)))
+        assert isinstance(resolved.algorithm, FedAvg)
+        work = resolved.algorithm.local_work
         assert isinstance(work, LocalSgd)
         if expected:
-            assert [work.penalties[part.client] for part in assembly.parts] == expected
+            assert [work.penalties[part.client] for part in resolved.parts] == expected
         else:
             assert work.penalties == {}
 
@@ -219,12 +222,14 @@ def test_a_penalty_follows_from_the_budgets() -> None:
 def test_a_penalty_without_local_steps_or_budgets_is_refused() -> None:
     algorithm = {"kind": "fedavg", "server_learning_rate": 1.0, "budget_penalty": True}
     with pytest.raises(ConfigError, match=r"budget_penalty.*privacy.level = 'client'"):
-        assemble(a_spec(SMALL, algorithm=algorithm))
+        resolve(load_inputs(a_spec(SMALL, algorithm=algorithm)))
     privacy = {"level": "client", "clip_norm": 0.5, "delta": 1e-5}
     mechanism = {"kind": "gaussian", "noise_multiplier": 9.0}
     penalised = {**LOCAL_STEPS, "budget_penalty": True}
     with pytest.raises(ConfigError, match=r"'privacy.epsilon' is not given"):
-        assemble(a_spec(SMALL, privacy=privacy, mechanism=mechanism, algorithm=penalised))
+        resolve(
+            load_inputs(a_spec(SMALL, privacy=privacy, mechanism=mechanism, algorithm=penalised))
+        )
 
 
 # -- the example ---------------------------------------------------------------------------

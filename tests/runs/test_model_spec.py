@@ -13,7 +13,7 @@ from sottovoce.core.errors import ConfigError, UnknownNameError
 from sottovoce.learning import models
 from sottovoce.learning.models import MODELS, Model
 from sottovoce.runs.loading import parse
-from sottovoce.runs.section import ModelSpec, to_model
+from sottovoce.runs.spec import ModelSpec
 from sottovoce_papers.models.femnist_convnet import FemnistConvnet
 from sottovoce_papers.models.resnet18 import Resnet18
 from sottovoce_papers.models.small_cifar_cnn import SmallCifarCnn
@@ -60,8 +60,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(("table", "model"), CASES, ids=lambda value: str(value)[:40])
 def test_a_table_makes_its_model(table: dict[str, Any], model: Model) -> None:
     spec = ADAPTER.validate_python(table)
-    assert to_model(spec) == model
-    assert to_model(ADAPTER.validate_json(spec.model_dump_json())) == model
+    assert spec.opened() == model
+    assert ADAPTER.validate_json(spec.model_dump_json()).opened() == model
 
 
 def test_every_model_is_registered_and_writes_out_its_defaults() -> None:
@@ -96,13 +96,13 @@ def test_a_kind_that_nobody_has_is_kept_as_written_and_cannot_be_built() -> None
     spec = ADAPTER.validate_python({"kind": "resnet19", "groups": 7})
     assert spec.model_dump() == {"kind": "resnet19", "groups": 7}
     with pytest.raises(UnknownNameError, match="unknown model 'resnet19'; did you mean 'resnet18'"):
-        to_model(spec)
+        spec.opened()
 
 
 def test_tables_are_read_without_torch() -> None:
     tables = [table for table, _ in CASES]
     code = (
-        "import json, sys; from sottovoce.runs.section import ModelSpec\n"
+        "import json, sys; from sottovoce.runs.spec import ModelSpec\n"
         "for table in json.load(sys.stdin): ModelSpec.model_validate(table)\n"
         "sys.exit('torch' in sys.modules)"
     )

@@ -31,7 +31,7 @@ from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.protocol.charging import able_to_pay
 from sottovoce.protocol.plan import RoundPlan
-from sottovoce.runs import idle_rounds, outcome
+from sottovoce.runs import outcome, site_counts
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.runner import run
 from sottovoce.runs.spec import RunSpec
@@ -506,11 +506,11 @@ def test_rounds_that_asked_nobody_are_told_by_their_cause() -> None:
         {"clients_asked": 0, "clients_out_of_budget": 0},  # as runs of a version before wrote it
         {**nobody, "clients_unreachable": 4},
     ]
-    offline, poor, small = idle_rounds.warnings(rows)
+    offline, poor, small = site_counts.idle_warnings(rows)
     assert offline.startswith("in 2 of 5 rounds too few of the clients in the sample could be")
     assert poor.startswith("in 1 of 5 rounds too few of the clients in the sample had budget left")
     assert small.startswith("in 1 of 5 rounds the sample had too few clients: nobody was asked")
-    assert idle_rounds.warnings(rows[2:3]) == []
+    assert site_counts.idle_warnings(rows[2:3]) == []
 
 
 def test_a_run_whose_samples_were_empty_says_so(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from sottovoce.core.errors import ConfigError
 from sottovoce.privacy import accounting, events
 from sottovoce.privacy.events import Repeated
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.inputs import load_inputs
 from sottovoce.runs.loading import load
-from sottovoce.runs.parts import assemble
+from sottovoce.runs.resolve import resolve
 from sottovoce.runs.runner import run
 from sottovoce.runs.spec import RunSpec
 from sottovoce_papers.trial import trial
@@ -121,9 +122,9 @@ def test_a_trial_has_both_epsilons() -> None:
 
 
 def test_the_example_is_within_its_budget_and_says_what_senders_would_cost() -> None:
-    assembly = assemble(load(EXAMPLE))
-    spec = assembly.spec
-    event = assembly.terms(assembly.parts[0].mechanism)
+    resolved = resolve(load_inputs(load(EXAMPLE)))
+    spec = resolved.spec
+    event = resolved.terms(resolved.parts[0].mechanism)
     assert isinstance(event, events.Shuffled)
     central, local = (
         accounting.epsilon(Repeated(event=one, count=2), spec.privacy.delta)
@@ -134,8 +135,8 @@ def test_the_example_is_within_its_budget_and_says_what_senders_would_cost() -> 
 
 
 def test_everyone_in_every_round_is_an_epoch_a_round() -> None:
-    assembly = assemble(a_spec(sampling={"kind": "everyone"}, rounds=2))
-    assert assembly.channel == assemble(a_spec()).channel
+    resolved = resolve(load_inputs(a_spec(sampling={"kind": "everyone"}, rounds=2)))
+    assert resolved.channel == resolve(load_inputs(a_spec())).channel
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from sottovoce.core.errors import ConfigError, ParameterError, PrivacyError
 from sottovoce.privacy import accounting, events
 from sottovoce.privacy.events import Repeated
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.parts import assemble
+from sottovoce.runs.inputs import load_inputs
+from sottovoce.runs.resolve import resolve
 from sottovoce.runs.runner import run
 from sottovoce.runs.spec import RunSpec
 
@@ -83,7 +84,7 @@ def test_with_too_few_clients_the_model_stays_as_it_is(tmp_path: Path) -> None:
     assert all(row["clients_received"] < 8 for row in folder.metrics())
     checkpoint = folder.load_checkpoint()
     assert checkpoint is not None
-    assert np.array_equal(checkpoint.model, assemble(spec).task.initial_model())
+    assert np.array_equal(checkpoint.model, resolve(load_inputs(spec)).task.initial_model())
 
 
 @pytest.mark.parametrize(

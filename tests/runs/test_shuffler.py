@@ -12,8 +12,9 @@ from sottovoce.privacy import accounting, events
 from sottovoce.privacy.events import Repeated
 from sottovoce.protocol.channels.shuffler import Shuffler
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.inputs import load_inputs
 from sottovoce.runs.loading import load
-from sottovoce.runs.parts import assemble
+from sottovoce.runs.resolve import resolve
 from sottovoce.runs.runner import run
 from sottovoce.runs.spec import RunSpec
 
@@ -155,10 +156,10 @@ def test_a_channel_without_a_minimum_is_one_line() -> None:
 
 
 def test_the_example_is_within_its_budget_and_says_what_senders_would_cost() -> None:
-    assembly = assemble(load(EXAMPLE))
-    spec = assembly.spec
-    assert isinstance(assembly.channel, Shuffler)
-    event = assembly.terms(assembly.parts[0].mechanism)
+    resolved = resolve(load_inputs(load(EXAMPLE)))
+    spec = resolved.spec
+    assert isinstance(resolved.channel, Shuffler)
+    event = resolved.terms(resolved.parts[0].mechanism)
     assert isinstance(event, events.Shuffled)
     central = accounting.epsilon(Repeated(event=event, count=spec.rounds), spec.privacy.delta)
     local = accounting.epsilon(Repeated(event=event.event, count=spec.rounds), spec.privacy.delta)

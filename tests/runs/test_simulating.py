@@ -18,7 +18,7 @@ from torch import nn
 import sottovoce
 from sottovoce.auditing.finished_run import open_run as open_with_data
 from sottovoce.core.errors import ConfigError, DataError, OutputError, ParameterError
-from sottovoce.runs.trackers import tracking
+from sottovoce.runs import tracking
 
 RNG = np.random.default_rng(5)
 CENTRES = RNG.normal(size=(3, 6))

@@ -14,8 +14,9 @@ from sottovoce.learning import datasets
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.task import Task
 from sottovoce.runs import stacked_runs
+from sottovoce.runs.inputs import load_inputs
 from sottovoce.runs.loading import parse
-from sottovoce.runs.parts import assemble
+from sottovoce.runs.resolve import resolve
 from sottovoce.runs.spec import RunSpec
 from sottovoce.runs.stacked_runs import train_many
 
@@ -45,7 +46,7 @@ def spec_of(mechanism: dict[str, Any], **changes: Any) -> RunSpec:
         algorithm={"kind": "fedavg", "server_learning_rate": 2.0, "server_momentum": 0.5},
     )
     # Resolved once, as a finished run's spec is: shadows take over its noise.
-    return assemble(parse(table | changes)).spec
+    return resolve(load_inputs(parse(table | changes))).spec
 
 
 def runs_of(count: int) -> list[tuple[int, Any]]:

@@ -12,10 +12,17 @@ from specs import small_spec
 
 from sottovoce.core.errors import OutputError, UnknownNameError
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.mlflow_tracker import MlflowTracker, allowed_name
 from sottovoce.runs.runner import launch
-from sottovoce.runs.trackers.mlflow import MlflowTracker, allowed_name
-from sottovoce.runs.trackers.tracker import Row, TrackedRun, flat, round_figures
-from sottovoce.runs.trackers.tracking import Tracking, tracked, tracking
+from sottovoce.runs.tracking import (
+    Row,
+    TrackedRun,
+    Tracking,
+    flat,
+    round_figures,
+    tracked,
+    tracking,
+)
 
 SPEC = small_spec(rounds=5)
 LOGGED = ("accuracy", "loss", "epsilon", "total_bytes_up", "total_bytes_down", "clients_asked")

@@ -17,9 +17,9 @@ from sottovoce.federated.training import Progress
 from sottovoce.learning import datasets
 from sottovoce.mechanisms.design import store
 from sottovoce.mechanisms.design.store import DesignSpec
-from sottovoce.runs.data_spec import CsvSpec
-from sottovoce.runs.export import export_model
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.opened import export_model
+from sottovoce.runs.spec import CsvSpec
 from sottovoce_papers.features import public_images
 
 _TABLE = "age;name;city\n30;ann;Rome\n41,5;bob;Oslo\n;cy;\n5e3;dan;'x'\n-1;eve;é\n"

@@ -10,9 +10,9 @@ from fuzzing.harness import Case, Entrance, check
 from fuzzing.mutation import ODD_TEXTS, bytes_mutated, plain_mutated
 from sottovoce.reporting import live as live_run
 from sottovoce.reporting.report_data import report_of
+from sottovoce.runs import tracking
 from sottovoce.runs.loading import parse
 from sottovoce.runs.runner import run
-from sottovoce.runs.trackers import tracker
 
 _SPEC: dict[str, Any] = {
     "name": "small",
@@ -71,11 +71,11 @@ def _tracked(_: Path) -> Case:
             changed = plain_mutated(random, table)
             if not isinstance(changed, dict):
                 continue
-            figures = {**tracker.round_figures(changed), **tracker.final_figures(changed)}
+            figures = {**tracking.round_figures(changed), **tracking.final_figures(changed)}
             check(all(abs(one) < float("inf") for one in figures.values()), "a figure is infinite")
-            tracker.final_words(changed)
-            tracker.flat(changed)
-        text = tracker.without_secrets(f"at https://me:pw@host/{random.choice(ODD_TEXTS)}?key=k")
+            tracking.final_words(changed)
+            tracking.flat(changed)
+        text = tracking.without_secrets(f"at https://me:pw@host/{random.choice(ODD_TEXTS)}?key=k")
         check("pw" not in text and "key=k" not in text, "a secret was told")
 
     return case

@@ -15,10 +15,10 @@ from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.planning.calibrate import Target, calibrated
-from sottovoce.runs.build import training_of
-from sottovoce.runs.inputs import load_data, task_of
+from sottovoce.runs.build import build
+from sottovoce.runs.inputs import load_data, load_inputs, task_of
 from sottovoce.runs.loading import override, parse
-from sottovoce.runs.parts import assemble
+from sottovoce.runs.resolve import resolve
 from sottovoce.runs.spec import RunSpec
 from sottovoce_papers.udp_mechanisms import DELTA, MECHANISMS, NO_PRIVACY, Contender
 
@@ -108,11 +108,11 @@ def _spec(base: Mapping[str, Any], contender: Contender, rate: float, *, seed: i
 
 
 def _trained(spec: RunSpec) -> tuple[Task, Vector]:
-    assembly = assemble(spec)
-    training = training_of(assembly)
+    resolved = resolve(load_inputs(spec))
+    training = build(resolved)
     progress = training.start()
     while progress.rounds_done < spec.rounds:
         outcome = training.step(progress)
         assert not isinstance(outcome, Halted), "noise is calibrated to all rounds"
         progress, _ = outcome
-    return assembly.task, progress.model
+    return resolved.task, progress.model

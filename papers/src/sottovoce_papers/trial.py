@@ -7,9 +7,10 @@ from typing import Any
 
 from sottovoce.core.errors import ConfigError
 from sottovoce.federated.training import Halted
-from sottovoce.runs.build import training_of
+from sottovoce.runs.build import build
+from sottovoce.runs.inputs import load_inputs
 from sottovoce.runs.outcome import Metrics, metrics_row, result_of
-from sottovoce.runs.parts import assemble
+from sottovoce.runs.resolve import resolve
 from sottovoce.runs.spec import RunSpec
 
 OnRound = Callable[[Metrics], None]
@@ -23,8 +24,8 @@ def trial(spec: RunSpec, *, on_round: OnRound | None = None) -> dict[str, Any]:
             "a trial stores no messages: set runtime.messages = 'packed' or 'none', or use run()"
         )
     begun = time.perf_counter()
-    assembly = assemble(spec)
-    training = training_of(assembly)
+    resolved = resolve(load_inputs(spec))
+    training = build(resolved)
     progress, rows, halted = training.start(), [], None
     started = time.perf_counter()
     stops = _evaluated(spec.rounds)
@@ -35,11 +36,11 @@ def trial(spec: RunSpec, *, on_round: OnRound | None = None) -> dict[str, Any]:
             break
         progress, record = outcome
         evaluated = progress.rounds_done in stops
-        rows.append(metrics_row(assembly, training.record, progress, record, evaluated=evaluated))
+        rows.append(metrics_row(resolved, training.record, progress, record, evaluated=evaluated))
         if on_round:
             on_round(rows[-1])
     seconds = time.perf_counter() - started
-    result = result_of(assembly, training, rows, progress, halted)
+    result = result_of(resolved, training, rows, progress, halted)
     asked = sum(row["clients_asked"] for row in rows)
     return {
         **{key: value for key, value in result.items() if key != "clients"},

@@ -31,9 +31,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.analytics import intervals, transforms
 from sottovoce.analytics.assignment import assigned, check_seed
-from sottovoce.analytics.category_channel import CategoryChannel
-from sottovoce.analytics.channel import ThroughChannel
 from sottovoce.analytics.question import check_people, finished, question
+from sottovoce.analytics.randomizers import CategoryRandomizer, RandomizedQuestion
 from sottovoce.analytics.result import Estimate, Number
 from sottovoce.analytics.tallies import CodeCounts, Tally
 from sottovoce.analytics.values import numbers, words
@@ -60,7 +59,7 @@ _RARE_NOISE = (
 
 @question
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistogramQuestion(ThroughChannel):
+class HistogramQuestion(RandomizedQuestion):
     """Everybody's bin of [lower, upper], cut into `bins` equal ones, or category of a public list.
 
     With `categories` there are no bounds and no bins; whatever is not in the list is "other".
@@ -133,17 +132,17 @@ class HistogramQuestion(ThroughChannel):
         return transforms.order_for(self.num_bins)
 
     @property
-    def channel(self) -> CategoryChannel:
-        levels = 2 if self.mechanism == HADAMARD else self.num_bins
-        return CategoryChannel(epsilon=self.epsilon, levels=levels)
+    def randomizer(self) -> CategoryRandomizer:
+        num = 2 if self.mechanism == HADAMARD else self.num_bins
+        return CategoryRandomizer(epsilon=self.epsilon, num_categories=num)
 
     @property
     def support(self) -> tuple[float, float]:
         """(a, b): of a person's own category, and of any other one."""
-        channel = self.channel
+        randomizer = self.randomizer
         if self.mechanism == K_ARY:
-            return channel.kept, channel.other
-        return channel.kept, 0.5 - (channel.kept - 0.5) / (self.order - 1)
+            return randomizer.kept, randomizer.other
+        return randomizer.kept, 0.5 - (randomizer.kept - 0.5) / (self.order - 1)
 
     def labels(self) -> list[str]:
         if self.categories is not None:
@@ -176,7 +175,7 @@ class HistogramQuestion(ThroughChannel):
         own = self.indices(values)
         if self.mechanism == HADAMARD:
             own = transforms.is_negative(self._rows(first, len(own)), own)
-        return self.channel.answer(own, randomness.stream("histogram", first))
+        return self.randomizer.answer(own, randomness.stream("histogram", first))
 
     def tally(self, codes: Codes, first: int = 0) -> Tally:
         if self.mechanism == K_ARY:

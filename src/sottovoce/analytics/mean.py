@@ -13,10 +13,10 @@ from typing import ClassVar
 from numpy.typing import ArrayLike
 
 from sottovoce.analytics import intervals
-from sottovoce.analytics.channel import ThroughChannel
 from sottovoce.analytics.question import check_people, finished, question
+from sottovoce.analytics.randomizers import RandomizedQuestion
 from sottovoce.analytics.result import Estimate, Number
-from sottovoce.analytics.scalar_channel import AUTO, ScalarChannel, channel_for
+from sottovoce.analytics.scalar_randomizer import AUTO, ScalarRandomizer, randomizer_for
 from sottovoce.analytics.tallies import Tally
 from sottovoce.analytics.values import numbers
 from sottovoce.core.randomness import Randomness
@@ -30,7 +30,7 @@ _AT_BOUND = (
 
 @question
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeanQuestion(ThroughChannel):
+class MeanQuestion(RandomizedQuestion):
     """Everybody's number in [lower, upper], through `mechanism` with `bits` bits."""
 
     kind: ClassVar[str] = "mean"
@@ -43,7 +43,7 @@ class MeanQuestion(ThroughChannel):
     mechanism: str
 
     def __post_init__(self) -> None:
-        _ = self.channel
+        _ = self.randomizer
 
     @classmethod
     def of(
@@ -56,7 +56,7 @@ class MeanQuestion(ThroughChannel):
         mechanism: str = AUTO,
     ) -> "MeanQuestion":
         """The question with every choice made."""
-        found = channel_for(lower, upper, epsilon, bits, mechanism)
+        found = randomizer_for(lower, upper, epsilon, bits, mechanism)
         return cls(
             lower=found.lower,
             upper=found.upper,
@@ -66,8 +66,8 @@ class MeanQuestion(ThroughChannel):
         )
 
     @property
-    def channel(self) -> ScalarChannel:
-        return ScalarChannel(
+    def randomizer(self) -> ScalarRandomizer:
+        return ScalarRandomizer(
             lower=self.lower,
             upper=self.upper,
             epsilon=self.epsilon,
@@ -76,15 +76,15 @@ class MeanQuestion(ThroughChannel):
         )
 
     def answer(self, values: ArrayLike, randomness: Randomness, first: int = 0) -> Codes:
-        return self.channel.answer(numbers(values), randomness.stream("mean", first))
+        return self.randomizer.answer(numbers(values), randomness.stream("mean", first))
 
     def tally(self, codes: Codes, first: int = 0) -> Tally:  # noqa: ARG002  (all are asked alike)
-        return self.channel.tally(codes)
+        return self.randomizer.tally(codes)
 
     def estimate(self, tally: Tally, confidence: float = 0.95) -> Estimate:
         intervals.check_confidence(confidence)
         check_people(tally.people)
-        found = self.channel.contributions(tally)
+        found = self.randomizer.contributions(tally)
         interval = None
         if found.people >= self.least_people:
             factor = intervals.student_factor(found.people - 1, confidence)
@@ -99,7 +99,7 @@ class MeanQuestion(ThroughChannel):
                     label="mean",
                     estimate=found.mean,
                     interval=interval,
-                    caveat=self.channel.caveat(found) if interval else None,
+                    caveat=self.randomizer.caveat(found) if interval else None,
                 ),
             ),
             is_single=True,

@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce.analytics import intervals
 from sottovoce.analytics.question import check_people, epsilon_of, finished, question
 from sottovoce.analytics.result import Estimate, Interval, Number
-from sottovoce.analytics.scalar_channel import Contributions
+from sottovoce.analytics.scalar_randomizer import Contributions
 from sottovoce.analytics.tallies import CodeCounts, Tally
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency

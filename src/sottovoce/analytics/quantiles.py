@@ -27,10 +27,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.analytics import intervals, transforms
 from sottovoce.analytics.assignment import assigned, check_seed
-from sottovoce.analytics.category_channel import CategoryChannel
-from sottovoce.analytics.channel import ThroughChannel
 from sottovoce.analytics.inversion import Inversion
 from sottovoce.analytics.question import check_people, finished, question
+from sottovoce.analytics.randomizers import CategoryRandomizer, RandomizedQuestion
 from sottovoce.analytics.result import Estimate, Number
 from sottovoce.analytics.tallies import CodeCounts, Tally
 from sottovoce.analytics.transforms import EstimatedCdf
@@ -64,7 +63,7 @@ _COARSE = (
 
 @question
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuantilesQuestion(ThroughChannel):
+class QuantilesQuestion(RandomizedQuestion):
     """Everybody's cell of [lower, upper], of 2^depth; `quantiles` are levels in (0, 1)."""
 
     kind: ClassVar[str] = "quantiles"
@@ -126,9 +125,9 @@ class QuantilesQuestion(ThroughChannel):
         return 1 << self.depth
 
     @property
-    def channel(self) -> CategoryChannel:
-        levels = 2 if self.mechanism == HAAR else self.cells
-        return CategoryChannel(epsilon=self.epsilon, levels=levels)
+    def randomizer(self) -> CategoryRandomizer:
+        num = 2 if self.mechanism == HAAR else self.cells
+        return CategoryRandomizer(epsilon=self.epsilon, num_categories=num)
 
     def indices(self, values: ArrayLike) -> NDArray[np.int64]:
         """Everybody's cell; values outside the interval are moved to its nearer end."""
@@ -142,7 +141,7 @@ class QuantilesQuestion(ThroughChannel):
             levels, rows = self._asked(first, len(sent))
             negative = transforms.is_negative(rows, transforms.nodes(sent, levels, self.depth))
             sent = negative ^ transforms.is_right(sent, levels, self.depth)
-        return self.channel.answer(sent, randomness.stream("quantiles", first))
+        return self.randomizer.answer(sent, randomness.stream("quantiles", first))
 
     def tally(self, codes: Codes, first: int = 0) -> Tally:
         if self.mechanism == K_ARY:
@@ -162,7 +161,7 @@ class QuantilesQuestion(ThroughChannel):
         return self._haar(tally) if self.mechanism == HAAR else self._k_ary(tally)
 
     def _haar(self, tally: CodeCounts) -> EstimatedCdf:
-        magnitude = 1.0 / (2.0 * self.channel.kept - 1.0)
+        magnitude = 1.0 / (2.0 * self.randomizer.kept - 1.0)
         coefficients, people = [], []
         for level in range(self.depth):
             size = 1 << level
@@ -174,9 +173,9 @@ class QuantilesQuestion(ThroughChannel):
         return transforms.cdf_of(coefficients, people, magnitude)
 
     def _k_ary(self, tally: CodeCounts) -> EstimatedCdf:
-        gain = self.channel.kept - self.channel.other
+        gain = self.randomizer.kept - self.randomizer.other
         seen = np.concatenate([[0.0], np.cumsum(tally.counts[0]) / tally.people])
-        values = (seen - np.arange(self.cells + 1) * self.channel.other) / gain
+        values = (seen - np.arange(self.cells + 1) * self.randomizer.other) / gain
         covariance = np.minimum.outer(seen, seen) - np.outer(seen, seen)
         covariance /= tally.people * gain**2
         return EstimatedCdf(values=values, covariance=covariance, is_rough=False)

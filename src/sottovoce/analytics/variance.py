@@ -24,10 +24,10 @@ from numpy.typing import ArrayLike
 
 from sottovoce.analytics import intervals
 from sottovoce.analytics.assignment import assigned, check_seed
-from sottovoce.analytics.channel import ThroughChannel
 from sottovoce.analytics.question import check_people, finished, question
+from sottovoce.analytics.randomizers import RandomizedQuestion
 from sottovoce.analytics.result import Estimate, Number
-from sottovoce.analytics.scalar_channel import AUTO, ScalarChannel, channel_for
+from sottovoce.analytics.scalar_randomizer import AUTO, ScalarRandomizer, randomizer_for
 from sottovoce.analytics.tallies import Tally
 from sottovoce.analytics.values import numbers
 from sottovoce.core.domains import Box, Vector
@@ -43,7 +43,7 @@ _ROUNDS_OF_WEIGHTS = 3
 
 @question
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VarianceQuestion(ThroughChannel):
+class VarianceQuestion(RandomizedQuestion):
     """Half of the people are asked for their number in [lower, upper], half for its square."""
 
     kind: ClassVar[str] = "variance"
@@ -59,7 +59,7 @@ class VarianceQuestion(ThroughChannel):
     def __post_init__(self) -> None:
         Box(dimension=1, lower=self.lower, upper=self.upper)
         check_seed(self.public_seed)
-        _ = self.channel
+        _ = self.randomizer
 
     @classmethod
     def of(
@@ -73,7 +73,7 @@ class VarianceQuestion(ThroughChannel):
         mechanism: str = AUTO,
     ) -> "VarianceQuestion":
         """The question with every choice made."""
-        found = channel_for(-1.0, 1.0, epsilon, bits, mechanism)
+        found = randomizer_for(-1.0, 1.0, epsilon, bits, mechanism)
         return cls(
             lower=float(lower),
             upper=float(upper),
@@ -84,9 +84,9 @@ class VarianceQuestion(ThroughChannel):
         )
 
     @property
-    def channel(self) -> ScalarChannel:
+    def randomizer(self) -> ScalarRandomizer:
         """For either question: both answers lie in [-1, 1]."""
-        return ScalarChannel(
+        return ScalarRandomizer(
             lower=-1.0, upper=1.0, epsilon=self.epsilon, bits=self.bits, mechanism=self.mechanism
         )
 
@@ -99,17 +99,17 @@ class VarianceQuestion(ThroughChannel):
         y = np.clip((clipped - (self.lower + self.upper) / 2.0) / self.half_width, -1.0, 1.0)
         asked = assigned(self.public_seed, "square", first, len(y), 2)
         sent = np.where(asked == _SQUARE, 2.0 * y**2 - 1.0, y)
-        return self.channel.answer(sent, randomness.stream("variance", first))
+        return self.randomizer.answer(sent, randomness.stream("variance", first))
 
     def tally(self, codes: Codes, first: int = 0) -> Tally:
         asked = assigned(self.public_seed, "square", first, len(codes), 2)
-        return self.channel.tally(codes, asked, 2)
+        return self.randomizer.tally(codes, asked, 2)
 
     def estimate(self, tally: Tally, confidence: float = 0.95) -> Estimate:
         intervals.check_confidence(confidence)
         check_people(tally.people)
-        channel = self.channel
-        mean, square = (channel.contributions(tally, group) for group in (_NUMBER, _SQUARE))
+        found = self.randomizer
+        mean, square = (found.contributions(tally, group) for group in (_NUMBER, _SQUARE))
         if min(mean.people, square.people) < 1:
             raise ParameterError(
                 f"{tally.people} people are too few for a variance; ask at least "
@@ -141,7 +141,7 @@ class VarianceQuestion(ThroughChannel):
                     label="variance",
                     estimate=scale * value,
                     interval=interval,
-                    caveat=(channel.caveat(mean) or channel.caveat(square)) if interval else None,
+                    caveat=(found.caveat(mean) or found.caveat(square)) if interval else None,
                 ),
             ),
             is_single=True,

@@ -20,7 +20,7 @@ from sottovoce.auditing.neighbors import neighbours
 from sottovoce.auditing.verdict import Certificate, Point, Verdict
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
-from sottovoce.mechanisms.finite_channel import TableMechanism, interval
+from sottovoce.mechanisms.finite_channel import TableMechanism
 from sottovoce.mechanisms.mechanism import (
     FiniteLaw,
     GaussianLaw,
@@ -147,9 +147,7 @@ def table_delta(mechanism: TableMechanism, first: Vector, second: Vector, epsilo
 def table_rows(mechanism: TableMechanism, values: Vector) -> list[list[Fraction]]:
     """The law of each coordinate's code: the table's rows, interpolated at the input."""
     table, found = mechanism.table, []
-    low, high = interval(mechanism.input_domain)
-    positions = np.clip((mechanism.input_domain.check(values) - low) / (high - low), 0.0, 1.0)
-    for position in positions:
+    for position in mechanism.positions(values):
         k = int(
             np.clip(np.searchsorted(table.knots, position, "right") - 1, 0, len(table.knots) - 2)
         )

@@ -13,7 +13,7 @@ from sottovoce.core.randomness import SeededRandomness
 from sottovoce.learning import datasets
 from sottovoce.learning.datasets import Dataset
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.inputs import Ground, digest_of, lay_ground, load_data
+from sottovoce.runs.inputs import Inputs, digest_of, load_data, load_inputs
 from sottovoce.runs.loading import check_code_allowed, parse
 from sottovoce.runs.spec import RunSpec
 
@@ -32,7 +32,7 @@ class FinishedRun:
     result: dict[str, Any] | None
     rounds_done: int
     model: Vector
-    ground: Ground
+    inputs: Inputs
     data: Dataset
 
     def place_of(self, name: str) -> Path:
@@ -65,15 +65,15 @@ def open_run(folder: Path, *, allow_code: bool = False) -> FinishedRun:
         )
     schedule = SeededRandomness(spec.seed)
     data = load_data(spec, schedule)
-    ground = lay_ground(spec, data)
-    if ground.task.dimension != len(progress.model):
+    inputs = load_inputs(spec, data)
+    if inputs.task.dimension != len(progress.model):
         raise DataError(
             f"the model of {folder} has {len(progress.model)} parameters, and on the data of today "
-            f"it would have {ground.task.dimension}; restore the data set '{spec.data.dataset}' as "
+            f"it would have {inputs.task.dimension}; restore the data set '{spec.data.dataset}' as "
             "it was"
         )
-    _check_same_data(run_folder, ground)
-    private, _ = ground.section.hold_out(data, schedule.generator("proxy"))
+    _check_same_data(run_folder, inputs)
+    private, _ = inputs.section.hold_out(data, schedule.generator("proxy"))
     return FinishedRun(
         folder=folder,
         spec=spec,
@@ -81,16 +81,16 @@ def open_run(folder: Path, *, allow_code: bool = False) -> FinishedRun:
         result=run_folder.result(),
         rounds_done=progress.rounds_done,
         model=progress.model,
-        ground=ground,
-        data=datasets.with_training_rows(private, np.sort(ground.clients.rows)),
+        inputs=inputs,
+        data=datasets.with_training_rows(private, np.sort(inputs.clients.rows)),
     )
 
 
-def _check_same_data(run_folder: RunFolder, ground: Ground) -> None:
+def _check_same_data(run_folder: RunFolder, inputs: Inputs) -> None:
     """An attack on records that the model never saw would find nothing, and reassure wrongly."""
     expected = run_folder.data_digest()
-    if expected is not None and expected != digest_of(ground.spec, ground.clients, ground.task):
+    if expected is not None and expected != digest_of(inputs.spec, inputs.clients, inputs.task):
         raise DataError(
-            f"the model of {run_folder.path} never saw these data: '{ground.spec.data.dataset}' is "
+            f"the model of {run_folder.path} never saw these data: '{inputs.spec.data.dataset}' is "
             "not what it was when the run was made; restore it, or run the spec again on it"
         )

@@ -116,7 +116,7 @@ def attack_attributes(
     attribute = named_attribute(run.data, wanted)
     place = run.place_of(RESULT)
     truth, known = attribute_of(run.data, attribute)
-    scores = attribute_scores(run.ground.task, run.model, run.data, attribute, attack, seed=seed)
+    scores = attribute_scores(run.inputs.task, run.model, run.data, attribute, attack, seed=seed)
     ours = scores.pop(MODEL)
     result = {
         "attack": "attributes",

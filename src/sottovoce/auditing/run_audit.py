@@ -33,7 +33,8 @@ from sottovoce.ledger.records import SpendingRecord
 from sottovoce.privacy.compositions import multiset
 from sottovoce.runs.build import temporary_training
 from sottovoce.runs.folder import AUDIT_NAME as AUDIT_NAME
-from sottovoce.runs.parts import Assembly, assemble
+from sottovoce.runs.inputs import load_inputs
+from sottovoce.runs.resolve import Resolved, resolve
 from sottovoce.runs.spec import RunSpec, SamplingSpec
 
 Method = Literal["clients", "one-run"]
@@ -51,7 +52,7 @@ _CHOOSING_SHARE = 0.15
 class _Planted:
     """A run with canaries in it."""
 
-    assembly: Assembly
+    resolved: Resolved
     canaries: Canaries
 
 
@@ -110,9 +111,9 @@ def audit_spec(
         )
     Shares.of(confidence, 1)  # refused here, before anything is trained
     seed = secrets.randbits(64) if seed is None else seed
-    assembly, whole = _once_more(spec, rounds, seed)
+    resolved, whole = _once_more(spec, rounds, seed)
     plant = _audit_clients if method == "clients" else _canaries_within
-    planted = plant(assembly, canaries, SeededRandomness(seed).generator("canaries"))
+    planted = plant(resolved, canaries, SeededRandomness(seed).generator("canaries"))
     audited = _trained(planted, on_round)
     scores, certificate, coins = audited.scores, audited.certificate, planted.canaries.coins
     if method == "clients":
@@ -134,8 +135,8 @@ def audit_spec(
 
 
 def _described(verdict: Verdict, planted: _Planted, spec: RunSpec, whole: int) -> dict[str, Any]:
-    assembly = planted.assembly
-    rounds = assembly.spec.rounds
+    resolved = planted.resolved
+    rounds = resolved.spec.rounds
     return {
         **verdict.plain(),
         "canaries": len(planted.canaries),
@@ -143,12 +144,12 @@ def _described(verdict: Verdict, planted: _Planted, spec: RunSpec, whole: int) -
         "rounds_of_the_run": whole,
         "level": spec.privacy.level,
         "mechanism": spec.mechanism.kind,
-        "channel": assembly.channel.describe(),
-        "notes": _notes(rounds, whole, assembly, spec),
+        "channel": resolved.channel.describe(),
+        "notes": _notes(rounds, whole, resolved, spec),
     }
 
 
-def _notes(rounds: int, whole: int, assembly: Assembly, spec: RunSpec) -> list[str]:
+def _notes(rounds: int, whole: int, resolved: Resolved, spec: RunSpec) -> list[str]:
     notes = []
     if rounds < whole:
         notes.append(
@@ -156,14 +157,14 @@ def _notes(rounds: int, whole: int, assembly: Assembly, spec: RunSpec) -> list[s
         )
     if spec.runtime.messages == "none":
         notes.append("values were drawn in float32 and nothing was encoded, as in the run")
-    if not assembly.section.enforces_budget:
+    if not resolved.section.enforces_budget:
         notes.append("the certificate is the ledger's; the published epsilon is no bound")
-    if assembly.channel.noise_at_server:
+    if resolved.channel.noise_at_server:
         notes.append("central noise: the audit sees the noisy means and nothing else")
     return notes
 
 
-def _once_more(spec: RunSpec, rounds: int | None, seed: int) -> tuple[Assembly, int]:
+def _once_more(spec: RunSpec, rounds: int | None, seed: int) -> tuple[Resolved, int]:
     """The run as it was, in this process, under another name and so with other coins.
 
     Every client takes part in as many rounds as a client of the run at most, which is the number
@@ -175,10 +176,10 @@ def _once_more(spec: RunSpec, rounds: int | None, seed: int) -> tuple[Assembly, 
         "randomness": "seeded",
         "runtime": spec.runtime.model_copy(update=runtime),
     }
-    assembly = assemble(spec.model_copy(update=update))
+    resolved = resolve(load_inputs(spec.model_copy(update=update)))
     whole = spec.rounds
     if not central:  # there every client pays for every round
-        whole = assembly.sampling.most_participations(len(assembly.clients), spec.rounds)
+        whole = resolved.sampling.most_participations(len(resolved.clients), spec.rounds)
     if rounds is not None:
         parameter_rules.integer(
             "rounds", rounds, low=1, high=whole, remedy=f"a client takes part in {whole} at most"
@@ -186,7 +187,7 @@ def _once_more(spec: RunSpec, rounds: int | None, seed: int) -> tuple[Assembly, 
     update["rounds"] = rounds or whole
     if not central:  # there the sample is secret, and part of what is certified
         update["sampling"] = SamplingSpec(kind="everyone")
-    again = assemble(assembly.spec.model_copy(update=update))
+    again = resolve(load_inputs(resolved.spec.model_copy(update=update)))
     return dataclasses.replace(again, run=f"audit-{seed:x}"), whole
 
 
@@ -194,13 +195,13 @@ def _once_more(spec: RunSpec, rounds: int | None, seed: int) -> tuple[Assembly, 
 
 
 def _audit_clients(
-    assembly: Assembly, canaries: int | None, generator: np.random.Generator
+    resolved: Resolved, canaries: int | None, generator: np.random.Generator
 ) -> _Planted:
     """Audit clients like the smallest client of those that may spend most, half of them in."""
-    like = _like(assembly)
-    dimension, size = assembly.task.dimension, assembly.clients.sizes[like]
-    rows = size if assembly.algorithm.record_sampling_rate < 1.0 else 1
-    rounds = assembly.spec.rounds
+    like = _like(resolved)
+    dimension, size = resolved.task.dimension, resolved.clients.sizes[like]
+    rows = size if resolved.algorithm.record_sampling_rate < 1.0 else 1
+    rounds = resolved.spec.rounds
     affordable = min(_MOST_NUMBERS // (dimension * rows * rounds), _MOST_MESSAGES // rounds)
     usual = int(np.clip(affordable, _FEWEST_CLIENTS, _AUDIT_CLIENTS))
     count = usual if canaries is None else canaries
@@ -212,9 +213,9 @@ def _audit_clients(
         remedy="half of them are in, and some of each half only say where to look",
     )
     names = [f"audit-{number:06d}" for number in range(count + _REFERENCES)]
-    part = assembly.parts[like]
-    kept = sorted({*range(min(_REAL_CLIENTS, len(assembly.clients))), like})
-    budget = assembly.budgets.get(part.client)
+    part = resolved.parts[like]
+    kept = sorted({*range(min(_REAL_CLIENTS, len(resolved.clients))), like})
+    budget = resolved.budgets.get(part.client)
     coins = np.where(np.arange(count) % 2 == 0, 1, -1)
     planted = Canaries(
         blocks=(slice(0, dimension),) * count,
@@ -223,82 +224,82 @@ def _audit_clients(
         hosts=tuple(names[:count]),
         places=(0,) * count,
         silent=frozenset(names),
-        clip_norm=assembly.spec.privacy.clip_norm,
-        adjacency=assembly.spec.privacy.adjacency,
+        clip_norm=resolved.spec.privacy.clip_norm,
+        adjacency=resolved.spec.privacy.adjacency,
     )
-    parts = [assembly.parts[i] for i in kept]
+    parts = [resolved.parts[i] for i in kept]
     parts += [dataclasses.replace(part, client=name) for name in names]
     return _Planted(
-        assembly=dataclasses.replace(
-            assembly,
-            clients=assembly.clients.take(kept).joined_by(names, like=kept.index(like)),
+        resolved=dataclasses.replace(
+            resolved,
+            clients=resolved.clients.take(kept).joined_by(names, like=kept.index(like)),
             parts=tuple(parts),
-            budgets={**assembly.budgets, **(dict.fromkeys(names, budget) if budget else {})},
-            algorithm=_with_canaries(assembly, planted, gathers=True),
+            budgets={**resolved.budgets, **(dict.fromkeys(names, budget) if budget else {})},
+            algorithm=_with_canaries(resolved, planted, gathers=True),
         ),
         canaries=planted,
     )
 
 
-def _with_canaries(assembly: Assembly, planted: Canaries, *, gathers: bool) -> CanaryAlgorithm:
+def _with_canaries(resolved: Resolved, planted: Canaries, *, gathers: bool) -> CanaryAlgorithm:
     return CanaryAlgorithm(
-        inner=assembly.algorithm,
+        inner=resolved.algorithm,
         canaries=planted,
         gathers=gathers,
-        sends_models=assembly.section.traits(assembly.algorithm.unit).sends_models,
+        sends_models=resolved.section.traits(resolved.algorithm.unit).sends_models,
     )
 
 
-def _like(assembly: Assembly) -> int:
+def _like(resolved: Resolved) -> int:
     """The position of the smallest client among those with the largest budget."""
-    sizes = assembly.clients.sizes
+    sizes = resolved.clients.sizes
 
     def rank(position: int) -> tuple[float, int]:
-        budget = assembly.budgets.get(assembly.parts[position].client)
+        budget = resolved.budgets.get(resolved.parts[position].client)
         return (-budget.epsilon if budget else -np.inf), sizes[position]
 
     return min(range(len(sizes)), key=rank)
 
 
 def _canaries_within(
-    assembly: Assembly, canaries: int | None, generator: np.random.Generator
+    resolved: Resolved, canaries: int | None, generator: np.random.Generator
 ) -> _Planted:
     """Canaries among the records of the run's clients, or in place of every other client."""
-    if len({id(part.mechanism) for part in assembly.parts}) > 1 and len(assembly.groups) > 1:
+    if len({id(part.mechanism) for part in resolved.parts}) > 1 and len(resolved.groups) > 1:
         raise ConfigError(
             "clients with budgets of their own ('privacy.groups') have certificates of their own; "
             "use --method clients, which audits the largest"
         )
-    hosts, places = _places(assembly, generator)
-    most = min(len(hosts), assembly.task.dimension)
+    hosts, places = _places(resolved, generator)
+    most = min(len(hosts), resolved.task.dimension)
     count = min(most, _AUDIT_CLIENTS) if canaries is None else canaries
     parameter_rules.integer(
         "canaries", count, low=10, high=most, remedy="there are no more places for them"
     )
     planted = Canaries(
-        blocks=blocks_of(assembly.task.dimension, count),
-        signs=generator.choice([-1.0, 1.0], assembly.task.dimension),
+        blocks=blocks_of(resolved.task.dimension, count),
+        signs=generator.choice([-1.0, 1.0], resolved.task.dimension),
         coins=generator.choice([-1, 1], count),
         hosts=tuple(hosts[:count]),
         places=tuple(places[:count]),
         silent=frozenset(),
-        clip_norm=assembly.spec.privacy.clip_norm,
-        adjacency=assembly.spec.privacy.adjacency,
+        clip_norm=resolved.spec.privacy.clip_norm,
+        adjacency=resolved.spec.privacy.adjacency,
     )
-    seen = assembly.channel.shows_each
-    algorithm = _with_canaries(assembly, planted, gathers=seen)
-    return _Planted(assembly=dataclasses.replace(assembly, algorithm=algorithm), canaries=planted)
+    seen = resolved.channel.shows_each
+    algorithm = _with_canaries(resolved, planted, gathers=seen)
+    return _Planted(resolved=dataclasses.replace(resolved, algorithm=algorithm), canaries=planted)
 
 
-def _places(assembly: Assembly, generator: np.random.Generator) -> tuple[list[str], list[int]]:
+def _places(resolved: Resolved, generator: np.random.Generator) -> tuple[list[str], list[int]]:
     """Where canaries may go, in random order: half of all records, or of all clients."""
-    names = assembly.clients.names
-    if assembly.algorithm.unit is Unit.CLIENT:
+    names = resolved.clients.names
+    if resolved.algorithm.unit is Unit.CLIENT:
         found = [(name, 0) for name in names]
     else:
         found = [
             (name, place)
-            for name, size in zip(names, assembly.clients.sizes, strict=True)
+            for name, size in zip(names, resolved.clients.sizes, strict=True)
             for place in range(size)
         ]
     order = generator.permutation(len(found))[: max(1, len(found) // 2)]
@@ -311,23 +312,23 @@ def _places(assembly: Assembly, generator: np.random.Generator) -> tuple[list[st
 
 def _trained(planted: _Planted, on_round: OnRound | None) -> _Audited:
     """Every canary's scores after the run, and what its hosts were charged."""
-    assembly = planted.assembly
-    with temporary_training(assembly) as training:
+    resolved = planted.resolved
+    with temporary_training(resolved) as training:
         progress = training.start()
-        while progress.rounds_done < assembly.spec.rounds:
+        while progress.rounds_done < resolved.spec.rounds:
             outcome = training.step(progress)
             if isinstance(outcome, Halted):
                 raise ConfigError(f"the audit cannot run to its end: {outcome.reason}")
             progress, _ = outcome
             if on_round:
-                on_round(progress.rounds_done, assembly.spec.rounds)
-        certificate, account = _dearest(assembly, planted.canaries.hosted, training.record)
+                on_round(progress.rounds_done, resolved.spec.rounds)
+        certificate, account = _dearest(resolved, planted.canaries.hosted, training.record)
     scores = np.asarray(progress.algorithm_state[SCORES])
     return _Audited(scores=scores, certificate=certificate, account=account)
 
 
 def _dearest(
-    assembly: Assembly, hosts: Iterable[str], record: SpendingRecord
+    resolved: Resolved, hosts: Iterable[str], record: SpendingRecord
 ) -> tuple[Certificate, str]:
     """The largest of the hosts' certificates, and whose it is.
 
@@ -337,7 +338,7 @@ def _dearest(
     owners = {multiset(record.history(host)): host for host in sorted(hosts, reverse=True)}
     found = []
     for event, host in owners.items():
-        budget = assembly.budgets.get(host)
-        delta = budget.delta if budget else assembly.spec.privacy.delta
+        budget = resolved.budgets.get(host)
+        delta = budget.delta if budget else resolved.spec.privacy.delta
         found.append((Certificate(event=event, delta=delta), host))
     return max(found, key=lambda one: one[0].epsilon)

@@ -43,7 +43,7 @@ class Plan:
 
 def attack(run: FinishedRun, plan: Plan, on_step: OnStep) -> tuple[dict[str, Any], LineChart]:
     """What the attacks find, also written into the run's folder, and the ROC curves."""
-    check_classifies(run.ground.task)
+    check_classifies(run.inputs.task)
     for name in plan.attacks:  # before hours of training
         ATTACKS.find(name)
     place = run.place_of(RESULT)
@@ -131,7 +131,7 @@ def _besieged(
         spec = spec.model_copy(update={"runtime": runtime})
     recipe = Recipe(spec=spec, pool=pool, rows=rows)
     shadows = shadow_models(recipe, run.folder / SHADOWS, on_step)
-    task = run.ground.task
+    task = run.inputs.task
     if plan.device is not None:  # where shadows are, the attacks are too
         task = task_of(spec, run.data, SeededRandomness(spec.seed))
     features = np.array(pool.train_features[chosen.rows], dtype=np.float32)

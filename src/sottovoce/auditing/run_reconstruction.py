@@ -50,7 +50,7 @@ from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.runs.folder import RECONSTRUCTION_NAME
 from sottovoce.runs.inputs import randomness_of
-from sottovoce.runs.parts import channel_of
+from sottovoce.runs.resolve import channel_of
 from sottovoce.runs.spec import RunSpec
 
 RESULT = RECONSTRUCTION_NAME
@@ -113,8 +113,8 @@ def attack_reconstruction(
         found, mismatch = _inverted(run, request, originals, labels, on_step)
     else:
         found, unseen = guessed_from_outputs(
-            run.ground.task,
-            run.ground.task.initial_model() if request.model_at == "initial" else run.model,
+            run.inputs.task,
+            run.inputs.task.initial_model() if request.model_at == "initial" else run.model,
             originals,
             run.data.test_features,
             request.learned,
@@ -125,7 +125,7 @@ def attack_reconstruction(
     gain = gains(measured, plain[MEAN_IMAGE])
     result = {
         "attack": f"reconstruction, {request.method}",
-        "mechanism": run.ground.groups[0].mechanism.kind,
+        "mechanism": run.inputs.groups[0].mechanism.kind,
         "model_at": request.model_at,
         "images": request.images,
         "batch": request.batch,
@@ -188,7 +188,7 @@ def _check_images(run: FinishedRun) -> None:
             "the model of this run sees features of images, not images; attack a run without "
             "'features'"
         )
-    if run.ground.num_classes is None:
+    if run.inputs.num_classes is None:
         raise ConfigError("the run predicts numbers; reconstruction is for classes")
     largest = float(np.abs(np.asarray(run.data.train_features[:1000])).max())
     if largest > 0.5 + 1e-6:
@@ -216,13 +216,13 @@ def _chosen(run: FinishedRun, request: Request) -> tuple[Images, NDArray[np.int6
 def sender_of(run: FinishedRun) -> Sender:
     """How clients of the run send; records that a client would sample are taken to be in."""
     spec = run.spec
-    channel = channel_of(spec, len(run.ground.clients))
+    channel = channel_of(spec, len(run.inputs.clients))
     if not channel.shows_each:
         raise ConfigError(
             f"nobody sees a single client's message here ({channel.describe()}); reconstruction "
             "from updates is for the channel 'direct'. --method learned attacks the model itself"
         )
-    algorithm = run.ground.algorithm
+    algorithm = run.inputs.algorithm
     if not isinstance(algorithm, SendsLocalWork):
         raise ConfigError(
             f"what a client of '{spec.algorithm.kind}' sends depends on more than its images; use "
@@ -232,7 +232,7 @@ def sender_of(run: FinishedRun) -> Sender:
         work = dataclasses.replace(algorithm.local_work, sampling_rate=1.0)
         every: Any = algorithm  # algorithms are dataclasses
         algorithm = dataclasses.replace(every, local_work=work)
-    mechanism = run.ground.groups[0].mechanism
+    mechanism = run.inputs.groups[0].mechanism
     registration = registry.find(mechanism.kind)
 
     def mechanism_on(domain: Domain) -> Mechanism:
@@ -264,7 +264,7 @@ def _inverted(
     labels: NDArray[np.int64],
     on_step: OnStep | None,
 ) -> tuple[Images, NDArray[np.float64]]:
-    sender, task = sender_of(run), run.ground.task
+    sender, task = sender_of(run), run.inputs.task
     initial = request.model_at == "initial"
     step = Step(
         run=f"attack on {run.spec.hash}",
@@ -281,8 +281,8 @@ def _inverted(
     ]
     observed = decoded_updates(sender, task, clients, step)
     if not request.known_labels:
-        assert run.ground.num_classes is not None, "checked before"
-        labels = inferred_labels(task, observed, run.ground.num_classes)[:, None]
+        assert run.inputs.num_classes is not None, "checked before"
+        labels = inferred_labels(task, observed, run.inputs.num_classes)[:, None]
     target = Target(
         model=step.model,
         work=work_of(sender),
@@ -329,7 +329,7 @@ def _setting(run: FinishedRun, request: Request) -> str:
         )
     labels = "knows the labels" if request.known_labels else "infers the label from the update"
     several = "s" if request.batch > 1 else ""
-    groups = run.ground.groups
+    groups = run.inputs.groups
     whose = "the run's mechanism" if len(groups) == 1 else f"the mechanism of '{groups[0].where}'"
     rest = (
         " Where noise is added, an attacker who knows all of a client's other records is in the "

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sottovoce.flower.control import Control, RunStatus
     from sottovoce.runs.folder import RunFolder
     from sottovoce.runs.spec import RunSpec
-    from sottovoce.runs.trackers.tracking import Tracking
+    from sottovoce.runs.tracking import Tracking
 
 _POLL_SECONDS = 1.0
 _INTERRUPTED = 130
@@ -38,7 +38,7 @@ def run(
     from sottovoce.flower.runs import Order, submit
     from sottovoce.runs.folder import RunFolder, where_it_resumes
     from sottovoce.runs.loading import check_code_allowed, load, load_for_run
-    from sottovoce.runs.trackers.tracking import tracked
+    from sottovoce.runs.tracking import tracked
 
     federation, name = Federation.read(folder), load(spec, set_ or []).name
     run_folder = RunFolder((out or federation.runs_folder / name).absolute())

@@ -15,7 +15,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a run's model as safetensors, with its guarantee in the metadata."""
-    from sottovoce.runs.export import export_model
+    from sottovoce.runs.opened import export_model
 
     written = export_model(run, model)
     if as_json:

@@ -176,7 +176,7 @@ def run(
         with interruptible() as interrupted, progress_bars() as bars:
             fetch_missing(loaded.data.dataset, bars)
             from sottovoce.runs.runner import launch  # torch takes a while to load
-            from sottovoce.runs.trackers.tracking import tracked
+            from sottovoce.runs.tracking import tracked
 
             with tracked(log or [], loaded, folder, warn=print_warning) as trackers:
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sottovoce.core.adjacency import Unit as Unit
     from sottovoce.core.display import Table as Table
     from sottovoce.core.domains import Box as Box
+    from sottovoce.core.domains import Categories as Categories
     from sottovoce.core.domains import Domain as Domain
     from sottovoce.core.domains import L1Ball as L1Ball
     from sottovoce.core.domains import L2Ball as L2Ball
@@ -52,7 +53,7 @@ show(
     {
         "adjacency": ["Adjacency", "Unit"],
         "display": ["Table"],
-        "domains": ["Box", "Domain", "L1Ball", "L2Ball", "clipped"],
+        "domains": ["Box", "Categories", "Domain", "L1Ball", "L2Ball", "clipped"],
         "errors": [
             "AdjacencyMismatchError",
             "BudgetExhaustedError",

@@ -61,6 +61,7 @@ Floats = NDArray[np.float32] | Vector
 MAX_DIMENSION = 2**34
 MAX_RECORDS = 2**22
 MAX_END = 1e11  # of a box
+MAX_CATEGORIES = 2**32
 # Projection stops this fraction short of the boundary, which pays for every rounding that happens
 # between the projection and the sampler (division by sigma, sums over records in float64).
 ROUNDING_HEADROOM = 2.0**-20
@@ -311,6 +312,45 @@ class Box:
                 assert_never(adjacency)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Categories:
+    """Vectors with a category in every coordinate: one of `num_categories`, numbered from 0.
+
+    No category lies nearer to one than to another, so any two are 1 apart, and nothing is clipped:
+    what is no category is refused. Answers of people are such vectors; updates of a model are not.
+    """
+
+    dimension: int
+    num_categories: int
+
+    def __post_init__(self) -> None:
+        parameter_rules.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
+        parameter_rules.integer("num_categories", self.num_categories, low=2, high=MAX_CATEGORIES)
+
+    @property
+    def bits(self) -> int:
+        """Bits that the number of one category takes."""
+        return (self.num_categories - 1).bit_length()
+
+    def check(self, values: ArrayLike) -> Vector:
+        vector = _vector(values, self.dimension)
+        known = (vector == np.floor(vector)) & (vector >= 0.0) & (vector < self.num_categories)
+        if not known.all():  # NaN and infinity end here, too
+            where = int(np.flatnonzero(~known)[0])
+            raise DomainError(
+                f"coordinate {where} is {vector[where]:.6g}, expected a category, a whole number "
+                f"from 0 to {self.num_categories - 1}; for numbers that can be clipped use a Box"
+            )
+        return vector
+
+    def project(self, values: ArrayLike) -> Vector:
+        """Return categories as they are: none is the nearest to what is none."""
+        return self.check(values)
+
+    def sensitivity(self, adjacency: Adjacency) -> float:  # noqa: ARG002  (any may become any)
+        return 1.0
+
+
 def clipped(geometry: str, dimension: int, clip_norm: float, records: int = 1) -> Domain:
     """The domain of vectors clipped to a norm: 'l2', 'l1' or 'linf' (a box around 0).
 
@@ -347,6 +387,11 @@ def clip_norm_of(domain: Domain) -> float:
             return domain.radius
         case Box():
             return max(abs(domain.lower), abs(domain.upper))
+        case Categories():
+            raise ParameterError(
+                "categories are not clipped, so they have no clip norm; for what their answers "
+                "cost give the event, release_event(mechanism, adjacency=...)"
+            )
         case _:
             raise ParameterError(f"{domain} has no clip norm")
 

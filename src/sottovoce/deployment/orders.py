@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from sottovoce.core import bounded_json
 from sottovoce.core.errors import WireError
-from sottovoce.runs.validation import problem_in
+from sottovoce.runs.sections import problem_in
 
 ORDER = "order"  # the part of a message that holds it
 REFUSED = "refused"  # the part of a reply that says why there is no message

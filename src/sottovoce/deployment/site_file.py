@@ -16,7 +16,7 @@ from sottovoce.deployment.site import Keys, OwnColumn, OwnRecords, Site
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import LEDGER_NAME
 from sottovoce.ledger.reader import LedgerReader
-from sottovoce.runs.validation import Section, problem_in
+from sottovoce.runs.sections import Section, problem_in
 
 SITE_FILE = "site.toml"
 _Text = Annotated[str, Field(min_length=1)]

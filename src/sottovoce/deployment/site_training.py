@@ -41,13 +41,19 @@ from sottovoce.protocol.broadcast import payload_bytes
 from sottovoce.protocol.channels.channel import CHANNELS, Channel
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.protocol.round_broadcast import received
-from sottovoce.runs.algorithms import section_of, traits_of, with_section
-from sottovoce.runs.federated import check_runtime
-from sottovoce.runs.inputs import Ground, Stamp, lay_ground, load_data, randomness_of, stamps_of
+from sottovoce.runs.inputs import (
+    Inputs,
+    Stamp,
+    load_data,
+    load_inputs,
+    randomness_of,
+    section_of,
+    stamps_of,
+    traits_of,
+    with_section,
+)
 from sottovoce.runs.loading import parse
-from sottovoce.runs.open_sections import steps_of
-from sottovoce.runs.parts import channel_of, rounds_of_one
-from sottovoce.runs.section import to_model
+from sottovoce.runs.resolve import channel_of, check_federation, rounds_of_one
 from sottovoce.runs.spec import RunSpec
 
 _LOG = printable_text.logger()
@@ -166,7 +172,7 @@ def _channel(spec: RunSpec, num_clients: int) -> Channel:
 
 def _check_harmless(spec: RunSpec, site: Site) -> None:
     """An order must not make a site read or fetch files, or call functions, of its choice."""
-    check_runtime(spec)
+    check_federation(spec)
     factory = spec.model.user_factory
     if factory is not None and factory not in site.factories:
         raise PolicyError(f"the model factory '{factory}' is not among the site's 'factories'")
@@ -191,7 +197,7 @@ def _check_harmless(spec: RunSpec, site: Site) -> None:
             f"the dataset '{spec.data.dataset}' is not here, and no order makes a site fetch it; "
             f"use 'sottovoce data fetch {spec.data.dataset}'"
         )
-    for step in steps_of(spec.features):
+    for step in (table.opened() for table in spec.features):
         for file in files_of(step):
             raise PolicyError(f"the public images '{file}' are a file of the server's")
 
@@ -263,14 +269,14 @@ def _place(
     if spec.data.sites:
         data = dataclasses.replace(data, num_classes=classes)
     _check_size(spec, data, model_bytes)
-    ground = lay_ground(spec, data)
-    if name not in ground.clients.names:
+    inputs = load_inputs(spec, data)
+    if name not in inputs.clients.names:
         raise PolicyError(f"this site is '{name}', which is no client of the run")
     return _Place(
-        task=ground.task,
-        algorithm=ground.algorithm,
-        client=_client(ground, name, data if spec.data.sites else None),
-        num_clients=len(ground.clients),
+        task=inputs.task,
+        algorithm=inputs.algorithm,
+        client=_client(inputs, name, data if spec.data.sites else None),
+        num_clients=len(inputs.clients),
     )
 
 
@@ -280,7 +286,7 @@ def _check_size(spec: RunSpec, data: Dataset, model_bytes: int) -> None:
         return  # a function that the site allows
     try:
         with torch.device("meta"):
-            module = models.build(to_model(spec.model), data.input_shape, data.num_outputs)
+            module = models.build(spec.model.opened(), data.input_shape, data.num_outputs)
     except ParameterError as error:
         raise ConfigError(f"the order's model: {error}") from None
     dimension = sum(tensor.numel() for tensor in module.parameters())
@@ -291,14 +297,14 @@ def _check_size(spec: RunSpec, data: Dataset, model_bytes: int) -> None:
         )
 
 
-def _client(ground: Ground, name: str, own: Dataset | None) -> ClientData:
+def _client(inputs: Inputs, name: str, own: Dataset | None) -> ClientData:
     if own is None:
-        return ground.clients[ground.clients.names.index(name)]
+        return inputs.clients[inputs.clients.names.index(name)]
     # A site tests nothing: what a loader holds out is its record like any other.
     features = np.concatenate([own.train_features, own.test_features]).astype(np.float32)
     labels = np.concatenate([own.train_labels, own.test_labels])
-    declared = ground.spec.data.sites[name]
-    if ground.algorithm.unit is Unit.SAMPLE and len(labels) != declared:
+    declared = inputs.spec.data.sites[name]
+    if inputs.algorithm.unit is Unit.SAMPLE and len(labels) != declared:
         # The server reads the error: it is told that the number is wrong, and the site which is
         # right. Agreeing on it is for people.
         _LOG.error("'data.sites' has %d records of '%s'; there are %d", declared, name, len(labels))

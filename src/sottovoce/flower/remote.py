@@ -14,8 +14,8 @@ from sottovoce.flower.simulation import simulate
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs.backends import register_backend
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.inputs import randomness_of
-from sottovoce.runs.parts import Assembly, assemble
+from sottovoce.runs.inputs import load_inputs, randomness_of
+from sottovoce.runs.resolve import Resolved, resolve
 from sottovoce.runs.runner import OnResume, OnRound, check_goes_on, run
 from sottovoce.runs.spec import RunSpec
 
@@ -39,12 +39,12 @@ def run_on_grid(
     """
     directory = KeyedDirectory(grid, name_of_key) if name_of_key else AskedDirectory(grid)
 
-    def backend(assembly: Assembly, ledger: Ledger) -> RemoteRounds:
+    def backend(resolved: Resolved, ledger: Ledger) -> RemoteRounds:
         if RunFolder(folder).load_checkpoint() is None:
-            names = [part.client for part in assembly.parts]
+            names = [part.client for part in resolved.parts]
             wait_for_all(directory, names, seconds=spec.deployment.wait_seconds)
         post = witnessed(GridPost(grid, directory, traffic), witness)
-        return _rounds_over(post, assembly, ledger)
+        return _rounds_over(post, resolved, ledger)
 
     return run(
         spec, folder, resume=resume, on_round=on_round, on_resume=on_resume, backend_of=backend
@@ -59,9 +59,9 @@ def on_flower(spec: RunSpec) -> RunSpec:
 
 def check_buildable(spec: RunSpec, run_folder: RunFolder, *, resume: bool) -> None:
     """Refuse what `run_on_grid` would refuse before its first round; nothing is written."""
-    assembly = assemble(on_flower(spec))
+    resolved = resolve(load_inputs(on_flower(spec)))
     if resume:
-        check_goes_on(run_folder, assembly)
+        check_goes_on(run_folder, resolved)
 
 
 def _told(spec: RunSpec) -> dict[str, Any]:
@@ -83,7 +83,9 @@ def run_in_flower_simulation(
     on_resume: OnResume | None = None,
 ) -> dict[str, Any]:
     """Run `spec` with a virtual node for each client; their ledger is in the run folder."""
-    names = assemble(spec).clients.names  # refuses a bad spec before anything is started
+    names = resolve(
+        load_inputs(spec)
+    ).clients.names  # refuses a bad spec before anything is started
     return simulate(
         names,
         folder / "sites.sqlite",
@@ -100,23 +102,23 @@ def run_in_flower_simulation(
     )
 
 
-def _rounds_over(post: Post[Order], assembly: Assembly, ledger: Ledger) -> RemoteRounds:
+def _rounds_over(post: Post[Order], resolved: Resolved, ledger: Ledger) -> RemoteRounds:
     """The rounds of a run whose clients a `post` reaches."""
-    spec = assembly.spec
-    assert not assembly.channel.noise_at_server
+    spec = resolved.spec
+    assert not resolved.channel.noise_at_server
     waiting = spec.deployment
     return RemoteRounds(
-        run=assembly.run,
-        dimension=assembly.task.dimension,
-        parts=assembly.parts,
-        algorithm=assembly.algorithm,
+        run=resolved.run,
+        dimension=resolved.task.dimension,
+        parts=resolved.parts,
+        algorithm=resolved.algorithm,
         adjacency=spec.privacy.adjacency,
         randomness=randomness_of(spec),
         ledger=ledger,
         rotated=spec.rotation == "on",
-        channel=assembly.channel,
+        channel=resolved.channel,
         spec=_told(spec),
-        classes=assembly.num_classes,
+        classes=resolved.num_classes,
         downlink=spec.runtime.downlink,
         post=post,
         patience=Patience(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball, Vector
+from sottovoce.core.domains import Box, Domain, Floats, L1Ball, L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.coordinate_laws import InterpolatedTable
@@ -57,9 +57,14 @@ class TableMechanism:
         raise NotImplementedError
 
     @property
+    def ends(self) -> tuple[float, float]:
+        """What lies at the first knot and at the last, in the domain's units."""
+        return interval(self.input_domain)
+
+    @property
     def points(self) -> Vector:
         """What the codes decode to, in the domain's units."""
-        low, high = interval(self.input_domain)
+        low, high = self.ends
         return np.asarray(low + (high - low) * self.table.letters)
 
     def design_digest(self) -> str:
@@ -70,14 +75,16 @@ class TableMechanism:
         return LevelCodes(levels=self.levels)
 
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.uint8]:
-        return sample_table(self.input_domain.check(values), self.table, keystream, self.affine)
+        row, affine = self.places(self.input_domain.check(values))
+        return sample_table(row, self.table, keystream, affine)
 
     def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
         """Return packed codes of rows that were checked, read in the precision that they have."""
-        table, affine = self.table, self.affine
+        table = self.table
 
         def codes(i: int) -> NDArray[np.uint8]:
             row = prepared.rows[i] if prepared.scale(i) == 1.0 else prepared.vector(i)
+            row, affine = self.places(row)
             return sample_table(row, table, keystreams[i], affine)
 
         return pack_each(prepared, codes)
@@ -97,18 +104,27 @@ class TableMechanism:
     @property
     def affine(self) -> Affine:
         """Where on the table a coordinate lies."""
-        low, high = interval(self.input_domain)
+        low, high = self.ends
         return Affine(shift=low, divisor=high - low)
+
+    def places(self, row: Floats) -> tuple[Floats, Affine]:
+        """Return a row of the domain as it is sampled, and where on the table it then lies."""
+        return row, self.affine
+
+    def positions(self, values: ArrayLike) -> Vector:
+        """Return where on the table each coordinate is sampled, between 0 and 1."""
+        row, affine = self.places(self.input_domain.check(values))
+        return np.clip(affine(row.astype(np.float64, copy=False)), 0.0, 1.0)
 
     def decode(self, codes: Codes) -> Vector:
         return self.points[level_indices(codes, self.levels)]
 
     def law(self, values: ArrayLike) -> FiniteLaw:
-        rows = self.table.channel.at(self._positions(values))
+        rows = self.table.channel.at(self.positions(values))
         return FiniteLaw(points=self.points, table=rows)
 
     def coordinate_law(self) -> InterpolatedTable:
-        low, high = interval(self.input_domain)
+        low, high = self.ends
         channel = self.table.channel
         return InterpolatedTable(
             low=low, high=high, knots=channel.knots, rows=channel.rows, letters=self.points
@@ -123,10 +139,6 @@ class TableMechanism:
             return None
         rounding = 2.0**-48 * (1.0 + log_high - log_low)
         return math.exp(log_low) * (1.0 - rounding), math.exp(log_high) * (1.0 + rounding)
-
-    def _positions(self, values: ArrayLike) -> Vector:
-        low, high = interval(self.input_domain)
-        return np.clip((self.input_domain.check(values) - low) / (high - low), 0.0, 1.0)
 
 
 class DesignedTable(TableMechanism):
@@ -170,7 +182,7 @@ class IntervalTable(TableMechanism):
             )
         table_epsilon(self.epsilon)
 
-    def privacy(self, adjacency: Adjacency) -> Repeated:
+    def privacy(self, adjacency: Adjacency) -> PureDp | Repeated:
         # No table exceeds epsilon (its rounding is checked), so none need be made here.
         event = PureDp(epsilon=self.epsilon, adjacency=adjacency)
         return Repeated(event=event, count=self.input_domain.dimension)

@@ -1,20 +1,29 @@
-"""Unbiased generalised randomised response: keep the level, or send any other."""
+"""Generalized randomized response: keep the level, or send any other.
+
+Of a number in an interval, which is dithered to a level first, or of a category, which is one.
+"""
 
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from sottovoce.core import parameter_rules
-from sottovoce.core.domains import Box
-from sottovoce.mechanisms.design import randomized_response
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Box, Categories, Floats
 from sottovoce.mechanisms.design.channel import IntegerTable, round_pure
-from sottovoce.mechanisms.design.store import EPSILON_RANGE, MAX_BITS
+from sottovoce.mechanisms.design.randomized_response import k_ary
+from sottovoce.mechanisms.design.store import EPSILON_RANGE, MAX_BITS, table_epsilon
 from sottovoce.mechanisms.finite_channel import IntervalTable
+from sottovoce.mechanisms.kernels.ladder import Affine
+from sottovoce.mechanisms.kernels.table import MAX_LEVELS
 from sottovoce.mechanisms.registry import Knob, register
+from sottovoce.privacy.events import PureDp, Repeated
 
 
 @lru_cache(maxsize=64)
-def _table(epsilon: float, bits: int) -> IntegerTable:
-    return round_pure(randomized_response.generalised(epsilon, bits), epsilon)
+def _table(epsilon: float, levels: int) -> IntegerTable:
+    return round_pure(k_ary(epsilon, levels), epsilon)
 
 
 @register(
@@ -33,21 +42,54 @@ class GeneralisedRandomisedResponse(IntervalTable):
     Decoded to a_i = 1/2 + (i/(B - 1) - 1/2)(B + e^eps - 1)/(e^eps - 1) on [0, 1], which is
     unbiased. Each coordinate is epsilon-DP over its whole interval; d of them compose.
 
-    Reference: Chaudhuri, Guo and Rabbat 2022, section 3.3 and theorem 9.
+    On `Categories` the levels are the categories, B of any number up to 256, and `bits` is what
+    one takes: nothing is dithered, and a code decodes to an unbiased number of the category. So
+    people answer questions about histograms and quantiles; two categories are Warner's response.
+
+    Reference: Chaudhuri, Guo and Rabbat 2022, section 3.3 and theorem 9; Warner 1965; Kairouz,
+    Bonawitz and Ramage 2016 (categories).
     """
 
-    input_domain: Box
+    input_domain: Box | Categories
     epsilon: float
     bits: int
 
     def __post_init__(self) -> None:
-        self.check()
-        parameter_rules.integer("bits", self.bits, low=1, high=MAX_BITS)
+        least, most, remedy, domain = 1, MAX_BITS, "", self.input_domain
+        if isinstance(domain, Categories):
+            table_epsilon(self.epsilon)
+            parameter_rules.integer("num_categories", domain.num_categories, low=2, high=MAX_LEVELS)
+            least, most, remedy = domain.bits, domain.bits, "that is what a category takes"
+        else:
+            self.check()
+        parameter_rules.integer("bits", self.bits, low=least, high=most, remedy=remedy)
 
     @property
     def table(self) -> IntegerTable:
-        return _table(float(self.epsilon), self.bits)
+        return _table(float(self.epsilon), self.levels)
 
     @property
     def levels(self) -> int:
-        return 1 << self.bits
+        domain = self.input_domain
+        return domain.num_categories if isinstance(domain, Categories) else 1 << self.bits
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The interval, or the first category and the last."""
+        domain = self.input_domain
+        if isinstance(domain, Categories):
+            return 0.0, domain.num_categories - 1.0
+        return domain.lower, domain.upper
+
+    def places(self, row: Floats) -> tuple[Floats, Affine]:
+        """Return a row as it is sampled: a category on its knot, whose row is its law exactly."""
+        if isinstance(self.input_domain, Categories):
+            return self.table.knots[row.astype(np.intp)], Affine()
+        return row, self.affine
+
+    def privacy(self, adjacency: Adjacency) -> PureDp | Repeated:
+        # No table exceeds epsilon (its rounding is checked), so none need be made here.
+        domain, event = self.input_domain, PureDp(epsilon=self.epsilon, adjacency=adjacency)
+        if isinstance(domain, Categories) and domain.dimension == 1:
+            return event  # as ledgers hold one person's answer
+        return Repeated(event=event, count=domain.dimension)

@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, runtim
 
 import numpy as np
 
-from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
+from sottovoce.core.domains import Box, Categories, Domain, L1Ball, L2Ball
 from sottovoce.core.errors import ParameterError, UnknownNameError
 from sottovoce.core.plugin_returns import Contract, Returns, hold, instance
 from sottovoce.core.registry import Register, is_ours
@@ -334,7 +334,12 @@ def parameters_of(mechanism: Mechanism) -> dict[str, Any]:
 
 
 # The names of domains on the wire, whatever the classes are called here; none of them ever changes.
-_SHAPE_NAMES: dict[type[Any], str] = {L2Ball: "L2Ball", L1Ball: "L1Ball", Box: "Box"}
+_SHAPE_NAMES: dict[type[Any], str] = {
+    L2Ball: "L2Ball",
+    L1Ball: "L1Ball",
+    Box: "Box",
+    Categories: "Categories",
+}
 
 
 def _shape_name(shape: type[Any]) -> str:

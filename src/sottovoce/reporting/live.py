@@ -10,9 +10,8 @@ from typing import Any, Literal
 from sottovoce.core.errors import OutputError
 from sottovoce.runs import client_lists
 from sottovoce.runs.folder import DIGEST_NAME, RunFolder
-from sottovoce.runs.idle_rounds import why_nobody_was_asked
 from sottovoce.runs.record import algorithm_facts, read_record
-from sottovoce.runs.site_counts import are_noted, has_sites, site_counts
+from sottovoce.runs.site_counts import are_noted, has_sites, site_counts, why_nobody_was_asked
 
 State = Literal["waiting", "running", "silent", "halted", "finished", "failed", "stopped"]
 

@@ -7,7 +7,7 @@ It runs a spec to its end in a folder and returns the result, as `runner.run` do
 clients elsewhere calls `runner.run` with a `backend_of` of its own, so that folder, ledger and
 result stay those of any run. Name its module in `BACKENDS` below, or under the entry point group
 `backends` (see `core.registry`); nothing else changes. A spec is checked as for a
-federation of machines (`assembly.federated`) whatever backend it names but "fast".
+federation of machines (`runs.resolve`) whatever backend it names but "fast".
 """
 
 from collections.abc import Callable
@@ -63,9 +63,3 @@ def register_backend(name: str) -> Callable[[B], B]:
         return backend
 
     return enter
-
-
-def backend_word(spec: RunSpec) -> str | None:
-    """Return the plug-in that ran a spec, whose word it is that it was run so; None for ours."""
-    name = spec.runtime.backend
-    return BACKENDS.plug_in(name) if name in BACKENDS.imported() else None

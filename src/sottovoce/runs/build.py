@@ -1,4 +1,4 @@
-"""The training of a run, charged in a ledger or counted in memory."""
+"""From a resolved run to its training, charged in a ledger or counted in memory."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -13,99 +13,99 @@ from sottovoce.ledger.ledger import Ledger, temporary_ledger
 from sottovoce.ledger.tally import Tally
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.runs.inputs import randomness_of
-from sottovoce.runs.parts import Assembly
+from sottovoce.runs.resolve import Resolved
 
-BackendOf = Callable[[Assembly, Ledger], Backend]
+BackendOf = Callable[[Resolved, Ledger], Backend]
 
 
-def training_of(
-    assembly: Assembly, ledger: Ledger | None = None, backend_of: BackendOf | None = None
+def build(
+    resolved: Resolved, ledger: Ledger | None = None, backend_of: BackendOf | None = None
 ) -> Training:
-    """Return the training of a run, with its budgets entered.
+    """Construct the training of a run and enter its budgets; nothing is checked or charged.
 
     Args:
-        assembly: The parts of the run.
+        resolved: The run, checked and calibrated.
         ledger: Where messages are charged and stored; None to count charges in memory.
         backend_of: Makes what collects the rounds from a ledger; by default all clients are here.
     """
     backend: Backend
     if ledger is None:
         assert backend_of is None, "messages of clients elsewhere are stored"
-        backend = _counted_here(assembly)
-        backend.record.set_budgets(assembly.budgets)
+        backend = _counted_here(resolved)
+        backend.record.set_budgets(resolved.budgets)
     else:
-        ledger.set_budgets(assembly.budgets)
-        backend = (backend_of or stored_here)(assembly, ledger)
+        ledger.set_budgets(resolved.budgets)
+        backend = (backend_of or stored_here)(resolved, ledger)
     return Training(
-        run=assembly.run,
-        task=assembly.task,
-        clients=assembly.clients,
-        algorithm=assembly.algorithm,
-        sampling=assembly.sampling,
-        schedule=SeededRandomness(assembly.spec.seed),
+        run=resolved.run,
+        task=resolved.task,
+        clients=resolved.clients,
+        algorithm=resolved.algorithm,
+        sampling=resolved.sampling,
+        schedule=SeededRandomness(resolved.spec.seed),
         backend=backend,
-        downlink=assembly.spec.runtime.downlink,
-        minimum_clients=assembly.spec.privacy.minimum_clients,
+        downlink=resolved.spec.runtime.downlink,
+        minimum_clients=resolved.spec.privacy.minimum_clients,
     )
 
 
 @contextlib.contextmanager
-def temporary_training(assembly: Assembly) -> Iterator[Training]:
+def temporary_training(resolved: Resolved) -> Iterator[Training]:
     """Yield a training of which nothing is kept; stored messages have a ledger for its duration."""
-    stored = assembly.spec.runtime.messages == "stored"
+    stored = resolved.spec.runtime.messages == "stored"
     with temporary_ledger() if stored else contextlib.nullcontext() as ledger:
-        yield training_of(assembly, ledger)
+        yield build(resolved, ledger)
 
 
-def stored_here(assembly: Assembly, ledger: Ledger) -> Backend:
+def stored_here(resolved: Resolved, ledger: Ledger) -> Backend:
     """Return the backend that stores every message, with all clients in this process."""
-    assert not assembly.channel.noise_at_server  # it has no messages to store
-    spec = assembly.spec
+    assert not resolved.channel.noise_at_server  # it has no messages to store
+    spec = resolved.spec
     return StoredMessages(
-        run=assembly.run,
-        dimension=assembly.task.dimension,
-        task=assembly.task,
-        clients=assembly.clients,
-        parts=assembly.parts,
-        algorithm=assembly.algorithm,
+        run=resolved.run,
+        dimension=resolved.task.dimension,
+        task=resolved.task,
+        clients=resolved.clients,
+        parts=resolved.parts,
+        algorithm=resolved.algorithm,
         adjacency=spec.privacy.adjacency,
         randomness=randomness_of(spec),
         ledger=ledger,
         rotated=spec.rotation == "on",
-        channel=assembly.channel,
+        channel=resolved.channel,
         together=1 if spec.runtime.deterministic else None,
     )
 
 
-def _counted_here(assembly: Assembly) -> Backend:
+def _counted_here(resolved: Resolved) -> Backend:
     """Return the backend that counts charges in memory and stores nothing."""
-    spec = assembly.spec
+    spec = resolved.spec
     kind: Callable[..., Backend]
-    if assembly.channel.noise_at_server:
+    if resolved.channel.noise_at_server:
         kind = CentralSums
     else:
         kind = DrawnMessages if spec.runtime.messages == "none" else PackedMessages
     return kind(
-        run=assembly.run,
-        task=assembly.task,
-        clients=assembly.clients,
-        parts=assembly.parts,
-        algorithm=assembly.algorithm,
+        run=resolved.run,
+        task=resolved.task,
+        clients=resolved.clients,
+        parts=resolved.parts,
+        algorithm=resolved.algorithm,
         randomness=SeededRandomness(spec.seed),
-        tally=tally_of(assembly),
+        tally=tally_of(resolved),
         rotated=spec.rotation == "on",
-        channel=assembly.channel,
+        channel=resolved.channel,
     )
 
 
-def tally_of(assembly: Assembly) -> Tally:
+def tally_of(resolved: Resolved) -> Tally:
     """Return a record in memory of what each client is charged for a message."""
     made: dict[int, PrivacyEvent] = {}
     charged = []
-    for part in assembly.parts:
+    for part in resolved.parts:
         key = id(part.mechanism)
         if key not in made:
-            made[key] = assembly.terms(part.mechanism)
+            made[key] = resolved.terms(part.mechanism)
         charged.append(made[key])
-    names = [part.client for part in assembly.parts]
-    return Tally(names, charged, uplinks=assembly.algorithm.uplinks)
+    names = [part.client for part in resolved.parts]
+    return Tally(names, charged, uplinks=resolved.algorithm.uplinks)

@@ -29,12 +29,13 @@ from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.compositions import multiset, without_promises
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.protocol.message import HEADER_BYTES
-from sottovoce.runs.build import training_of
+from sottovoce.runs.build import build
 from sottovoce.runs.checked import Checked, ClientCost, problems_of, table_of
+from sottovoce.runs.inputs import load_inputs
 from sottovoce.runs.loading import ReadSpec, check_code_allowed, data_folders, read_all
 from sottovoce.runs.outcome import Metrics, spending_of, warnings_of
-from sottovoce.runs.parts import Assembly, assemble
 from sottovoce.runs.refusals import refusals
+from sottovoce.runs.resolve import Resolved, resolve
 from sottovoce.runs.runner import threads_of
 from sottovoce.runs.simulate import parts_given, table_given
 from sottovoce.runs.spec import RunSpec
@@ -109,22 +110,22 @@ def check_read(
         check_code_allowed(spec, allow_code=allow_code, how=how)
         datasets.check_here(spec.data.dataset)  # a run would download it
         with threads_of(spec):
-            return _costs(assemble(spec), timed=timed)
+            return _costs(resolve(load_inputs(spec)), timed=timed)
     except SottovoceError as error:
         more = refusals(spec, allow_code=allow_code, how=how)
         return Checked(problems=tuple(dict.fromkeys([*problems_of(error), *more])))
 
 
-def _costs(assembly: Assembly, *, timed: bool) -> Checked:
+def _costs(resolved: Resolved, *, timed: bool) -> Checked:
     """Charge every round to a tally, and read from it what a run's result would say."""
-    spec = assembly.spec
-    training = training_of(assembly)
+    spec = resolved.spec
+    training = build(resolved)
     tally = training.record
     rows, halted = _rounds(training, spec.rounds)
-    spending = spending_of(assembly, tally)
+    spending = spending_of(resolved, tally)
     # Of messages without noise of their own nothing is hidden, once they are seen.
     seen = _epsilon_if_seen if spending["local_epsilon"] is not None else _nothing_hidden
-    costs, clients = _costs_of_clients(assembly, training, tally, seen)
+    costs, clients = _costs_of_clients(resolved, training, tally, seen)
     sums = {
         name: sum(getattr(cost, name) * cost.num_clients for cost in costs)
         for name in (
@@ -135,16 +136,16 @@ def _costs(assembly: Assembly, *, timed: bool) -> Checked:
     details = {
         "name": spec.name,
         "mechanism": {"kind": spec.mechanism.kind, **spec.mechanism.parameters},
-        "mechanism_choice": assembly.mechanism_choice,
-        "num_clients": len(assembly.clients),
+        "mechanism_choice": resolved.mechanism_choice,
+        "num_clients": len(resolved.clients),
         "rounds": len(rows),
         "rounds_asked_for": spec.rounds,
         "halted": halted,
         **spending,
         **sums,
-        **_estimates(assembly, training, rows, timed=timed),
+        **_estimates(resolved, training, rows, timed=timed),
     }
-    notes = warnings_of(assembly, rows, spending, halted)
+    notes = warnings_of(resolved, rows, spending, halted)
     problems = []
     if halted is not None and not rows:
         problems, notes = [_no_round(spec.rounds, halted)], notes[1:]
@@ -191,21 +192,21 @@ def _rounds(training: Training, rounds: int) -> tuple[list[Metrics], str | None]
 
 
 def _costs_of_clients(
-    assembly: Assembly,
+    resolved: Resolved,
     training: Training,
     tally: SpendingRecord,
     epsilon_if_seen: Callable[[History, float], float],
 ) -> tuple[list[ClientCost], dict[str, int]]:
     """Return one cost for all clients that have the same, and the place of each client's."""
-    group_of = {name: group for group in assembly.groups for name in group.clients}
+    group_of = {name: group for group in resolved.groups for name in group.clients}
     payload_of = {
-        id(one): (one.code_format().payload_bits(assembly.task.dimension) + 7) // 8
-        for one in {id(part.mechanism): part.mechanism for part in assembly.parts}.values()
+        id(one): (one.code_format().payload_bits(resolved.task.dimension) + 7) // 8
+        for one in {id(part.mechanism): part.mechanism for part in resolved.parts}.values()
     }
-    rounds = tally.rounds_charged(assembly.run)
+    rounds = tally.rounds_charged(resolved.run)
     local: dict[tuple[Any, ...], float] = {}
     members: dict[tuple[Any, ...], list[str]] = {}
-    for part in assembly.parts:
+    for part in resolved.parts:
         name, group = part.client, group_of[part.client]
         spent = tally.spent(name, group.delta)
         history = tuple(tally.history(name))
@@ -224,8 +225,8 @@ def _costs_of_clients(
     clients: dict[str, int] = {}
     for place, (key, names) in enumerate(members.items()):
         _, asked, epsilon, local_epsilon, payload = key
-        group, budget = group_of[names[0]], assembly.budgets.get(names[0])
-        messages = asked * assembly.algorithm.uplinks
+        group, budget = group_of[names[0]], resolved.budgets.get(names[0])
+        messages = asked * resolved.algorithm.uplinks
         payload_down, total_down = training.bytes_down(asked)
         costs.append(
             ClientCost(
@@ -258,23 +259,23 @@ def _nothing_hidden(history: History, delta: float) -> float:  # noqa: ARG001
 
 
 def _estimates(
-    assembly: Assembly, training: Training, rows: list[Metrics], *, timed: bool
+    resolved: Resolved, training: Training, rows: list[Metrics], *, timed: bool
 ) -> dict[str, Any]:
     """Time the work of a few clients here, and say what all rounds would take of it."""
-    spec = assembly.spec
+    spec = resolved.spec
     if not timed or spec.runtime.backend != "fast":
         why = "none: clients train elsewhere" if timed else "none was asked for"
         return {"estimated_seconds": None, "estimated_memory_bytes": None, "estimate": why}
     asked = [row["clients_asked"] for row in rows]
     alone = spec.runtime.deterministic and spec.runtime.messages == "stored"
-    together = 1 if alone else max(1, COORDINATES_TOGETHER // assembly.task.dimension)
+    together = 1 if alone else max(1, COORDINATES_TOGETHER // resolved.task.dimension)
     together = min(together, max(asked, default=1))
-    took = _timed(assembly, training, together)
+    took = _timed(resolved, training, together)
     peak = _peak_bytes()
     return {
         "estimated_seconds": sum(asked) * (took.step + took.encoding) + len(rows) * took.test,
         "estimated_memory_bytes": (
-            None if peak is None else peak + together * assembly.task.dimension * _FLOAT_BYTES
+            None if peak is None else peak + together * resolved.task.dimension * _FLOAT_BYTES
         ),
         "estimate": (
             f"timed here: a client's local step {took.step:.3g} s ({took.clients} together), its "
@@ -294,25 +295,25 @@ class _Seconds(NamedTuple):
     test: float
 
 
-def _timed(assembly: Assembly, training: Training, most: int) -> _Seconds:
+def _timed(resolved: Resolved, training: Training, most: int) -> _Seconds:
     """Time what a round does, on a model that was not trained; keep nothing of it."""
     start = training.sent_down(training.start())
     randomness = SeededRandomness(0)  # for nothing that leaves
     step = Step(run="check", round=1, model=start.model, state=start.state, randomness=randomness)
 
     def train(clients: Sequence[int]) -> list[tuple[int, int, Vector]]:
-        data = [assembly.clients[i] for i in clients]
-        return finite_uplinks(assembly.algorithm, assembly.task, data, step)
+        data = [resolved.clients[i] for i in clients]
+        return finite_uplinks(resolved.algorithm, resolved.task, data, step)
 
-    order = np.argsort(assembly.clients.sizes, kind="stable").tolist()
+    order = np.argsort(resolved.clients.sizes, kind="stable").tolist()
     middle = order[len(order) // 2 : len(order) // 2 + 1]
     alone = _seconds(lambda: train(middle))
     num = max(1, min(most, len(order), _TIMED_CLIENTS, int(_TIMED_SECONDS / alone)))
     some = order[:: max(1, len(order) // num)][:num] if num > 1 else middle
     _, _, values = train(middle)[0]
-    mechanism = assembly.parts[middle[0]].mechanism
-    rotated = assembly.spec.rotation == "on"
-    rotation = Rotation.of_round("check", 1, assembly.task.dimension) if rotated else None
+    mechanism = resolved.parts[middle[0]].mechanism
+    rotated = resolved.spec.rotation == "on"
+    rotation = Rotation.of_round("check", 1, resolved.task.dimension) if rotated else None
     attempts = itertools.count()
 
     def encode() -> None:
@@ -322,8 +323,8 @@ def _timed(assembly: Assembly, training: Training, most: int) -> _Seconds:
     return _Seconds(
         step=min(alone, _seconds(lambda: train(some)) / num),
         clients=num,
-        encoding=_seconds(encode) * assembly.algorithm.uplinks,
-        test=_seconds(lambda: assembly.task.evaluate(start.model)),
+        encoding=_seconds(encode) * resolved.algorithm.uplinks,
+        test=_seconds(lambda: resolved.task.evaluate(start.model)),
     )
 
 

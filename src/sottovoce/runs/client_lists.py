@@ -22,11 +22,11 @@ from sottovoce.core.errors import OutputError
 from sottovoce.core.files import finite_or_none
 from sottovoce.ledger.records import SpendingRecord
 from sottovoce.mechanisms.mechanism import bits_per_coordinate
-from sottovoce.runs.parts import Assembly
+from sottovoce.runs.resolve import Resolved
 
 
 def client_table(
-    assembly: Assembly, record: SpendingRecord, able: Collection[str], *, most_rounds: int
+    resolved: Resolved, record: SpendingRecord, able: Collection[str], *, most_rounds: int
 ) -> list[dict[str, Any]]:
     """Budget and spending of each client at its own delta.
 
@@ -35,12 +35,12 @@ def client_table(
 
     `group` counts the spec's tables from 1; 0 are clients that no table names.
     """
-    rounds = record.rounds_charged(assembly.run)
+    rounds = record.rounds_charged(resolved.run)
     rows = {}
-    for group in assembly.groups:
+    for group in resolved.groups:
         for name in group.clients:
             spent = record.spent(name, group.delta)
-            budget = assembly.budgets.get(name)
+            budget = resolved.budgets.get(name)
             rows[name] = {
                 "client": name,
                 "group": group.number,
@@ -50,16 +50,16 @@ def client_table(
                 "rounds": rounds.get(name, 0),
                 "ran_out": name not in able and rounds.get(name, 0) < most_rounds,
             }
-    return [rows[part.client] for part in assembly.parts]
+    return [rows[part.client] for part in resolved.parts]
 
 
-def group_table(assembly: Assembly, clients: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def group_table(resolved: Resolved, clients: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same for each group: the most that one of its clients has spent."""
     found = []
-    for group in assembly.groups:
+    for group in resolved.groups:
         rows = [row for row in clients if row["group"] == group.number]
         epsilons = [row["epsilon"] for row in rows]
-        part = next(part for part in assembly.parts if part.client == group.clients[0])
+        part = next(part for part in resolved.parts if part.client == group.clients[0])
         found.append(
             {
                 "group": group.number,

@@ -32,7 +32,7 @@ from sottovoce.federated.training import Progress
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.records import SpendingRecord
 from sottovoce.runs import client_lists
-from sottovoce.runs.parts import Assembly
+from sottovoce.runs.resolve import Resolved
 from sottovoce.runs.spec import RunSpec
 
 _ABSENT = object()
@@ -302,15 +302,15 @@ class Checkpoints:
     def __init__(
         self,
         folder: RunFolder,
-        assembly: Assembly,
+        resolved: Resolved,
         record: SpendingRecord,
         *,
         done: Progress,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self._folder, self._run, self._record = folder, assembly.run, record
-        self._rounds, self._every = assembly.spec.rounds, assembly.spec.checkpoint_every
-        if assembly.spec.runtime.backend != "fast":
+        self._folder, self._run, self._record = folder, resolved.run, record
+        self._rounds, self._every = resolved.spec.rounds, resolved.spec.checkpoint_every
+        if resolved.spec.runtime.backend != "fast":
             self._every = 1  # a round there takes seconds, and sites keep one round's messages
         self._clock = clock or time.monotonic
         self._done, self._saved, self._saved_at = done, done.rounds_done, self._clock()

@@ -71,7 +71,9 @@ def groups_of(spec: RunSpec, clients: Sequence[str]) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def resolve(group: Group, domains: Sequence[Domain], *, rounds: int, terms: ReleaseTerms) -> Group:
+def calibrate(
+    group: Group, domains: Sequence[Domain], *, rounds: int, terms: ReleaseTerms
+) -> Group:
     """The group with the calibrated and automatic parameters of its mechanism filled in."""
     kind, given = group.mechanism.kind, group.mechanism.parameters
     registration = registry.find(kind)

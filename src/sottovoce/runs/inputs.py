@@ -1,40 +1,198 @@
-"""From a spec to its data, its clients and its task.
+"""From a spec to its inputs: data, clients, model and algorithm; nothing is calibrated yet.
 
-Data as a spec wants them, kept in memory where every seed has the same.
-
-Whoever trains many specs in one process reads and transforms their data once. What is read with
-chance, such as a test split, belongs to a seed and is not kept.
-
-What a spec says before anything is calibrated: data, clients, model, algorithm.
-
-The server and every site lay the same ground from the same resolved spec.
+The server and every site make the same inputs from the same resolved spec. Data that every seed
+reads alike are kept in memory, so that whoever trains many specs in one process reads and
+transforms them once; what is read with chance, such as a test split, belongs to a seed.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sottovoce.core import sections
+from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.randomness import Randomness, SeededRandomness, SystemRandomness
+from sottovoce.core.sections import section_from
 from sottovoce.federated.algorithms.algorithm import Algorithm
-from sottovoce.federated.algorithms.recipe import AlgorithmSection
+from sottovoce.federated.algorithms.recipe import (
+    RECIPES,
+    AlgorithmSection,
+    AlgorithmTraits,
+    Facts,
+    PublicRows,
+    Setting,
+)
 from sottovoce.learning import datasets, features, models, partition
 from sottovoce.learning.clients import Clients, ClientsElsewhere, client_name
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.features import Step, files_of
 from sottovoce.learning.task import Task
-from sottovoce.runs import open_sections
-from sottovoce.runs.algorithms import adjusted, algorithm_of, section_of, with_section
-from sottovoce.runs.data_spec import CsvSpec
 from sottovoce.runs.groups import Group, groups_of
-from sottovoce.runs.open_sections import steps_of
-from sottovoce.runs.section import to_model
-from sottovoce.runs.spec import RunSpec
+from sottovoce.runs.sections import OpenSection
+from sottovoce.runs.spec import AlgorithmSpec, CsvSpec, MechanismSpec, RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """Who has which data, what is trained, and how; `groups` are not calibrated yet."""
+
+    spec: RunSpec
+    task: Task
+    clients: Clients
+    groups: tuple[Group, ...]
+    section: AlgorithmSection
+    algorithm: Algorithm
+    num_classes: int | None  # None for regression
+    note: str
+
+
+def load_inputs(spec: RunSpec, data: Dataset | None = None) -> Inputs:
+    """Load data, spread them over clients, create the model and the algorithm.
+
+    Args:
+        spec: What is wanted.
+        data: Data in place of those that the spec names.
+    """
+    section = section_of(spec)  # an unknown name, or one that two claim, is refused
+    spec = with_every_key(with_section(spec, section))
+    schedule = SeededRandomness(spec.seed)
+    if data is None:
+        data = load_data(spec, schedule)
+    data, public = section.hold_out(data, schedule.generator("proxy"))
+    clients = clients_of(spec, data, schedule)
+    task = task_of(spec, data, schedule)
+    spec = adjusted(spec, section, clients)
+    groups = groups_of(spec, clients.names)
+    algorithm = algorithm_of(
+        spec, section, task, clients, groups, randomness=randomness_of(spec), public=public
+    )
+    return Inputs(
+        spec=spec,
+        task=task,
+        clients=clients,
+        groups=groups,
+        section=section,
+        algorithm=algorithm,
+        num_classes=data.num_classes,
+        note=data.note,
+    )
+
+
+def randomness_of(spec: RunSpec) -> Randomness:
+    """What feeds the mechanisms, the shuffler and the server's own noise."""
+    return SeededRandomness(spec.seed) if spec.randomness == "seeded" else SystemRandomness()
+
+
+T = TypeVar("T", bound=OpenSection)
+
+
+def with_every_key(spec: RunSpec) -> RunSpec:
+    """Return the spec with the defaults of plug-ins written out, for its hash holds them.
+
+    Raises:
+        UnknownNameError: Nobody has registered anything of that kind, or it has no such key.
+    """
+    features = tuple(_written(table, table.opened()) for table in spec.features)
+    partition = _written(spec.data.partition, spec.data.partition.opened())
+    return spec.model_copy(
+        update={
+            "data": spec.data.model_copy(update={"partition": partition}),
+            "model": _written(spec.model, spec.model.opened()),
+            "features": features,
+            "sampling": _written(spec.sampling, spec.sampling.opened()),
+            "channel": _written(spec.channel, spec.channel.opened()),
+        }
+    )
+
+
+def _written(table: T, section: object) -> T:
+    """Return the table with every key of its section."""
+    return type(table).model_validate({"kind": table.kind, **sections.as_table(section)})
+
+
+def section_of(spec: RunSpec) -> AlgorithmSection:
+    """Return the algorithm's own reading of its table; imports a plug-in that has the name."""
+    return section_from(RECIPES, "algorithm", spec.algorithm.kind, spec.algorithm.parameters)
+
+
+def traits_of(spec: RunSpec) -> AlgorithmTraits:
+    """Return what channels and backends may ask of the algorithm."""
+    return section_of(spec).traits(Unit(spec.privacy.level))
+
+
+def facts_of(spec: RunSpec, clients: Clients) -> Facts:
+    """Return the public numbers that an algorithm may make its noise from."""
+    return Facts(
+        unit=Unit(spec.privacy.level),
+        clip_norm=spec.privacy.clip_norm,
+        epsilon=spec.privacy.epsilon,
+        delta=spec.privacy.delta,
+        grouped=bool(spec.privacy.groups),
+        rounds=spec.rounds,
+        clients=len(clients),
+        smallest_dataset=min(clients.sizes),
+    )
+
+
+def adjusted(spec: RunSpec, section: AlgorithmSection, clients: Clients) -> RunSpec:
+    """Return the spec with the mechanism's parameters that the algorithm prescribes."""
+    kind, given = spec.mechanism.kind, spec.mechanism.parameters
+    wanted = section.adjust(kind, given, facts_of(spec, clients))
+    if wanted == given:
+        return spec
+    mechanism = MechanismSpec.model_validate({"kind": kind, **wanted})
+    return spec.model_copy(update={"mechanism": mechanism})
+
+
+def algorithm_of(
+    spec: RunSpec,
+    section: AlgorithmSection,
+    task: Task,
+    clients: Clients,
+    groups: Sequence[Group],
+    *,
+    randomness: Randomness,
+    public: PublicRows | None,
+) -> Algorithm:
+    """Return what a section makes of its keys and of the rest of the spec."""
+    setting = Setting(
+        facts=facts_of(spec, clients),
+        record_sampling_rate=spec.privacy.record_sampling_rate,
+        exact_sums=spec.runtime.messages != "none",
+        mechanism=spec.mechanism.parameters,
+        groups=groups,
+        task=task,
+        clients=clients,
+        randomness=randomness,
+        schedule=SeededRandomness(spec.seed),
+        public=public,
+    )
+    algorithm, kind = section.build(setting), spec.algorithm.kind
+    if algorithm.unit is not setting.unit:
+        raise ConfigError(
+            f"algorithm '{kind}' protects each {algorithm.unit}; set privacy.level = "
+            f"'{algorithm.unit}', or use another algorithm"
+        )
+    if algorithm.record_sampling_rate != setting.record_sampling_rate:
+        raise ConfigError(
+            f"algorithm '{kind}' does not sample records; drop 'privacy.record_sampling_rate', or "
+            "use another algorithm"
+        )
+    return algorithm
+
+
+def with_section(spec: RunSpec, section: AlgorithmSection) -> RunSpec:
+    """Return the spec with every key of a section written out, for its hash holds them."""
+    every = {"kind": spec.algorithm.kind, **section.written()}
+    return spec.model_copy(update={"algorithm": AlgorithmSpec.model_validate(every)})
+
 
 # A file by its path, and what changes when it does: nanoseconds of its last change, bytes.
 Stamp = tuple[str, int, int]
@@ -61,7 +219,7 @@ class Wanted:
             num_owners=spec.data.num_owners,
             num_train=spec.data.num_train,
             num_test=spec.data.num_test,
-            steps=steps_of(spec.features),
+            steps=tuple(table.opened() for table in spec.features),
             device=device_of(spec),
             folder=datasets.data_folder(None),
         )
@@ -182,7 +340,7 @@ def _names(spec: RunSpec, num_clients: int) -> list[str]:
 
 def task_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Task:
     module = models.create(
-        to_model(spec.model),
+        spec.model.opened(),
         data.input_shape,
         data.num_outputs,
         schedule.generator("initial model"),
@@ -194,49 +352,3 @@ def task_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Task:
         objective="regression" if data.num_classes is None else "classification",
         device=device_of(spec),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
-    """Who has which data, what is trained, and how; `groups` are not calibrated yet."""
-
-    spec: RunSpec
-    task: Task
-    clients: Clients
-    groups: tuple[Group, ...]
-    section: AlgorithmSection
-    algorithm: Algorithm
-    num_classes: int | None  # None for regression
-    note: str
-
-
-def lay_ground(spec: RunSpec, data: Dataset | None = None) -> Ground:
-    """The ground of a spec, on the data that it names unless others are given."""
-    section = section_of(spec)  # an unknown name, or one that two claim, is refused
-    spec = open_sections.with_every_key(with_section(spec, section))
-    schedule = SeededRandomness(spec.seed)
-    if data is None:
-        data = load_data(spec, schedule)
-    data, public = section.hold_out(data, schedule.generator("proxy"))
-    clients = clients_of(spec, data, schedule)
-    task = task_of(spec, data, schedule)
-    spec = adjusted(spec, section, clients)
-    groups = groups_of(spec, clients.names)
-    algorithm = algorithm_of(
-        spec, section, task, clients, groups, randomness=randomness_of(spec), public=public
-    )
-    return Ground(
-        spec=spec,
-        task=task,
-        clients=clients,
-        groups=groups,
-        section=section,
-        algorithm=algorithm,
-        num_classes=data.num_classes,
-        note=data.note,
-    )
-
-
-def randomness_of(spec: RunSpec) -> Randomness:
-    """What feeds the mechanisms, the shuffler and the server's own noise."""
-    return SeededRandomness(spec.seed) if spec.randomness == "seeded" else SystemRandomness()

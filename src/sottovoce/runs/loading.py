@@ -23,9 +23,8 @@ from pydantic import ValidationError
 from sottovoce.core import sections
 from sottovoce.core.errors import ConfigError, DataError, SottovoceError, UnknownNameError
 from sottovoce.federated.algorithms.recipe import RECIPES
-from sottovoce.runs.section import as_written
+from sottovoce.runs.sections import as_written, problems_in
 from sottovoce.runs.spec import AlgorithmSpec, RunSpec
-from sottovoce.runs.validation import problems_in
 
 
 def check_code_allowed(spec: RunSpec, *, allow_code: bool, how: str = "--allow-code") -> None:

@@ -9,7 +9,9 @@ from typing import Any, assert_never
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.files import finite_or_none
+from sottovoce.federated.algorithms.recipe import RECIPES, AlgorithmSection
 from sottovoce.federated.training import Progress, RoundRecord, Training
+from sottovoce.learning.features import FEATURES
 from sottovoce.learning.task import SCORES
 from sottovoce.ledger.records import SpendingRecord
 from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
@@ -24,13 +26,13 @@ from sottovoce.privacy.compositions import (
     without_promises,
 )
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent
-from sottovoce.runs import idle_rounds
-from sottovoce.runs.algorithms import algorithm_words, facts_of
-from sottovoce.runs.backends import backend_word
+from sottovoce.protocol.channels.channel import CHANNELS
+from sottovoce.runs.backends import BACKENDS
 from sottovoce.runs.client_lists import client_table, group_table
-from sottovoce.runs.open_sections import channel_words, feature_words
-from sottovoce.runs.parts import Assembly
-from sottovoce.runs.site_counts import are_noted, site_counts
+from sottovoce.runs.inputs import facts_of
+from sottovoce.runs.resolve import Resolved
+from sottovoce.runs.site_counts import are_noted, idle_warnings, site_counts
+from sottovoce.runs.spec import RunSpec
 from sottovoce.version import __version__
 
 Metrics = dict[str, Any]
@@ -39,85 +41,85 @@ _HUGE_LOSS = 100.0  # nats; a guess among c classes has log c
 _SILENT_CLIENTS_TOLD = 5
 
 
-def header(assembly: Assembly) -> dict[str, Any]:
-    spec = assembly.spec
+def header(resolved: Resolved) -> dict[str, Any]:
+    spec = resolved.spec
     return {
         "sottovoce": __version__,
         "spec": spec.plain(),
         "spec_hash": spec.hash,
-        "run": assembly.run,
+        "run": resolved.run,
         "randomness": spec.randomness,
-        **_grade_and_bits(assembly),
-        "objective": assembly.task.objective,
-        "layout": [[name, shape] for name, shape in assembly.task.layout.items()],
+        **_grade_and_bits(resolved),
+        "objective": resolved.task.objective,
+        "layout": [[name, shape] for name, shape in resolved.task.layout.items()],
         "clients": [
             {
                 "client": part.client,
                 "weight": part.weight,
                 "noise_stddev": getattr(part.mechanism, "noise_stddev", None),
             }
-            for part in assembly.parts
+            for part in resolved.parts
         ],
-        "guarantee": guarantee(assembly),
+        "guarantee": guarantee(resolved),
         # For reports, which are made where a plug-in algorithm may not be installed.
         "algorithm": {
-            "enforces_budget": assembly.section.enforces_budget,
-            "sends": assembly.section.sends(assembly.algorithm.unit),
+            "enforces_budget": resolved.section.enforces_budget,
+            "sends": resolved.section.sends(resolved.algorithm.unit),
         },
-        **_of_plug_in_channel(assembly),
+        **_of_plug_in_channel(resolved),
     }
 
 
-def _of_plug_in_channel(assembly: Assembly) -> dict[str, Any]:
+def _of_plug_in_channel(resolved: Resolved) -> dict[str, Any]:
     """What reports ask of a channel that may not be installed where they are made."""
-    if not channel_words(assembly.spec):
+    if not channel_words(resolved.spec):
         return {}
-    return {"channel": assembly.channel.facts(private=_is_private(assembly)).plain()}
+    return {"channel": resolved.channel.facts(private=_is_private(resolved)).plain()}
 
 
-def _grade_and_bits(assembly: Assembly) -> dict[str, Any]:
+def _grade_and_bits(resolved: Resolved) -> dict[str, Any]:
     """The weakest grade of all mechanisms, and bits of a coordinate, on average over clients."""
-    mechanisms = [part.mechanism for part in assembly.parts]
-    bits_of = {id(one): bits_per_coordinate(one) for one in _distinct(assembly)}
+    mechanisms = [part.mechanism for part in resolved.parts]
+    bits_of = {id(one): bits_per_coordinate(one) for one in _distinct(resolved)}
     bits = [bits_of[id(mechanism)] for mechanism in mechanisms]
     return {
-        "sampling_grade": _grade(assembly),
+        "sampling_grade": _grade(resolved),
         "bits_per_coordinate": bits[0] if len(set(bits)) == 1 else statistics.fmean(bits),
     }
 
 
-def _distinct(assembly: Assembly) -> list[Mechanism]:
+def _distinct(resolved: Resolved) -> list[Mechanism]:
     """Each mechanism once: thousands of clients share few."""
-    return list({id(part.mechanism): part.mechanism for part in assembly.parts}.values())
+    return list({id(part.mechanism): part.mechanism for part in resolved.parts}.values())
 
 
-def _grade(assembly: Assembly) -> str:
-    sampling = assembly.parts[0].mechanism.sampling
+def _grade(resolved: Resolved) -> str:
+    sampling = resolved.parts[0].mechanism.sampling
     if sampling == "none":
         return sampling
-    return "float" if _is_drawn(assembly) or _any_float(assembly) else sampling
+    return "float" if _is_drawn(resolved) or _any_float(resolved) else sampling
 
 
-def _is_drawn(assembly: Assembly) -> bool:
+def _is_drawn(resolved: Resolved) -> bool:
     """Whether torch draws values in place of messages."""
-    return assembly.spec.runtime.messages == "none"
+    return resolved.spec.runtime.messages == "none"
 
 
-def _any_float(assembly: Assembly) -> bool:
-    return any(mechanism.sampling == "float" for mechanism in _distinct(assembly))
+def _any_float(resolved: Resolved) -> bool:
+    return any(mechanism.sampling == "float" for mechanism in _distinct(resolved))
 
 
-def _is_private(assembly: Assembly) -> bool:
-    mechanism, adjacency = assembly.parts[0].mechanism, assembly.spec.privacy.adjacency
+def _is_private(resolved: Resolved) -> bool:
+    mechanism, adjacency = resolved.parts[0].mechanism, resolved.spec.privacy.adjacency
     return not isinstance(local_event(mechanism, adjacency=adjacency), NonPrivate)
 
 
-def guarantee(assembly: Assembly) -> str:
+def guarantee(resolved: Resolved) -> str:
     """What is protected, in a sentence; and what the sentence does not cover."""
-    spec = assembly.spec
-    if not _is_private(assembly):
+    spec = resolved.spec
+    if not _is_private(resolved):
         return "none: values are sent as they are"
-    sample = assembly.algorithm.unit is Unit.SAMPLE
+    sample = resolved.algorithm.unit is Unit.SAMPLE
     unit = "one training sample" if sample else "one client's whole update"
     match spec.privacy.adjacency:
         case Adjacency.ZERO_OUT:
@@ -127,87 +129,87 @@ def guarantee(assembly: Assembly) -> str:
         case _:
             assert_never(spec.privacy.adjacency)
     public = "; the number of samples of each client is public" if sample else ""
-    if own := assembly.section.guarantee():
+    if own := resolved.section.guarantee():
         public += f"; {own}"
-    if records := assembly.terms.sample:
+    if records := resolved.terms.sample:
         public += f"; it assumes that {SAMPLE_ASSUMPTIONS[records.hidden_by]}"
-    for name in _assumptions(assembly):
+    for name in _assumptions(resolved):
         public += f"; it assumes that {events.assumption_in_words(name)}"
     reasons = [
         *(["seeded randomness"] if spec.randomness == "seeded" else []),
-        *(["values drawn in float32"] if _is_drawn(assembly) else []),
-        *(["float noise"] if _any_float(assembly) and not _is_drawn(assembly) else []),
+        *(["values drawn in float32"] if _is_drawn(resolved) else []),
+        *(["float noise"] if _any_float(resolved) and not _is_drawn(resolved) else []),
     ]
     grade = f" (simulation only: {' and '.join(reasons)})" if reasons else ""
-    each = ", each client within its own budget" if len(assembly.groups) > 1 else ""
+    each = ", each client within its own budget" if len(resolved.groups) > 1 else ""
     return (
-        f"{spec.privacy.level}-level {assembly.channel.guarantee()} {change}{each}{public}{grade}"
+        f"{spec.privacy.level}-level {resolved.channel.guarantee()} {change}{each}{public}{grade}"
     )
 
 
-def _charged(assembly: Assembly, record: SpendingRecord) -> list[PrivacyEvent]:
+def _charged(resolved: Resolved, record: SpendingRecord) -> list[PrivacyEvent]:
     """What clients were charged with in all, each distinct total once: most share theirs."""
-    histories = dict.fromkeys(tuple(record.history(part.client)) for part in assembly.parts)
+    histories = dict.fromkeys(tuple(record.history(part.client)) for part in resolved.parts)
     return [multiset(history) for history in histories if history]
 
 
-def _assumes(assembly: Assembly, charged: list[PrivacyEvent]) -> str | None:
+def _assumes(resolved: Resolved, charged: list[PrivacyEvent]) -> str | None:
     """Everything that some client's epsilon rests on beside its proof, in a line."""
     if not charged:
         return None
     sentences = [
         *(sentence for total in charged for sentence in assumptions_in_words(total)),
-        *filter(None, [assembly.channel.assumption]),
-        *map(events.assumption_in_words, _plug_in_words(assembly)),
+        *filter(None, [resolved.channel.assumption]),
+        *map(events.assumption_in_words, _plug_in_words(resolved)),
     ]
     return "; ".join(dict.fromkeys(sentences)) or None
 
 
-def _assumptions(assembly: Assembly) -> list[str]:
+def _assumptions(resolved: Resolved) -> list[str]:
     """What mechanisms' events, an algorithm's domain and features rest on, each once."""
-    adjacency = assembly.spec.privacy.adjacency
-    own = [local_event(one, adjacency=adjacency) for one in _distinct(assembly)]
+    adjacency = resolved.spec.privacy.adjacency
+    own = [local_event(one, adjacency=adjacency) for one in _distinct(resolved)]
     found = {name for event in own for name in assumptions(event)}
-    return sorted(found | set(_plug_in_words(assembly)))
+    return sorted(found | set(_plug_in_words(resolved)))
 
 
-def _plug_in_words(assembly: Assembly) -> list[str]:
+def _plug_in_words(resolved: Resolved) -> list[str]:
     """The plug-ins, beside mechanisms, on whose word the run's privacy rests."""
-    algorithm = algorithm_words(assembly.spec, assembly.section)
-    backend = backend_word(assembly.spec)
+    algorithm = algorithm_words(resolved.spec, resolved.section)
+    backend = backend_word(resolved.spec)
     return [
         *algorithm,
         *([backend] if backend else []),
-        *feature_words(assembly.spec),
-        *channel_words(assembly.spec),
+        *feature_words(resolved.spec),
+        *channel_words(resolved.spec),
     ]
 
 
 def _both_epsilons(
-    assembly: Assembly, charged: list[PrivacyEvent], epsilon: float
+    resolved: Resolved, charged: list[PrivacyEvent], epsilon: float
 ) -> dict[str, float | None]:
     """The worst epsilon if nothing were hidden (messages, samples), and what a channel leaves."""
-    hidden = None if assembly.channel.shows_each else finite_or_none(epsilon)
-    if assembly.channel.noise_at_server:  # messages have no noise of their own
+    hidden = None if resolved.channel.shows_each else finite_or_none(epsilon)
+    if resolved.channel.noise_at_server:  # messages have no noise of their own
         return {"local_epsilon": None, "central_epsilon": hidden}
-    delta = assembly.spec.privacy.delta
+    delta = resolved.spec.privacy.delta
     seen = (privacy_spent(without_promises(total), delta) for total in charged)
     local = max((spent.epsilon for spent in seen), default=0.0)
     return {"local_epsilon": finite_or_none(local), "central_epsilon": hidden}
 
 
-def _figures(assembly: Assembly, record: SpendingRecord) -> dict[str, float]:
+def _figures(resolved: Resolved, record: SpendingRecord) -> dict[str, float]:
     """What an algorithm reports beside epsilon, such as that of a published analysis."""
-    return assembly.section.figures(
-        assembly.algorithm,
-        assembly.spec.mechanism.parameters,
-        facts_of(assembly.spec, assembly.clients),
-        max(record.rounds_charged(assembly.run).values(), default=0),
+    return resolved.section.figures(
+        resolved.algorithm,
+        resolved.spec.mechanism.parameters,
+        facts_of(resolved.spec, resolved.clients),
+        max(record.rounds_charged(resolved.run).values(), default=0),
     )
 
 
 def warnings_of(
-    assembly: Assembly,
+    resolved: Resolved,
     rows: list[Metrics],
     spending: dict[str, Any],
     halted: str | None,
@@ -217,31 +219,31 @@ def warnings_of(
     remedy = "leave the noise to calibration, or ask for fewer rounds"
     if halted:
         found.append(
-            f"halted after {len(rows)} of {assembly.spec.rounds} rounds: {halted}; {remedy}"
+            f"halted after {len(rows)} of {resolved.spec.rounds} rounds: {halted}; {remedy}"
         )
     short = next((row for row in rows if row["clients_out_of_budget"]), None)
     if short:
         drawn = short["clients_out_of_budget"] + short["clients_asked"]
         found.append(
             f"{short['clients_out_of_budget']} of {drawn} clients were out of budget in round "
-            f"{short['round']} of {assembly.spec.rounds}; {remedy}"
+            f"{short['round']} of {resolved.spec.rounds}; {remedy}"
         )
     found += _silent_clients(rows)
-    found += idle_rounds.warnings(rows)
-    found += assembly.channel.warnings(spending["local_epsilon"], spending["central_epsilon"])
-    found += assembly.section.warnings(assembly.algorithm.unit, private=_is_private(assembly))
+    found += idle_warnings(rows)
+    found += resolved.channel.warnings(spending["local_epsilon"], spending["central_epsilon"])
+    found += resolved.section.warnings(resolved.algorithm.unit, private=_is_private(resolved))
     loss = rows[-1]["loss"] if rows else None
-    if assembly.task.objective == "classification" and loss is not None and loss > _HUGE_LOSS:
+    if resolved.task.objective == "classification" and loss is not None and loss > _HUGE_LOSS:
         found.append(
             f"the test loss is {loss:.3g}, and mere guessing has a few: the model grew far too "
             "large; lower the learning rate"
         )
-    sample = assembly.algorithm.unit is Unit.SAMPLE
-    protected = sum(assembly.clients.sizes) if sample else len(assembly.clients)
-    if assembly.spec.privacy.delta > 1.0 / protected:
+    sample = resolved.algorithm.unit is Unit.SAMPLE
+    protected = sum(resolved.clients.sizes) if sample else len(resolved.clients)
+    if resolved.spec.privacy.delta > 1.0 / protected:
         found.append(
-            f"delta {assembly.spec.privacy.delta:g} is above one over the {protected} protected "
-            f"{assembly.algorithm.unit}s; choose it well below"
+            f"delta {resolved.spec.privacy.delta:g} is above one over the {protected} protected "
+            f"{resolved.algorithm.unit}s; choose it well below"
         )
     return found
 
@@ -264,7 +266,7 @@ def _silent_clients(rows: list[Metrics]) -> list[str]:
 
 
 def metrics_row(
-    assembly: Assembly,
+    resolved: Resolved,
     spending: SpendingRecord,
     progress: Progress,
     record: RoundRecord,
@@ -272,7 +274,7 @@ def metrics_row(
     evaluated: bool = True,
 ) -> Metrics:
     """What a round did; its accuracy is None where the model was not `evaluated`."""
-    evaluation = assembly.task.evaluate(progress.model) if evaluated else None
+    evaluation = resolved.task.evaluate(progress.model) if evaluated else None
     if evaluation is not None and not math.isfinite(evaluation.loss):
         raise ConfigError(
             f"the model diverged in round {record.round} (test loss {evaluation.loss}); "
@@ -280,7 +282,7 @@ def metrics_row(
         )
     # A resumed run finds charges of rounds that it is about to repeat: they are not yet spent here.
     spent = spending.largest_spent(
-        assembly.spec.privacy.delta, through=(assembly.run, record.round)
+        resolved.spec.privacy.delta, through=(resolved.run, record.round)
     )
     told = dataclasses.asdict(record)
     for name in ("unanswered", "sites"):
@@ -289,67 +291,67 @@ def metrics_row(
     return {
         **told,
         "accuracy": evaluation.accuracy if evaluation else None,
-        **_score(assembly),
+        **_score(resolved),
         "loss": evaluation.loss if evaluation else None,
         "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
         "bounds": {name: finite_or_none(bound) for name, bound in spent.bounds} if spent else {},
-        **(_of_algorithm(assembly, progress) if evaluated else {}),
+        **(_of_algorithm(resolved, progress) if evaluated else {}),
     }
 
 
-def _of_algorithm(assembly: Assembly, progress: Progress) -> Metrics:
-    return assembly.section.metrics(assembly.task, progress.algorithm_state)
+def _of_algorithm(resolved: Resolved, progress: Progress) -> Metrics:
+    return resolved.section.metrics(resolved.task, progress.algorithm_state)
 
 
-def _score(assembly: Assembly) -> dict[str, str]:
+def _score(resolved: Resolved) -> dict[str, str]:
     """What `accuracy` is, where it is none: of numbers to predict, no share is right."""
-    objective = assembly.task.objective
+    objective = resolved.task.objective
     return {} if objective == "classification" else {"score": SCORES[objective]}
 
 
-def spending_of(assembly: Assembly, record: SpendingRecord) -> dict[str, Any]:
+def spending_of(resolved: Resolved, record: SpendingRecord) -> dict[str, Any]:
     """Return what the clients were charged with in all, and what that rests on."""
-    spec = assembly.spec
+    spec = resolved.spec
     spent = record.largest_spent(spec.privacy.delta)
-    charged = _charged(assembly, record)
+    charged = _charged(resolved, record)
     return {
         "epsilon": finite_or_none(spent.epsilon) if spent else 0.0,
-        **_both_epsilons(assembly, charged, spent.epsilon if spent else 0.0),
-        **_figures(assembly, record),
-        "channel": assembly.channel.describe(),
+        **_both_epsilons(resolved, charged, spent.epsilon if spent else 0.0),
+        **_figures(resolved, record),
+        "channel": resolved.channel.describe(),
         "delta": spec.privacy.delta,
         "private": spent is None or math.isfinite(spent.epsilon),
         "accountant": spent.accountant if spent else None,
-        "assumes": _assumes(assembly, charged),
+        "assumes": _assumes(resolved, charged),
         "adjacency": str(spec.privacy.adjacency),
         "level": spec.privacy.level,
-        "guarantee": guarantee(assembly),
+        "guarantee": guarantee(resolved),
         "randomness": spec.randomness,
-        **_grade_and_bits(assembly),
+        **_grade_and_bits(resolved),
         "rotation": spec.rotation,
-        "dimension": assembly.task.dimension,
+        "dimension": resolved.task.dimension,
     }
 
 
 def result_of(
-    assembly: Assembly,
+    resolved: Resolved,
     training: Training,
     rows: list[Metrics],
     progress: Progress,
     halted: str | None,
 ) -> dict[str, Any]:
     """The last line of the story: accuracy, what was spent, what was sent, and warnings."""
-    spec = assembly.spec
+    spec = resolved.spec
     asked = sum(row["clients_asked"] for row in rows)
     received = sum(row["clients_received"] for row in rows)
-    evaluation = assembly.task.evaluate(progress.model)
+    evaluation = resolved.task.evaluate(progress.model)
     # Who could not pay for the last round, or for the one that was not run any more.
     last = progress.rounds_done + (1 if halted else 0)
-    most = assembly.sampling.most_participations(len(assembly.clients), last)
-    clients = client_table(assembly, training.record, training.able(last), most_rounds=most)
-    if assembly.spec.runtime.backend != "fast":
+    most = resolved.sampling.most_participations(len(resolved.clients), last)
+    clients = client_table(resolved, training.record, training.able(last), most_rounds=most)
+    if resolved.spec.runtime.backend != "fast":
         told = site_counts(
-            rows if are_noted(rows) else [], [part.client for part in assembly.parts]
+            rows if are_noted(rows) else [], [part.client for part in resolved.parts]
         )
         # `rounds` stays what the server's ledger says.
         clients = [{**row, **told[row["client"]], "rounds": row["rounds"]} for row in clients]
@@ -358,15 +360,15 @@ def result_of(
         total = sum(row[f"{kind}_bytes_{direction}"] for row in rows)
         return total / count if count else None
 
-    spending = spending_of(assembly, training.record)
+    spending = spending_of(resolved, training.record)
     return {
         "name": spec.name,
         "mechanism": {"kind": spec.mechanism.kind, **spec.mechanism.parameters},
-        "mechanism_choice": assembly.mechanism_choice,
+        "mechanism_choice": resolved.mechanism_choice,
         "accuracy": evaluation.accuracy,
-        **_score(assembly),
+        **_score(resolved),
         "loss": evaluation.loss,
-        **_of_algorithm(assembly, progress),
+        **_of_algorithm(resolved, progress),
         "rounds": progress.rounds_done,
         "halted": halted,
         **spending,
@@ -374,11 +376,42 @@ def result_of(
         "total_bytes_up_per_message": per_client("up", "total", received),
         "payload_bytes_down_per_message": per_client("down", "payload", asked),
         "total_bytes_down_per_message": per_client("down", "total", asked),
-        "payload_bytes_up_per_client": per_client("up", "payload", len(assembly.clients)),
-        "total_bytes_up_per_client": per_client("up", "total", len(assembly.clients)),
+        "payload_bytes_up_per_client": per_client("up", "payload", len(resolved.clients)),
+        "total_bytes_up_per_client": per_client("up", "total", len(resolved.clients)),
         "clients_out_of_budget": sum(row["ran_out"] for row in clients),
         "spec_hash": spec.hash,
-        "groups": group_table(assembly, clients),
+        "groups": group_table(resolved, clients),
         "clients": clients,
-        "warnings": warnings_of(assembly, rows, spending, halted),
+        "warnings": warnings_of(resolved, rows, spending, halted),
     }
+
+
+def algorithm_words(spec: RunSpec, section: AlgorithmSection) -> list[str]:
+    """Return the plug-ins on whose word a run's privacy rests beside its mechanisms'.
+
+    Messages are projected onto the algorithm's domain here, but what a sample changes of them it
+    says itself.
+    """
+    own = RECIPES.plug_in(spec.algorithm.kind)
+    return [*([own] if own else []), *section.plug_ins()]
+
+
+def channel_words(spec: RunSpec) -> list[str]:
+    """Return the plug-in on whose word rests what is seen of messages; its name, if it is one."""
+    word = CHANNELS.plug_in(spec.channel.kind)
+    return [] if word is None else [word]
+
+
+def feature_words(spec: RunSpec) -> list[str]:
+    """Return the plug-ins whose word a run's privacy rests on: that a step learns from no record.
+
+    Models need none: gradients are taken sample by sample, and clipped, whatever the module does.
+    """
+    words = (FEATURES.plug_in(table.kind) for table in spec.features)
+    return [word for word in words if word is not None]
+
+
+def backend_word(spec: RunSpec) -> str | None:
+    """Return the plug-in that ran a spec, whose word it is that it was run so; None for ours."""
+    name = spec.runtime.backend
+    return BACKENDS.plug_in(name) if name in BACKENDS.imported() else None

@@ -16,8 +16,8 @@ from sottovoce.core import bounded_json, files
 from sottovoce.core.errors import ConfigError, OutputError
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.loading import parse
+from sottovoce.runs.sections import problem_in
 from sottovoce.runs.spec import RunSpec
-from sottovoce.runs.validation import problem_in
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Amount = Annotated[_Number, Field(ge=0.0)]

@@ -15,15 +15,12 @@ from sottovoce.learning import datasets
 from sottovoce.learning.clients import client_name
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.release import ReleaseTerms
-from sottovoce.runs.algorithms import section_of
 from sottovoce.runs.backends import BACKENDS
 from sottovoce.runs.checked import problems_of
-from sottovoce.runs.groups import Group, groups_of, resolve
-from sottovoce.runs.inputs import clients_of, lay_ground, load_data, task_of
+from sottovoce.runs.groups import Group, calibrate, groups_of
+from sottovoce.runs.inputs import clients_of, load_data, load_inputs, section_of, task_of
 from sottovoce.runs.loading import check_code_allowed
-from sottovoce.runs.open_sections import steps_of
-from sottovoce.runs.parts import channel_of, check_minimum, check_runtime, rounds_of_one
-from sottovoce.runs.section import to_model
+from sottovoce.runs.resolve import channel_of, check_minimum, check_runtime, rounds_of_one
 from sottovoce.runs.spec import AUTO, RunSpec
 
 T = TypeVar("T")
@@ -79,8 +76,9 @@ def refusals(
 def _look_at_tables(found: _Refusals, spec: RunSpec) -> None:
     """Each table by itself, where its owner is a plug-in or knows more than its keys."""
     found.look("data", "data", spec.data.partition.opened)
-    found.look("model", "model", lambda: to_model(spec.model))
-    found.look("features", "features", lambda: steps_of(spec.features))
+    found.look("model", "model", spec.model.opened)
+    for step in spec.features:
+        found.look("features", "features", step.opened)
     found.look("algorithm", "algorithm", lambda: section_of(spec))
     found.look("sampling", "sampling", spec.sampling.opened)
     found.look("channel", "channel", spec.channel.opened)
@@ -124,7 +122,7 @@ def _look_at_data(found: _Refusals, spec: RunSpec) -> None:
         found.look("data", "data", lambda: clients_of(spec, left, schedule))
     found.look("model", "model", lambda: task_of(spec, left or rows, schedule))
     everything = "data model features algorithm privacy mechanism groups rounds seed randomness"
-    found.look("inputs", f"{everything} sampling channel", lambda: lay_ground(spec, rows))
+    found.look("inputs", f"{everything} sampling channel", lambda: load_inputs(spec, rows))
 
 
 def _look_at_mechanisms(found: _Refusals, spec: RunSpec) -> None:
@@ -158,7 +156,7 @@ def _check_values(group: Group, spec: RunSpec) -> None:
     if free is not None and free not in given:
         if group.epsilon is None:
             terms = ReleaseTerms(adjacency=spec.privacy.adjacency)
-            resolve(group, (), rounds=spec.rounds, terms=terms)  # which refuses it
+            calibrate(group, (), rounds=spec.rounds, terms=terms)  # which refuses it
         given = {**given, free: registration.examples[0][free]}
     radius = spec.privacy.clip_norm
     first, *others = (_reason(registration, given, dim, radius) for dim in _ANY_DIMENSIONS)

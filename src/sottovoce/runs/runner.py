@@ -16,12 +16,12 @@ from sottovoce.core.errors import ConfigError, DataError, LedgerError, OutputErr
 from sottovoce.federated.training import Halted
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs.backends import BACKENDS, register_backend
-from sottovoce.runs.build import BackendOf, training_of
+from sottovoce.runs.build import BackendOf, build
 from sottovoce.runs.folder import Checkpoints, RunFolder, where_it_resumes
-from sottovoce.runs.idle_rounds import check_any_counted
-from sottovoce.runs.inputs import digest_of
+from sottovoce.runs.inputs import digest_of, load_inputs
 from sottovoce.runs.outcome import Metrics, header, metrics_row, result_of
-from sottovoce.runs.parts import Assembly, assemble
+from sottovoce.runs.resolve import Resolved, resolve
+from sottovoce.runs.site_counts import check_any_counted
 from sottovoce.runs.spec import RunSpec
 from sottovoce.version import __version__
 
@@ -47,7 +47,7 @@ def run(
     run_folder = RunFolder(folder)
     with threads_of(spec):
         return _run(
-            assemble(spec),
+            resolve(load_inputs(spec)),
             run_folder,
             resume,
             on_round or _tell_nobody,
@@ -73,43 +73,43 @@ def threads_of(spec: RunSpec) -> Iterator[None]:
 
 
 def _run(
-    assembly: Assembly,
+    resolved: Resolved,
     run_folder: RunFolder,
     resume: bool,
     on_round: OnRound,
     on_resume: OnResume,
     backend_of: BackendOf | None,
 ) -> dict[str, Any]:
-    stored = assembly.spec.runtime.messages == "stored"
+    stored = resolved.spec.runtime.messages == "stored"
     if resume:
-        check_goes_on(run_folder, assembly)
-        assembly = dataclasses.replace(assembly, run=run_folder.header().get("run", assembly.run))
+        check_goes_on(run_folder, resolved)
+        resolved = dataclasses.replace(resolved, run=run_folder.header().get("run", resolved.run))
     else:
-        assembly = _named(assembly)
-        run_folder.create(header(assembly), with_ledger=stored)
-        if not assembly.spec.data.sites:
-            run_folder.save_data_digest(digest_of(assembly.spec, assembly.clients, assembly.task))
+        resolved = _named(resolved)
+        run_folder.create(header(resolved), with_ledger=stored)
+        if not resolved.spec.data.sites:
+            run_folder.save_data_digest(digest_of(resolved.spec, resolved.clients, resolved.task))
     with run_folder.locked(), run_folder.ledger() if stored else contextlib.nullcontext() as ledger:
         if resume:
-            _check_nothing_is_missing(run_folder, ledger, assembly.run)
-            on_resume(where_it_resumes(run_folder, assembly.spec))
-        training = training_of(assembly, ledger, backend_of)
+            _check_nothing_is_missing(run_folder, ledger, resolved.run)
+            on_resume(where_it_resumes(run_folder, resolved.spec))
+        training = build(resolved, ledger, backend_of)
         progress = run_folder.load_checkpoint() or training.start()
         training.replay(progress)
         run_folder.keep_metrics_up_to(progress.rounds_done)
-        checkpoints = Checkpoints(run_folder, assembly, training.record, done=progress)
+        checkpoints = Checkpoints(run_folder, resolved, training.record, done=progress)
         halted = None
-        remote, needed = backend_of is not None, assembly.spec.deployment.minimum_replies
+        remote, needed = backend_of is not None, resolved.spec.deployment.minimum_replies
         with checkpoints.saved_if_interrupted():
-            while progress.rounds_done < assembly.spec.rounds:
+            while progress.rounds_done < resolved.spec.rounds:
                 outcome = training.step(progress)
                 if isinstance(outcome, Halted):
                     halted = outcome.reason
                     checkpoints.save()
                     break
                 progress, record = outcome
-                row = metrics_row(assembly, training.record, progress, record)
-                if remote and progress.rounds_done == assembly.spec.rounds:
+                row = metrics_row(resolved, training.record, progress, record)
+                if remote and progress.rounds_done == resolved.spec.rounds:
                     # Before it is saved: a resumed run asks for this round once more.
                     check_any_counted([*run_folder.metrics(), row], minimum_replies=needed)
                 run_folder.append_metrics(row)
@@ -117,20 +117,20 @@ def _run(
                 on_round(row)
         if remote:
             check_any_counted(run_folder.metrics(), minimum_replies=needed)
-        result = result_of(assembly, training, run_folder.metrics(), progress, halted)
+        result = result_of(resolved, training, run_folder.metrics(), progress, halted)
         run_folder.save_result(result)
     return result
 
 
-def _named(assembly: Assembly) -> Assembly:
+def _named(resolved: Resolved) -> Resolved:
     """With a name of its own for ledgers: by its spec alone it would pass for an earlier run.
 
     Seeded randomness makes the same run again, and for the same name.
     """
-    spec = assembly.spec
+    spec = resolved.spec
     if spec.randomness == "seeded":
-        return assembly
-    return dataclasses.replace(assembly, run=f"{spec.hash}-{secrets.token_hex(4)}")
+        return resolved
+    return dataclasses.replace(resolved, run=f"{spec.hash}-{secrets.token_hex(4)}")
 
 
 def _check_nothing_is_missing(run_folder: RunFolder, ledger: Ledger | None, run_name: str) -> None:
@@ -163,10 +163,10 @@ def _check_ledger(run_folder: RunFolder, ledger: Ledger, run_name: str) -> None:
         )
 
 
-def check_goes_on(run_folder: RunFolder, assembly: Assembly) -> None:
+def check_goes_on(run_folder: RunFolder, resolved: Resolved) -> None:
     """Refuse to go on in a folder with another spec, model or data than it was begun with."""
-    _check_same_spec(run_folder, assembly.spec)
-    _check_same_parts(run_folder, assembly)
+    _check_same_spec(run_folder, resolved.spec)
+    _check_same_parts(run_folder, resolved)
 
 
 def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
@@ -190,22 +190,22 @@ def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
         )
 
 
-def _check_same_parts(run_folder: RunFolder, assembly: Assembly) -> None:
+def _check_same_parts(run_folder: RunFolder, resolved: Resolved) -> None:
     """What a spec only names, files and functions and arrays in memory, may have changed since."""
-    layout = [[name, list(shape)] for name, shape in assembly.task.layout.items()]
+    layout = [[name, list(shape)] for name, shape in resolved.task.layout.items()]
     if run_folder.header()["layout"] != layout:
         raise ConfigError(
             f"the model of {run_folder.path} has other parameters than the one that the spec makes "
             "now; resume with the model that it was begun with, or choose another --out"
         )
-    if assembly.spec.data.sites:
+    if resolved.spec.data.sites:
         return
     expected = run_folder.data_digest()
     if expected is not None and expected != digest_of(
-        assembly.spec, assembly.clients, assembly.task
+        resolved.spec, resolved.clients, resolved.task
     ):
         raise DataError(
-            f"{run_folder.path} was begun on other data: '{assembly.spec.data.dataset}' is not "
+            f"{run_folder.path} was begun on other data: '{resolved.spec.data.dataset}' is not "
             "what it was; restore it, or choose another --out"
         )
 

@@ -81,7 +81,7 @@ def simulate(
     allowed = allow_code or isinstance(spec, RunSpec)
     check_code_allowed(resolved, allow_code=allowed, how="simulate(..., allow_code=True)")
     from sottovoce.runs.runner import launch  # torch takes a while to load
-    from sottovoce.runs.trackers.tracking import tracked
+    from sottovoce.runs.tracking import tracked
 
     folder = Path(out).expanduser() if out is not None else Path(tempfile.mkdtemp(prefix="run-"))
     watch = _Watch(resolved.rounds, _is_watched() if progress is None else progress, on_round)

@@ -19,9 +19,9 @@ from sottovoce.federated.simulation.stacked import Pool, StackedRun, can_stack, 
 from sottovoce.federated.training import Halted
 from sottovoce.learning.datasets import Dataset, with_training_rows
 from sottovoce.learning.task import Task
-from sottovoce.runs.algorithms import section_of, traits_of
 from sottovoce.runs.build import temporary_training
-from sottovoce.runs.parts import Assembly, assemble
+from sottovoce.runs.inputs import load_inputs, section_of, traits_of
+from sottovoce.runs.resolve import Resolved, resolve
 from sottovoce.runs.spec import RunSpec
 
 Rows = NDArray[np.int64]
@@ -52,7 +52,7 @@ def train_many(
 ) -> Vector:
     """The last models of the runs, as rows; a run is a seed and the rows of `data` it trains on."""
     _check_rows_alone(spec)
-    first = _assembled(spec, data, *runs[0])
+    first = _resolved(spec, data, *runs[0])
     if _stacks(first, data):
         return _side_by_side(spec, data, runs, first, on_round)
     return np.stack([_alone(spec, data, seed, rows, on_round) for seed, rows in runs])
@@ -73,26 +73,26 @@ def _check_rows_alone(spec: RunSpec) -> None:
         )
 
 
-def _assembled(spec: RunSpec, data: Dataset, seed: int, rows: Rows) -> Assembly:
+def _resolved(spec: RunSpec, data: Dataset, seed: int, rows: Rows) -> Resolved:
     wanted = simulated(spec, seed)
     given = with_training_rows(data, rows)
     try:
-        return assemble(wanted, given)
+        return resolve(load_inputs(wanted, given))
     except ConfigError:
         # A mechanism whose coordinates cannot be drawn one by one; its codes can.
         runtime = wanted.runtime.model_copy(update={"messages": "packed"})
-        return assemble(wanted.model_copy(update={"runtime": runtime}), given)
+        return resolve(load_inputs(wanted.model_copy(update={"runtime": runtime}), given))
 
 
-def _stacks(assembly: Assembly, data: Dataset) -> bool:
+def _stacks(resolved: Resolved, data: Dataset) -> bool:
     if not (
-        assembly.channel.shows_each
-        and facts_of(assembly.sampling, 1).independent_rate == 1.0  # everyone, in every round
-        and assembly.spec.runtime.downlink == "float32"
-        and can_stack(assembly.algorithm, assembly.parts, assembly.task.dimension)
+        resolved.channel.shows_each
+        and facts_of(resolved.sampling, 1).independent_rate == 1.0  # everyone, in every round
+        and resolved.spec.runtime.downlink == "float32"
+        and can_stack(resolved.algorithm, resolved.parts, resolved.task.dimension)
     ):
         return False
-    return _vmap_takes(assembly.task, data)
+    return _vmap_takes(resolved.task, data)
 
 
 def _vmap_takes(task: Task, data: Dataset) -> bool:
@@ -112,11 +112,11 @@ def _side_by_side(
     spec: RunSpec,
     data: Dataset,
     runs: Sequence[tuple[int, Rows]],
-    first: Assembly,
+    first: Resolved,
     on_round: OnRound | None,
 ) -> Vector:
     algorithm, device = first.algorithm, first.task.device
-    stacked = [_stacked(_assembled(spec, data, seed, rows), rows) for seed, rows in runs]
+    stacked = [_stacked(_resolved(spec, data, seed, rows), rows) for seed, rows in runs]
 
     def report(number: int) -> None:
         if on_round:
@@ -139,20 +139,20 @@ def pool_of(data: Dataset, device: torch.device) -> Pool:
     return Pool(features=features.to(device), labels=labels.to(device))
 
 
-def _stacked(assembly: Assembly, rows: Rows) -> StackedRun:
-    own = rows[assembly.clients.rows]
+def _stacked(resolved: Resolved, rows: Rows) -> StackedRun:
+    own = rows[resolved.clients.rows]
     return StackedRun(
-        run=assembly.run,
-        randomness=SeededRandomness(assembly.spec.seed),
-        model=assembly.task.initial_model(),
-        parts=assembly.parts,
-        shares=np.split(own, np.cumsum(assembly.clients.sizes)[:-1]),
+        run=resolved.run,
+        randomness=SeededRandomness(resolved.spec.seed),
+        model=resolved.task.initial_model(),
+        parts=resolved.parts,
+        shares=np.split(own, np.cumsum(resolved.clients.sizes)[:-1]),
     )
 
 
 def _alone(spec: RunSpec, data: Dataset, seed: int, rows: Rows, on_round: OnRound | None) -> Vector:
-    assembly = _assembled(spec, data, seed, rows)
-    with temporary_training(assembly) as training:
+    resolved = _resolved(spec, data, seed, rows)
+    with temporary_training(resolved) as training:
         progress = training.start()
         while progress.rounds_done < spec.rounds:
             outcome = training.step(progress)

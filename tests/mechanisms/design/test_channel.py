@@ -34,10 +34,15 @@ def exact_log(ratio: Fraction) -> mpmath.mpf:
         return mpmath.log(mpmath.mpf(ratio.numerator) / mpmath.mpf(ratio.denominator))
 
 
+def responses(epsilon: float, bits: int) -> tuple[Channel, Channel]:
+    by_bit = randomized_response.bitwise(epsilon, bits)
+    return by_bit, randomized_response.k_ary(epsilon, 1 << bits)
+
+
 @given(epsilon=st.floats(0.05, 50.0), bits=st.integers(1, 5))
 def test_rounding_keeps_epsilon_exactly(epsilon: float, bits: int) -> None:
-    for make in (randomized_response.bitwise, randomized_response.generalised):
-        table = round_pure(make(epsilon, bits), epsilon)
+    for channel in responses(epsilon, bits):
+        table = round_pure(channel, epsilon)
         assert all(sum(row) == ONE and min(row) >= 1 for row in table.rows)
         for column in zip(*table.rows, strict=True):
             assert exact_log(Fraction(max(column), min(column))) <= epsilon
@@ -102,8 +107,7 @@ def test_the_mean_variance_is_the_integral() -> None:
 @pytest.mark.parametrize("epsilon", denser([0.05, 1.0, 50.0]))
 @pytest.mark.parametrize("bits", [1, 4, 8])
 def test_randomised_response_is_unbiased_and_exactly_private(epsilon: float, bits: int) -> None:
-    for make in (randomized_response.bitwise, randomized_response.generalised):
-        channel = make(epsilon, bits)
+    for channel in responses(epsilon, bits):
         assert channel.bias() < 1e-12
         assert channel.row_error() < 1e-12
         assert channel.pure_epsilon() == pytest.approx(epsilon, rel=1e-9)

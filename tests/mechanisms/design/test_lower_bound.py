@@ -52,8 +52,8 @@ def test_no_mechanism_with_many_letters_goes_below_and_the_best_comes_close(
 @pytest.mark.parametrize("bits", [1, 2, 3])
 def test_randomised_response_is_never_below(epsilon: float, bits: int) -> None:
     bound = variance_lower_bound(epsilon, 1 << bits, 1 << bits)
-    for table in (randomized_response.bitwise, randomized_response.generalised):
-        channel = table(epsilon, bits)
+    by_bit = randomized_response.bitwise(epsilon, bits)
+    for channel in (by_bit, randomized_response.k_ary(epsilon, 1 << bits)):
         assert bound <= channel.variances(channel.knots).sum()
 
 

@@ -176,7 +176,7 @@ def test_families(dtype: type, levels: int, reach: float, band: float) -> None:
 def a_table(name: str) -> IntegerTable:
     kind, epsilon, bits = name.split("-")
     if kind == "response":
-        channel = randomized_response.generalised(float(epsilon), int(bits))
+        channel = randomized_response.k_ary(float(epsilon), 1 << int(bits))
         return round_pure(channel, float(epsilon))
     return store.find(store.spec_of(float(epsilon), None, int(bits))).table
 

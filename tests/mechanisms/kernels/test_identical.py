@@ -264,9 +264,9 @@ def tables() -> dict[str, IntegerTable]:
         spec = store.spec_of(epsilon, input_bits, bits, "l1")
         named[f"metric-{epsilon:g}-{input_bits}-{bits}"] = store.find(spec).table
     for epsilon, bits in itertools.product((0.5, 10.8, 11.2, 14.0), (1, 3, 4)):
-        channel = randomized_response.generalised(epsilon, bits)
+        channel = randomized_response.k_ary(epsilon, 1 << bits)
         named[f"response-{epsilon:g}-{bits}"] = round_pure(channel, epsilon)
-    named["response-256"] = round_pure(randomized_response.generalised(8.0, 8), 8.0)
+    named["response-256"] = round_pure(randomized_response.k_ary(8.0, 256), 8.0)
     named["uneven"] = by_hand([0.0, 1e-9, 0.1, 0.100001, 0.5, 0.50390625, 1.0], 0, 5)
     named["uneven and wide"] = by_hand([0.0, 0.3, 0.31, 1.0], 1, 100)
     named["two knots"] = by_hand([0.0, 1.0], 2, 16)

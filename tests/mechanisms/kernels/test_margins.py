@@ -224,7 +224,7 @@ def a_table(name: str) -> IntegerTable:
         case ["mvu", _]:
             return store.find(store.spec_of(3.0, None, 3)).table
         case [epsilon, bits]:
-            channel = randomized_response.generalised(float(epsilon), int(bits))
+            channel = randomized_response.k_ary(float(epsilon), 1 << int(bits))
             return round_pure(channel, float(epsilon))
         case _:
             raise AssertionError(name)

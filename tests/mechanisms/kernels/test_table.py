@@ -18,7 +18,7 @@ from sottovoce.mechanisms.kernels.reference.table import exact_code, sample_tabl
 
 
 def a_table(epsilon: float = 2.0, bits: int = 3) -> IntegerTable:
-    return round_pure(randomized_response.generalised(epsilon, bits), epsilon)
+    return round_pure(randomized_response.k_ary(epsilon, 1 << bits), epsilon)
 
 
 def limits(table: IntegerTable, position: float) -> list[Fraction]:

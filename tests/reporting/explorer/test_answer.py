@@ -19,8 +19,9 @@ from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated
 from sottovoce.reporting.explorer.answer import MOST_COLUMNS, answer, curve, table_of
 from sottovoce.reporting.explorer.question import Question, bits_parameter, offered
+from sottovoce.runs.inputs import load_inputs
 from sottovoce.runs.loading import load
-from sottovoce.runs.parts import assemble
+from sottovoce.runs.resolve import resolve
 
 ONE_BIT = Question(mechanism="gauss_hermite", bits=1)
 # A design that is shipped: nothing is solved.
@@ -110,7 +111,7 @@ def test_the_spec_that_is_copied_out_loads_and_can_be_run(tmp_path: Path) -> Non
     assert spec.privacy.delta == ONE_BIT.delta
     assert spec.rounds == ONE_BIT.rounds
     assert spec.mechanism.parameters == {"levels": 2}
-    mechanism = assemble(spec).parts[0].mechanism
+    mechanism = resolve(load_inputs(spec)).parts[0].mechanism
     assert registry.kind_of(mechanism) == "gauss_hermite"
 
 
@@ -124,7 +125,7 @@ def test_the_spec_of_every_mechanism_for_l2_can_be_run(kind: str, tmp_path: Path
     question = Question(mechanism=kind, bits=bits, rounds=3)
     path = tmp_path / "copied.toml"
     path.write_text(recipe(question, {})["spec"])
-    assert registry.kind_of(assemble(load(path)).parts[0].mechanism) == kind
+    assert registry.kind_of(resolve(load_inputs(load(path))).parts[0].mechanism) == kind
 
 
 def test_a_mechanism_that_runs_cannot_use_has_no_spec_but_says_why() -> None:

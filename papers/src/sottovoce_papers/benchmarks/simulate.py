@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from sottovoce.core import native, parameter_rules
 from sottovoce.federated.training import Halted
 from sottovoce.learning.rows import DenseRows
-from sottovoce.runs.build import training_of
+from sottovoce.runs.build import build
+from sottovoce.runs.inputs import load_inputs
 from sottovoce.runs.loading import parse
-from sottovoce.runs.parts import Assembly, assemble
+from sottovoce.runs.resolve import Resolved, resolve
 from sottovoce.runs.spec import RunSpec
 from sottovoce_papers.benchmarks import limits
 from sottovoce_papers.benchmarks.measurement import check_memory, require, result
@@ -75,27 +76,29 @@ def measure(
         "take a smaller --dimension or fewer --clients",
     )
 
-    def assembled(messages: str) -> Assembly:
-        return assemble(
-            simulation_spec(
-                clients=clients,
-                dimension=dimension,
-                levels=1 << bits,
-                messages=messages,
-                rotation=rotation,
-                device=device,
+    def resolved_with(messages: str) -> Resolved:
+        return resolve(
+            load_inputs(
+                simulation_spec(
+                    clients=clients,
+                    dimension=dimension,
+                    levels=1 << bits,
+                    messages=messages,
+                    rotation=rotation,
+                    device=device,
+                )
             )
         )
 
-    assembly = assembled(messages)
-    checked = _check(assembly)
-    rounds = _round_seconds(assembly, seconds)
-    alone = _gradient_seconds(assembly, seconds / 4.0)
-    drawn = _round_seconds(assembled("none"), seconds / 4.0) if messages != "none" else None
+    resolved = resolved_with(messages)
+    checked = _check(resolved)
+    rounds = _round_seconds(resolved, seconds)
+    alone = _gradient_seconds(resolved, seconds / 4.0)
+    drawn = _round_seconds(resolved_with("none"), seconds / 4.0) if messages != "none" else None
     with native.using("numpy"):
-        plain = _round_seconds(assembly, seconds / 4.0)
+        plain = _round_seconds(resolved, seconds / 4.0)
     median = float(np.median(rounds))
-    participants = len(assembly.clients)
+    participants = len(resolved.clients)
     keystream = limits.keystream_rate(1, seconds / 20.0)
     return result(
         UNIT,
@@ -104,7 +107,7 @@ def measure(
         numpy=participants / float(np.median(plain)),
         torch=None if drawn is None else participants / float(np.median(drawn)),
         limit="one core that does nothing but draw two bytes of keystream a coordinate",
-        limit_per_second=keystream / (2.0 * assembly.task.dimension),
+        limit_per_second=keystream / (2.0 * resolved.task.dimension),
         notes={
             "numpy": "the same rounds without the C kernels",
             "torch": "itself: codes are drawn by torch already"
@@ -115,20 +118,20 @@ def measure(
         ratio_to_vmap_gradients_alone=alone / median,
         rounds=len(rounds),
         clients=participants,
-        dimension=assembly.task.dimension,
+        dimension=resolved.task.dimension,
         bits=bits,
         messages=messages,
         rotation=rotation,
-        device=str(assembly.task.device),
+        device=str(resolved.task.device),
         keystream_bytes_per_second=keystream,
     )
 
 
-def _check(assembly: Assembly) -> str:
+def _check(resolved: Resolved) -> str:
     """Compares the model after one round with that of the numpy path, bit for bit."""
-    found = _model_after_one_round(assembly)
+    found = _model_after_one_round(resolved)
     with native.using("numpy"):
-        expected = _model_after_one_round(assembly)
+        expected = _model_after_one_round(resolved)
     require(
         np.array_equal(found, expected), "the model after a round differs from the numpy path's"
     )
@@ -136,15 +139,15 @@ def _check(assembly: Assembly) -> str:
     return "the model after one round equals the numpy path's bit for bit"
 
 
-def _model_after_one_round(assembly: Assembly) -> NDArray[Any]:
-    training = training_of(assembly)
+def _model_after_one_round(resolved: Resolved) -> NDArray[Any]:
+    training = build(resolved)
     outcome = training.step(training.start())
     assert not isinstance(outcome, Halted)
     return outcome[0].model
 
 
-def _round_seconds(assembly: Assembly, seconds: float) -> list[float]:
-    training = training_of(assembly)
+def _round_seconds(resolved: Resolved, seconds: float) -> list[float]:
+    training = build(resolved)
     progress = training.start()
     taken: list[float] = []
     begun = time.perf_counter()
@@ -157,15 +160,15 @@ def _round_seconds(assembly: Assembly, seconds: float) -> list[float]:
     return taken[1:]  # the first round also warms caches
 
 
-def _gradient_seconds(assembly: Assembly, seconds: float) -> float:
+def _gradient_seconds(resolved: Resolved, seconds: float) -> float:
     """A round's gradients by vmap and nothing else: what a simulator starts from."""
-    task, model = assembly.task, assembly.task.initial_model()
+    task, model = resolved.task, resolved.task.initial_model()
     taken: list[float] = []
     begun = time.perf_counter()
     while not taken or time.perf_counter() - begun < seconds:
         start = time.perf_counter()
         total = torch.zeros(task.dimension, device=task.device)
-        for _, rows in task.local_models(model, assembly.clients, steps=1, learning_rate=1.0):
+        for _, rows in task.local_models(model, resolved.clients, steps=1, learning_rate=1.0):
             total += DenseRows(rows).total(torch.ones(len(rows), device=task.device))
         float(total.sum())
         taken.append(time.perf_counter() - start)

@@ -76,12 +76,13 @@ def grid(settings: Settings) -> list[Trial]:
 
 def calibration_seconds(trial: Trial) -> float:
     """How long finding the noise takes: assembling a run, less assembling it with noise given."""
-    from sottovoce.runs.parts import assemble
+    from sottovoce.runs.inputs import load_inputs
+    from sottovoce.runs.resolve import resolve
 
     begun = time.perf_counter()
-    resolved = assemble(trial.spec).spec
+    resolved = resolve(load_inputs(trial.spec)).spec
     found = time.perf_counter()
-    assemble(parse(resolved.plain(), NAME))
+    resolve(load_inputs(parse(resolved.plain(), NAME)))
     return max(0.0, (found - begun) - (time.perf_counter() - found))
 
 

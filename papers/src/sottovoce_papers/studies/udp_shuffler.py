@@ -86,7 +86,8 @@ def cells(settings: Settings) -> Iterator[Cell]:
 
 def cell(name: str, channel: str, clients: int, epsilon: float, device: str | None) -> Cell:
     """Noise calibrated to `epsilon` over all rounds, as it is seen through the channel."""
-    from sottovoce.runs.parts import assemble
+    from sottovoce.runs.inputs import load_inputs
+    from sottovoce.runs.resolve import resolve
 
     table = copy.deepcopy(BASE)
     table["data"]["clients"] = clients
@@ -96,8 +97,8 @@ def cell(name: str, channel: str, clients: int, epsilon: float, device: str | No
     if channel == SHUFFLED:
         asked["channel"] = {"kind": "shuffler", "minimum_clients": clients}
         asked["runtime"] = {"messages": "stored"}  # what hides messages has some; none are sent
-    assembly = assemble(parse(asked, f"{name}, {channel}, {clients} clients"))
-    mechanism, privacy = assembly.parts[0].mechanism, assembly.spec.privacy
+    resolved = resolve(load_inputs(parse(asked, f"{name}, {channel}, {clients} clients")))
+    mechanism, privacy = resolved.parts[0].mechanism, resolved.spec.privacy
 
     def spent(event: Any) -> float:
         return accounting.epsilon(Repeated(event=event, count=BASE["rounds"]), privacy.delta)
@@ -113,7 +114,7 @@ def cell(name: str, channel: str, clients: int, epsilon: float, device: str | No
         epsilon=epsilon,
         noise_multiplier=float(parameters["noise_multiplier"]),
         local_epsilon=spent(local_event(mechanism, adjacency=privacy.adjacency)),
-        spent=spent(assembly.terms(mechanism)),
+        spent=spent(resolved.terms(mechanism)),
         table=table,
     )
 

@@ -26,7 +26,7 @@ from sottovoce.core import files
 from sottovoce.core.errors import ConfigError, DeploymentError
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.address import Address, host_name
-from sottovoce.runs.validation import Section, problem_in
+from sottovoce.runs.sections import Section, problem_in
 
 S = TypeVar("S", bound=Section)
 

@@ -28,11 +28,6 @@ def bitwise(epsilon: float, bits: int) -> Channel:
     return Channel(knots=np.linspace(0.0, 1.0, levels), rows=rows, letters=letters)
 
 
-def generalised(epsilon: float, bits: int) -> Channel:
-    """The dithered input kept with odds e^eps to 1 against each other of the 2^bits levels."""
-    return k_ary(epsilon, 1 << bits)
-
-
 def k_ary(epsilon: float, levels: int) -> Channel:
     """A level kept with odds e^eps to 1 against each other level.
 

@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from sottovoce.analytics.histogram import MECHANISMS as HISTOGRAMS
-from sottovoce.analytics.scalar_channel import FLOATS, GRIDS
+from sottovoce.analytics.scalar_randomizer import FLOATS, GRIDS
 from sottovoce.core import statistics
 from sottovoce.core.charts.lines import Line, LineChart
 from sottovoce_papers.experiment import Figure, Findings, Row, Settings, experiment, number

@@ -22,7 +22,8 @@ from sottovoce.core.statistics import mean_and_half_width
 from sottovoce.learning import datasets
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.task import Task
-from sottovoce.runs.parts import assemble
+from sottovoce.runs.inputs import load_inputs
+from sottovoce.runs.resolve import resolve
 from sottovoce_papers.experiment import Figure, Row, Settings
 from sottovoce_papers.studies.udp_mia.grid import RATES, Cell, Scale, spec_of
 
@@ -85,7 +86,7 @@ def attacked(cell: Cell, scale: Scale, settings: Settings) -> CellResult:
     held = _halves(settings.seeds, scale.candidates, generator)
     rows = [_rows(mask, cell, scale) for mask in (*trained_on, *held)]
     # Calibrated once, on a target's records: all models have as many.
-    first = assemble(spec, datasets.with_training_rows(pool, rows[0]))
+    first = resolve(load_inputs(spec, datasets.with_training_rows(pool, rows[0])))
     recipe = Recipe(spec=first.spec, pool=pool, rows=rows, label="shadow and target")
     models = shadow_models(recipe, settings.folder / SHADOWS, settings.on_step)
     siege = _siege(first.task, pool, scale, models, trained_on)

@@ -11,7 +11,8 @@ from sottovoce.core.domains import Box, L2Ball
 from sottovoce.core.errors import ConfigError, UnknownNameError
 from sottovoce.mechanisms.laplace import Laplace
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.parts import _is_rotated, assemble
+from sottovoce.runs.inputs import load_inputs
+from sottovoce.runs.resolve import _is_rotated, resolve
 from sottovoce.runs.runner import run
 
 GAUSS_HERMITE = {"kind": "gauss_hermite", "levels": 4}
@@ -28,13 +29,16 @@ GAUSS_HERMITE = {"kind": "gauss_hermite", "levels": 4}
 def test_updates_are_rotated_where_a_finite_alphabet_has_a_range(
     mechanism: dict[str, Any], chosen: str
 ) -> None:
-    assert assemble(small_spec(mechanism=mechanism)).spec.rotation == chosen
+    assert resolve(load_inputs(small_spec(mechanism=mechanism))).spec.rotation == chosen
 
 
 @pytest.mark.parametrize("choice", ["on", "off"])
 @pytest.mark.parametrize("mechanism", [GAUSS_HERMITE, {"kind": "gaussian"}])
 def test_whoever_writes_the_spec_has_the_last_word(choice: str, mechanism: dict[str, Any]) -> None:
-    assert assemble(small_spec(mechanism=mechanism, rotation=choice)).spec.rotation == choice
+    assert (
+        resolve(load_inputs(small_spec(mechanism=mechanism, rotation=choice))).spec.rotation
+        == choice
+    )
 
 
 def test_a_box_cannot_be_rotated() -> None:
@@ -71,7 +75,7 @@ def test_a_run_folder_from_before_rotations_is_not_continued_with_one(tmp_path: 
 
 
 def test_the_domain_of_every_part_is_the_clip() -> None:
-    for part in assemble(small_spec()).parts:
+    for part in resolve(load_inputs(small_spec())).parts:
         assert isinstance(part.mechanism.input_domain, L2Ball)
         assert part.mechanism.input_domain.radius == 1.0
 
@@ -95,45 +99,47 @@ def test_a_named_mechanism_needs_no_reason(tmp_path: Path) -> None:
 
 
 def test_an_open_mechanism_keeps_to_its_bits() -> None:
-    assembly = assemble(small_spec(mechanism={"kind": "auto", "bits": 1}, rounds=1))
-    assert assembly.parts[0].mechanism.code_format().bits == 1
-    assert "gaussian is left out: it sends 32 bits" in str(assembly.mechanism_choice)
+    resolved = resolve(load_inputs(small_spec(mechanism={"kind": "auto", "bits": 1}, rounds=1)))
+    assert resolved.parts[0].mechanism.code_format().bits == 1
+    assert "gaussian is left out: it sends 32 bits" in str(resolved.mechanism_choice)
 
 
 def test_deployment_prefers_what_is_sampled_exactly() -> None:
-    assembly = assemble(small_spec(mechanism="auto", randomness="system", rounds=1))
-    assert assembly.parts[0].mechanism.sampling == "exact"
-    assert "sampled exactly, as deployment asks" in str(assembly.mechanism_choice)
+    resolved = resolve(load_inputs(small_spec(mechanism="auto", randomness="system", rounds=1)))
+    assert resolved.parts[0].mechanism.sampling == "exact"
+    assert "sampled exactly, as deployment asks" in str(resolved.mechanism_choice)
 
 
 def test_an_open_mechanism_is_one_that_the_channel_can_carry() -> None:
     privacy = {"level": "client", "clip_norm": 1.0, "epsilon": 4.0, "delta": 1e-5}
-    assembly = assemble(
-        small_spec(
-            mechanism="auto",
-            rounds=2,
-            privacy=privacy,
-            algorithm={
-                "kind": "fedavg",
-                "server_learning_rate": 1.0,
-                "local_learning_rate": 0.1,
-            },
-            channel={"kind": "secure_sum", "minimum_clients": 3},
+    resolved = resolve(
+        load_inputs(
+            small_spec(
+                mechanism="auto",
+                rounds=2,
+                privacy=privacy,
+                algorithm={
+                    "kind": "fedavg",
+                    "server_learning_rate": 1.0,
+                    "local_learning_rate": 0.1,
+                },
+                channel={"kind": "secure_sum", "minimum_clients": 3},
+            )
         )
     )
-    assert assembly.spec.mechanism.kind == "clamped_sign"
-    assert "gaussian is left out: secure sums amplify only" in str(assembly.mechanism_choice)
+    assert resolved.spec.mechanism.kind == "clamped_sign"
+    assert "gaussian is left out: secure sums amplify only" in str(resolved.mechanism_choice)
 
 
 def test_an_open_mechanism_needs_a_budget() -> None:
     privacy = {"level": "sample", "clip_norm": 1.0, "delta": 1e-5}
     with pytest.raises(ConfigError, match=r"'auto'.*'privacy\.epsilon'"):
-        assemble(small_spec(mechanism="auto", privacy=privacy))
+        resolve(load_inputs(small_spec(mechanism="auto", privacy=privacy)))
 
 
 def test_an_open_mechanism_has_no_parameters_but_bits() -> None:
     with pytest.raises(UnknownNameError, match=r"'auto' 'levels'.*bits"):
-        assemble(small_spec(mechanism={"kind": "auto", "levels": 2}))
+        resolve(load_inputs(small_spec(mechanism={"kind": "auto", "levels": 2})))
 
 
 def test_only_auto_may_stand_for_a_table() -> None:
@@ -150,8 +156,8 @@ def test_each_group_may_leave_its_mechanism_open() -> None:
         "delta": 1e-5,
         "groups": [{"clients": 2, "epsilon": 1.0, "mechanism": {"kind": "auto", "bits": 1}}],
     }
-    assembly = assemble(small_spec(mechanism="auto", privacy=privacy))
-    bits = {part.client: part.mechanism.code_format().bits for part in assembly.parts}
+    resolved = resolve(load_inputs(small_spec(mechanism="auto", privacy=privacy)))
+    bits = {part.client: part.mechanism.code_format().bits for part in resolved.parts}
     assert [count == 1 for count in bits.values()] == [True, True, False, False]
-    assert "in privacy: " in str(assembly.mechanism_choice)
-    assert "in privacy.groups[0]: " in str(assembly.mechanism_choice)
+    assert "in privacy: " in str(resolved.mechanism_choice)
+    assert "in privacy.groups[0]: " in str(resolved.mechanism_choice)

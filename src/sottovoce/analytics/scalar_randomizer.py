@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.analytics.randomizers import Randomizer
 from sottovoce.analytics.tallies import CodeCounts, Moments, Tally
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, Vector
 from sottovoce.core.errors import ParameterError, UnknownNameError
-from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.design.store import table_epsilon
-from sottovoce.mechanisms.encoding import encode_packed, prepare
-from sottovoce.mechanisms.mechanism import CodeFormat, Codes, LevelCodes, Mechanism, Sampling
+from sottovoce.mechanisms.mechanism import CodeFormat, Codes, LevelCodes, Mechanism
 from sottovoce.mechanisms.release import release_event
 from sottovoce.mechanisms.rounded_noise import ROUNDING
 from sottovoce.privacy.events import PrivacyEvent
@@ -48,7 +47,7 @@ _BELOW = 1.0 - 2.0 * ROUNDING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScalarChannel:
+class ScalarRandomizer(Randomizer):
     """A number in [lower, upper], `epsilon`-DP for any two numbers, as one code of `bits` bits.
 
     The codes' means are the numbers: unbiased, or so nearly that 10^7 people do not show it.
@@ -76,28 +75,6 @@ class ScalarChannel:
     def event(self) -> PrivacyEvent:
         """What one person's code is charged with; it never exceeds epsilon."""
         return _event(self)
-
-    @property
-    def kind(self) -> str:
-        return self.mechanism
-
-    @property
-    def sampling(self) -> Sampling:
-        return registry.find(self.mechanism).sampling
-
-    @property
-    def code_format(self) -> CodeFormat:
-        return self.build(1).code_format()
-
-    @property
-    def digest(self) -> str:
-        """Stands for all that both sides must hold alike, tables included."""
-        return registry.parameter_hash(self.build(1)).hex()
-
-    def answer(self, values: Vector, keystream: Keystream) -> Codes:
-        """One code a person; values outside the interval are moved to its nearer end."""
-        packed = encode_packed(prepare(self.build(len(values)), values), [keystream])
-        return packed.codes()[0]
 
     def tally(self, codes: Codes, groups: NDArray[np.int64] | None = None, num: int = 1) -> Tally:
         code_format = self.code_format
@@ -200,15 +177,15 @@ def check_bits(mechanism: str, bits: int) -> int:
     )
 
 
-def channel_for(
+def randomizer_for(
     lower: float, upper: float, epsilon: float, bits: int | None, mechanism: str
-) -> ScalarChannel:
-    """The channel asked for; 'auto' has the least worst-case variance within `bits` [3]."""
+) -> ScalarRandomizer:
+    """The randomizer asked for; 'auto' has the least worst-case variance within `bits` [3]."""
     table_epsilon(epsilon)
     Box(dimension=1, lower=lower, upper=upper)
 
-    def made(name: str, size: int) -> ScalarChannel:
-        return ScalarChannel(
+    def made(name: str, size: int) -> ScalarRandomizer:
+        return ScalarRandomizer(
             lower=float(lower),
             upper=float(upper),
             epsilon=float(epsilon),
@@ -226,7 +203,7 @@ def channel_for(
     candidates += [made(name, min(most, 8)) for name in ("generalized_rr", "bitwise_rr")]
     if most >= max(_DEFAULT_BITS.values()):
         candidates += [made(name, most) for name in GRIDS]
-    return min(candidates, key=ScalarChannel.worst_variance)
+    return min(candidates, key=ScalarRandomizer.worst_variance)
 
 
 def default_bits(mechanism: str) -> int:
@@ -255,53 +232,53 @@ def _parameters(mechanism: str, epsilon: float, bits: int) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=256)
-def _built(channel: ScalarChannel, people: int) -> Mechanism:
-    domain = Box(dimension=people, lower=float(channel.lower), upper=float(channel.upper))
-    given = _parameters(channel.mechanism, channel.epsilon, channel.bits)
-    return registry.find(channel.mechanism).build(domain, given)
+def _built(randomizer: ScalarRandomizer, people: int) -> Mechanism:
+    domain = Box(dimension=people, lower=float(randomizer.lower), upper=float(randomizer.upper))
+    given = _parameters(randomizer.mechanism, randomizer.epsilon, randomizer.bits)
+    return registry.find(randomizer.mechanism).build(domain, given)
 
 
 @lru_cache(maxsize=256)
-def _event(channel: ScalarChannel) -> PrivacyEvent:
-    event = release_event(channel.build(1), adjacency=Adjacency.REPLACE_ONE)
-    if not pure_epsilon(event) <= channel.epsilon * (1.0 + 2.0**-40):  # what sums round up
+def _event(randomizer: ScalarRandomizer) -> PrivacyEvent:
+    event = release_event(randomizer.build(1), adjacency=Adjacency.REPLACE_ONE)
+    if not pure_epsilon(event) <= randomizer.epsilon * (1.0 + 2.0**-40):  # what sums round up
         raise ParameterError(
-            f"'{channel.mechanism}' spends {pure_epsilon(event)!r}, above epsilon "
-            f"{channel.epsilon!r}; take 'mvu'"
+            f"'{randomizer.mechanism}' spends {pure_epsilon(event)!r}, above epsilon "
+            f"{randomizer.epsilon!r}; take 'mvu'"
         )
     return event
 
 
 @lru_cache(maxsize=64)
-def _points(channel: ScalarChannel) -> Vector:
-    levels = _levels(channel.code_format)
+def _points(randomizer: ScalarRandomizer) -> Vector:
+    levels = _levels(randomizer.code_format)
     codes = np.arange(levels, dtype=np.min_scalar_type(levels - 1))
-    points = channel.build(levels).decode(codes)
+    points = randomizer.build(levels).decode(codes)
     points.flags.writeable = False
     return points
 
 
 @lru_cache(maxsize=256)
-def _variances(channel: ScalarChannel) -> Vector:
+def _variances(randomizer: ScalarRandomizer) -> Vector:
     """Of the decoded code, at even inputs."""
-    inputs = np.linspace(channel.lower, channel.upper, _INPUTS)
-    return channel.build(_INPUTS).law(inputs).variance()
+    inputs = np.linspace(randomizer.lower, randomizer.upper, _INPUTS)
+    return randomizer.build(_INPUTS).law(inputs).variance()
 
 
 @lru_cache(maxsize=256)
-def _check_bias(channel: ScalarChannel) -> None:
+def _check_bias(randomizer: ScalarRandomizer) -> None:
     """Noise that is rounded to a coarse grid has a bias; it must be next to nothing."""
-    if channel.mechanism not in GRIDS:
+    if randomizer.mechanism not in GRIDS:
         return
-    inputs = np.linspace(channel.lower, channel.upper, _INPUTS)
-    law = channel.build(_INPUTS).law(inputs)
+    inputs = np.linspace(randomizer.lower, randomizer.upper, _INPUTS)
+    law = randomizer.build(_INPUTS).law(inputs)
     bias = float(np.abs(law.mean() - inputs).max() / math.sqrt(law.variance().min()))
     if bias > _LARGEST_BIAS:
         raise ParameterError(
-            f"'{channel.mechanism}' in {channel.bits} bits at epsilon {channel.epsilon:g} rounds "
-            f"with a bias of {bias:.1e} standard deviations of an answer, above "
-            f"{_LARGEST_BIAS:g}; give more bits (up to {_MOST_BITS[channel.mechanism]}), or take "
-            "'mvu', which has none"
+            f"'{randomizer.mechanism}' in {randomizer.bits} bits at epsilon "
+            f"{randomizer.epsilon:g} rounds with a bias of {bias:.1e} standard deviations of an "
+            f"answer, above {_LARGEST_BIAS:g}; give more bits (up to "
+            f"{_MOST_BITS[randomizer.mechanism]}), or take 'mvu', which has none"
         )
 
 

@@ -1,4 +1,4 @@
-"""From a spec to the parts of a run: data, model, algorithm, calibrated mechanisms."""
+"""From inputs to a run that may begin: everything is checked, and mechanisms are calibrated."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,38 +7,35 @@ from sottovoce.core.adjacency import Unit
 from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import ConfigError
 from sottovoce.federated.algorithms.algorithm import Algorithm
-from sottovoce.federated.algorithms.recipe import AlgorithmSection
-from sottovoce.federated.cohorts import ClientSampling, facts_of
+from sottovoce.federated.algorithms.recipe import RECIPES, AlgorithmSection, check_memory
+from sottovoce.federated.cohorts import SAMPLINGS, ClientSampling, facts_of
 from sottovoce.federated.simulation.draws import law_of
 from sottovoce.learning.clients import Clients
-from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.task import Task
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism, has_a_range
 from sottovoce.mechanisms.release import ReleaseTerms, local_event
 from sottovoce.privacy.events import NonPrivate
-from sottovoce.protocol.channels.channel import Channel, checked, terms_of
+from sottovoce.protocol.channels.channel import CHANNELS, Channel, checked, terms_of
 from sottovoce.protocol.channels.facts import ChannelContext, RuntimeFacts
 from sottovoce.protocol.plan import ClientPlan
-from sottovoce.runs import federated
-from sottovoce.runs.algorithms import check_gathering, traits_of
 from sottovoce.runs.backends import BACKENDS
 from sottovoce.runs.groups import (
     Group,
     budget,
+    calibrate,
     check_private,
     chosen,
     in_one_sentence,
-    resolve,
     written_into,
 )
-from sottovoce.runs.inputs import lay_ground
+from sottovoce.runs.inputs import Inputs, section_of, traits_of
 from sottovoce.runs.spec import AUTO, RunSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assembly:
+class Resolved:
     """Everything that a spec says, as objects; `spec` is the resolved one.
 
     `run` names the run to ledgers: the spec's hash, unless a federation of machines may run the
@@ -72,20 +69,18 @@ def _terms(spec: RunSpec, channel: Channel, algorithm: Algorithm) -> ReleaseTerm
     )
 
 
-def assemble(spec: RunSpec, data: Dataset | None = None) -> Assembly:
-    """Build a run, on the data that its spec names unless others are given.
+def resolve(inputs: Inputs) -> Resolved:
+    """Check a run, choose and calibrate its mechanisms, and write every key into its spec.
 
-    Nothing is written and nothing is charged.
+    Nothing is written to a file and nothing is charged.
     """
-    ground = lay_ground(spec, data)
-    spec, task, clients, algorithm = ground.spec, ground.task, ground.clients, ground.algorithm
-    groups = ground.groups
+    spec, task, clients, algorithm = inputs.spec, inputs.task, inputs.clients, inputs.algorithm
     check_runtime(spec)
     check_minimum(spec, len(clients))
     check_gathering(spec, algorithm, task.dimension, len(clients))
     channel = channel_of(spec, len(clients))
     terms = _terms(spec, channel, algorithm)
-    groups, choice = _resolved(groups, spec, algorithm, task.dimension, clients, terms)
+    groups, choice = _calibrated(inputs.groups, spec, algorithm, task.dimension, clients, terms)
     group_of = {name: group for group in groups for name in group.clients}
     parts = _parts(group_of, algorithm, task.dimension, clients)
     channel.check_cohort((part.mechanism, part.weight) for part in parts)
@@ -102,25 +97,25 @@ def assemble(spec: RunSpec, data: Dataset | None = None) -> Assembly:
             if isinstance(local_event(first[group.number], adjacency=terms.adjacency), NonPrivate)
         ],
     )
-    resolved = written_into(spec, groups)
+    written = written_into(spec, groups)
     distinct = list({id(part.mechanism): part.mechanism for part in parts}.values())
-    rotated = _is_rotated(resolved, distinct)
-    resolved = resolved.model_copy(update={"rotation": "on" if rotated else "off"})
-    return Assembly(
-        spec=resolved,
-        run=resolved.hash,
+    rotated = _is_rotated(written, distinct)
+    written = written.model_copy(update={"rotation": "on" if rotated else "off"})
+    return Resolved(
+        spec=written,
+        run=written.hash,
         task=task,
-        num_classes=ground.num_classes,
+        num_classes=inputs.num_classes,
         clients=clients,
         parts=parts,
-        section=ground.section,
+        section=inputs.section,
         algorithm=algorithm,
         sampling=_sampling(spec, len(clients)),
         channel=channel,
         groups=groups,
-        budgets=_budgets(groups, spec, algorithm) if ground.section.enforces_budget else {},
+        budgets=_budgets(groups, spec, algorithm) if inputs.section.enforces_budget else {},
         mechanism_choice=choice,
-        note=ground.note,
+        note=inputs.note,
     )
 
 
@@ -131,7 +126,7 @@ def _budgets(groups: Sequence[Group], spec: RunSpec, algorithm: Algorithm) -> di
     }
 
 
-def _resolved(
+def _calibrated(
     groups: tuple[Group, ...],
     spec: RunSpec,
     algorithm: Algorithm,
@@ -153,7 +148,7 @@ def _resolved(
             group, reasons[group.where] = chosen(
                 group, spec, next(iter(domains)), terms, rounds=times * algorithm.uplinks
             )
-        found.append(resolve(group, list(domains), rounds=times * algorithm.uplinks, terms=terms))
+        found.append(calibrate(group, list(domains), rounds=times * algorithm.uplinks, terms=terms))
     return tuple(found), in_one_sentence(reasons)
 
 
@@ -204,7 +199,7 @@ def check_runtime(spec: RunSpec) -> None:
     if spec.runtime.backend not in BACKENDS.names():
         raise BACKENDS.unknown(spec.runtime.backend)
     if spec.runtime.backend != "fast":
-        federated.check_runtime(spec)
+        check_federation(spec)
     elif spec.data.sites:
         raise ConfigError(
             "'data.sites' have records elsewhere; simulate with 'data.clients', or deploy with "
@@ -229,6 +224,21 @@ def check_runtime(spec: RunSpec) -> None:
         )
 
 
+def check_gathering(spec: RunSpec, algorithm: Algorithm, dimension: int, num_clients: int) -> None:
+    """Whoever needs each message must be able to see and to hold all of a round."""
+    if not algorithm.gathers:
+        return
+    own = f"algorithm '{spec.algorithm.kind}' at {spec.privacy.level} level"
+    what = traits_of(spec).named or own
+    if not spec.channel.opened().shows_each:
+        raise ConfigError(
+            f"{what} needs each message, and the channel '{spec.channel.kind}' lets nobody see it; "
+            "set channel.kind = 'direct', or use the algorithm 'fedavg' with aggregation 'mean'"
+        )
+    largest = spec.sampling.opened().facts(num_clients).largest_cohort
+    check_memory(f"{what} holds each message of a round", largest, dimension, 8)
+
+
 def rounds_of_one(spec: RunSpec, num_clients: int) -> int:
     """In how many rounds one client can be asked, for which its noise is calibrated."""
     return _sampling(spec, num_clients).most_participations(num_clients, spec.rounds)
@@ -237,7 +247,7 @@ def rounds_of_one(spec: RunSpec, num_clients: int) -> int:
 def _sampling(spec: RunSpec, num_clients: int) -> ClientSampling:
     """Return whom rounds ask: as many as `deployment.oversampling` wants, elsewhere."""
     simulated = spec.runtime.backend == "fast"
-    sampling = spec.sampling.opened() if simulated else federated.oversampled(spec)
+    sampling = spec.sampling.opened() if simulated else oversampled(spec)
     sampling.check(num_clients)
     return sampling
 
@@ -256,3 +266,55 @@ def channel_of(spec: RunSpec, num_clients: int) -> Channel:
         plain_mean=lambda: traits_of(spec).plain_mean,
     )
     return checked(spec.channel.opened(), context)
+
+
+def check_federation(spec: RunSpec) -> None:
+    """Refuse what no federation of machines can do."""
+    backend = spec.runtime.backend
+    if spec.data.dataset.startswith("memory:") or spec.model.kind == "in_memory":
+        raise ConfigError(
+            f"runtime.backend = '{backend}' trains in other processes, which do not have data or "
+            "models of this one's memory; set runtime.backend = 'fast', or name a file "
+            "('npz:PATH') and a factory (model.kind = 'module')"
+        )
+    if spec.runtime.messages != "stored":
+        raise ConfigError(
+            f"runtime.backend = '{backend}' sends every message: set runtime.messages = 'stored'"
+        )
+    # Before anything of a plug-in's is imported.
+    for register, kind in ((CHANNELS, spec.channel.kind), (SAMPLINGS, spec.sampling.kind)):
+        if register.find_ours(kind) is None:
+            raise ConfigError(
+                f"runtime.backend = '{backend}' runs channels and samplings of Sottovoce's own "
+                f"only: no site takes a server's word for the {register.kind} '{kind}'; simulate "
+                "with runtime.backend = 'fast'"
+            )
+    spec.channel.opened().check_federation(backend)
+    if RECIPES.find_ours(spec.algorithm.kind) is None or not section_of(spec).is_ours():
+        raise ConfigError(
+            f"runtime.backend = '{backend}' runs algorithms and aggregations of Sottovoce's own "
+            f"only: no site takes a server's word for the algorithm '{spec.algorithm.kind}'; "
+            "simulate with runtime.backend = 'fast'"
+        )
+    if section_of(spec).traits(Unit(spec.privacy.level)).keeps_client_state:
+        raise ConfigError(
+            f"runtime.backend = '{backend}' keeps no control variates at sites; use the algorithm "
+            "'fedavg', with algorithm.proximal_weight where clients differ, or level 'sample'"
+        )
+    if spec.data.sites and backend == "flower-sim":
+        raise ConfigError(
+            "'data.sites' have records elsewhere; simulate with 'data.clients', or set "
+            "runtime.backend = 'flower'"
+        )
+    if spec.deployment.oversampling > 1.0 and spec.sampling.opened().oversampled(1.0, None) is None:
+        raise ConfigError(
+            "'deployment.oversampling' asks more clients than sampling says: set sampling.kind to "
+            f"'fixed_size' or 'poisson', not '{spec.sampling.kind}'"
+        )
+
+
+def oversampled(spec: RunSpec) -> ClientSampling:
+    """Return the sampling that asks as many clients as `deployment.oversampling` wants."""
+    sampling = spec.sampling.opened()
+    most = spec.data.clients or len(spec.data.names) or len(spec.data.sites) or None
+    return sampling.oversampled(spec.deployment.oversampling, most) or sampling

@@ -13,7 +13,7 @@ from typing import Any
 
 from sottovoce.core import files
 from sottovoce.core.errors import OutputError
-from sottovoce.runs.trackers.tracker import (
+from sottovoce.runs.tracking import (
     Row,
     TrackedRun,
     final_figures,

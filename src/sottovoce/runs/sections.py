@@ -1,13 +1,15 @@
-"""What is wrong with plain data that a pydantic model refuses, in one sentence."""
+"""Tables of specs, files and messages: what they have in common, and what is wrong with one."""
 
 import typing
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
-from sottovoce.core.errors import UnknownNameError
+from sottovoce.core import sections
+from sottovoce.core.errors import SottovoceError, UnknownNameError
+from sottovoce.core.registry import Register
 
 Model = type[BaseModel] | None  # None: what is no model has no keys to propose
 # Errors with messages for the user: a whole sentence, and what follows the place in quotes.
@@ -115,3 +117,78 @@ def _sections_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [found for inner in typing.get_args(annotation) for found in _sections_in(inner)]
+
+
+class OpenSection(Section):
+    """A table whose keys are those of whatever is registered under its `kind`.
+
+    Sottovoce's own are checked and completed with their defaults where a spec is read. A plug-in's
+    table stays as it is written until the run is built (`runs.inputs`): reading a spec runs
+    nobody else's code, and works where the plug-in is not installed.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    register: ClassVar[Register[Any]]  # of entries with a dataclass, their `section`
+    kind: str
+
+    def check_kind(self) -> None:
+        """Refuse a kind that nobody has registered; imports no plug-in."""
+        if self.kind not in self.register.names():
+            raise self.register.unknown(self.kind)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """All keys but `kind`, with their values."""
+        return dict(self.model_extra or {})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, value: Any) -> Any:
+        value = as_written(value)
+        if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
+            return value
+        found = cls.register.find_ours(value["kind"])
+        return value if found is None else _completed(found.section, value)
+
+
+def _completed(section: type, table: dict[str, Any]) -> dict[str, Any]:
+    given = {key: value for key, value in table.items() if key != "kind"}
+    known = sections.keys_of(section)
+    errors = [
+        _error(UNKNOWN_KEY, str(UnknownNameError.among("key", key, ["kind", *known])), table, key)
+        for key in given
+        if key not in known
+    ]
+    errors += [
+        InitErrorDetails(type="missing", loc=(key,), input=table)
+        for key in sections.missing_keys(section, given)
+    ]
+    if not errors:
+        try:
+            return {"kind": table["kind"], **sections.as_table(sections.build(section, given))}
+        except SottovoceError as error:
+            # Rules name the key first, as in 'hidden_units must be ...'.
+            key, _, rule = str(error).partition(" ")
+            if key in known:
+                errors = [_error(WRONG_VALUE, f" {rule}", table, key)]
+            else:
+                errors = [_error(WRONG_VALUE, f": {error}", table)]
+    raise ValidationError.from_exception_data(section.__name__, errors)
+
+
+def _error(kind: Any, sentence: str, table: dict[str, Any], *location: str) -> InitErrorDetails:
+    told = PydanticCustomError(kind, "{sentence}", {"sentence": sentence})
+    return InitErrorDetails(type=told, loc=location, input=table)
+
+
+def as_written(value: Any) -> Any:
+    """Free data of a spec as its file has it: lists, and nothing that is null, which TOML lacks."""
+    match value:
+        case None:
+            raise ValueError("null says nothing here; leave the key out")
+        case dict():
+            return {key: as_written(item) for key, item in value.items()}
+        case list() | tuple():
+            return [as_written(item) for item in value]
+        case _:
+            return value
