@@ -203,7 +203,6 @@ def _check(
 ) -> None:
     """Print what a run would cost; exit 2 if it would be refused."""
     from sottovoce.runs.checked import Checked, problems_of
-    from sottovoce.runs.folder import RunFolder
     from sottovoce.runs.loading import data_folders, parse_assignments, read_all, read_table
 
     try:
@@ -215,21 +214,22 @@ def _check(
     else:
         folders = data_folders(spec, parse_assignments(overrides, "--set"))
         read = read_all(table, str(spec), folders)
-        try:
-            from sottovoce.runs.check import check_read  # torch takes a while to load
-        except ModuleNotFoundError:
+        try:  # torch takes a while to load
+            from sottovoce.runs.check import check_read
+            from sottovoce.runs.folder import RunFolder
+        except ModuleNotFoundError:  # without it, what cannot be read is told all the same
             if not read.problems:
                 raise
             checked = Checked(problems=read.problems)
         else:
             checked = check_read(read, allow_code=allow_code)
-        if out is None and read.spec is not None and "name" not in read.broken:
-            out = Path("runs") / read.spec.name
-        try:
-            if out is not None:
-                RunFolder(out).check_new()
-        except SottovoceError as error:
-            checked = dataclasses.replace(checked, problems=(*checked.problems, str(error)))
+            if out is None and read.spec is not None and "name" not in read.broken:
+                out = Path("runs") / read.spec.name
+            try:
+                if out is not None:
+                    RunFolder(out).check_new()
+            except SottovoceError as error:
+                checked = dataclasses.replace(checked, problems=(*checked.problems, str(error)))
     if as_json:
         print_json(checked.to_dict())
     else:

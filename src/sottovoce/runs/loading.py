@@ -115,9 +115,11 @@ def read_table(
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot read the spec {path}: {error.strerror or error}") from None
+        raise ConfigError(
+            f"cannot read the spec {path}: {error.strerror or error}; name a TOML file"
+        ) from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not UTF-8 text") from None
+        raise ConfigError(f"{path} is not UTF-8 text; save it as such, or name another") from None
     table = parse_text(text, str(path))
     for key, value in parse_assignments(overrides, "--set").items():
         override(table, key, value, source=f"--set {key}")
@@ -202,7 +204,10 @@ def parse_text(text: str, source: str) -> dict[str, Any]:
     except RecursionError:
         raise ConfigError(_too_deep(source)) from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source} is not valid TOML: {error}") from None
+        raise ConfigError(
+            f"{source} is not valid TOML: {error}; correct it there ('sottovoce run --example' "
+            "prints a spec to compare with)"
+        ) from None
     except ValueError:  # Python reads no number of thousands of digits
         raise ConfigError(
             f"{source} holds a number of thousands of digits; give a smaller one"
@@ -296,7 +301,9 @@ def parse_assignment(text: str, option: str) -> tuple[str, Any]:
     """`key=value` as a pair."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip() or not value.strip():
-        raise ConfigError(f"{option} wants key=value, got '{text}'")
+        raise ConfigError(
+            f"{option} wants key=value, got '{text}'; write {option} {key.strip() or 'KEY'}=VALUE"
+        )
     return key.strip(), parse_value(value.strip())
 
 

@@ -171,7 +171,10 @@ def check_goes_on(run_folder: RunFolder, resolved: Resolved) -> None:
 
 def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
     if not run_folder.exists:
-        raise OutputError(f"nothing to resume: {run_folder.path} is not a run folder")
+        raise OutputError(
+            f"nothing to resume: {run_folder.path} is not a run folder; leave out --resume to "
+            "begin a run, or name the folder of one with --out"
+        )
     header = run_folder.header()
     found = header["spec_hash"]
     begun = header.get("sottovoce", "earlier than 0.1")

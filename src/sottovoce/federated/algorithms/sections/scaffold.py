@@ -13,7 +13,6 @@ from sottovoce.federated.algorithms.recipe import (
     check_memory,
     register,
 )
-from sottovoce.federated.algorithms.scaffold import BYTES_PER_COORDINATE
 from sottovoce.federated.algorithms.sections.fedavg import ONE_STEP, clipped_gradient, given_rate
 
 _CONTROLS = (
@@ -56,6 +55,8 @@ class ScaffoldSection(AlgorithmSection):
         return [_CONTROLS] if unit is Unit.CLIENT and private else []
 
     def build(self, setting: Setting) -> Algorithm:
+        from sottovoce.federated.algorithms.scaffold import BYTES_PER_COORDINATE, Scaffold
+
         check_memory(
             "SCAFFOLD keeps a control variate for each client",
             len(setting.clients),
@@ -64,8 +65,6 @@ class ScaffoldSection(AlgorithmSection):
         )
         if setting.unit is Unit.SAMPLE:
             return self._for_samples(setting)
-        from sottovoce.federated.algorithms.scaffold import Scaffold
-
         setting.check_all_records()
         rate, clip_norm = given_rate(self.local_learning_rate), setting.clip_norm
         return Scaffold(
