@@ -198,7 +198,10 @@ REFUSED = [
     ),
     (f"{SHUFFLED} 1", "one message has but one order"),
     (f"{SHUFFLED} 9 --adjacency zero-out", "ask for adjacency replace-one"),
-    (f"{ONE_BIT} --adjacency replace-one --shuffled-clients 9", "the number of coordinates of an update"),
+    (
+        f"{ONE_BIT} --adjacency replace-one --shuffled-clients 9",
+        "the number of coordinates of an update",
+    ),
     (
         f"{ONE_BIT} --adjacency replace-one --dimension 2 --records 50 --shuffled-clients 10000",
         "protect whole clients (records = 1",
